@@ -343,6 +343,7 @@ class _Basis:
             acceptor=acceptor,
             worker=working,
             mailboxes=mailboxes,
+            namespaces={name: self._names(one) for name, one in self._graphs().items()},
             categories=categories,
             exceptions=excepted,
             catalog=self.graphs.catalog,
@@ -369,6 +370,7 @@ class _Basis:
         def report(event: str, fields: Mapping[str, Any]) -> None:
             self.log.emit(event, **fields)
             store.conversations.notify()  # a conversation shows what became of what was proposed in it
+            store.events.notify()
 
         return Workspace(self.database, self.clock, self.entropy, report, epoch=store.epoch)
 
@@ -415,7 +417,7 @@ class _Basis:
             self.stack.callback(tracing.close)
             how["callbacks"] = callbacks_of(TurnSpans(tracing, self.log))
         engines: dict[str, Engine] = {}
-        for name, one in {default: None, **self.graphs.opened}.items():
+        for name, one in self._graphs().items():
             of_author = one is not None and (name != default or foreign)
             graph = (
                 one.bind(self.saver)
@@ -432,10 +434,16 @@ class _Basis:
         return Engines(engines, self.graphs.catalog)
 
     def _store(self, workspace: Workspace, gate: Gate, opened: Opened | None) -> MemoryStore:
+        index = opened.loaded.store.index if opened is not None else None
+        return MemoryStore(workspace, gate, self._names(opened), index)
+
+    def _names(self, opened: Opened | None) -> Namespaces:
         tier = self.settings.memory.default_tier
-        if opened is None:
-            return MemoryStore(workspace, gate, Namespaces(tier=tier))
-        return MemoryStore(workspace, gate, opened.namespaces(tier), opened.loaded.store.index)
+        return Namespaces(tier=tier) if opened is None else opened.namespaces(tier)
+
+    def _graphs(self) -> dict[str, Opened | None]:
+        """Return the graphs by name, the default one first; None for our own agent."""
+        return {self.graphs.catalog.default: None, **self.graphs.opened}
 
     def _secrets(self) -> frozenset[str]:
         if not self.graphs.opened and self.settings.model.name == OFFLINE:

@@ -34,7 +34,7 @@ JSON_KEYS = {
         "note sources page_id base_version decided_by",
         "Channel": "channel turns waiting proposed deviations last_at",
         "ConversationTurn": "turn_id thread_id started_at ended_at status trigger messages interrupts candidates "
-        "deviations error category agent tokens_in tokens_out paused_until",
+        "deviations error category agent tokens_in tokens_out paused_until via graph",
         "Deviation": "deviation_id kind channel page_id page_version says found source candidate_id why origin "
         "lifecycle turn_id task_name created_at decided_at note decided_by",
         "Graph": "name graph is_assistant is_default reference description context config input problem",
@@ -42,30 +42,32 @@ JSON_KEYS = {
         "Interrupt": "interrupt_id turn_id thread_id channel kind tool args args_hash missing_scope question "
         "allows_text task_name category status decision message created_at resolved_at expires_at reminded_at "
         "escalated_at decided_by exception once_only",
-        "MemoryEntry": "entry_id tier owner key text form origin written_by turn_id created_at updated_at",
+        "MemoryEntry": "entry_id tier owner key text form origin written_by turn_id created_at updated_at via "
+        "namespace item_key",
         "Message": "role text tool_calls tool_call_id at",
         "Page": "page_id title tags origin lifecycle version updated_at sources attachments body",
         "RevalidationItem": "item_id page_id cause cause_version via state result turn_id note queued_at settled_at",
         "StandingException": "number task_name task_id kind tool missing_scope args any_value category "
         "category_revision interrupt_id given_by given_at uses last_used_at ended_at ended_by ended_why",
         "Thread": "thread_id channel agent task_name category status turns waiting tokens_in tokens_out first_at "
-        "last_at last_turn_id graph",
+        "last_at last_turn_id graph metadata created_at updated_at",
         "ToolCall": "id name args",
         "TriggerMark": "kind task fire_id nominal_at fired_at stands_for",
         "Turn": "turn_id thread_id channel agent category status trigger fire_id task_name attempt started_at ended_at "
-        "summary error cancel_requested tokens_in tokens_out graph",
+        "summary error cancel_requested tokens_in tokens_out graph via task_id",
     }.items()
 }
 RENAMED = {
     ("Channel", "channel"): "name",
     ("Interrupt", "args"): "args_json",
     ("StandingException", "args"): "args_json",
+    ("Thread", "metadata"): "metadata_json",
     ("ToolCall", "args"): "args_json",
     **{("Graph", key): f"{key}_json" for key in ("context", "config", "input")},
 }
 LEFT_OUT = {  # fields of a message that its JSON does not have
     "Attachment": {"data"},
-    "ConversationTurn": {"speech"},
+    "ConversationTurn": {"speech", "number", "cursor"},
     "Page": {"queued"},
     "TriggerMark": {"first_nominal_at", "last_nominal_at", "timezone"},
     "Turn": {"state", "sequence", "wake_after_s"},

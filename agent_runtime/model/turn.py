@@ -212,6 +212,7 @@ class TurnRecord:
     config_json: str = ""
     input_json: str = ""
     traceparent: str = ""
+    via: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,6 +285,17 @@ class EventRecord:
     tokens_in: int
     tokens_out: int
     wake_after_s: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetailedEvent(EventRecord):
+    """A turn event with what its turn says. Of what has no turn, the channel is its thread's; the rest is empty."""
+
+    channel: str
+    task_id: str
+    task_name: str
+    category: str
+    via: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,28 +7,28 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from sqlalchemy import Connection, Row, Table, func, or_, select
+from sqlalchemy import Connection, Table, func, or_, select
 
 from agent_runtime.model.conversation import project
-from agent_runtime.model.decide import FINISHED, UNFINISHED
+from agent_runtime.model.decide import UNFINISHED
 from agent_runtime.model.mapping import to_message
 from agent_runtime.model.trigger import AGENT_KINDS
 from agent_runtime.model.turn import TurnRecord
 from agent_runtime.permissions.exceptions import StandingException
+from agent_runtime.service import memory_items, thread_records
 from agent_runtime.store import exceptions, turn_reads
 from agent_runtime.store.database import open_database
-from agent_runtime.store.schema import candidates, deviations, interrupts, turns
-from agent_runtime.store.turn_reads import LARGEST_PAGE, bearing_on_thread
+from agent_runtime.store.schema import candidates, deviations, turns
+from agent_runtime.store.turn_reads import LARGEST_PAGE
 from agent_runtime.workspace import deviations as deviation_records
-from agent_runtime.workspace import memory, pages, revalidation
+from agent_runtime.workspace import pages, revalidation
 from agent_runtime.workspace.model import Candidate
 from agent_runtime.workspace.workspace import standing
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.rpc.pages import page_of
-from turnkeeper.storage.statements import cursor_at, number_of, total
-from turnkeeper.times import from_us
+from turnkeeper.storage.statements import cursor_at, number_of
 
 LONGEST_EXCERPT = 2000  # characters of a candidate's body in a conversation
 MOST_OPEN = 200  # turns of a channel, the newest, that are looked at again because they are not over
@@ -40,7 +40,7 @@ _APPROVALS = ("pending", "resolved", "void")
 _CANDIDATES = ("candidate", "canonical", "rejected")
 _DEVIATIONS = ("open", "accepted", "kept")
 _ITEMS = ("waiting", "settled", "replaced")
-_STATUSES = FINISHED | {*UNFINISHED, "accepted", "held", "kept", "delivered"}
+Spoken = tuple[str, str]  # a channel and a thread, of which one may be empty
 
 
 def list_channels(connection: Connection, request: wire.ListChannelsRequest) -> wire.ListChannelsResponse:
@@ -69,9 +69,15 @@ def _open_by_channel(connection: Connection, table: Table, lifecycle: str) -> di
 
 
 def get_conversation(connection: Connection, request: wire.GetConversationRequest) -> wire.Conversation:
-    """Return the newest turns of a channel, oldest first; a channel that nobody has used has none."""
-    found = turn_reads.conversation(connection, request.channel, limit=request.limit)
-    return wire.Conversation(channel=request.channel, turns=conversation_turns(connection, found))
+    """Return the newest turns of a channel or a thread, oldest first; one that nobody has used has none."""
+    how = {"limit": request.limit, "before": number_of(request.cursor)}
+    found, count, is_more = turn_reads.conversation(connection, request.channel, thread_id=request.thread_id, **how)
+    return wire.Conversation(
+        channel=request.channel or (found[-1].channel if found else ""),
+        turns=conversation_turns(connection, found),
+        total=count,
+        next_cursor=cursor_at(found[0].number) if is_more else "",
+    )
 
 
 def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> list[wire.ConversationTurn]:
@@ -80,7 +86,7 @@ def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> l
     said, asked = turn_reads.messages_of(connection, ids), turn_reads.interrupts_of(connection, ids)
     first = _first_turns(connection, [turn.fire_id for turn in found if turn.fire_id])
     proposed, contradicted = pages.candidates_of(connection, ids), deviation_records.of_turns(connection, ids)
-    return [
+    shown = [
         project(
             turn,
             said[turn.turn_id],
@@ -91,6 +97,9 @@ def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> l
         )
         for turn in found
     ]
+    for turn in shown:
+        turn.cursor = cursor_at(turn.number)
+    return shown
 
 
 def _first_turns(connection: Connection, fire_ids: Sequence[str]) -> frozenset[int]:
@@ -121,20 +130,22 @@ class Changed:
     open: frozenset[str] = frozenset()
 
 
-def newest_turns(connection: Connection, channel: str, *, limit: int) -> Changed:
-    """Return the newest turns that a channel's conversation shows, and those that may come to be shown."""
-    of_channel = turns.c.channel == channel
-    shown = select(turns.c.turn_id).where(of_channel, turns.c.visible).order_by(turns.c.number.desc())
-    ids = list(connection.execute(shown.limit(min(limit or 50, LARGEST_PAGE))).scalars())
-    open_ = select(turns.c.turn_id).where(of_channel, turns.c.status.in_(UNFINISHED))
-    newest = connection.execute(select(func.max(turns.c.number)).where(of_channel)).scalar() or 0
+def newest_turns(connection: Connection, of: Spoken, *, limit: int, begin: int = 0) -> Changed:
+    """Return the newest turns that a conversation shows, from number `begin` on, and those that may come to be."""
+    there = turn_reads.spoken_in(*of)
+    shown = select(turns.c.turn_id).where(*there, turns.c.visible, turns.c.number >= begin)
+    ids = list(
+        connection.execute(shown.order_by(turns.c.number.desc()).limit(min(limit or 50, LARGEST_PAGE))).scalars()
+    )
+    open_ = select(turns.c.turn_id).where(*there, turns.c.status.in_(UNFINISHED))
+    newest = connection.execute(select(func.max(turns.c.number)).where(*there)).scalar() or 0
     unfinished = set(connection.execute(open_.order_by(turns.c.number.desc()).limit(MOST_OPEN)).scalars())
     return _changed(connection, ids, unfinished - set(ids), newest)
 
 
-def changed_turns(connection: Connection, channel: str, *, after: int, open_: Collection[str]) -> Changed:
-    """Return what is new in a channel since its turn `after`, and what has become of the turns that were open."""
-    fresh = select(turns.c.turn_id, turns.c.number).where(turns.c.channel == channel)
+def changed_turns(connection: Connection, of: Spoken, *, after: int, open_: Collection[str]) -> Changed:
+    """Return what is new in a conversation since its turn `after`, and what became of the turns that were open."""
+    fresh = select(turns.c.turn_id, turns.c.number).where(*turn_reads.spoken_in(*of))
     fresh = fresh.where(or_(turns.c.number > after, turns.c.turn_id.in_(open_)))
     rows = connection.execute(fresh.order_by(turns.c.number.desc()).limit(2 * LARGEST_PAGE)).all()
     newest = max((row.number for row in rows), default=after)
@@ -156,15 +167,9 @@ def get_turn(connection: Connection, request: wire.GetTurnRequest) -> wire.Turn:
     return turn_message(connection, turn)
 
 
-def _check_status(status: str) -> None:
-    if status and status not in _STATUSES:
-        hint = f"one of {', '.join(sorted(_STATUSES))}"
-        raise InvalidInput(f"no turn has the status {status[:40]!r}", where="status", hint=hint)
-
-
 def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.ListTurnsResponse:
     """Return turns, newest first, page by page."""
-    _check_status(request.status)
+    turn_reads.check_status(request.status)
     wanted = {"channel": request.channel, "thread_id": request.thread_id, "status": request.status}
     before = number_of(request.cursor)
     found, count = turn_reads.list_turns(connection, **wanted, limit=request.limit, before=before)
@@ -196,51 +201,11 @@ def progress_fields(connection: Connection, turn_id: str) -> dict[str, Any]:
     }
 
 
-def list_threads(connection: Connection, request: wire.ListThreadsRequest) -> wire.ListThreadsResponse:
-    """Return threads, the one with the newest turn first."""
-    query = select(
-        func.max(turns.c.number).label("newest"),
-        func.count().label("turns"),
-        func.min(turns.c.started_at_us).label("first"),
-        total(turns.c.tokens_in).label("tokens_in"),
-        total(turns.c.tokens_out).label("tokens_out"),
-    ).group_by(turns.c.thread_id)
-    for column, wanted in ((turns.c.channel, request.channel), (turns.c.thread_id, request.thread_id)):
-        query = query.where(column == wanted) if wanted else query
-    rows: Sequence[Row[Any]] = connection.execute(query.order_by(func.max(turns.c.number).desc())).all()
-    _check_status(request.status)
-    if request.status:
-        rows = [row for row in rows if _thread(connection, row).status == request.status]
-    limit = min(request.limit or 50, LARGEST_PAGE)
-    shown, told = page_of(rows, "newest", limit=limit, cursor=request.cursor)
-    return wire.ListThreadsResponse(threads=[_thread(connection, row) for row in shown], **told)
-
-
-def _thread(connection: Connection, row: Row[Any]) -> wire.Thread:
-    turn_id = connection.execute(select(turns.c.turn_id).where(turns.c.number == row.newest)).scalar_one()
-    newest = turn_reads.get_turn(connection, turn_id)
-    assert newest is not None, "its number was read in this transaction"
-    newest = bearing_on_thread(connection, newest.thread_id) or newest
-    pending = select(func.count()).where(
-        interrupts.c.thread_id == newest.thread_id, interrupts.c.status == "pending", interrupts.c.kind != "pause"
-    )
-    return to_message(
-        wire.Thread,
-        newest,
-        turns=row.turns,
-        waiting=connection.execute(pending).scalar() or 0,
-        first_at=from_us(row.first),
-        last_at=newest.started_at,
-        last_turn_id=newest.turn_id,
-        tokens_in=row.tokens_in,
-        tokens_out=row.tokens_out,
-    )
-
-
 def list_interrupts(connection: Connection, request: wire.ListInterruptsRequest) -> wire.ListInterruptsResponse:
     """Return what authors are asked, oldest first."""
     every = request.all or bool(request.status)
-    found = turn_reads.list_interrupts(connection, channel=request.channel, include_settled=every)
+    wanted = {"channel": request.channel, "thread_id": request.thread_id}
+    found = turn_reads.list_interrupts(connection, **wanted, include_settled=every)
     shown, told = page_of(found, "interrupt_id", **_cut(request), of="status", known=_APPROVALS)
     return wire.ListInterruptsResponse(interrupts=[to_message(wire.Interrupt, record) for record in shown], **told)
 
@@ -323,32 +288,6 @@ def list_revalidation(connection: Connection, request: wire.ListRevalidationRequ
     return wire.ListRevalidationResponse(items=items, waiting=waiting, **told)
 
 
-def list_memory(connection: Connection, request: wire.ListMemoryRequest) -> wire.ListMemoryResponse:
-    """Return memory entries, newest first. Raises InvalidInput for an unknown tier."""
-    if request.tier:
-        memory.check_shelf(request.tier, request.owner or ("any" if request.tier in memory.OWNED else ""))
-    found = memory.list_entries(connection, tier=request.tier, owner=request.owner, limit=MOST_READ)
-    shown, told = page_of(found, "entry_id", limit=_limit(request.limit), cursor=request.cursor)
-    entries = [to_message(wire.MemoryEntry, entry) for entry in shown]
-    return wire.ListMemoryResponse(entries=entries, left_out=told["total"] - len(shown), **told)
-
-
-def get_memory(connection: Connection, request: wire.GetMemoryRequest) -> wire.MemoryEntry:
-    """Return one memory entry. Raises NotFound, InvalidInput."""
-    shelf = memory.check_shelf(request.tier, request.owner)
-    return to_message(wire.MemoryEntry, memory.get(connection, shelf, request.key))
-
-
-def search_memory(connection: Connection, request: wire.SearchMemoryRequest) -> wire.ListMemoryResponse:
-    """Return the memory entries that match a query best. Raises InvalidInput."""
-    if not request.query.strip():
-        raise InvalidInput("give words to search for", where="query")
-    shelf = memory.check_shelf(request.tier, request.owner) if request.tier else None
-    found = memory.search(connection, shelf, request.query, limit=request.limit or memory.MOST_READ)
-    entries = [to_message(wire.MemoryEntry, entry) for entry in found.entries]
-    return wire.ListMemoryResponse(entries=entries, left_out=found.left_out)
-
-
 def _cut(request: Any) -> dict[str, Any]:
     return {"limit": request.limit, "cursor": request.cursor, "status": request.status}
 
@@ -362,23 +301,25 @@ LISTS: dict[str, Read] = {  # each is empty before anything ran
     "ListChannels": list_channels,
     "GetConversation": get_conversation,
     "ListTurns": list_turns,
-    "ListThreads": list_threads,
+    "ListThreads": thread_records.list_threads,
     "ListInterrupts": list_interrupts,
     "ListExceptions": list_exceptions,
     "ListCandidates": list_candidates,
     "ListPages": list_pages,
     "ListDeviations": list_deviations,
     "ListRevalidation": list_revalidation,
-    "ListMemory": list_memory,
-    "SearchMemory": search_memory,
+    "ListMemory": memory_items.list_memory,
+    "ListMemoryNamespaces": memory_items.list_namespaces,
+    "SearchMemory": memory_items.search_memory,
 }
 READS: Mapping[str, Read] = LISTS | {
     "GetTurn": get_turn,
+    "GetThread": thread_records.get_thread,
     "GetPage": get_page,
     "ListAttachments": list_attachments,
     "GetAttachment": get_attachment,
     "GetDeviation": get_deviation,
-    "GetMemory": get_memory,
+    "GetMemory": memory_items.get_memory,
 }
 
 

@@ -110,9 +110,9 @@ def read_again(request: wire.FireRequest) -> Trigger:
 
 
 def read_message(
-    request: wire.SendMessageRequest, get_category: GetCategory, *, thread_id: str, request_id: str
+    request: wire.SendMessageRequest, get_category: GetCategory, *, channel: str, thread_id: str, request_id: str
 ) -> Trigger:
-    """Return an author's message to a thread as a trigger. Raises InvalidInput, Conflict."""
+    """Return an author's message to a thread of a channel as a trigger. Raises InvalidInput, Conflict."""
     text = _text(request.text, LONGEST_MESSAGE, "text")
     if not text.strip():
         raise InvalidInput("is empty", where="text")
@@ -121,9 +121,9 @@ def read_message(
         key=message_key(request_id),
         turn_id=turn_id_of("message", request_id),
         thread_id=thread_id,
-        channel=read_label(request.channel, "channel"),
-        agent=FIRST_AGENT,
-        grant=usable(CONVERSATION, get_category),
+        channel=channel,
+        agent=_agent(request.agent),
+        grant=usable(read_label(request.category or CONVERSATION, "category"), get_category),
         prompt=text,
         kind=ASIDE if request.keep_loop else "",
         via=str(current()),

@@ -6,7 +6,7 @@ statuses.
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,7 @@ from agent_runtime.permissions.exceptions import ForTask
 from agent_runtime.service import reads
 from agent_runtime.service.requests import FireIntake, read_label, read_message, read_request_id
 from agent_runtime.service.streams import BridgedStream, watch_conversation, watch_turns
+from agent_runtime.service.thread_records import channel_of, described_in, put_thread
 from agent_runtime.service.threads import ThreadImport
 from agent_runtime.service.workspace import WorkspaceService, with_reads
 from agent_runtime.store import turn_reads
@@ -36,6 +37,7 @@ from agent_runtime.store.turn_reads import get_interrupt
 from agent_runtime.store.turn_store import Store
 from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.turns.worker import Worker
+from agent_runtime.workspace.memory import Namespaces
 from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import Clock
@@ -51,7 +53,8 @@ from turnkeeper.times import rfc3339
 class Runtime:
     """The parts that the service is made from; nothing runs until `worker` is started.
 
-    `trouble` says what of the machine stands in the way of any of them; nothing where all is well.
+    `namespaces` say by graph, the default one first, how its store's namespaces are read. `trouble` says what of the
+    machine stands in the way of any of them; nothing where all is well.
     """
 
     store: Store
@@ -63,6 +66,7 @@ class Runtime:
     exceptions: StandingExceptions
     catalog: Catalog
     workspace: Workspace
+    namespaces: Mapping[str, Namespaces]
     live: LiveOutput
     log: EventLog
     clock: Clock
@@ -75,7 +79,7 @@ RULES = Rules(
     peer="task-runner",
     reads=frozenset(
         {
-            *("GetTurn", "ListTurns", "WatchTurns", "ListThreads", "ListChannels", "GetConversation"),
+            *("GetTurn", "ListTurns", "WatchTurns", "ListThreads", "GetThread", "ListChannels", "GetConversation"),
             *(
                 "WatchConversation",
                 "ListInterrupts",
@@ -87,13 +91,14 @@ RULES = Rules(
                 "GetPage",
             ),
             *("GetAttachment", "ListAttachments", "ListDeviations", "GetDeviation", "ListRevalidation"),
-            *("ListMemory", "GetMemory", "SearchMemory"),
+            *("ListMemory", "GetMemory", "SearchMemory", "ListMemoryNamespaces"),
         }
     ),
     acts={
         "CancelTurn": "answer.turn_id",
         "SendMessage": "answer.turn_id",
         "ImportThreads": "answer.threads.thread_id",
+        "PutThread": "answer.thread_id",
         "ResolveInterrupt": "answer.interrupt_id",
         "ResolveInterrupts": "answer.interrupts.interrupt_id",
         "RevokeException": "answer.number",
@@ -224,12 +229,14 @@ class MessageIntake:
     async def send_message(self, request: wire.SendMessageRequest, _context: Any = None) -> wire.SendMessageResponse:
         """Accept a message; its envelope is on disk when this answers. Raises InvalidInput, Conflict, Exhausted."""
         request_id = read_request_id(request.request_id or self._runtime.entropy.hex(32))
-        channel = read_label(request.channel, "channel")
+        channel = read_label(request.channel or await self._channel_of(request), "channel")
+        self._check_agent(request.agent)
         thread_id, beside = await self._thread_of(request, channel, request_id)
         if request.look:
             look = await self._runtime.store.read(lambda connection: _look(connection, thread_id, ""))
             return wire.SendMessageResponse(thread_id=thread_id, beside=beside, **look)
-        trigger = read_message(request, self._runtime.categories.get, thread_id=thread_id, request_id=request_id)
+        to = {"channel": channel, "thread_id": thread_id}
+        trigger = read_message(request, self._runtime.categories.get, **to, request_id=request_id)
         await self._check_graph(trigger)
         receipt = await self._runtime.acceptor.accept(trigger)
         self._newest[channel] = (trigger.turn_id, thread_id)
@@ -241,6 +248,18 @@ class MessageIntake:
             "duplicate": not receipt.fresh,
         }
         return wire.SendMessageResponse(**sent, beside=beside, **look)
+
+    async def _channel_of(self, request: wire.SendMessageRequest) -> str:
+        """Return the channel of the thread that a message without one names; empty where it names none either."""
+        if not request.thread_id:
+            return ""
+        return await self._runtime.store.read(channel_of, request.thread_id)
+
+    def _check_agent(self, name: str) -> None:
+        known = self._runtime.mailboxes.agents
+        if name and name not in known:
+            hint = f"hosted are: {', '.join(sorted(known))}"
+            raise InvalidInput(f"{name[:40]!r} is no agent that is hosted here", where="agent", hint=hint)
 
     async def _check_graph(self, trigger: Trigger) -> None:
         """Raise Conflict for a graph that cannot run, or not on this thread."""
@@ -286,8 +305,9 @@ class MessageIntake:
 
 def _refuse_foreign(connection: Connection, thread_id: str, channel: str) -> None:
     newest = turn_reads.newest_on_thread(connection, thread_id)
-    if newest is not None and newest.channel != channel:
-        what = f"thread {thread_id} belongs to channel {newest.channel}"
+    own = newest.channel if newest is not None else described_in(connection, thread_id)
+    if own not in {"", channel}:
+        what = f"thread {thread_id} belongs to channel {own}"
         raise Conflict(what, where="thread_id", hint="send into that channel")
 
 
@@ -329,7 +349,7 @@ class Servicer(WorkspaceService):
         self._store = runtime.store
         self._fires = FireIntake(runtime.acceptor, runtime.categories, runtime.catalog)
         self._closing = False
-        self.workspace = runtime.workspace
+        self.workspace, self.namespaces = runtime.workspace, runtime.namespaces
         self.GetTurn = lookup.get_turn
         self.CancelTurn = lookup.cancel_turn
         self.SendMessage = messages.send_message
@@ -397,6 +417,14 @@ class Servicer(WorkspaceService):
         async with aclosing(turns):
             async for turn in turns:
                 yield turn
+
+    async def PutThread(self, request: wire.PutThreadRequest, _context: Any) -> wire.Thread:  # noqa: N802
+        """Write what an author says of a thread, which may have no turn yet."""
+        for field in ("thread_id", "channel"):
+            read_label(getattr(request, field) or field, field)
+        at, via = self._runtime.clock.now(), str(current())
+        new_id = f"thread-{self._runtime.entropy.hex(8)}"
+        return await self._store.write(put_thread, request, at, new_id=new_id, via=via)
 
     async def ResolveInterrupt(  # noqa: N802
         self, request: wire.ResolveInterruptRequest, _context: Any

@@ -4,7 +4,7 @@ The stream of bridged events: one call is served at a time, and what it says is 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
@@ -14,13 +14,15 @@ from agent_runtime.graph.engine.model_output import Listener, LiveOutput, Output
 from agent_runtime.model.mapping import to_message
 from agent_runtime.model.turn import EventRecord
 from agent_runtime.service.reads import Changed, changed_turns, conversation_turns, newest_turns
+from agent_runtime.service.thread_records import channel_of
 from agent_runtime.store import turn_events, turn_reads
-from agent_runtime.store.turn_events import MOST_SENT, NAMES
+from agent_runtime.store.turn_events import MOST_SENT, NAMES, REVIEWS
 from agent_runtime.store.turn_store import Store
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.channel import Greeting
+from turnkeeper.storage.statements import number_of
 
 REST_S = 0.05  # between two looks at what is new: a person sees no difference, and turns are left in peace
 MOST_UNDECIDED = 200  # turns over and done, shown again when the author has decided on what they proposed
@@ -36,13 +38,15 @@ async def watch_turns(
     same = request.incarnation == store.incarnation
     newest = await store.read(turn_reads.newest_sequence)
     after = request.after_sequence if same and 0 <= request.after_sequence <= newest else 0
+    after, look = newest if request.from_now else after, _EVENTS[request.details]
     await context.send_initial_metadata(Greeting(incarnation=store.incarnation, after=after).to_metadata())
     while True:
         closing, news, since = is_closing(), store.events.next(), after
-        found = await store.look(turn_reads.events_after, since)
+        found = await store.look(look, since)
         for event in found:
             after = event.sequence
-            yield event_message(event, store.incarnation)
+            if request.details or event.state not in REVIEWS:
+                yield event_message(event, store.incarnation)
         if closing:
             return
         if len(found) < turn_reads.LARGEST_PAGE:
@@ -53,19 +57,33 @@ def event_message(event: EventRecord, incarnation: str) -> wire.TurnEvent:
     """Return a turn event of the store that `incarnation` names."""
     trigger = wire.TurnEvent.Trigger.Value(event.trigger.upper())
     state = wire.TurnEvent.State.Value(event.state)
-    return to_message(wire.TurnEvent, event, incarnation=incarnation, trigger=trigger, state=state)
+    given: dict[str, Any] = {"incarnation": incarnation, "trigger": trigger, "state": state}
+    if event.state in REVIEWS:
+        given |= {"about": event.held_by, "held_by": ()}
+    return to_message(wire.TurnEvent, event, **given)
+
+
+_EVENTS: Mapping[bool, Callable[[Connection, int], Sequence[EventRecord]]] = {
+    False: turn_reads.events_after,
+    True: turn_reads.detailed_events_after,
+}
 
 
 async def watch_conversation(
     request: wire.WatchConversationRequest, store: Store, live: LiveOutput, clock: Clock, is_over: Callable[[], bool]
 ) -> AsyncGenerator[wire.ConversationTurn]:
-    """Yield the newest turns of a channel, then each as it changes, whole; with `live`, what they say meanwhile.
+    """Yield the newest turns of a conversation, then each as it changes, whole; with `live`, what they say meanwhile.
 
     What a turn says comes after all that it said before, and before the turn that has it on record. A slow reader is
-    sent fewer and longer pieces.
+    sent fewer and longer pieces. A request that names only a thread is about the thread's channel.
+
+    Raises:
+        NotFound: it names only a thread, and there is no such thread.
+        InvalidInput: its cursor is none.
     """
-    seen = _Seen(request, store)
-    async with _listening(request, store, live, seen) as listener:
+    channel = request.channel or await store.read(channel_of, request.thread_id)
+    seen = _Seen(request, channel, store)
+    async with _listening(channel, store, live if request.live else None, seen) as listener:
         while not is_over():
             news = listener.changed.next()
             for turn in await seen.changed():
@@ -87,9 +105,9 @@ def speech_message(heard: OutputPiece) -> wire.ConversationTurn:
 class _Seen:
     """What has been sent of a channel, and what of it may still change."""
 
-    def __init__(self, request: wire.WatchConversationRequest, store: Store) -> None:
-        self._channel = request.channel
-        self._limit = request.limit
+    def __init__(self, request: wire.WatchConversationRequest, channel: str, store: Store) -> None:
+        self._of = (channel, request.thread_id)
+        self._limit, self._begin = request.limit, number_of(request.cursor)
         self._store = store
         self._newest: int | None = None
         self._open: frozenset[str] = frozenset()
@@ -121,16 +139,14 @@ class _Seen:
 
     def _look(self, connection: Connection) -> tuple[Changed, list[wire.ConversationTurn]]:
         if self._newest is None:
-            changed = newest_turns(connection, self._channel, limit=self._limit)
+            changed = newest_turns(connection, self._of, limit=self._limit, begin=self._begin)
         else:
-            changed = changed_turns(connection, self._channel, after=self._newest, open_=self._open)
+            changed = changed_turns(connection, self._of, after=self._newest, open_=self._open)
         return changed, conversation_turns(connection, changed.shown)
 
 
 @asynccontextmanager
-async def _listening(
-    request: wire.WatchConversationRequest, store: Store, live: LiveOutput, seen: _Seen
-) -> AsyncIterator[Listener]:
+async def _listening(channel: str, store: Store, live: LiveOutput | None, seen: _Seen) -> AsyncIterator[Listener]:
     """Follow a channel for the block: the listener is also notified when the store has something new."""
 
     async def relay() -> None:
@@ -141,8 +157,8 @@ async def _listening(
             listener.changed.notify()
 
     # Who wants whole turns only does not have models write them piece by piece.
-    with live.listen(request.channel) if request.live else nullcontext(Listener({}, request.channel)) as listener:
-        relaying = asyncio.create_task(relay(), name=f"follow-{request.channel}")
+    with live.listen(channel) if live is not None else nullcontext(Listener({}, channel)) as listener:
+        relaying = asyncio.create_task(relay(), name=f"follow-{channel}")
         try:
             yield listener
         finally:

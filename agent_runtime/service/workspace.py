@@ -1,20 +1,23 @@
 """The service's methods about the workspace and its memory: the reads of `READS`, and an author's changes."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
 from agent_runtime.model.mapping import to_message
+from agent_runtime.service import memory_items
 from agent_runtime.service.reads import READS, Read, get_page
 from agent_runtime.workspace.deviations import Resolution
-from agent_runtime.workspace.memory import check_shelf
+from agent_runtime.workspace.memory import Namespaces, Spot
 from agent_runtime.workspace.model import Author, PageDraft
 from agent_runtime.workspace.pages import AttachmentDraft
 from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.callers import current
 
+T = TypeVar("T")
 S = TypeVar("S", bound="WorkspaceService")
 
 
@@ -37,6 +40,7 @@ class WorkspaceService:
     """An author's changes to the workspace and to memory; a part of the servicer. Errors leave as they are raised."""
 
     workspace: Workspace
+    namespaces: Mapping[str, Namespaces]  # by graph, the default one first
 
     async def PutPage(self, request: wire.PutPageRequest, _context: Any) -> wire.Page:  # noqa: N802
         """Write an author's page."""
@@ -85,13 +89,45 @@ class WorkspaceService:
 
     async def ForgetMemory(self, request: wire.GetMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
         """Delete a memory entry; return what it was."""
-        shelf = check_shelf(request.tier, request.owner)
-        return to_message(wire.MemoryEntry, await self.workspace.memory.author_forgets(shelf, request.key))
+        own = self.own_part(request.graph)
+        gone = await self.workspace.memory.author_forgets(*memory_items.place(request, own))
+        return memory_items.item(gone, own)
+
+    async def GetMemory(self, request: wire.GetMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
+        """Return one memory entry."""
+        return await self._with_own(memory_items.get_memory, request)
+
+    async def ListMemory(self, request: wire.ListMemoryRequest, _context: Any) -> wire.ListMemoryResponse:  # noqa: N802
+        """Return memory entries, newest first."""
+        return await self._with_own(memory_items.list_memory, request)
+
+    async def ListMemoryNamespaces(  # noqa: N802
+        self, request: wire.ListMemoryNamespacesRequest, _context: Any
+    ) -> wire.ListMemoryNamespacesResponse:
+        """Return the namespaces that entries are in."""
+        return await self._with_own(memory_items.list_namespaces, request)
+
+    async def SearchMemory(self, request: wire.SearchMemoryRequest, _context: Any) -> wire.ListMemoryResponse:  # noqa: N802
+        """Return the memory entries that match a query best."""
+        return await self._with_own(memory_items.search_memory, request)
+
+    def own_part(self, graph: str) -> Spot | None:
+        """Return the part of the memory that is a graph's own. Raises InvalidInput for a graph that there is not."""
+        known = self.namespaces
+        if graph and graph not in known:
+            raise InvalidInput(f"no graph {graph[:80]!r}", where="graph", hint=f"there are {', '.join(known)}")
+        return memory_items.own_part(known[graph or next(iter(known))])
+
+    async def _with_own(self, read: Callable[..., T], request: Any) -> T:
+        own = self.own_part(request.graph)
+        return await self.workspace.read(lambda connection: read(connection, request, own))
 
     async def _put_memory(self, request: wire.PutMemoryRequest, *, must_be_there: bool) -> wire.MemoryEntry:
-        shelf, memory = check_shelf(request.tier, request.owner), self.workspace.memory
-        entry = await memory.author_puts(shelf, key=request.key, text=request.text, must_be_there=must_be_there)
-        return to_message(wire.MemoryEntry, entry)
+        own = self.own_part(request.graph)
+        (shelf, key), (text, form) = memory_items.place(request, own), memory_items.written(request)
+        how: Any = {"must_be_there": must_be_there, "author": Author(via=str(current()))}
+        entry = await self.workspace.memory.author_puts(shelf, key=key, text=text, form=form, **how)
+        return memory_items.item(entry, own)
 
 
 def _draft(request: wire.PutPageRequest) -> PageDraft:

@@ -81,12 +81,25 @@ turns = sa.Table(
     sa.Column("context_json", TEXT, nullable=False, server_default=""),
     sa.Column("config_json", TEXT, nullable=False, server_default=""),
     sa.Column("input_json", TEXT, nullable=False, server_default=""),
+    sa.Column("via", TEXT, nullable=False, server_default=""),  # of an author's, by what it came: PROGRAM/SURFACE/KEY
     sa.CheckConstraint(f"status IN ({_STATUSES})", name="turns_status"),
     sa.CheckConstraint("trigger IN ('fire', 'author')", name="turns_trigger"),
     sa.CheckConstraint("(trigger = 'fire') = (fire_id <> '')", name="turns_fire"),
     sa.Index("turns_by_thread", "thread_id", "number"),
     sa.Index("turns_by_channel", "channel", "number"),
     sa.Index("turns_by_status", "status"),
+)
+
+# What an author said about threads, also before their first turn. A thread of which nothing was said has no row.
+thread_records = sa.Table(
+    "thread_records",
+    metadata,
+    sa.Column("thread_id", TEXT, primary_key=True),
+    sa.Column("channel", TEXT, nullable=False),
+    sa.Column("metadata_json", TEXT, nullable=False),  # a JSON object
+    sa.Column("via", TEXT, nullable=False),  # by what it was last put
+    sa.Column("created_at_us", sa.BigInteger, nullable=False),
+    sa.Column("updated_at_us", sa.BigInteger, nullable=False),
 )
 
 # What has been taken, for ever: the authority on duplicates.
@@ -129,7 +142,8 @@ cancels = sa.Table(
     sa.Column("at_us", sa.BigInteger, nullable=False),
 )
 
-# The outcomes of turns, which the runner follows. Numbers are assigned in commit order, by the one writer.
+# The outcomes of turns, which the runner follows, and what became of what turns proposed. Numbers are assigned in
+# commit order, by the one writer.
 turn_events = sa.Table(
     "turn_events",
     metadata,
@@ -143,7 +157,7 @@ turn_events = sa.Table(
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("summary", TEXT, nullable=False),
     sa.Column("error", TEXT, nullable=False),
-    sa.Column("held_by_json", TEXT, nullable=False),
+    sa.Column("held_by_json", TEXT, nullable=False),  # ids of interrupts; of a review, of what it is about
     sa.Column("tokens_in", sa.BigInteger, nullable=False),
     sa.Column("tokens_out", sa.BigInteger, nullable=False),
     sa.Column("wake_after_s", sa.BigInteger),
@@ -426,6 +440,7 @@ memory = sa.Table(
     sa.Column("turn_id", TEXT, nullable=False),  # empty for an author's
     sa.Column("created_at_us", sa.BigInteger, nullable=False),
     sa.Column("updated_at_us", sa.BigInteger, nullable=False),
+    sa.Column("via", TEXT, nullable=False, server_default=""),  # of an author's, by what it came
     sa.CheckConstraint("tier IN ('conversation', 'channel', 'workspace', 'account')", name="memory_tier"),
     sa.CheckConstraint("(tier IN ('conversation', 'channel')) = (owner <> '')", name="memory_owner"),
     sa.CheckConstraint("form IN ('text', 'json')", name="memory_form"),

@@ -1,6 +1,7 @@
 """Turn events: what the runner follows. Numbers are assigned in commit order, by the one writer, and never again.
 
-The outcomes of turns, in `turn_events`: STARTED, INTERRUPTED, RESUMED, HELD, RELEASED and how a turn ended.
+The outcomes of turns, in `turn_events`: STARTED, INTERRUPTED, RESUMED, HELD, RELEASED and how a turn ended. Between
+them, for who asks for details, what became of what a turn wrote: PROPOSED, CONTRADICTED, REVIEWED.
 
 What happens inside turns, in `bridged_events`, for tasks that an event triggers; only the names that a reader wants:
 
@@ -32,10 +33,13 @@ from agent_runtime.store.schema import bridged_events, turn_events, turns
 from turnkeeper.storage.statements import Statement, among, last_number, listed, of_server, storable, upsert
 from turnkeeper.times import from_us, to_us
 
+REVIEWS = ("PROPOSED", "CONTRADICTED", "REVIEWED")  # events of candidates and deviations: no state of a turn
 Subject = TurnRecord | Trigger | TriggerHeader | KeyRecord
 OF_TOOLS = ("tool_execution_start", "tool_execution_end")
 NAMES = ("turn_start", "turn_end", "agent_start", "agent_end", "message_end", *OF_TOOLS)
 LARGEST_PAGE = 500
+LONGEST_SUMMARY = 200
+_SUBJECT = [turns.c[name] for name in ("turn_id", "fire_id", "attempt", "thread_id")]
 MOST_SENT = 10_000  # events of one stream; the next call acknowledges them
 MOST_KEPT = 100_000
 SWEEP_EVERY = 1_000  # events between two looks at how many are kept
@@ -88,6 +92,17 @@ def add_event(
         tokens_out=turn.tokens_out if turn else 0,
         wake_after_s=turn.wake_after_s if turn and wakes else None,
     )
+
+
+def add_review(
+    connection: Connection, turn_id: str, state: str, at: datetime, *, about: Sequence[str], summary: str
+) -> None:
+    """Append what became of a candidate or a deviation of a turn: one of `REVIEWS`; nothing without its turn."""
+    row = connection.execute(select(*_SUBJECT, turns.c.trigger).where(turns.c.turn_id == turn_id)).mappings().first()
+    if row is not None:
+        tokens = {"tokens_in": 0, "tokens_out": 0, "wake_after_s": None}
+        said = {"summary": storable(summary)[:LONGEST_SUMMARY], "error": "", "held_by_json": json.dumps(about)}
+        _ADD_OUTCOME.run(connection, **row, state=state, at_us=to_us(at), **said, **tokens)
 
 
 @dataclass(frozen=True, kw_only=True)

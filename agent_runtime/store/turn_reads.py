@@ -4,17 +4,18 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, RowMapping, bindparam, func, select, text
+from sqlalchemy import ColumnElement, Connection, RowMapping, bindparam, func, select, text
 from sqlalchemy.sql import Select
 
-from agent_runtime.model.decide import UNFINISHED, Facts, Incoming, Question, TurnFacts
+from agent_runtime.model.decide import FINISHED, UNFINISHED, Facts, Incoming, Question, TurnFacts
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.trigger import AGENT_KINDS, ASIDE, WAKES
 from agent_runtime.model.turn import (
     Category,
     ChannelRecord,
+    DetailedEvent,
     EventRecord,
     InterruptRecord,
     KeyRecord,
@@ -25,11 +26,14 @@ from agent_runtime.model.turn import (
     TurnRecord,
 )
 from agent_runtime.store.schema import cancels, delegations, interrupts, keys, messages, turn_events, turns
-from turnkeeper.errors import Conflict
+from agent_runtime.store.turn_events import REVIEWS
+from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.storage.statements import Statement, among, listed, unindexed
 from turnkeeper.times import from_us
 
+E = TypeVar("E", bound=EventRecord)
 LARGEST_PAGE = 1000
+_STATUSES = FINISHED | {*UNFINISHED, "accepted", "held", "kept", "delivered"}
 Row = RowMapping | Mapping[str, Any]
 
 
@@ -53,6 +57,13 @@ def list_turns(
     query = query.order_by(turns.c.number.desc()).limit(min(limit or 50, LARGEST_PAGE))
     count = connection.execute(select(func.count()).select_from(turns).where(*only)).scalar_one()
     return [_turn(row) for row in connection.execute(query).mappings()], count
+
+
+def check_status(status: str) -> None:
+    """Raise InvalidInput unless a turn can have this status."""
+    if status and status not in _STATUSES:
+        hint = f"one of {', '.join(sorted(_STATUSES))}"
+        raise InvalidInput(f"no turn has the status {status[:40]!r}", where="status", hint=hint)
 
 
 def unfinished_turns(connection: Connection) -> list[TurnRecord]:
@@ -111,11 +122,26 @@ def newest_visible(connection: Connection, channel: str, *, loops: bool = True) 
     return _turn_or_none(_first(connection, query.order_by(turns.c.number.desc())))
 
 
-def conversation(connection: Connection, channel: str, *, limit: int = 50) -> list[TurnRecord]:
-    """Return the newest visible turns of a channel, oldest first."""
-    query = select(turns).where(turns.c.channel == channel, turns.c.visible)
-    query = query.order_by(turns.c.number.desc()).limit(min(limit or 50, LARGEST_PAGE))
-    return [_turn(row) for row in connection.execute(query).mappings()][::-1]
+def spoken_in(channel: str, thread_id: str) -> list[ColumnElement[bool]]:
+    """Return which turns a conversation has, shown or not: a channel's, or one thread's."""
+    wanted = ((turns.c.channel, channel), (turns.c.thread_id, thread_id))
+    return [column == value for column, value in wanted if value or (column is turns.c.channel and not thread_id)]
+
+
+def conversation(
+    connection: Connection, channel: str, *, thread_id: str = "", limit: int = 50, before: int = 0
+) -> tuple[list[TurnRecord], int, bool]:
+    """Return the newest visible turns of a channel or a thread, oldest first.
+
+    With `before`, return only those with a smaller number. Return also how many there are in all, and whether there are
+    older ones than those returned.
+    """
+    only, most = [*spoken_in(channel, thread_id), turns.c.visible], min(limit or 50, LARGEST_PAGE)
+    query = select(turns).where(*only, *([turns.c.number < before] if before else []))
+    query = query.order_by(turns.c.number.desc()).limit(most + 1)
+    count = connection.execute(select(func.count()).select_from(turns).where(*only)).scalar_one()
+    found = [_turn(row) for row in connection.execute(query).mappings()]
+    return found[:most][::-1], count, len(found) > most
 
 
 def messages_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[MessageRecord]]:
@@ -146,13 +172,14 @@ def asked_in_turn(connection: Connection, turn: TurnRecord) -> list[InterruptRec
 
 
 def list_interrupts(
-    connection: Connection, *, channel: str = "", include_settled: bool = False
+    connection: Connection, *, channel: str = "", thread_id: str = "", include_settled: bool = False
 ) -> list[InterruptRecord]:
     """Return what authors are asked, oldest first; without bounded pauses, which ask nobody."""
     query = _interrupts().where(interrupts.c.kind != "pause").order_by(interrupts.c.number)
-    query = query.where(interrupts.c.channel == channel) if channel else query
+    for column, wanted in ((interrupts.c.channel, channel), (interrupts.c.thread_id, thread_id)):
+        query = query.where(column == wanted) if wanted else query
     query = query if include_settled else query.where(interrupts.c.status == "pending")
-    return [from_row(InterruptRecord, row) for row in connection.execute(query.limit(LARGEST_PAGE)).mappings()]
+    return [from_row(InterruptRecord, row) for row in connection.execute(query).mappings()]
 
 
 def count_waiting(connection: Connection) -> tuple[dict[str, int], int]:
@@ -225,6 +252,12 @@ def events_after(connection: Connection, sequence: int, *, limit: int = LARGEST_
     return [_event(row) for row in _EVENTS_AFTER.dicts(connection, sequence=sequence, most=limit)]
 
 
+def detailed_events_after(connection: Connection, sequence: int) -> list[DetailedEvent]:
+    """Return turn events after a number, in order, with what their turns say."""
+    rows = _DETAILED_AFTER.dicts(connection, sequence=sequence, most=LARGEST_PAGE)
+    return [_event(row, DetailedEvent) for row in rows]
+
+
 def newest_sequence(connection: Connection) -> int:
     """Return the number of the newest turn event; 0 for none."""
     return connection.execute(select(func.max(turn_events.c.sequence))).scalar() or 0
@@ -232,8 +265,8 @@ def newest_sequence(connection: Connection) -> int:
 
 def newest_event(connection: Connection, turn_id: str) -> EventRecord | None:
     """Return the newest event of a turn, or of a held fire that has none."""
-    query = select(turn_events).where(turn_events.c.turn_id == turn_id).order_by(turn_events.c.sequence.desc())
-    row = _first(connection, query)
+    query = select(turn_events).where(turn_events.c.turn_id == turn_id, turn_events.c.state.not_in(REVIEWS))
+    row = _first(connection, query.order_by(turn_events.c.sequence.desc()))
     return _event(row) if row is not None else None
 
 
@@ -269,8 +302,8 @@ def _interrupts() -> Select[Any]:
     ).select_from(joined)
 
 
-def _event(row: Row) -> EventRecord:
-    return from_row(EventRecord, row, held_by=tuple(json.loads(row["held_by_json"] or "[]")))
+def _event(row: Row, kind: type[E] = EventRecord) -> E:  # type: ignore[assignment]
+    return from_row(kind, row, held_by=tuple(json.loads(row["held_by_json"] or "[]")))
 
 
 def read_facts(connection: Connection, asked: Incoming, thread_id: str, key: str, now: datetime) -> Facts:
@@ -332,6 +365,25 @@ _KEYS = Statement(select(keys).where(among(keys.c.key, "wanted")))
 _CANCEL = Statement(select(cancels.c.reason).where(cancels.c.turn_id == bindparam("turn_id")))
 _EVENTS_AFTER = Statement(
     select(turn_events)
+    .where(turn_events.c.sequence > bindparam("sequence"))
+    .order_by(turn_events.c.sequence)
+    .limit(bindparam("most"))
+)
+_newest = turns.alias("newest")
+_CHANNEL = (
+    select(_newest.c.channel)
+    .where(_newest.c.thread_id == turn_events.c.thread_id)
+    .order_by(_newest.c.number.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_DETAILED_AFTER = Statement(
+    select(
+        turn_events,
+        func.coalesce(turns.c.channel, _CHANNEL, "").label("channel"),
+        *(func.coalesce(turns.c[name], "").label(name) for name in ("task_id", "task_name", "category", "via")),
+    )
+    .outerjoin(turns, turns.c.turn_id == turn_events.c.turn_id)
     .where(turn_events.c.sequence > bindparam("sequence"))
     .order_by(turn_events.c.sequence)
     .limit(bindparam("most"))

@@ -34,7 +34,7 @@ from turnkeeper.times import to_us
 LONGEST_SUMMARY = 200
 _COPIED = (  # columns that a turn's row has from its trigger
     *("turn_id", "thread_id", "channel", "agent", "fire_id", "attempt", "task_id", "task_name", "kind", "payload_json"),
-    *("read_only", "timezone", "catch_up", "stands_for", "traceparent"),
+    *("read_only", "timezone", "catch_up", "stands_for", "traceparent", "via"),
     *ON_APPROVALS,
     *OF_GRAPH,
 )

@@ -27,6 +27,7 @@ from agent_runtime.model.mapping import from_row
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.model.words import LONGEST_SENTENCE, sentences
 from agent_runtime.store.schema import deviations
+from agent_runtime.store.turn_events import add_review
 from turnkeeper.errors import NotFound
 from turnkeeper.times import to_us
 
@@ -269,7 +270,9 @@ def record(connection: Connection, place: Place, found: Difference, writer: Writ
         "note": "",
     }
     connection.execute(insert(deviations).values(row))
-    return str(row["deviation_id"]), True
+    deviation_id = str(row["deviation_id"])
+    add_review(connection, writer.turn_id, "CONTRADICTED", at, about=[deviation_id], summary=found.found)
+    return deviation_id, True
 
 
 def close(connection: Connection, deviation_id: str, *, accept: bool, by: str, note: str, at: datetime) -> None:

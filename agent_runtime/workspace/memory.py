@@ -217,11 +217,11 @@ def put(
 
 
 def replace_text(
-    connection: sa.Connection, caller: Caller, shelf: Shelf, *, key: str, text: str, at: datetime
+    connection: sa.Connection, caller: Caller, shelf: Shelf, *, key: str, text: str, at: datetime, form: str = "text"
 ) -> MemoryEntry:
     """Change the text of an entry that is there. Raises NotFound, InvalidInput, Exhausted, Denied."""
     before = get(connection, shelf, key)
-    return put(connection, caller, shelf, key=before.key, text=text, at=at, new_id=before.entry_id)
+    return put(connection, caller, shelf, key=before.key, text=text, at=at, new_id=before.entry_id, form=form)
 
 
 def forget(connection: sa.Connection, caller: Caller, shelf: Shelf, key: str) -> MemoryEntry:
@@ -250,8 +250,8 @@ def check_key(key: str) -> str:
 
 def _provenance(caller: Caller) -> dict[str, str]:
     if isinstance(caller, Author):
-        return {"origin": "authored", "written_by": caller.name, "turn_id": ""}
-    return {"origin": "agent-produced", "written_by": caller.agent, "turn_id": caller.turn_id}
+        return {"origin": "authored", "written_by": caller.name, "turn_id": "", "via": caller.via}
+    return {"origin": "agent-produced", "written_by": caller.agent, "turn_id": caller.turn_id, "via": ""}
 
 
 def _check_owner(caller: Caller, before: MemoryEntry | None) -> None:
@@ -394,15 +394,22 @@ class Memory:
         return lambda connection: once(connection, call, scope, now, refuse_ended, lambda: write(connection))
 
     async def author_puts(
-        self, shelf: Shelf, *, key: str, text: str, must_be_there: bool = False, author: Author | None = None
+        self,
+        shelf: Shelf,
+        *,
+        key: str,
+        text: str,
+        form: str = "text",
+        must_be_there: bool = False,
+        author: Author | None = None,
     ) -> MemoryEntry:
         """Write an entry as its author. Raises InvalidInput, Exhausted; NotFound for one that must be there."""
         by, now, new_id = author or Author(), self._clock.now(), self._new_id()
 
         def write(connection: sa.Connection) -> MemoryEntry:
             if must_be_there:
-                return replace_text(connection, by, shelf, key=key, text=text, at=now)
-            return put(connection, by, shelf, key=key, text=text, at=now, new_id=new_id)
+                return replace_text(connection, by, shelf, key=key, text=text, at=now, form=form)
+            return put(connection, by, shelf, key=key, text=text, at=now, new_id=new_id, form=form)
 
         entry = await self._transactions.write(write)
         self._transactions.emit("memory.put", _event_fields(entry))

@@ -154,6 +154,7 @@ class MemoryEntry:
         origin: authored or agent-produced.
         written_by: the author or the agent who wrote it last.
         turn_id: the turn that wrote it last; empty for an author's.
+        via: by what an author wrote it; empty where unknown.
     """
 
     entry_id: str
@@ -167,6 +168,7 @@ class MemoryEntry:
     turn_id: str
     created_at: datetime
     updated_at: datetime
+    via: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, upd
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.store.records import put_verdict
 from agent_runtime.store.schema import candidates, derivations, page_versions, pages, turns
+from agent_runtime.store.turn_events import add_review
 from agent_runtime.workspace import deviations, model, revalidation
 from agent_runtime.workspace import pages as records
 from agent_runtime.workspace.pages import Attachment, AttachmentDraft
@@ -171,6 +172,7 @@ def _propose(
         "note": "",
     }
     connection.execute(insert(candidates).values(row))
+    add_review(connection, mark.turn_id, "PROPOSED", at, about=[new_id], summary=str(row["title"]))
     if isinstance(draft, model.PageDraft):
         _derive(connection, new_id, draft.sources)
         _observe(connection, draft, new_id, deviations.Writer.of(caller, "observed"), at)
@@ -263,6 +265,8 @@ def _decide(
     }
     connection.execute(update(candidates).where(candidates.c.candidate_id == proposed.candidate_id).values(decision))
     put_verdict(connection, at, proposed.candidate_id, mark.lifecycle, proposed.body, mark.via)
+    about, verdict = [proposed.candidate_id], "accepted" if accept else "rejected"
+    add_review(connection, proposed.turn_id, "REVIEWED", at, about=about, summary=f"{verdict}: {proposed.title}")
     return records.get_candidate(connection, proposed.candidate_id)
 
 
@@ -274,6 +278,8 @@ def _resolve(
         raise Conflict(f"deviation {found.deviation_id} is {found.lifecycle} already")
     note = model.check_text(draft.note, "note", deviations.LONGEST_NOTE)
     deviations.close(connection, found.deviation_id, accept=draft.accept, by=caller.via or mark.by, note=note, at=at)
+    about, verdict = [found.deviation_id], "accepted" if draft.accept else "kept"
+    add_review(connection, found.turn_id, "REVIEWED", at, about=about, summary=f"{verdict}: {found.found}")
     if draft.accept and found.candidate_id:
         _decide(connection, model.Acceptance(candidate_id=found.candidate_id, note=note), caller, at)
     return deviations.get_deviation(connection, found.deviation_id)

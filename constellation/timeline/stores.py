@@ -161,7 +161,7 @@ _TURNS = {
         turn_id, fire_id, attempt, thread_id, trigger,
         CASE state WHEN 'STARTED' THEN 'start' WHEN 'RESUMED' THEN 'resume' ELSE '' END AS mode,
         CASE WHEN state IN ('STARTED', 'RESUMED', 'HELD', 'RELEASED') THEN '' ELSE lower(state) END AS state
-    FROM turn_events
+    FROM turn_events WHERE state NOT IN ('PROPOSED', 'CONTRADICTED', 'REVIEWED')
     """: "fire_id turn_id",
     """
     SELECT at, interrupts.kind AS asked, moments.kind, interrupt_id, turn_id, '' AS fire_id, thread_id, channel, tool,

@@ -11,7 +11,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import Definition, Task, TaskState
 from task_runner.planner.schedule import describe
 from task_runner.service.task_spec import Defaults, parse_spec
-from task_runner.service.views import STATES, instant, previewed, show_task, state_of
+from task_runner.service.views import STATES, instant, previewed, show_task, stamp, state_of
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.pages import page_of
 
@@ -54,6 +54,9 @@ def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> w
         )
         for task in found
     ]
+    edited = session.tasks.edited_at([task.id for task in found if task.revision > 1])
+    for each in shown:
+        stamp(each.updated_at, edited.get(each.id))
     return wire.ListTasksResponse(tasks=shown, paused=paused, runtime_away=gone, **told)
 
 

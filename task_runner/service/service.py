@@ -24,7 +24,7 @@ from task_runner.service import changes, lists
 from task_runner.service import simulate as simulating
 from task_runner.service.explain import explain
 from task_runner.service.task_spec import Defaults, as_loop, parse_spec, refuse_nul
-from task_runner.service.views import cause_of, previewed, show_fire, show_task, stamp
+from task_runner.service.views import cause_of, instant, previewed, show_fire, show_task, stamp
 from task_runner.service.watch import Change, TaskChanges
 from task_runner.store.rows import Glance
 from task_runner.store.store import Session, Store
@@ -252,6 +252,13 @@ class Service:
             hint = f"one of {', '.join(sorted(Outcome))}"
             raise InvalidInput(f"no fire has the outcome {request.outcome[:40]!r}", where="outcome", hint=hint)
 
+        given = {"begin": "from", "end": "to"}
+        span: Any = {
+            name: instant(getattr(request, at), at)
+            for name, at in given.items()
+            if request.HasField(at)  # type: ignore[arg-type]
+        }
+
         def read(session: Session) -> wire.ListFiresResponse:
             task_id = changes.find(session, request.name).id if request.name else ""
             entries, total = session.fires.page(
@@ -260,6 +267,7 @@ class Service:
                 outcome=request.outcome,
                 before=before,
                 without_folded=request.without_folded,
+                **span,
             )
             more = len(entries) == (request.limit or 50)
             following = cursor_at(entries[-1].entry_id) if more else ""
@@ -388,6 +396,7 @@ class Service:
         lateness, away = session.fires.lateness(task.id, lists.LATENESS_OF), bool(lists.away(session))
         shown = show_task(task, glance, self._clock.now(), lateness, away=away)
         shown.edited_by = session.tasks.edited_by(task)
+        stamp(shown.updated_at, session.tasks.edited_at([task.id])[task.id])
         return shown
 
     def _record(self, events: list[LogRecord]) -> None:

@@ -49,6 +49,8 @@ def show_task(
         now: the time. What came due up to then and is not planned yet counts as missed, and is no next time.
         lateness: how late its newest fires were, in seconds.
         away: whether the agent runtime does not answer.
+
+    It says that the task was last edited when it was made; who shows one of a later revision knows better.
     """
     shown = wire.Task(
         id=task.id,
@@ -68,6 +70,7 @@ def show_task(
     if not shown.spec.HasField("thread_id"):
         shown.spec.thread_id = task.own_thread
     stamp(shown.created_at, task.created_at)
+    stamp(shown.updated_at, task.created_at)
     stamp(shown.anchor_at, task.definition.schedule.anchor_at)
     if task.state is TaskState.ACTIVE:
         if shown.HasField("armed_at") and task.pacing is not None and task.pacing.armed_at is not None:

@@ -185,7 +185,15 @@ class Fires:
         return self.page(limit, task_id=task_id)[0]
 
     def page(
-        self, limit: int, *, task_id: str = "", outcome: str = "", before: int = 0, without_folded: bool = False
+        self,
+        limit: int,
+        *,
+        task_id: str = "",
+        outcome: str = "",
+        before: int = 0,
+        without_folded: bool = False,
+        begin: datetime | None = None,
+        end: datetime | None = None,
     ) -> tuple[list[Fire], int]:
         """Return the newest entries, newest first, and how many there are.
 
@@ -195,9 +203,13 @@ class Fires:
             outcome: only those with this outcome.
             before: return only those with a smaller number; the count is of all.
             without_folded: leave out fires that went unsent into another entry.
+            begin: only those that cover a time from here on.
+            end: and before this.
         """
         only = [fires.c.task_id == task_id] if task_id else []
         only += [fires.c.outcome == outcome] if outcome else []
+        only += [fires.c.last_us >= to_us(begin)] if begin is not None else []
+        only += [fires.c.first_us < to_us(end)] if end is not None else []
         if without_folded:
             folded = (fires.c.outcome == Outcome.COALESCED.value) & (fires.c.covers == 0) & fires.c.fired_us.is_(None)
             only.append(~folded)

@@ -5,6 +5,7 @@ The store itself takes longer to load than everything else that the command does
 """
 
 from collections.abc import Callable, Collection
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,6 +58,11 @@ class Reader:
             last += (fire_of(tuple(row)) for row in self._connection.execute(_LAST_SENT.format(among), some))
         return glances_of(asked, opened, last)
 
+    def edited_at(self, ids: Collection[str]) -> dict[str, datetime]:
+        """Return since when the newest revision of each of those tasks is in force."""
+        wanted = {*ids}
+        return {task_id: from_us(us) for task_id, us in self._connection.execute(_EDITED) if task_id in wanted}
+
     def lateness(self, task_id: str, limit: int) -> list[float]:
         """Return how late, in seconds, a task's newest fires were sent."""
         return [max(0, row[0]) / 1e6 for row in self._connection.execute(_LATENESS, [task_id, limit])]
@@ -89,3 +95,4 @@ SELECT * FROM fires WHERE entry_id IN (
 _LATENESS = """
 SELECT fired_us - due_us FROM fires WHERE task_id = ? AND fired_us IS NOT NULL ORDER BY entry_id DESC LIMIT ?
 """
+_EDITED = "SELECT task_id, max(valid_from_us) FROM revisions GROUP BY task_id"

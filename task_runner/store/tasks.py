@@ -131,6 +131,10 @@ class Tasks:
         newest = (revisions.c.task_id == task.id) & (revisions.c.revision == task.revision)
         return signature_of(self._connection.execute(select(revisions.c.definition).where(newest)).scalar() or "{}")
 
+    def edited_at(self, ids: Collection[str]) -> dict[str, datetime]:
+        """Return since when the newest revision of each of those tasks is in force."""
+        return {task_id: from_us(us) for task_id, us in _EDITED_AT.rows(self._connection, ids=listed(ids))}
+
     def snapshots(self, ids: Sequence[str]) -> list[Snapshot]:
         """Return the tasks of those ids with all that planning them needs."""
         rows = [_Row(*row) for row in _BY_IDS.rows(self._connection, ids=listed(ids))]
@@ -258,6 +262,11 @@ def _taken_name(task: Task | None) -> AlreadyExists:
 _Row: Any = make_dataclass("_Row", tasks.c.keys(), slots=True)
 _ADD = Statement(insert(tasks))
 _ADD_REVISION = Statement(insert(revisions))
+_EDITED_AT = Statement(
+    select(revisions.c.task_id, func.max(revisions.c.valid_from_us))
+    .where(among(revisions.c.task_id, "ids"))
+    .group_by(revisions.c.task_id)
+)
 _DUE = Statement(
     select(tasks.c.id).where(tasks.c.wake_us <= bindparam("now")).order_by(tasks.c.wake_us).limit(bindparam("limit"))
 )

@@ -49,6 +49,7 @@ GOOD: dict[str, list[dict[str, Any]]] = {
     "SendMessageRequest": [{"channel": "main", "text": "a"}],
     "GetConversationRequest": [{"channel": "main"}],
     "WatchConversationRequest": [{"channel": "main"}],
+    "PutThreadRequest": [{"thread_id": "t", "channel": "main"}],
     "ResolveInterruptRequest": [{"interrupt_id": "", "decision": "answer", "message": "m"}],
     "DecideCandidateRequest": [{"candidate_id": "c", "accept": True}],
     "GetPageRequest": [{"page_id": "page"}],

@@ -279,18 +279,26 @@ class WatchTurnsRequest(_message.Message):
 
     INCARNATION_FIELD_NUMBER: _builtins.int
     AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    FROM_NOW_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """empty at first; a foreign one starts the stream at 0"""
     after_sequence: _builtins.int
+    details: _builtins.bool
+    """also the events and the fields that say "with details" """
+    from_now: _builtins.bool
+    """only what comes after the call, whatever the two above say"""
     def __init__(
         self,
         *,
         incarnation: _builtins.str = ...,
         after_sequence: _builtins.int = ...,
+        details: _builtins.bool = ...,
+        from_now: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "incarnation", b"incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "details", b"details", "from_now", b"from_now", "incarnation", b"incarnation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -343,6 +351,10 @@ class TurnEvent(_message.Message):
         DELIVERED: TurnEvent._State.ValueType  # 9
         FAILED: TurnEvent._State.ValueType  # 10
         CANCELLED: TurnEvent._State.ValueType  # 11
+        PROPOSED: TurnEvent._State.ValueType  # 12
+        """With details: a turn proposed a candidate, or a contradiction was recorded; and the author decided on one."""
+        CONTRADICTED: TurnEvent._State.ValueType  # 13
+        REVIEWED: TurnEvent._State.ValueType  # 14
 
     class State(_State, metaclass=_StateEnumTypeWrapper): ...
     STATE_UNSPECIFIED: TurnEvent.State.ValueType  # 0
@@ -357,6 +369,10 @@ class TurnEvent(_message.Message):
     DELIVERED: TurnEvent.State.ValueType  # 9
     FAILED: TurnEvent.State.ValueType  # 10
     CANCELLED: TurnEvent.State.ValueType  # 11
+    PROPOSED: TurnEvent.State.ValueType  # 12
+    """With details: a turn proposed a candidate, or a contradiction was recorded; and the author decided on one."""
+    CONTRADICTED: TurnEvent.State.ValueType  # 13
+    REVIEWED: TurnEvent.State.ValueType  # 14
 
     INCARNATION_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
@@ -373,6 +389,12 @@ class TurnEvent(_message.Message):
     TOKENS_IN_FIELD_NUMBER: _builtins.int
     TOKENS_OUT_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    TASK_NAME_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    VIA_FIELD_NUMBER: _builtins.int
+    ABOUT_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     sequence: _builtins.int
     turn_id: _builtins.str
@@ -387,11 +409,22 @@ class TurnEvent(_message.Message):
     tokens_in: _builtins.int
     tokens_out: _builtins.int
     attempt: _builtins.int
+    channel: _builtins.str
+    """With details. Of a fire that has no turn, the channel is that of its thread's newest turn, and others are empty."""
+    task_id: _builtins.str
+    task_name: _builtins.str
+    category: _builtins.str
+    via: _builtins.str
+    """of an author's turn, by what it was asked for, PROGRAM/SURFACE/KEY"""
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def held_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """ids of the interrupts that hold the thread"""
+
+    @_builtins.property
+    def about(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """ids of the candidate or the deviation"""
 
     def __init__(
         self,
@@ -411,10 +444,16 @@ class TurnEvent(_message.Message):
         tokens_in: _builtins.int = ...,
         tokens_out: _builtins.int = ...,
         attempt: _builtins.int = ...,
+        channel: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        task_name: _builtins.str = ...,
+        category: _builtins.str = ...,
+        via: _builtins.str = ...,
+        about: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "at", b"at", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "at", b"at", "attempt", b"attempt", "error", b"error", "fire_id", b"fire_id", "held_by", b"held_by", "incarnation", b"incarnation", "sequence", b"sequence", "state", b"state", "summary", b"summary", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "wake_after_s", b"wake_after_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "about", b"about", "at", b"at", "attempt", b"attempt", "category", b"category", "channel", b"channel", "error", b"error", "fire_id", b"fire_id", "held_by", b"held_by", "incarnation", b"incarnation", "sequence", b"sequence", "state", b"state", "summary", b"summary", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "via", b"via", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wake_after_s: _TypeAlias = _typing.Literal["wake_after_s"]  # noqa: Y015
     _WhichOneofArgType__wake_after_s: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s"]  # noqa: Y015
@@ -542,6 +581,8 @@ class Turn(_message.Message):
     TOKENS_IN_FIELD_NUMBER: _builtins.int
     TOKENS_OUT_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
+    VIA_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     thread_id: _builtins.str
     channel: _builtins.str
@@ -567,6 +608,9 @@ class Turn(_message.Message):
     tokens_out: _builtins.int
     graph: _builtins.str
     """empty: the default graph"""
+    via: _builtins.str
+    """of an author's turn, by what it was asked for, PROGRAM/SURFACE/KEY; empty where unknown"""
+    task_id: _builtins.str
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -595,10 +639,12 @@ class Turn(_message.Message):
         tokens_in: _builtins.int = ...,
         tokens_out: _builtins.int = ...,
         graph: _builtins.str = ...,
+        via: _builtins.str = ...,
+        task_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "ended_at", b"ended_at", "started_at", b"started_at", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "agent", b"agent", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "category", b"category", "channel", b"channel", "ended_at", b"ended_at", "error", b"error", "fire_id", b"fire_id", "graph", b"graph", "sequence", b"sequence", "started_at", b"started_at", "state", b"state", "status", b"status", "summary", b"summary", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "wake_after_s", b"wake_after_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "agent", b"agent", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "category", b"category", "channel", b"channel", "ended_at", b"ended_at", "error", b"error", "fire_id", b"fire_id", "graph", b"graph", "sequence", b"sequence", "started_at", b"started_at", "state", b"state", "status", b"status", "summary", b"summary", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "via", b"via", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wake_after_s: _TypeAlias = _typing.Literal["wake_after_s"]  # noqa: Y015
     _WhichOneofArgType__wake_after_s: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s"]  # noqa: Y015
@@ -735,6 +781,7 @@ class ListThreadsRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    METADATA_JSON_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     thread_id: _builtins.str
     """only this one"""
@@ -744,6 +791,8 @@ class ListThreadsRequest(_message.Message):
     """only rows of this status, decided ones among them"""
     cursor: _builtins.str
     """the page after the one whose answer gave it"""
+    metadata_json: _builtins.str
+    """a JSON object: only threads whose metadata hold all of it, objects in it likewise"""
     def __init__(
         self,
         *,
@@ -752,14 +801,66 @@ class ListThreadsRequest(_message.Message):
         limit: _builtins.int = ...,
         status: _builtins.str = ...,
         cursor: _builtins.str = ...,
+        metadata_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "cursor", b"cursor", "limit", b"limit", "status", b"status", "thread_id", b"thread_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "cursor", b"cursor", "limit", b"limit", "metadata_json", b"metadata_json", "status", b"status", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListThreadsRequest: _TypeAlias = ListThreadsRequest  # noqa: Y015
+
+@_typing.final
+class GetThreadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THREAD_ID_FIELD_NUMBER: _builtins.int
+    thread_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        thread_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["thread_id", b"thread_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetThreadRequest: _TypeAlias = GetThreadRequest  # noqa: Y015
+
+@_typing.final
+class PutThreadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THREAD_ID_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    METADATA_JSON_FIELD_NUMBER: _builtins.int
+    MUST_BE_NEW_FIELD_NUMBER: _builtins.int
+    thread_id: _builtins.str
+    """empty: a new thread"""
+    channel: _builtins.str
+    """of a new thread; of one that is there, empty or its own"""
+    metadata_json: _builtins.str
+    """a JSON object over the one that is there; a null removes its key"""
+    must_be_new: _builtins.bool
+    """refuse a thread that is there, with ALREADY_EXISTS"""
+    def __init__(
+        self,
+        *,
+        thread_id: _builtins.str = ...,
+        channel: _builtins.str = ...,
+        metadata_json: _builtins.str = ...,
+        must_be_new: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "metadata_json", b"metadata_json", "must_be_new", b"must_be_new", "thread_id", b"thread_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutThreadRequest: _TypeAlias = PutThreadRequest  # noqa: Y015
 
 @_typing.final
 class Thread(_message.Message):
@@ -779,6 +880,9 @@ class Thread(_message.Message):
     TOKENS_IN_FIELD_NUMBER: _builtins.int
     TOKENS_OUT_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
+    METADATA_JSON_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_FIELD_NUMBER: _builtins.int
     thread_id: _builtins.str
     channel: _builtins.str
     """of its newest turn, as are agent, category, task_name and status"""
@@ -796,10 +900,20 @@ class Thread(_message.Message):
     tokens_out: _builtins.int
     graph: _builtins.str
     """to which it belongs; empty: the default graph"""
+    metadata_json: _builtins.str
+    """what PutThread gave; empty for nothing"""
     @_builtins.property
     def first_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def last_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp:
+        """when it was put, or its first turn began"""
+
+    @_builtins.property
+    def updated_at(self) -> _timestamp_pb2.Timestamp:
+        """when it was last put, or its newest turn began or ended"""
+
     def __init__(
         self,
         *,
@@ -817,10 +931,13 @@ class Thread(_message.Message):
         tokens_in: _builtins.int = ...,
         tokens_out: _builtins.int = ...,
         graph: _builtins.str = ...,
+        metadata_json: _builtins.str = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        updated_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["first_at", b"first_at", "last_at", b"last_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "first_at", b"first_at", "last_at", b"last_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "category", b"category", "channel", b"channel", "first_at", b"first_at", "graph", b"graph", "last_at", b"last_at", "last_turn_id", b"last_turn_id", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "turns", b"turns", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "category", b"category", "channel", b"channel", "created_at", b"created_at", "first_at", b"first_at", "graph", b"graph", "last_at", b"last_at", "last_turn_id", b"last_turn_id", "metadata_json", b"metadata_json", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "turns", b"turns", "updated_at", b"updated_at", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -869,6 +986,8 @@ class SendMessageRequest(_message.Message):
     INPUT_JSON_FIELD_NUMBER: _builtins.int
     KEEP_LOOP_FIELD_NUMBER: _builtins.int
     LOOK_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     text: _builtins.str
     thread_id: _builtins.str
@@ -885,6 +1004,10 @@ class SendMessageRequest(_message.Message):
     """a self-paced loop of that thread goes on"""
     look: _builtins.bool
     """nothing is sent: the answer says where it would go, and what it would take over"""
+    agent: _builtins.str
+    """which hosted agent answers; empty: agent0"""
+    category: _builtins.str
+    """of the turn; empty: conversation"""
     def __init__(
         self,
         *,
@@ -899,10 +1022,12 @@ class SendMessageRequest(_message.Message):
         input_json: _builtins.str = ...,
         keep_loop: _builtins.bool = ...,
         look: _builtins.bool = ...,
+        agent: _builtins.str = ...,
+        category: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "config_json", b"config_json", "context_json", b"context_json", "graph", b"graph", "input_json", b"input_json", "keep_loop", b"keep_loop", "look", b"look", "new_thread", b"new_thread", "request_id", b"request_id", "text", b"text", "thread_id", b"thread_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "category", b"category", "channel", b"channel", "config_json", b"config_json", "context_json", b"context_json", "graph", b"graph", "input_json", b"input_json", "keep_loop", b"keep_loop", "look", b"look", "new_thread", b"new_thread", "request_id", b"request_id", "text", b"text", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1170,6 +1295,10 @@ class ConversationTurn(_message.Message):
     SPEECH_FIELD_NUMBER: _builtins.int
     DEVIATIONS_FIELD_NUMBER: _builtins.int
     PAUSED_UNTIL_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    VIA_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     thread_id: _builtins.str
     status: _builtins.str
@@ -1178,6 +1307,14 @@ class ConversationTurn(_message.Message):
     agent: _builtins.str
     tokens_in: _builtins.int
     tokens_out: _builtins.int
+    number: _builtins.int
+    """in the order in which turns began"""
+    cursor: _builtins.str
+    """this turn's place, for GetConversation and WatchConversation"""
+    via: _builtins.str
+    """as in Turn"""
+    graph: _builtins.str
+    """likewise"""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1228,10 +1365,14 @@ class ConversationTurn(_message.Message):
         speech: Global___Speech | None = ...,
         deviations: _abc.Iterable[Global___Deviation] | None = ...,
         paused_until: _timestamp_pb2.Timestamp | None = ...,
+        number: _builtins.int = ...,
+        cursor: _builtins.str = ...,
+        via: _builtins.str = ...,
+        graph: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "paused_until", b"paused_until", "speech", b"speech", "started_at", b"started_at", "trigger", b"trigger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "candidates", b"candidates", "category", b"category", "deviations", b"deviations", "ended_at", b"ended_at", "error", b"error", "interrupts", b"interrupts", "messages", b"messages", "paused_until", b"paused_until", "speech", b"speech", "started_at", b"started_at", "status", b"status", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "candidates", b"candidates", "category", b"category", "cursor", b"cursor", "deviations", b"deviations", "ended_at", b"ended_at", "error", b"error", "graph", b"graph", "interrupts", b"interrupts", "messages", b"messages", "number", b"number", "paused_until", b"paused_until", "speech", b"speech", "started_at", b"started_at", "status", b"status", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "via", b"via"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1349,18 +1490,26 @@ class GetConversationRequest(_message.Message):
 
     CHANNEL_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    THREAD_ID_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     limit: _builtins.int
     """the newest so many turns, shown oldest first; 0 means 50"""
+    thread_id: _builtins.str
+    """only turns of this thread; the channel may then be empty"""
+    cursor: _builtins.str
+    """only turns before the one at this cursor"""
     def __init__(
         self,
         *,
         channel: _builtins.str = ...,
         limit: _builtins.int = ...,
+        thread_id: _builtins.str = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "limit", b"limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "cursor", b"cursor", "limit", b"limit", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1372,7 +1521,13 @@ class Conversation(_message.Message):
 
     CHANNEL_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
+    total: _builtins.int
+    """turns of the channel, or of the thread"""
+    next_cursor: _builtins.str
+    """for the page of older turns; empty where there are none"""
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConversationTurn]: ...
     def __init__(
@@ -1380,10 +1535,12 @@ class Conversation(_message.Message):
         *,
         channel: _builtins.str = ...,
         turns: _abc.Iterable[Global___ConversationTurn] | None = ...,
+        total: _builtins.int = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "next_cursor", b"next_cursor", "total", b"total", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1396,20 +1553,28 @@ class WatchConversationRequest(_message.Message):
     CHANNEL_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     LIVE_FIELD_NUMBER: _builtins.int
+    THREAD_ID_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     limit: _builtins.int
     live: _builtins.bool
     """also send what running turns say, piece by piece, and their tool calls as they start and end"""
+    thread_id: _builtins.str
+    """as in GetConversationRequest"""
+    cursor: _builtins.str
+    """begin with the turn at this cursor, itself included"""
     def __init__(
         self,
         *,
         channel: _builtins.str = ...,
         limit: _builtins.int = ...,
         live: _builtins.bool = ...,
+        thread_id: _builtins.str = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "limit", b"limit", "live", b"live"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "cursor", b"cursor", "limit", b"limit", "live", b"live", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1530,6 +1695,7 @@ class ListInterruptsRequest(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    THREAD_ID_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     all: _builtins.bool
     """also those no longer pending"""
@@ -1539,6 +1705,8 @@ class ListInterruptsRequest(_message.Message):
     """0 means all"""
     cursor: _builtins.str
     """the page after the one whose answer gave it"""
+    thread_id: _builtins.str
+    """only those of this thread"""
     def __init__(
         self,
         *,
@@ -1547,10 +1715,11 @@ class ListInterruptsRequest(_message.Message):
         status: _builtins.str = ...,
         limit: _builtins.int = ...,
         cursor: _builtins.str = ...,
+        thread_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "channel", b"channel", "cursor", b"cursor", "limit", b"limit", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "channel", b"channel", "cursor", b"cursor", "limit", b"limit", "status", b"status", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2998,6 +3167,9 @@ class MemoryEntry(_message.Message):
     TURN_ID_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    ITEM_KEY_FIELD_NUMBER: _builtins.int
+    VIA_FIELD_NUMBER: _builtins.int
     entry_id: _builtins.str
     tier: _builtins.str
     """conversation, channel, workspace, account"""
@@ -3012,10 +3184,17 @@ class MemoryEntry(_message.Message):
     written_by: _builtins.str
     turn_id: _builtins.str
     """the turn that wrote it last; empty for an author's"""
+    item_key: _builtins.str
+    via: _builtins.str
+    """by what an author wrote it, PROGRAM/SURFACE/KEY; empty where unknown"""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def namespace(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """How LangGraph's store names it: a namespace and a key in it."""
+
     def __init__(
         self,
         *,
@@ -3030,10 +3209,13 @@ class MemoryEntry(_message.Message):
         turn_id: _builtins.str = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
+        namespace: _abc.Iterable[_builtins.str] | None = ...,
+        item_key: _builtins.str = ...,
+        via: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "entry_id", b"entry_id", "form", b"form", "key", b"key", "origin", b"origin", "owner", b"owner", "text", b"text", "tier", b"tier", "turn_id", b"turn_id", "updated_at", b"updated_at", "written_by", b"written_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "entry_id", b"entry_id", "form", b"form", "item_key", b"item_key", "key", b"key", "namespace", b"namespace", "origin", b"origin", "owner", b"owner", "text", b"text", "tier", b"tier", "turn_id", b"turn_id", "updated_at", b"updated_at", "via", b"via", "written_by", b"written_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3047,6 +3229,8 @@ class ListMemoryRequest(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     tier: _builtins.str
     """empty: every tier"""
     owner: _builtins.str
@@ -3055,6 +3239,12 @@ class ListMemoryRequest(_message.Message):
     """newest first; 0 means 1000"""
     cursor: _builtins.str
     """the page after the one whose answer gave it"""
+    graph: _builtins.str
+    """whose part of memory a namespace is in that begins with no tier; empty: the default graph's"""
+    @_builtins.property
+    def namespace(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """instead of tier and owner: only entries in it, or in one that begins with it"""
+
     def __init__(
         self,
         *,
@@ -3062,10 +3252,12 @@ class ListMemoryRequest(_message.Message):
         owner: _builtins.str = ...,
         limit: _builtins.int = ...,
         cursor: _builtins.str = ...,
+        namespace: _abc.Iterable[_builtins.str] | None = ...,
+        graph: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "limit", b"limit", "owner", b"owner", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "graph", b"graph", "limit", b"limit", "namespace", b"namespace", "owner", b"owner", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3109,19 +3301,29 @@ class GetMemoryRequest(_message.Message):
     TIER_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     tier: _builtins.str
     owner: _builtins.str
     key: _builtins.str
+    graph: _builtins.str
+    """as in ListMemoryRequest"""
+    @_builtins.property
+    def namespace(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """instead of tier and owner: `key` is then the item's in it"""
+
     def __init__(
         self,
         *,
         tier: _builtins.str = ...,
         owner: _builtins.str = ...,
         key: _builtins.str = ...,
+        namespace: _abc.Iterable[_builtins.str] | None = ...,
+        graph: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "owner", b"owner", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "key", b"key", "namespace", b"namespace", "owner", b"owner", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3135,10 +3337,20 @@ class PutMemoryRequest(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    FORM_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     tier: _builtins.str
     owner: _builtins.str
     key: _builtins.str
     text: _builtins.str
+    form: _builtins.str
+    """text (or empty), or json: the text of a JSON value"""
+    graph: _builtins.str
+    @_builtins.property
+    def namespace(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """as in GetMemoryRequest"""
+
     def __init__(
         self,
         *,
@@ -3146,14 +3358,115 @@ class PutMemoryRequest(_message.Message):
         owner: _builtins.str = ...,
         key: _builtins.str = ...,
         text: _builtins.str = ...,
+        form: _builtins.str = ...,
+        namespace: _abc.Iterable[_builtins.str] | None = ...,
+        graph: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "owner", b"owner", "text", b"text", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["form", b"form", "graph", b"graph", "key", b"key", "namespace", b"namespace", "owner", b"owner", "text", b"text", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PutMemoryRequest: _TypeAlias = PutMemoryRequest  # noqa: Y015
+
+@_typing.final
+class ListMemoryNamespacesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREFIX_FIELD_NUMBER: _builtins.int
+    SUFFIX_FIELD_NUMBER: _builtins.int
+    MAX_DEPTH_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
+    max_depth: _builtins.int
+    """cut longer ones to so many labels; 0 leaves them whole"""
+    limit: _builtins.int
+    """0 means 1000"""
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
+    graph: _builtins.str
+    """as in ListMemoryRequest"""
+    @_builtins.property
+    def prefix(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """only namespaces that begin so; `*` stands for any label"""
+
+    @_builtins.property
+    def suffix(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """likewise, that end so"""
+
+    def __init__(
+        self,
+        *,
+        prefix: _abc.Iterable[_builtins.str] | None = ...,
+        suffix: _abc.Iterable[_builtins.str] | None = ...,
+        max_depth: _builtins.int = ...,
+        limit: _builtins.int = ...,
+        cursor: _builtins.str = ...,
+        graph: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "graph", b"graph", "limit", b"limit", "max_depth", b"max_depth", "prefix", b"prefix", "suffix", b"suffix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMemoryNamespacesRequest: _TypeAlias = ListMemoryNamespacesRequest  # noqa: Y015
+
+@_typing.final
+class MemoryNamespace(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LABELS_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    entries: _builtins.int
+    """in it; of one that was cut, also in those below it"""
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+        entries: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "labels", b"labels"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryNamespace: _TypeAlias = MemoryNamespace  # noqa: Y015
+
+@_typing.final
+class ListMemoryNamespacesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """of all pages"""
+    next_cursor: _builtins.str
+    """for the next page; empty after the last"""
+    @_builtins.property
+    def namespaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryNamespace]:
+        """in their order"""
+
+    def __init__(
+        self,
+        *,
+        namespaces: _abc.Iterable[Global___MemoryNamespace] | None = ...,
+        total: _builtins.int = ...,
+        next_cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespaces", b"namespaces", "next_cursor", b"next_cursor", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMemoryNamespacesResponse: _TypeAlias = ListMemoryNamespacesResponse  # noqa: Y015
 
 @_typing.final
 class SearchMemoryRequest(_message.Message):
@@ -3163,6 +3476,8 @@ class SearchMemoryRequest(_message.Message):
     TIER_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     tier: _builtins.str
     """empty: every tier"""
@@ -3170,6 +3485,11 @@ class SearchMemoryRequest(_message.Message):
     """with a tier that has owners"""
     limit: _builtins.int
     """best first; 0 means 60"""
+    graph: _builtins.str
+    @_builtins.property
+    def namespace(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """as in ListMemoryRequest"""
+
     def __init__(
         self,
         *,
@@ -3177,10 +3497,12 @@ class SearchMemoryRequest(_message.Message):
         tier: _builtins.str = ...,
         owner: _builtins.str = ...,
         limit: _builtins.int = ...,
+        namespace: _abc.Iterable[_builtins.str] | None = ...,
+        graph: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "owner", b"owner", "query", b"query", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "limit", b"limit", "namespace", b"namespace", "owner", b"owner", "query", b"query", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

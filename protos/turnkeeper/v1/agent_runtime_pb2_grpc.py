@@ -99,6 +99,16 @@ class AgentRuntimeStub:
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsResponse.FromString,
                 _registered_method=True)
+        self.GetThread = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/GetThread',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.GetThreadRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.FromString,
+                _registered_method=True)
+        self.PutThread = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/PutThread',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.PutThreadRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.FromString,
+                _registered_method=True)
         self.ImportThreads = channel.unary_unary(
                 '/turnkeeper.v1.AgentRuntime/ImportThreads',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ImportThreadsRequest.SerializeToString,
@@ -213,6 +223,11 @@ class AgentRuntimeStub:
                 '/turnkeeper.v1.AgentRuntime/GetMemory',
                 request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.GetMemoryRequest.SerializeToString,
                 response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.MemoryEntry.FromString,
+                _registered_method=True)
+        self.ListMemoryNamespaces = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ListMemoryNamespaces',
+                request_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListMemoryNamespacesRequest.SerializeToString,
+                response_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListMemoryNamespacesResponse.FromString,
                 _registered_method=True)
         self.PutMemory = channel.unary_unary(
                 '/turnkeeper.v1.AgentRuntime/PutMemory',
@@ -329,6 +344,19 @@ class AgentRuntimeServicer:
 
     def ListThreads(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetThread(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutThread(self, request, context):
+        """Describes a thread, also before its first turn; a new one without an id is given one.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -484,6 +512,13 @@ class AgentRuntimeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListMemoryNamespaces(self, request, context):
+        """The namespaces that entries are in, as LangGraph's store names them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PutMemory(self, request, context):
         """Origin authored: agents may read such an entry and never change it.
         """
@@ -577,6 +612,16 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     servicer.ListThreads,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsResponse.SerializeToString,
+            ),
+            'GetThread': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetThread,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.GetThreadRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.SerializeToString,
+            ),
+            'PutThread': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutThread,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.PutThreadRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.SerializeToString,
             ),
             'ImportThreads': grpc.unary_unary_rpc_method_handler(
                     servicer.ImportThreads,
@@ -692,6 +737,11 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     servicer.GetMemory,
                     request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.GetMemoryRequest.FromString,
                     response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.MemoryEntry.SerializeToString,
+            ),
+            'ListMemoryNamespaces': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMemoryNamespaces,
+                    request_deserializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListMemoryNamespacesRequest.FromString,
+                    response_serializer=protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListMemoryNamespacesResponse.SerializeToString,
             ),
             'PutMemory': grpc.unary_unary_rpc_method_handler(
                     servicer.PutMemory,
@@ -1065,6 +1115,60 @@ class AgentRuntime:
             '/turnkeeper.v1.AgentRuntime/ListThreads',
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListThreadsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetThread(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/GetThread',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.GetThreadRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutThread(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/PutThread',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.PutThreadRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1686,6 +1790,33 @@ class AgentRuntime:
             '/turnkeeper.v1.AgentRuntime/GetMemory',
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.GetMemoryRequest.SerializeToString,
             protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.MemoryEntry.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMemoryNamespaces(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ListMemoryNamespaces',
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListMemoryNamespacesRequest.SerializeToString,
+            protos_dot_turnkeeper_dot_v1_dot_agent__runtime__pb2.ListMemoryNamespacesResponse.FromString,
             options,
             channel_credentials,
             insecure,

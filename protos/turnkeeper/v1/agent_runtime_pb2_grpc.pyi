@@ -63,6 +63,9 @@ class AgentRuntimeStub:
     running one says just now.
     """
     ListThreads: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListThreadsRequest, _agent_runtime_pb2.ListThreadsResponse]
+    GetThread: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetThreadRequest, _agent_runtime_pb2.Thread]
+    PutThread: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutThreadRequest, _agent_runtime_pb2.Thread]
+    """Describes a thread, also before its first turn; a new one without an id is given one."""
     ImportThreads: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ImportThreadsRequest, _agent_runtime_pb2.ImportThreadsResponse]
     """Takes over the threads of a file of LangGraph's SQLite saver, which is only read: all or none. What was imported as
     it is in the file stays as it is here.
@@ -100,6 +103,8 @@ class AgentRuntimeStub:
     ListMemory: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListMemoryRequest, _agent_runtime_pb2.ListMemoryResponse]
     """Memory, for its author: reading and changing any tier, of any thread or channel."""
     GetMemory: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetMemoryRequest, _agent_runtime_pb2.MemoryEntry]
+    ListMemoryNamespaces: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListMemoryNamespacesRequest, _agent_runtime_pb2.ListMemoryNamespacesResponse]
+    """The namespaces that entries are in, as LangGraph's store names them."""
     PutMemory: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutMemoryRequest, _agent_runtime_pb2.MemoryEntry]
     """Origin authored: agents may read such an entry and never change it."""
     UpdateMemory: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutMemoryRequest, _agent_runtime_pb2.MemoryEntry]
@@ -142,6 +147,9 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     running one says just now.
     """
     ListThreads: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListThreadsRequest, _agent_runtime_pb2.ListThreadsResponse]  # type: ignore[assignment]
+    GetThread: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetThreadRequest, _agent_runtime_pb2.Thread]  # type: ignore[assignment]
+    PutThread: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutThreadRequest, _agent_runtime_pb2.Thread]  # type: ignore[assignment]
+    """Describes a thread, also before its first turn; a new one without an id is given one."""
     ImportThreads: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ImportThreadsRequest, _agent_runtime_pb2.ImportThreadsResponse]  # type: ignore[assignment]
     """Takes over the threads of a file of LangGraph's SQLite saver, which is only read: all or none. What was imported as
     it is in the file stays as it is here.
@@ -179,6 +187,8 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     ListMemory: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListMemoryRequest, _agent_runtime_pb2.ListMemoryResponse]  # type: ignore[assignment]
     """Memory, for its author: reading and changing any tier, of any thread or channel."""
     GetMemory: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetMemoryRequest, _agent_runtime_pb2.MemoryEntry]  # type: ignore[assignment]
+    ListMemoryNamespaces: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListMemoryNamespacesRequest, _agent_runtime_pb2.ListMemoryNamespacesResponse]  # type: ignore[assignment]
+    """The namespaces that entries are in, as LangGraph's store names them."""
     PutMemory: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutMemoryRequest, _agent_runtime_pb2.MemoryEntry]  # type: ignore[assignment]
     """Origin authored: agents may read such an entry and never change it."""
     UpdateMemory: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutMemoryRequest, _agent_runtime_pb2.MemoryEntry]  # type: ignore[assignment]
@@ -296,6 +306,21 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_runtime_pb2.ListThreadsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_runtime_pb2.ListThreadsResponse, _abc.Awaitable[_agent_runtime_pb2.ListThreadsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetThread(
+        self,
+        request: _agent_runtime_pb2.GetThreadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.Thread, _abc.Awaitable[_agent_runtime_pb2.Thread]]: ...
+
+    @_abc_1.abstractmethod
+    def PutThread(
+        self,
+        request: _agent_runtime_pb2.PutThreadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.Thread, _abc.Awaitable[_agent_runtime_pb2.Thread]]:
+        """Describes a thread, also before its first turn; a new one without an id is given one."""
 
     @_abc_1.abstractmethod
     def ImportThreads(
@@ -471,6 +496,14 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_runtime_pb2.GetMemoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_runtime_pb2.MemoryEntry, _abc.Awaitable[_agent_runtime_pb2.MemoryEntry]]: ...
+
+    @_abc_1.abstractmethod
+    def ListMemoryNamespaces(
+        self,
+        request: _agent_runtime_pb2.ListMemoryNamespacesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ListMemoryNamespacesResponse, _abc.Awaitable[_agent_runtime_pb2.ListMemoryNamespacesResponse]]:
+        """The namespaces that entries are in, as LangGraph's store names them."""
 
     @_abc_1.abstractmethod
     def PutMemory(

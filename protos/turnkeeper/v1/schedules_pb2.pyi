@@ -400,6 +400,7 @@ class Task(_message.Message):
     PUT_OFF_FIELD_NUMBER: _builtins.int
     WAKES_FROM_FIELD_NUMBER: _builtins.int
     WAITS_FOR_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
     """cron, every, at, rrule, dynamic, on, hybrid"""
@@ -448,6 +449,10 @@ class Task(_message.Message):
     def wakes_from(self) -> _timestamp_pb2.Timestamp:
         """dynamic: before then no turn that ends now is followed by a wake"""
 
+    @_builtins.property
+    def updated_at(self) -> _timestamp_pb2.Timestamp:
+        """since when its newest revision is in force"""
+
     def __init__(
         self,
         *,
@@ -475,10 +480,11 @@ class Task(_message.Message):
         put_off: _builtins.str = ...,
         wakes_from: _timestamp_pb2.Timestamp | None = ...,
         waits_for: _builtins.str = ...,
+        updated_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "last_fire_at", b"last_fire_at", "next_fire_at", b"next_fire_at", "paused_until", b"paused_until", "spec", b"spec", "wakes_from", b"wakes_from"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "last_fire_at", b"last_fire_at", "next_fire_at", b"next_fire_at", "paused_until", b"paused_until", "spec", b"spec", "updated_at", b"updated_at", "wakes_from", b"wakes_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "edited_by", b"edited_by", "fires", b"fires", "id", b"id", "iteration", b"iteration", "kind", b"kind", "last_fire_at", b"last_fire_at", "last_outcome", b"last_outcome", "late_p95_s", b"late_p95_s", "missed", b"missed", "next_fire_at", b"next_fire_at", "paused_note", b"paused_note", "paused_until", b"paused_until", "put_off", b"put_off", "reason", b"reason", "revision", b"revision", "schedule", b"schedule", "spec", b"spec", "state", b"state", "waits_for", b"waits_for", "wakes_from", b"wakes_from"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_at", b"anchor_at", "armed_at", b"armed_at", "created_at", b"created_at", "due_at", b"due_at", "edited_by", b"edited_by", "fires", b"fires", "id", b"id", "iteration", b"iteration", "kind", b"kind", "last_fire_at", b"last_fire_at", "last_outcome", b"last_outcome", "late_p95_s", b"late_p95_s", "missed", b"missed", "next_fire_at", b"next_fire_at", "paused_note", b"paused_note", "paused_until", b"paused_until", "put_off", b"put_off", "reason", b"reason", "revision", b"revision", "schedule", b"schedule", "spec", b"spec", "state", b"state", "updated_at", b"updated_at", "waits_for", b"waits_for", "wakes_from", b"wakes_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1221,6 +1227,8 @@ class ListFiresRequest(_message.Message):
     WITHOUT_FOLDED_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    FROM_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """empty: those of all tasks"""
     limit: _builtins.int
@@ -1231,6 +1239,10 @@ class ListFiresRequest(_message.Message):
     """only entries with this outcome"""
     cursor: _builtins.str
     """the page after the one whose answer gave it"""
+    @_builtins.property
+    def to(self) -> _timestamp_pb2.Timestamp:
+        """and before this"""
+
     def __init__(
         self,
         *,
@@ -1239,10 +1251,11 @@ class ListFiresRequest(_message.Message):
         without_folded: _builtins.bool = ...,
         outcome: _builtins.str = ...,
         cursor: _builtins.str = ...,
+        to: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "to", b"to"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "limit", b"limit", "name", b"name", "outcome", b"outcome", "without_folded", b"without_folded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "from", b"from", "limit", b"limit", "name", b"name", "outcome", b"outcome", "to", b"to", "without_folded", b"without_folded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

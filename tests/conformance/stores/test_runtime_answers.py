@@ -29,7 +29,7 @@ SEARCHED = [*(name for name in NAMES if name.strip()), "AB z9", "straße", "i", 
 TABLES = (
     schema.turns, schema.messages, schema.interrupts, schema.turn_events, schema.pages, schema.candidates,
     schema.derivations, schema.page_links, schema.memory, schema.deviations, schema.revalidations, schema.attachments,
-    schema.delegations, schema.deliveries, schema.handoffs,
+    schema.delegations, schema.deliveries, schema.handoffs, schema.thread_records,
 )  # fmt: skip
 
 
@@ -121,6 +121,9 @@ RULES: dict[str, Rule] = {
     "deliveries": lambda draw, n, _: {
         "key": f"{draw.choice(NAMES)} {n}", "turn_id": f"other {n}", "state": draw.choice(["waiting", "delivered"]),
     },
+    "thread_records": lambda draw, n, _: {
+        "thread_id": draw.choice([*CHANNELS, f"put {n}"]), "metadata_json": f'{{"n": {n % 3}}}',
+    },
     "handoffs": lambda draw, n, _: {"key": f"{draw.choice(NAMES)} {n}", "kind": draw.choice(["handoff", "notes"])},
 }  # fmt: skip
 
@@ -163,7 +166,10 @@ def lists_of_turns() -> Iterator[tuple[str, Any]]:
     for channel, limit in product(("", *CHANNELS), (0, 7)):
         yield "ListTurns", wire.ListTurnsRequest(channel=channel, limit=limit)
         yield "ListThreads", wire.ListThreadsRequest(channel=channel, limit=limit)
+        yield "ListThreads", wire.ListThreadsRequest(channel=channel, limit=limit, metadata_json='{"n": 1}')
+        yield "GetThread", wire.GetThreadRequest(thread_id=channel)
         yield "GetConversation", wire.GetConversationRequest(channel=channel, limit=limit)
+        yield "GetConversation", wire.GetConversationRequest(thread_id=channel, limit=limit)
     for channel, whole in product(("", *CHANNELS), (False, True)):
         yield "ListInterrupts", wire.ListInterruptsRequest(channel=channel, all=whole)
         yield "ListCandidates", wire.ListCandidatesRequest(channel=channel, all=whole)
@@ -186,6 +192,9 @@ def lists_of_memory() -> Iterator[tuple[str, Any]]:
         yield from (("SearchMemory", wire.SearchMemoryRequest(tier=tier, query=words)) for words in SEARCHED)
     for channel in CHANNELS:
         yield "ListMemory", wire.ListMemoryRequest(tier="channel", owner=channel)
+        yield "ListMemory", wire.ListMemoryRequest(namespace=["channel", channel or "c"], limit=5)
+    for depth in (0, 1, 3):
+        yield "ListMemoryNamespaces", wire.ListMemoryNamespacesRequest(max_depth=depth, prefix=["*"])
 
 
 def answers(connection: sa.Connection) -> Iterator[tuple[str, Any, Any]]:
@@ -210,6 +219,7 @@ def other_reads(connection: sa.Connection) -> Iterator[Any]:
     yield mail.owed(connection), mail.waiting_deliveries(connection)
     yield [mail.handoffs_of(connection, turn) for turn in TURNS]
     yield turn_reads.unfinished_turns(connection), turn_reads.events_after(connection, 3)
+    yield turn_reads.detailed_events_after(connection, 3)
     yield [turn_reads.open_interrupts(connection, thread) for thread in CHANNELS]
     yield [turn_reads.newest_visible(connection, channel) for channel in CHANNELS]
 

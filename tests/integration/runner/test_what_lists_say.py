@@ -215,3 +215,36 @@ async def test_what_came_due_in_a_pause_is_not_laid_to_the_runtime(rig: Rig, pee
     await rig.service.pause_task(wire.PauseTaskRequest(name="digest"))
     rows = (await rig.service.list_fires(wire.ListFiresRequest(name="digest", without_folded=True))).fires
     assert [(row.reason, row.cause) for row in rows] == [("paused", "")]
+
+
+async def test_a_ledger_is_cut_to_a_span_of_time(rig: Rig, peer: Peer) -> None:
+    start = rig.clock.now()
+    for number in range(1, 5):
+        await rig.create(f"task{number}", at=(start + timedelta(seconds=60 * number)).isoformat())
+    await rig.pass_time(240)
+    asked = wire.ListFiresRequest()
+    getattr(asked, "from").FromDatetime(start + timedelta(seconds=120))
+    asked.to.FromDatetime(start + timedelta(seconds=240))
+    found = await rig.service.list_fires(asked)
+    nominals = [fire.nominal_at.ToDatetime(UTC) for fire in found.fires]
+    assert sorted(nominals) == [start + timedelta(seconds=120), start + timedelta(seconds=180)], "the end is not in it"
+    assert found.total == 2
+    asked.ClearField("to")
+    asked.limit = 1
+    assert (await rig.service.list_fires(asked)).total == 3
+    asked.to.seconds = 1 << 60
+    with pytest.raises(InvalidInput, match="is not a time"):
+        await rig.service.list_fires(asked)
+
+
+async def test_a_task_says_when_it_was_last_edited(rig: Rig, peer: Peer) -> None:
+    made = await rig.create(every="60s")
+    assert made.updated_at == made.created_at
+    await rig.pass_time(90)
+    at = rig.clock.now()
+    made.spec.every = "90s"
+    changed = await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=made.spec))
+    assert changed.task.updated_at.ToDatetime(UTC) == at
+    (listed,) = (await rig.service.list_tasks(wire.ListTasksRequest())).tasks
+    assert listed.updated_at.ToDatetime(UTC) == at
+    assert listed.created_at == made.created_at

@@ -114,6 +114,8 @@ def test_the_json_has_the_keys_that_scripts_rely_on() -> None:
         "tokens_in",
         "tokens_out",
         "paused_until",
+        "via",
+        "graph",
     ]
     assert row["trigger"] == {
         "kind": "scheduled", "task": "daily-digest", "fire_id": "f1", "nominal_at": "2026-11-20T14:00:00Z",

@@ -10,7 +10,16 @@ from agent_runtime.graph.engine.model_output import OutputPiece, RunningCall
 from agent_runtime.model.graphs import Entry
 from agent_runtime.model.mapping import JSON_KEYS, LEFT_OUT, RENAMED, shared_fields
 from agent_runtime.model.trigger import TriggerHeader
-from agent_runtime.model.turn import Category, ChannelRecord, EventRecord, InterruptRecord, KeyRecord, Said, TurnRecord
+from agent_runtime.model.turn import (
+    Category,
+    ChannelRecord,
+    DetailedEvent,
+    EventRecord,
+    InterruptRecord,
+    KeyRecord,
+    Said,
+    TurnRecord,
+)
 from agent_runtime.store.mail import TerminalDelivery
 from agent_runtime.store.schema import attachments, candidates, deviations, memory, pages, revalidations
 from agent_runtime.store.turn_events import BridgedRecord
@@ -32,7 +41,11 @@ NO_TURN = {
     "tokens_in",
     "tokens_out",
     "graph",
+    "via",
+    "task_id",
 }
+DESCRIBED = {"metadata_json", "created_at", "updated_at"}
+DETAILS = {"channel", "task_id", "task_name", "category", "via"}
 
 
 @pytest.mark.parametrize("message", JSON_KEYS)
@@ -51,23 +64,24 @@ def test_every_field_of_a_message_is_in_its_json_or_left_out_by_name(message: st
         (wire.Candidate, Candidate, set()),
         (wire.Category, Category, {"source", "overrides_shipped", "problem"}),
         (wire.Channel, ChannelRecord, {"proposed", "deviations"}),
-        (wire.ConversationTurn, TurnRecord, {"messages", "interrupts", "candidates", "deviations", "speech"}),
+        (wire.ConversationTurn, TurnRecord, {"messages", "interrupts", "candidates", "deviations", "speech", "cursor"}),
         (wire.Deviation, Deviation, set()),
         (wire.Graph, Entry, set()),
         (wire.Interrupt, InterruptRecord, set()),
-        (wire.MemoryEntry, MemoryEntry, set()),
+        (wire.MemoryEntry, MemoryEntry, {"namespace", "item_key"}),
         (wire.Message, Said, {"at"}),
         (wire.Page, Page, {"sources", "attachments", "queued"}),
         (wire.RevalidationItem, Item, set()),
         (wire.RunningCall, RunningCall, set()),
         (wire.Speech, OutputPiece, set()),
-        (wire.Thread, TurnRecord, {"turns", "waiting", "first_at", "last_at", "last_turn_id"}),
+        (wire.Thread, TurnRecord, {"turns", "waiting", "first_at", "last_at", "last_turn_id"} | DESCRIBED),
         (wire.TriggerMark, TurnRecord, {"task"}),
         (wire.Turn, TurnRecord, PROGRESS - {"wake_after_s"}),
         (wire.Turn, KeyRecord, PROGRESS | NO_TURN | {"channel", "agent", "task_name"}),
         (wire.Turn, TerminalDelivery, PROGRESS - {"state"} | NO_TURN),
         (wire.Turn, TriggerHeader, PROGRESS | NO_TURN),
-        (wire.TurnEvent, EventRecord, {"incarnation"}),
+        (wire.TurnEvent, EventRecord, {"incarnation", "about"} | DETAILS),
+        (wire.TurnEvent, DetailedEvent, {"incarnation", "about"}),
     ],
 )
 def test_a_message_takes_from_a_value_all_but_what_its_caller_gives(message: Any, value: Any, given: set[str]) -> None:
