@@ -145,6 +145,7 @@ class TerminalDeliveries:
 
 
 LARGEST_GROUP = 512
+CALM_S = 0.1  # without a group to write
 _ID_DIGITS = 32
 
 
@@ -198,6 +199,13 @@ class Acceptor:
         self._failpoints = failpoints
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
+        self._ended_s = -CALM_S  # when a group was last written
+        self._opened = asyncio.Event()
+        self._opened.set()
+
+    async def opened(self) -> None:
+        """Wait while the first group after a calm is written: reading more meanwhile would make it late."""
+        await self._opened.wait()
 
     async def accept(self, trigger: Trigger) -> Receipt:
         """Return once the trigger's envelope is on disk.
@@ -234,6 +242,8 @@ class Acceptor:
         answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(item, answer, refusal))
         if self._writer is None or self._writer.done():
+            if self._clock.monotonic() - self._ended_s >= CALM_S:
+                self._opened.clear()
             self._writer = asyncio.create_task(self._write(), name="accept")
         return answer
 
@@ -246,6 +256,9 @@ class Acceptor:
             except Exception as error:  # noqa: BLE001  each of the group's callers gets it as its answer
                 for item in group:
                     _fail(item, error)
+            finally:
+                self._ended_s = self._clock.monotonic()
+                self._opened.set()
 
     async def _write_group(self, group: Sequence[_Waiting]) -> None:
         digests = await self._known({item.key for item in group})

@@ -294,6 +294,7 @@ class FireIntake:
         async def take() -> None:
             try:
                 async for group in groups:
+                    await self._acceptor.opened()
                     await accepting.put(self._begin(group))
             except Exception:
                 await accepting.put(None)

@@ -19,7 +19,7 @@ from task_runner.store.rows import DueTask, Key, row_of_new_fire
 from task_runner.store.store import Session
 from turnkeeper.times import to_us
 
-FIRST_CHUNK = 16  # fires: few enough that the first envelopes are on disk while the others are planned
+FIRST_CHUNK = 52  # fires: half of a hundred are on disk while the others are planned and sent
 
 
 class Handover(Protocol):
@@ -71,8 +71,8 @@ class NextFire(NamedTuple):
 def chunk(planned: int) -> int:
     """Return how many tasks to plan in one transaction after so many others: few at first, then ever more.
 
-    >>> [chunk(planned) for planned in (0, 16, 32, 64, 128, 1000)]
-    [16, 16, 32, 64, 128, 128]
+    >>> [chunk(planned) for planned in (0, 52, 104, 208, 1000)]
+    [52, 52, 104, 128, 128]
     """
     return min(planning.LARGEST_BATCH, max(FIRST_CHUNK, planned))
 

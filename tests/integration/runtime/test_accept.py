@@ -62,6 +62,24 @@ async def test_fires_that_arrive_together_are_written_together(bench: Bench, way
     assert len(groups) <= 10
 
 
+async def test_the_first_message_of_many_is_on_disk_before_the_next_is_read(bench: Bench) -> None:
+    fires = [bench.fire(number, thread_id=f"t{number}", agent="codex") for number in range(1, 101)]
+    waiting, lying, start = bench.home.inbox("codex") / "inbox", list[int](), bench.service._fires._begin
+
+    def begin(requests: Any) -> Any:
+        lying.append(len(list(waiting.glob("[!.]*"))))
+        return start(requests)
+
+    async def messages() -> Any:
+        for first, last in ((0, 52), (52, 76), (76, 100)):
+            yield wire.FireBatch(fires=fires[first:last])
+
+    bench.service._fires._begin = begin  # type: ignore[method-assign]
+    answers = [answer async for answer in bench.service.FireBatches(messages(), Stream())]
+    assert [len(answer.receipts) for answer in answers] == [52, 24, 24]
+    assert lying == [0, 52, 52], "the later ones are written together"
+
+
 async def test_an_inbox_that_cannot_be_opened_refuses_its_own_fires_and_no_others(bench: Bench) -> None:
     waiting = bench.home.inbox("open") / "inbox"
     waiting.mkdir(parents=True)
