@@ -22,6 +22,8 @@ import task_runner.cli
 from turnkeeper import commands, console
 from turnkeeper.commands import Group, Panel, Program, build, every_command
 from turnkeeper.config.home import Home
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.storage.keys import KeyFile
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("turnkeeper", "task_runner", "agent_runtime", "constellation", "gateway")
@@ -405,3 +407,49 @@ def test_a_deletion_is_asked_for_on_a_terminal_and_undone(say: Any, monkeypatch:
     assert "turnkeeper task restore" in say("task", "pause", "digest")[2]
     assert say("task", "restore", "digest")[:2] == (0, "digest restored\n")
     assert say("task", "delete", "digest", "--yes")[:2] == (0, "digest deleted\n")
+
+
+LISTS = [
+    path
+    for path, command in COMMANDS.items()
+    if path[0] == "turnkeeper" and not isinstance(command, Group)
+    and (path[-1] in {"list", "history", "attachments", "quarantine"} or path[-2:] == ("memory", "search"))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", LISTS, ids=" ".join)
+def test_every_list_comes_page_by_page_and_can_be_watched(path: tuple[str, ...]) -> None:
+    parameters = {option: one for one in COMMANDS[path].params for option in one.opts}
+    wanted = {"--limit", "-n", "--cursor", "--watch", "-w"} - ({"--watch", "-w"} if path[-1] == "search" else set())
+    assert wanted <= set(parameters)
+
+
+def test_whatever_takes_a_cursor_is_among_the_lists() -> None:
+    paged = {path for path, command in COMMANDS.items() if {"--cursor"} & {o for p in command.params for o in p.opts}}
+    assert {path for path in paged if path[0] == "turnkeeper"} == set(LISTS)
+
+
+def test_a_list_that_is_watched_is_shown_again_until_it_is_interrupted(
+    say: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = iter([None, None, KeyboardInterrupt()])
+
+    def wait(_self: object, _seconds: float) -> None:
+        if (stop := next(shown)) is not None:
+            raise stop
+
+    monkeypatch.setattr(console.SystemClock, "block", wait)
+    for argv in (("task", "list"), ("keys", "list"), ("categories", "list"), ("status",), ("inbox", "list")):
+        shown = iter([None, None, KeyboardInterrupt()])
+        code, said, _ = say(*argv, "-w", "-o", "name")
+        assert (code, said) == (130, say(*argv, "-o", "name")[1] * 3), argv
+
+
+def test_the_keys_of_a_home_come_page_by_page_with_their_total(say: Any, tmp_path: Path) -> None:
+    keys, clock, entropy = KeyFile(Home(root=tmp_path / "h")), console.SystemClock(), SystemEntropy()
+    keys.create(clock.now(), entropy, lambda _key: None)
+    keys.rotate(clock.now(), entropy)
+    every = say("keys", "list", "-o", "name")[1].split()
+    code, said, error = say("keys", "list", "-n", "1", "-o", "name")
+    assert (code, said.split(), "2 in all, of which 1 are shown; the next: --cursor" in error) == (0, every[:1], True)
+    assert say("keys", "list", "-o", "name", "--cursor", error.rpartition(" ")[2].strip())[1].split() == every[1:]

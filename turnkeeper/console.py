@@ -3,7 +3,9 @@
 Data goes to stdout, notes and errors to stderr. JSON keys are stable, a list is an array, times are RFC 3339 in UTC.
 """
 
+import functools
 import gc
+import inspect
 import json
 import os
 import re
@@ -24,7 +26,15 @@ from typer.exceptions import Abort, Exit, TyperException
 from turnkeeper import commands
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home, locate, places
-from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, InvalidInput, TurnkeeperError, machine_trouble
+from turnkeeper.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    Conflict,
+    InvalidInput,
+    TurnkeeperError,
+    Unreachable,
+    machine_trouble,
+)
 from turnkeeper.times import shown_in, written_time
 
 _HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
@@ -33,6 +43,7 @@ _GAP = 2  # between columns, as kubectl and systemctl print tables
 _NARROWEST = 23  # as wide as a date and time with its zone
 _CUT = "…"
 _BAR_AFTER_S = 1.0
+_REFRESH_S = 2.0
 _STYLED = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})  # by which Rich styles what it writes to a pipe
 
 
@@ -208,7 +219,43 @@ OutputOption = Annotated[
 ]
 LimitOption = Annotated[int, typer.Option("-n", "--limit", min=1, max=2**31 - 1, help="Show at most this many.")]
 CursorOption = Annotated[str, typer.Option("--cursor", help="The next page, as the one before said.")]
+WatchOption = Annotated[bool, typer.Option("-w", "--watch", "--follow", help="Show it again every two seconds.")]
 StatusOption = Annotated[str, typer.Option("--status", help="Only those of this status, also where they are over.")]
+
+
+def watched(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that lists the option `--watch`."""
+
+    @functools.wraps(command)
+    def again(*arguments: Any, watch: bool = False, **options: Any) -> None:
+        show_again(lambda _now: command(*arguments, **options), watch=watch)
+
+    option = inspect.Parameter("watch", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=WatchOption)
+    signature = inspect.signature(command)
+    listed: Any = again
+    listed.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])
+    listed.__annotations__ = {**command.__annotations__, "watch": WatchOption}
+    return again
+
+
+def show_again(show: Callable[[datetime], None], *, watch: bool, every_s: float = _REFRESH_S) -> None:
+    """Show something as of now; with `watch` again every few seconds, until interrupted.
+
+    A daemon that does not answer for a moment does not end it.
+    """
+    clock = SystemClock()
+    if not watch:
+        show(clock.now())
+    while watch:
+        try:
+            show(clock.now())
+        except Exit:
+            pass  # an exit code is for who asks once
+        except (Unreachable, Conflict) as away:  # Conflict: another process opened the store just now
+            note(str(away))
+        sys.stdout.flush()
+        clock.block(every_s)
+        console().clear()
 
 
 Row = Mapping[str, Any]

@@ -43,6 +43,7 @@ _COLUMNS = columns(
 
 
 @app.command("list")
+@terminal.watched
 def list_(
     channel: Annotated[
         str, typer.Option("--channel", help="Only those of this channel.", autocompletion=complete_channel)
@@ -384,9 +385,12 @@ def _allowed(row: Mapping[str, Any]) -> str:
 
 
 @excepted.command("list")
+@terminal.watched
 def list_exceptions(
     task: Annotated[str, typer.Option("--task", help="Only those of this task.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also those that ended, with why.")] = False,
+    cursor: terminal.CursorOption = "",
+    limit: terminal.LimitOption = 1000,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the calls of tasks that run without a question, the newest first: `arg=*` may have any value.
@@ -397,7 +401,8 @@ def list_exceptions(
     found = [row for row in found if task in {"", row["task_name"], row["task_id"]}]
     live = any(not row["ended_at"] for row in found)
     footer = "end one with: turnkeeper approvals exceptions revoke NO" if live else "no standing exception holds"
-    show_rows(found, _ALL if everything else _HOLD, output, name_key="number", footer=footer)
+    shown_ = _ALL if everything else _HOLD
+    texts.show_cut(found, shown_, output, key="number", footer=footer, limit=limit, cursor=cursor)
 
 
 @excepted.command("revoke")

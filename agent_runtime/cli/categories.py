@@ -41,6 +41,7 @@ _FINDINGS = columns("LEVEL WHERE WHAT")
 
 
 @app.command("list")
+@terminal.watched
 def list_(
     cursor: terminal.CursorOption = "", limit: terminal.LimitOption = 1000, output: OutputOption = Output.TABLE
 ) -> None:

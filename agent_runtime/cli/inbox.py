@@ -18,7 +18,7 @@ from turnkeeper.bus.envelope import shown as wrapped
 from turnkeeper.bus.inbox import Claimed
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, home, note, plain, show_rows
+from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, home, note, plain, show_rows, watched
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.event_log import record_act
@@ -40,6 +40,7 @@ _SET_ASIDE = columns("AGENT PLACE NAME AT REASON", reason=lambda row: clipped(st
 
 
 @app.command("list")
+@watched
 def list_(
     agent: AnyAgent = "", cursor: CursorOption = "", limit: LimitOption = 50, output: OutputOption = Output.TABLE
 ) -> None:
@@ -182,6 +183,7 @@ def send(
 
 
 @app.command("quarantine")
+@watched
 def quarantine(
     agent: AnyAgent = "", cursor: CursorOption = "", limit: LimitOption = 1000, output: OutputOption = Output.TABLE
 ) -> None:

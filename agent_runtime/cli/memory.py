@@ -9,7 +9,7 @@ from agent_runtime.cli.client import change, named, read
 from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, note, show_page, show_record, show_rows
+from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, note, show_page, show_record, watched
 from turnkeeper.errors import InvalidInput
 
 app = typer.Typer(help="What agents and you store in memory, in four tiers.", rich_markup_mode=None)
@@ -26,6 +26,7 @@ _COLUMNS = columns(
 
 
 @app.command("list")
+@watched
 def list_(
     tier: Tier = "",
     channel: Channel = "",
@@ -95,6 +96,7 @@ def search(
     tier: Tier = "",
     channel: Channel = "",
     thread: Thread = "",
+    cursor: CursorOption = "",
     limit: LimitOption = 20,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -103,10 +105,11 @@ def search(
     Example: turnkeeper memory search "release date"
     """
     tier, owner = _place_of(tier, channel, thread) if tier or channel or thread else ("", "")
-    answer = read("SearchMemory", wire.SearchMemoryRequest(query=query, tier=tier, owner=owner, limit=limit))
+    request = wire.SearchMemoryRequest(query=query, tier=tier, owner=owner, limit=limit, cursor=cursor)
+    answer = read("SearchMemory", request)
     rows = [to_json(entry) for entry in answer.entries]
-    more = f"{answer.left_out} more entries hold some of these words" if answer.left_out else ""
-    show_rows(rows, _COLUMNS, output, name_key="key", footer=more if rows else "no entry holds these words")
+    footer = "" if rows else "no entry holds these words"
+    show_page(rows, _COLUMNS, output, name_key="key", page=answer, footer=footer)
 
 
 @app.command("forget")

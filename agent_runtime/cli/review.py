@@ -63,6 +63,7 @@ _ITEMS = columns(
 
 
 @app.command("list")
+@terminal.watched
 def list_candidates(
     channel: OfChannel = "",
     everything: AlsoDecided = False,
@@ -158,6 +159,7 @@ def _show_candidate(row: Row, output: Output, contradicted: Sequence[Row] = ()) 
 
 
 @deviations_app.command("list")
+@terminal.watched
 def list_deviations(
     channel: OfChannel = "",
     everything: AlsoDecided = False,
@@ -230,6 +232,7 @@ def _show_deviation(row: Row, output: Output) -> None:
 
 
 @revalidation_app.command("list")
+@terminal.watched
 def list_revalidation(
     page: Annotated[str, typer.Option("--page", help="Only items about this page or caused by it.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also items that no longer wait, with results.")] = False,

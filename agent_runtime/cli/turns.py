@@ -12,8 +12,7 @@ from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper import console as terminal
-from turnkeeper.clock import SystemClock
-from turnkeeper.console import Output, OutputOption, console, note, show_record, show_rows
+from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import NotFound
 
 app = typer.Typer(help="Runs of the agent, whatever started them.", rich_markup_mode=None)
@@ -21,7 +20,6 @@ threads_app = typer.Typer(help="Threads: each is a sequence of turns that share 
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id, or the beginning of it.")]
 ThreadId = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id, or the beginning of it.")]
 _MOST_LOOKED_AT = 1000
-_REFRESH_S = 2.0
 
 
 def _all_tokens(row: Mapping[str, Any]) -> str:
@@ -51,6 +49,7 @@ _IMPORTED = columns(
 
 
 @app.command("list")
+@terminal.watched
 def list_(
     channel: Annotated[
         str, typer.Option("--channel", help="Only turns of this channel.", autocompletion=complete_channel)
@@ -59,8 +58,7 @@ def list_(
     status: Annotated[
         str, typer.Option("--status", help="Only turns of this status: running, interrupted, failed, …")
     ] = "",
-    follow: Annotated[bool, typer.Option("-w", "--follow", help="Show it again every two seconds.")] = False,
-    cursor: Annotated[str, typer.Option("--cursor", help="The next page, as the one before said.")] = "",
+    cursor: terminal.CursorOption = "",
     limit: terminal.LimitOption = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -69,14 +67,6 @@ def list_(
     Example: turnkeeper turns list --status failed -n 10
     """
     request = wire.ListTurnsRequest(channel=channel, thread_id=thread, status=status, limit=limit, cursor=cursor)
-    _show_list(request, output)
-    while follow:
-        SystemClock().block(_REFRESH_S)
-        console().clear()
-        _show_list(request, output)
-
-
-def _show_list(request: wire.ListTurnsRequest, output: Output) -> None:
     answer = read("ListTurns", request)
     found = [to_json(turn) for turn in answer.turns]
     footer = f"{answer.total} turn{'' if answer.total == 1 else 's'}" if answer.total else "no such turns"
@@ -149,6 +139,7 @@ def _tokens(row: Row) -> str:
 
 
 @threads_app.command("list")
+@terminal.watched
 def list_threads(
     channel: Annotated[
         str, typer.Option("--channel", help="Only threads of this channel.", autocompletion=complete_channel)

@@ -419,13 +419,14 @@ def _summary(rows: Sequence[Row], found: Reading, *, dry_run: bool) -> str:
 app = typer.Typer(help="The pages that agents read and propose to change.", rich_markup_mode=None)
 app.command("import")(import_)
 app.command("attach")(attach)
-app.command("attachments")(attachments)
+app.command("attachments")(terminal.watched(attachments))
 app.command("attachment")(attachment)
 PageId = Annotated[str, typer.Argument(metavar="PAGE", help="The page's name: a-z, 0-9 and -.")]
 _PAGES = columns("PAGE=page_id TITLE TAGS LIFECYCLE ORIGIN #VERSION UPDATED=updated_at")
 
 
 @app.command("list")
+@terminal.watched
 def list_(
     tag: Annotated[str, typer.Option("--tag", help="Only pages with this tag.")] = "",
     lifecycle: Annotated[

@@ -60,14 +60,12 @@ def search_memory(
     if not request.query.strip():
         raise InvalidInput("give words to search for", where="query")
     tier, owner = _within(request, own)
-    if request.namespace:
-        ranked = [item(entry, own) for _, entry in memory.ranked(connection, None, request.query)]
-        best = [one for one in ranked if _begins(one.namespace, request.namespace)]
-        entries = best[: min(max(0, request.limit) or memory.MOST_READ, memory.MOST_READ)]
-        return wire.ListMemoryResponse(entries=entries, left_out=len(best) - len(entries))
-    shelf = memory.check_shelf(tier, owner) if tier else None
-    found = memory.search(connection, shelf, request.query, limit=request.limit or memory.MOST_READ)
-    return wire.ListMemoryResponse(entries=[item(one, own) for one in found.entries], left_out=found.left_out)
+    shelf = memory.check_shelf(tier, owner) if tier and not request.namespace else None
+    ranked = [item(entry, own) for _, entry in memory.ranked(connection, shelf, request.query)]
+    best = [one for one in ranked if _begins(one.namespace, request.namespace)] if request.namespace else ranked
+    most = min(max(0, request.limit) or memory.MOST_READ, memory.MOST_READ)
+    entries, told = page_of(best, "entry_id", limit=most, cursor=request.cursor)
+    return wire.ListMemoryResponse(entries=entries, left_out=told["total"] - len(entries), **told)
 
 
 def list_namespaces(

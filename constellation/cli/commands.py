@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ from constellation.supervisor.daemons import AGENT_RUNTIME, EVERY, POLL_S, SUPER
 from constellation.supervisor.escalation import check_alert, send_now
 from constellation.supervisor.up_down import bring_down, bring_up, orders_of, prepare, set_workers
 from constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
+from turnkeeper import console
 from turnkeeper.bus.envelope import check_text
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home, places
@@ -31,6 +33,7 @@ from turnkeeper.console import status as spinner
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, EXIT_FAILURE, Conflict, InvalidInput, TurnkeeperError
 from turnkeeper.event_log import record_act
+from turnkeeper.rpc.pages import page_of
 from turnkeeper.storage.files import machine_errors
 from turnkeeper.storage.keys import ENVELOPES, PURPOSES, KeyFile
 from turnkeeper.times import parse_duration, parse_rfc3339, rfc3339, to_us
@@ -80,7 +83,10 @@ _KEYS = (
 
 
 @keys.command("list")
-def list_keys(output: OutputOption = Output.TABLE) -> None:
+@console.watched
+def list_keys(
+    cursor: console.CursorOption = "", limit: console.LimitOption = 1000, output: OutputOption = Output.TABLE
+) -> None:
     """List the home's keys, never their secrets. A retired key still opens what it sealed, until nothing is left.
 
     Example: turnkeeper keys list
@@ -93,7 +99,8 @@ def list_keys(output: OutputOption = Output.TABLE) -> None:
         for key in KeyFile(place, name).read()
     ]
     footer = "" if rows else "no key yet; agent-runtime makes it at its first start: turnkeeper up"
-    show_rows(rows, _KEYS, output, name_key="key", footer=footer)
+    shown, told = page_of(rows, "key", limit=limit, cursor=cursor)
+    console.show_page(shown, _KEYS, output, name_key="key", page=SimpleNamespace(**told), footer=footer)
 
 
 @keys.command()
@@ -360,6 +367,7 @@ _STATUS = (
 )
 
 
+@console.watched
 def status(output: OutputOption = Output.TABLE) -> None:
     """Show whether the processes run, what the watchdog found, and what waits for your decision.
 

@@ -11,7 +11,7 @@ import typer
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import Runner, all_tasks, complete_channel, runner
 from task_runner.cli.rows import column, left_column, local, task_row, time, time_column
-from task_runner.cli.show import show_again, show_change, up_since
+from task_runner.cli.show import show_change, up_since
 from task_runner.cli.state import YesOption, delete_task, restore, tick
 from task_runner.cli.tasks import create_spec, fill, takes_task_options
 from task_runner.model.fields import SCHEDULES
@@ -185,7 +185,7 @@ def list_(
     Example: turnkeeper loop list --watch
     """
     cut = {"limit": limit, "cursor": cursor}
-    show_again(lambda now: _show(now, output, cut, ended=all_), watch=watch, every_s=_REFRESH_S)
+    console.show_again(lambda now: _show(now, output, cut, ended=all_), watch=watch, every_s=_REFRESH_S)
 
 
 def loop_row(task: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`list`, `show`, `next`, `history` and `explain`."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from task_runner.cli.rows import column, fire_row, left_column, local, row_of, t
 from task_runner.model.fields import FIELDS, INSTANT
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
-from turnkeeper.errors import Conflict, InvalidInput, Unreachable
+from turnkeeper.errors import InvalidInput, Unreachable
 from turnkeeper.times import format_rough
 
 _REFRESH_S = 2.0
@@ -23,22 +23,6 @@ _FIRST = (
     *("name", "id", "state", "paused_note", "paused_until", "reason", "waits_for"),
     *("schedule", "next_fire_at", "last_fire_at", "last_outcome", "missed"),
 )
-
-
-def show_again(show: Callable[[datetime], None], *, watch: bool, every_s: float) -> None:
-    """Show something as of now; with `watch` again every few seconds, until interrupted.
-
-    A runner that does not answer for a moment does not end it.
-    """
-    clock = SystemClock()
-    show(clock.now())
-    while watch:
-        clock.block(every_s)
-        console.console().clear()
-        try:
-            show(clock.now())
-        except (Unreachable, Conflict) as away:  # Conflict: another process opened the store just now
-            console.note(str(away))
 
 
 def list_(
@@ -66,7 +50,7 @@ def list_(
     )
     if follow:
         follow_changes(request, output)
-    show_again(lambda now: _show_list(request, now, output), watch=watch, every_s=_REFRESH_S)
+    console.show_again(lambda now: _show_list(request, now, output), watch=watch)
 
 
 def follow_changes(request: wire.ListTasksRequest, output: console.Output) -> None:
@@ -231,14 +215,14 @@ def next_(
         console.note(f"fires when {answer.on} comes{'' if not rows else ', besides these times'}")
 
 
+@console.watched
 def history(
     name: Annotated[str, typer.Argument(help="A task's name or id; default all.", autocompletion=complete_name)] = "",
     outcome: Annotated[str, typer.Option("--outcome", help="Only fires that ended, or stand, so.")] = "",
     all_: Annotated[
         bool, typer.Option("--all", help="In the table too: fires that went unsent into another, which counts them.")
     ] = False,
-    follow: Annotated[bool, typer.Option("-w", "--follow", help="Show it again every two seconds.")] = False,
-    cursor: Annotated[str, typer.Option("--cursor", help="The next page, as the one before said.")] = "",
+    cursor: console.CursorOption = "",
     limit: console.LimitOption = 50,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
@@ -248,7 +232,7 @@ def history(
     """
     shortened = output in {console.Output.TABLE, console.Output.WIDE} and not all_
     request = wire.ListFiresRequest(name=name, limit=limit, without_folded=shortened, outcome=outcome, cursor=cursor)
-    show_again(lambda _now: _show_history(request, output), watch=follow, every_s=_REFRESH_S)
+    _show_history(request, output)
 
 
 def _show_history(request: wire.ListFiresRequest, output: console.Output) -> None:

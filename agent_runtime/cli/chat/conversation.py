@@ -37,6 +37,7 @@ _COLUMNS = columns(
 
 
 @app.command("list")
+@terminal.watched
 def list_(
     cursor: terminal.CursorOption = "", limit: terminal.LimitOption = 1000, output: OutputOption = Output.TABLE
 ) -> None:

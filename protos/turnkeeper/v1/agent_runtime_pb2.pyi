@@ -3478,6 +3478,7 @@ class SearchMemoryRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     tier: _builtins.str
     """empty: every tier"""
@@ -3486,6 +3487,8 @@ class SearchMemoryRequest(_message.Message):
     limit: _builtins.int
     """best first; 0 means 60"""
     graph: _builtins.str
+    cursor: _builtins.str
+    """the page after the one whose answer gave it"""
     @_builtins.property
     def namespace(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """as in ListMemoryRequest"""
@@ -3499,10 +3502,11 @@ class SearchMemoryRequest(_message.Message):
         limit: _builtins.int = ...,
         namespace: _abc.Iterable[_builtins.str] | None = ...,
         graph: _builtins.str = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "limit", b"limit", "namespace", b"namespace", "owner", b"owner", "query", b"query", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "graph", b"graph", "limit", b"limit", "namespace", b"namespace", "owner", b"owner", "query", b"query", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

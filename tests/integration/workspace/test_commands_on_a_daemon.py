@@ -255,6 +255,7 @@ def test_turns_of_all_channels_come_page_by_page_with_their_total(ar: Commands) 
         (("threads", "list"), "thread_id"),
         (("conversation", "list"), "channel"),
         (("memory", "list"), "entry_id"),
+        (("memory", "search", "thing"), "entry_id"),
         (("approvals", "list", "--all"), "interrupt_id"),
         (("candidates", "list", "--all"), "candidate_id"),
         (("deviations", "list", "--all"), "deviation_id"),
