@@ -23,18 +23,10 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import Abort, Exit, TyperException
 
-from turnkeeper import commands
+from turnkeeper import commands, errors
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home, locate, places
-from turnkeeper.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_USAGE,
-    Conflict,
-    InvalidInput,
-    TurnkeeperError,
-    Unreachable,
-    machine_trouble,
-)
+from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, Conflict, InvalidInput, TurnkeeperError, Unreachable
 from turnkeeper.times import shown_in, written_time
 
 _HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
@@ -85,7 +77,7 @@ def run(app: typer.Typer, argv: Sequence[str], cls: type[commands.Group] = comma
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left: nothing more to say
         return 0
     except Exception as error:
-        found = error if isinstance(error, TurnkeeperError) else machine_trouble(error, ours=True)
+        found = error if isinstance(error, TurnkeeperError) else errors.machine_trouble(error, ours=True)
         if found is None:
             raise
         complain(str(found), str(getattr(error, "caret", "")))
@@ -305,12 +297,14 @@ def show_rows(
 def show_page(
     rows: Sequence[Row], columns: Sequence[Column], output: Output, *, name_key: str, page: Any, footer: str = ""
 ) -> None:
-    """Print a page of a list, of whose answer `page` tells the `total` and the `next_cursor`.
+    """Print a page of a list; `page`, an answer or what `page_of` told, has the `total` and the `next_cursor`.
 
     What is left is said below it, with the cursor of the next page; also beside JSON.
     """
-    left = f"{page.total} in all, of which {len(rows)} are shown; the next: --cursor {page.next_cursor}"
-    rest = [left] if page.next_cursor else []
+    names = ("total", "next_cursor")
+    total, cursor = (page[name] if isinstance(page, Mapping) else getattr(page, name) for name in names)
+    left = f"{total} in all, of which {len(rows)} are shown; the next: --cursor {cursor}"
+    rest = [left] if cursor else []
     show_rows(rows, columns, output, name_key=name_key, footer="; ".join(filter(None, [footer, *rest])))
     if rest and output in {Output.JSON, Output.JSONL, Output.NAME}:
         note(left)

@@ -20,18 +20,9 @@ from agent_runtime.cli.rows import FOR_PEOPLE, columns, show_cut
 from agent_runtime.daemon.__main__ import ENVIRONMENT
 from agent_runtime.model.mapping import parsed
 from agent_runtime.model.trigger import FIRST_AGENT
+from turnkeeper import console as terminal
 from turnkeeper.config.home import Home
-from turnkeeper.console import (
-    CursorOption,
-    LimitOption,
-    Output,
-    OutputOption,
-    home,
-    note,
-    show_record,
-    show_rows,
-    watched,
-)
+from turnkeeper.console import Output, OutputOption, home, note, show_record, show_rows
 from turnkeeper.console import status as spinner
 from turnkeeper.errors import EXIT_USAGE, InvalidInput, NotFound, TurnkeeperError, the_one
 
@@ -241,8 +232,10 @@ def assistants() -> None:
 
 
 @assistants_app.command("list")
-@watched
-def list_(cursor: CursorOption = "", limit: LimitOption = 1000, output: OutputOption = Output.TABLE) -> None:
+@terminal.watched
+def list_(
+    cursor: terminal.CursorOption = "", limit: terminal.LimitOption = 1000, output: OutputOption = Output.TABLE
+) -> None:
     """List what --graph may name: the graphs of config.toml, and its assistants, which are graphs with a configuration.
 
     Example: turnkeeper assistants list

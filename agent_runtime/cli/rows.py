@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 from agent_runtime.model.forms import OF_MIDDLEWARE, WAYS, Request, from_dict
@@ -267,4 +266,4 @@ def show_cut(
 ) -> None:
     """Print a page of a list that is read whole. Raises InvalidInput or Conflict for a cursor that leads nowhere."""
     found, told = page_of(rows, key, limit=limit, cursor=cursor)
-    show_page(found, shown, output, name_key=key, page=SimpleNamespace(**told), footer=footer)
+    show_page(found, shown, output, name_key=key, page=told, footer=footer)

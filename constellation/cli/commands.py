@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -100,7 +99,7 @@ def list_keys(
     ]
     footer = "" if rows else "no key yet; agent-runtime makes it at its first start: turnkeeper up"
     shown, told = page_of(rows, "key", limit=limit, cursor=cursor)
-    console.show_page(shown, _KEYS, output, name_key="key", page=SimpleNamespace(**told), footer=footer)
+    console.show_page(shown, _KEYS, output, name_key="key", page=told, footer=footer)
 
 
 @keys.command()

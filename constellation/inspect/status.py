@@ -19,12 +19,7 @@ from constellation.supervisor.daemons import (
     serves,
 )
 from constellation.supervisor.watchdog import read_orders
-from protos.turnkeeper.v1.agent_runtime_pb2 import (
-    ListChannelsRequest,
-    ListGraphsRequest,
-    ListInterruptsRequest,
-    ListTurnsRequest,
-)
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from protos.turnkeeper.v1.schedules_pb2 import ListTasksRequest
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
@@ -85,8 +80,8 @@ def decisions(place: Home) -> str:
     """Return a line that says what waits for the author, or cannot run; empty when nothing does, or nobody can tell."""
     caller = Caller(place.socket(AGENT_RUNTIME.name), AgentRuntimeStub, AGENT_RUNTIME.name, via=VIA, deadline_s=1.0)
     try:
-        channels = caller.ListChannels(ListChannelsRequest()).channels
-        broken = [one.name for one in caller.ListGraphs(ListGraphsRequest()).graphs if one.problem]
+        channels = caller.ListChannels(wire.ListChannelsRequest()).channels
+        broken = [one.name for one in caller.ListGraphs(wire.ListGraphsRequest()).graphs if one.problem]
     except Unreachable:
         return ""
     finally:
@@ -146,12 +141,12 @@ def _line(what: str, ask: Callable[[], Iterator[str]]) -> str:
 
 def _turns(runtime: Any) -> Iterator[str]:
     for status in _OPEN:
-        for turn in runtime.ListTurns(ListTurnsRequest(status=status, limit=1000)).turns:
+        for turn in runtime.ListTurns(wire.ListTurnsRequest(status=status, limit=1000)).turns:
             yield f"{turn.turn_id} ({status}, {turn.task_name or turn.trigger}, in {turn.channel})"
 
 
 def _interrupts(runtime: Any) -> Iterator[str]:
-    for asked in runtime.ListInterrupts(ListInterruptsRequest()).interrupts:
+    for asked in runtime.ListInterrupts(wire.ListInterruptsRequest()).interrupts:
         yield f"{asked.interrupt_id} ({asked.kind} {asked.tool}, in {asked.channel})".replace(" ,", ",")
 
 

@@ -9,13 +9,15 @@ from typing import Annotated
 import typer
 
 from gateway.keys import Keys, sign_token
+from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.console import Column, Output, OutputOption, home, note, show_rows, when
+from turnkeeper.console import Column, Output, OutputOption, home, note, when
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput, Unreachable
 from turnkeeper.event_log import record_act
+from turnkeeper.rpc.pages import page_of
 from turnkeeper.storage.locking import is_held
 from turnkeeper.times import parse_rfc3339
 
@@ -85,7 +87,10 @@ def open_(
 
 
 @keys.command("list")
-def list_(output: OutputOption = Output.TABLE) -> None:
+@console.watched
+def list_(
+    cursor: console.CursorOption = "", limit: console.LimitOption = 1000, output: OutputOption = Output.TABLE
+) -> None:
     """List the keys, never their secrets.
 
     Example: turnkeeper web keys list
@@ -95,7 +100,8 @@ def list_(output: OutputOption = Output.TABLE) -> None:
         for key in Keys(_place()).all()
     ]
     footer = "" if rows else "no key yet; make one: turnkeeper web keys make NAME"
-    show_rows(rows, _COLUMNS, output, name_key="name", footer=footer)
+    shown, told = page_of(rows, "key", limit=limit, cursor=cursor)
+    console.show_page(shown, _COLUMNS, output, name_key="name", page=told, footer=footer)
 
 
 @keys.command("make")

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping
 from datetime import datetime
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -207,8 +206,7 @@ def _show(now: datetime, output: console.Output, cut: Mapping[str, Any], *, ende
     notes += [f"{row['id']} is {row['put_off']}" for row in rows if row["put_off"]][:3]
     shown, told = page_of(rows, "id", **cut)
     named = [*_COLUMNS[:5], left_column(now), *_COLUMNS[5:]]
-    page, footer = SimpleNamespace(**told), " · ".join(notes)
-    console.show_page(shown, named, output, name_key="id", page=page, footer=footer)
+    console.show_page(shown, named, output, name_key="id", page=told, footer=" · ".join(notes))
 
 
 _COLUMNS = [

@@ -275,6 +275,7 @@ def test_each_list_comes_page_by_page(ar: Commands, fire: Fire, argv: tuple[str,
     if not ar.json("candidates", "list", "--all"):
         fire("paged", "search: garden, then remember: one thing", channel="paged")
         ar("send", "paged", "remember: another thing", "--new", "--wait")
+        ar("send", "paged-too", "hello", "--wait")
     every = [row[key] for row in ar.json(*argv, "-n", "999")]
     seen: list[str] = []
     cursor: list[str] = []
