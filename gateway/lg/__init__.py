@@ -34,7 +34,7 @@ async def _info(_request: Request) -> JSONResponse:
 async def _unknown(_request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     detail = "this is not offered; docs/langgraph-api.md lists what is"
-    return JSONResponse({"detail": detail}, 404 if status == 405 else status)  # noqa: PLR2004 - method not allowed
+    return JSONResponse({"detail": detail}, 404 if status == 405 else status)
 
 
 def routes(api: Api) -> list[Route]:

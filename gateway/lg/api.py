@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5  # noqa: TID251 - made from a name: nothing is drawn
@@ -15,7 +15,7 @@ from gateway.keys import Scope
 from gateway.lg.approvals import Served
 from gateway.lg.conversation import FINISHED, OWN, is_over, thread_of
 from gateway.lg.requests import Once
-from gateway.streams import EventStream, Streams
+from gateway.streams import EventStream
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput, NotFound, Unreachable, meant
@@ -103,10 +103,9 @@ class Api:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.streams = Streams()
         self.served = Served()
         self.once = Once(lambda: gateway.entropy.hex(32))
-        self.channel = gateway.settings.web.langgraph.channel
+        self.channel = gateway.settings.web.langgraph_channel
         self.since = self.now()
         self.started: dict[str, str] = {}  # by thread, the run that a client of the newer protocol started last
 
@@ -114,9 +113,9 @@ class Api:
         """Return the time as clients read it."""
         return rfc3339(self.gateway.clock.now())
 
-    def event_stream(self, events: AsyncIterator[bytes], headers: Mapping[str, str] | None = None) -> EventStream:
+    def event_stream(self, events: AsyncIterator[bytes], headers: Mapping[str, str] | None = None) -> Any:
         """Answer with a stream of events."""
-        return EventStream(events, self.streams, headers=headers)
+        return EventStream(events, self.gateway.streams, headers=headers)
 
     def asks(self, request: Request, scope: Scope = Scope.READ) -> tuple[Who, Any]:
         """Return who asks, and the agent runtime as they call it. Raises Denied."""
@@ -194,7 +193,7 @@ class Followed:
         """The turns that are known, in the order in which they began."""
         return sorted(self.known.values(), key=lambda turn: turn.number)
 
-    async def changes(self) -> AsyncIterator[wire.ConversationTurn]:
+    async def changes(self) -> AsyncGenerator[wire.ConversationTurn]:
         """Yield what is new, whole turns and what running ones say, until the turn is over or waits for a person.
 
         While the daemon is away, this waits for it; a daemon that stays away ends it with Unreachable.
@@ -211,7 +210,7 @@ class Followed:
                     raise
                 await self._clock.sleep(AWAY_S)
 
-    async def _watched(self) -> AsyncIterator[wire.ConversationTurn]:
+    async def _watched(self) -> AsyncGenerator[wire.ConversationTurn]:
         request = wire.WatchConversationRequest(thread_id=self._thread_id, limit=MOST_TURNS, live=True)
         async with aclosing(self._runtime.WatchConversation(request)) as stream:
             upcoming: asyncio.Future[Any] | None = None

@@ -199,18 +199,24 @@ def run_of(turn: wire.Turn, assistant_id: str, **rest: Any) -> dict[str, Any]:
 
 
 def thread_of(
-    thread: wire.Thread, turns: Sequence[wire.ConversationTurn] | None, asked: Iterable[wire.Interrupt], assistant: str
+    thread: wire.Thread,
+    turns: Sequence[wire.ConversationTurn] | None,
+    asked: Iterable[wire.Interrupt],
+    graph_id: str,
+    assistant_id: str,
 ) -> dict[str, Any]:
     """Return a thread; without its values where no turns are given.
 
     Each approval has a key of its own: clients that read only the first of a list see all of them.
     """
-    own = {"graph_id": assistant, "turnkeeper": {"channel": thread.channel, "task": thread.task_name or None}}
+    about = {"channel": thread.channel, "task": thread.task_name or None}
+    graph, given = {"graph_id": graph_id, "assistant_id": assistant_id}, json.loads(thread.metadata_json or "{}")
+    of_graph = given | graph if thread.turns else graph | given  # before its first turn a thread is of no graph yet
     at = {name: time_of(thread, name) for name in ("created_at", "updated_at")}
     values = {} if turns is None else {"values": {"messages": values_of(turns)["messages"]}}
     return {
         "thread_id": thread.thread_id,
-        "metadata": own | json.loads(thread.metadata_json or "{}"),
+        "metadata": of_graph | {"turnkeeper": about},
         "status": thread_status(thread),
         "interrupts": {one.interrupt_id: [to_interrupt(one)] for one in asked},
         "config": {},

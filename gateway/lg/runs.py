@@ -43,7 +43,7 @@ class Runs:
 
     def routes(self) -> list[Route]:
         """Return where they are."""
-        each: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+        each: list[tuple[str, str, Callable[[Request], Awaitable[Any]]]] = [
             ("POST", "/runs/batch", self.batch),
             ("POST", "/runs/cancel", self.cancel_many),
             ("GET", "/threads/{thread_id}/runs", self.listed),
@@ -57,7 +57,7 @@ class Runs:
             each += [("POST", f"{prefix}/runs{end}", handler) for end, handler in self._starters()]
         return [Route(path, handler, methods=[method]) for method, path, handler in each]
 
-    def _starters(self) -> list[tuple[str, Callable[[Request], Awaitable[Response]]]]:
+    def _starters(self) -> list[tuple[str, Callable[[Request], Awaitable[Any]]]]:
         return [("", self.create), ("/stream", self.stream), ("/wait", self.wait)]
 
     async def start(
@@ -140,7 +140,8 @@ class Runs:
             request_id=id_,
             graph=graph if thread is None or not thread.turns else "",
             input_json=json.dumps(asked.rest, ensure_ascii=False) if asked.rest else "",
-            **asked.options,
+            config_json=asked.options.get("config_json", ""),
+            context_json=asked.options.get("context_json", ""),
         )
         try:
             sent: wire.SendMessageResponse = await runtime.SendMessage(request)
@@ -180,7 +181,7 @@ class Runs:
             runs.append(await self._run(runtime, started))
         return reply(runs)
 
-    async def stream(self, request: Request) -> Response:
+    async def stream(self, request: Request) -> Any:
         """Start a run and tell of it until it is over or waits."""
         who, runtime, started, asked = await self._started(request)
         modes = "&".join(f"stream_mode={mode}" for mode in sorted(asked.modes))
@@ -188,7 +189,7 @@ class Runs:
         told = self._events(who, runtime, started, events, resumed=resumed)
         return self._api.event_stream(told, started.headers(f"/stream?{modes}"))
 
-    async def join_stream(self, request: Request) -> Response:
+    async def join_stream(self, request: Request) -> Any:
         """Tell of a run until it is over or waits; to who comes again, the state as it is now."""
         who, runtime = self._api.asks(request)
         turn = await self._turn(runtime, request)

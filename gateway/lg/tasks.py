@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 from starlette.requests import Request
@@ -105,9 +106,7 @@ class Assistants:
         await self._one(request)
         ids = ("__start__", NODE, "__end__")
         nodes = [{"id": id_, "type": "schema" if id_ != NODE else "runnable", "data": id_} for id_ in ids]
-        return reply(
-            {"nodes": nodes, "edges": [{"source": a, "target": b} for a, b in zip(ids, ids[1:], strict=False)]}
-        )
+        return reply({"nodes": nodes, "edges": [{"source": a, "target": b} for a, b in pairwise(ids)]})
 
     async def subgraphs(self, request: Request) -> Response:
         """Answer that there are none to be seen."""
@@ -153,7 +152,7 @@ class Crons:
         id_ = self._api.once.id_of(about, request.headers.get("idempotency-key", ""))
         spec = spec_of(
             body, thread_id=thread_id, channel=channel, graph=graph, name=f"cron-{id_[:12]}",
-            category=self._api.gateway.settings.web.langgraph.category,
+            category=self._api.gateway.settings.web.langgraph_category,
         )  # fmt: skip
         spec.paused = body.get("enabled") is False  # never on before it is off
         try:

@@ -48,7 +48,7 @@ class Threads:
     def routes(self) -> list[Route]:
         """Return where they are."""
         one = "/threads/{thread_id}"
-        each: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+        each: list[tuple[str, str, Callable[[Request], Awaitable[Any]]]] = [
             ("POST", "/threads", self.create),
             ("POST", "/threads/search", self.search),
             ("POST", "/threads/count", self.count),
@@ -194,7 +194,7 @@ class Threads:
         self._api.asks(request, Scope.WORK)
         refuse("thread", _KEPT, "go on with it, or begin another one: threads.create()")
 
-    async def stream(self, request: Request) -> Response:
+    async def stream(self, request: Request) -> Any:
         """Tell of all that happens on a thread, until the client goes."""
         who, runtime = self._api.asks(request)
         thread_id = request.path_params["thread_id"]
@@ -265,7 +265,7 @@ class Threads:
     async def _assistant(self, runtime: Any, thread_id: str) -> str:
         return self._api.name_of((await self._api.thread(runtime, thread_id)).graph)
 
-    async def events(self, request: Request) -> Response:
+    async def events(self, request: Request) -> Any:
         """Tell of what happens on a thread in the events of the newer protocol, until the client goes."""
         who, runtime = self._api.asks(request)
         body, thread_id = await read_body(request), request.path_params["thread_id"]

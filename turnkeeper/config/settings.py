@@ -214,6 +214,8 @@ class WebSettings(_Section):
     origins: tuple[Annotated[str, Field(pattern=r"^https?://[a-z0-9.-]+(:[0-9]{1,5})?$")], ...] = Field(
         (), description="other pages that may use the LangGraph API and MCP from a browser: http://localhost:3000"
     )
+    langgraph_category: str = Field("loop", description="the category of crons of LangGraph's clients that name none")
+    langgraph_channel: str = Field("general", description="the channel of threads and crons that such clients make")
 
     @model_validator(mode="after")
     def _only_here(self) -> Self:
