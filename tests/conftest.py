@@ -92,6 +92,13 @@ def place_of(postgres_server: postgres.Server | None) -> Iterator[postgres.Place
 
 
 @pytest.fixture
+def shared_url(place_of: postgres.Places, tmp_path: Path) -> str:
+    """A database that several machines share; without a server the test is skipped, and runs with the others there."""
+    place = place_of(tmp_path / "shared")
+    return place if isinstance(place, str) else pytest.skip("several machines share a server: --database postgres")
+
+
+@pytest.fixture
 def home() -> Iterator[Home]:
     """A made home, at a path short enough for sockets."""
     folder = Path(tempfile.mkdtemp(prefix="tk-"))

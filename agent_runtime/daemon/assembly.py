@@ -372,7 +372,7 @@ class _Basis:
             store.conversations.notify()  # a conversation shows what became of what was proposed in it
             store.events.notify()
 
-        return Workspace(self.database, self.clock, self.entropy, report, epoch=store.epoch)
+        return Workspace(self.database, self.clock, self.entropy, report, right=store.right)
 
     def _tools(
         self,

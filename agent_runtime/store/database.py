@@ -6,7 +6,7 @@ each write checks that the epoch is still its own: a process that was superseded
 
 from pathlib import Path
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import BigInteger, Connection, Text, bindparam, cast, select
 
 from agent_runtime.store.schema import meta
 from turnkeeper.errors import Conflict, NotFound
@@ -38,11 +38,9 @@ def set_meta(connection: Connection, key: str, value: str) -> None:
 
 def take_lease(connection: Connection, drawn: str) -> tuple[str, int]:
     """Become the owner of the store: return its incarnation, which is `drawn` for a new one, and the new epoch."""
-    incarnation = get_meta(connection, "incarnation") or drawn
-    epoch = int(get_meta(connection, "epoch") or 0) + 1
-    set_meta(connection, "incarnation", incarnation)
-    set_meta(connection, "epoch", str(epoch))
-    return incarnation, epoch
+    connection.execute(_COUNT)  # of processes that begin at once, the others wait here for the first
+    connection.execute(upsert(meta, [meta.c.key]).values(key="incarnation", value=drawn))
+    return get_meta(connection, "incarnation"), int(get_meta(connection, "epoch"))
 
 
 def check_lease(connection: Connection, epoch: int) -> None:
@@ -51,4 +49,6 @@ def check_lease(connection: Connection, epoch: int) -> None:
         raise Conflict("another process has taken over this store", where="epoch")
 
 
+_NEXT = cast(cast(meta.c.value, BigInteger) + 1, Text)
+_COUNT = upsert(meta, [meta.c.key], {"value": _NEXT}).values(key="epoch", value="1")
 _META = Statement(select(meta.c.value).where(meta.c.key == bindparam("key")))

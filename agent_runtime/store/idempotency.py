@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, and_, exists, insert, select
 
 from agent_runtime.model.turn import TurnContext
-from agent_runtime.store.database import check_lease
+from agent_runtime.store.leases import Right
 from agent_runtime.store.schema import cancels, effects, turns
 from turnkeeper.errors import Denied
 from turnkeeper.storage.database import Database
@@ -97,12 +97,12 @@ class Transactions:
     Args:
         database: the runtime's, with the tables of `agent_runtime.store.schema`.
         on_effect: called after every write, with an event's name and fields, which never hold a text.
-        epoch: of the lease under which this process writes; None where nobody else may own the store.
+        right: by which this process writes; None where nobody else may own the store.
     """
 
-    def __init__(self, database: Database, on_effect: OnEffect, *, epoch: int | None = None) -> None:
+    def __init__(self, database: Database, on_effect: OnEffect, *, right: Right | None = None) -> None:
         self._database = database
-        self._epoch = epoch
+        self._right = right
         self.emit = on_effect
 
     async def read(self, work: Callable[[Connection], T]) -> T:
@@ -111,11 +111,11 @@ class Transactions:
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Run a writing function in a transaction, under this process's lease."""
-        return await self._database.run(lambda connection: self._leased(connection, work))
+        return await self._database.run(self._proven(work))
 
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
         """As `write`, for a caller without an event loop."""
-        return self._database.submit(lambda connection: self._leased(connection, work))
+        return self._database.submit(self._proven(work))
 
     async def once(
         self, call: Call, scope: str, at: datetime, write: Callable[[Connection], Mapping[str, Any]]
@@ -125,6 +125,8 @@ class Transactions:
         def work(connection: Connection) -> Outcome:
             return once(connection, call, scope, at, refuse_ended, lambda: write(connection))
 
+        if self._right is not None:
+            self._right.demand()
         outcome = await self.write(work)
         self.wrote(call, scope, outcome)
         return outcome
@@ -136,7 +138,5 @@ class Transactions:
         named = {key: value for key, value in outcome.result.items() if key not in _TEXTS}
         self.emit("agent.wrote", about | named | {"repeated": outcome.repeated})
 
-    def _leased(self, connection: Connection, work: Callable[[Connection], T]) -> T:
-        if self._epoch is not None:
-            check_lease(connection, self._epoch)
-        return work(connection)
+    def _proven(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
+        return work if self._right is None else self._right.proven(work)

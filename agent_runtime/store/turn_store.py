@@ -16,12 +16,13 @@ from agent_runtime.model import approval
 from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
 from agent_runtime.model.decide import FINISHED, MOST_TRIES, Facts, Incoming
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.trigger import ASIDE, FIRST_AGENT, OF_GRAPH, Trigger, TriggerHeader, turn_id_of
+from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import Category, InterruptRecord, PastThread, Said, TurnRecord
 from agent_runtime.permissions.exceptions import ForTask, StandingException
 from agent_runtime.store import exceptions, mail, records, turn_reads, turn_writes
-from agent_runtime.store.database import check_lease, take_lease
-from agent_runtime.store.schema import audit
+from agent_runtime.store.database import take_lease
+from agent_runtime.store.leases import Right
+from agent_runtime.store.schema import audit, handover
 from agent_runtime.store.turn_events import EventSource, add_event
 from agent_runtime.store.turn_writes import LONGEST_SUMMARY, started_by
 from turnkeeper.clock import Clock
@@ -56,11 +57,28 @@ class Finished:
 def _transaction(
     work: Callable[Concatenate["Store", Connection, datetime, P], T],
 ) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
-    """Make a method one transaction: it gets the open connection and the time, and runs in the database's thread."""
+    """Make a method one transaction: it gets the open connection and the time, and runs in the database's thread.
 
+    Where machines share the store, only the owner of the thread may run it.
+    """
+    return _made(work, by_owner=True)
+
+
+def _act(
+    work: Callable[Concatenate["Store", Connection, datetime, P], T],
+) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
+    """Make a method such a transaction which anybody may run: an author's act, or one that its own rows guard."""
+    return _made(work, by_owner=False)
+
+
+def _made(
+    work: Callable[Concatenate["Store", Connection, datetime, P], T], *, by_owner: bool
+) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
     @wraps(work)
     async def run(self: "Store", /, *args: P.args, **kwargs: P.kwargs) -> T:
         at = self.clock.now()
+        if by_owner:
+            self.right.demand()
         return await self.write(lambda connection: work(self, connection, at, *args, **kwargs))
 
     return run
@@ -72,6 +90,7 @@ class Store:
     Attributes:
         incarnation: names this store: another one, or an older copy put back, has other numbers.
         epoch: which owner of the store this process is.
+        right: by which it writes.
         events: notified when turn events were added.
         conversations: notified when a conversation changed.
         asked: notified when a turn asked its author something, and when he decided.
@@ -80,12 +99,13 @@ class Store:
     """
 
     def __init__(
-        self, database: Database, clock: Clock, event_source: EventSource, *, incarnation: str, epoch: int
+        self, database: Database, clock: Clock, event_source: EventSource, *, incarnation: str, right: Right
     ) -> None:
         self._database = database
         self.clock = clock
         self.incarnation = incarnation
-        self.epoch = epoch
+        self.epoch = right.epoch
+        self.right = right
         self.events = Signal()
         self.conversations = Signal()
         self.asked = Signal()
@@ -93,14 +113,16 @@ class Store:
         self.event_source = event_source
 
     @classmethod
-    async def take_over(cls, database: Database, clock: Clock, entropy: Entropy) -> "Store":
-        """Become the owner of the store; whoever owned it before can write no more."""
+    async def take_over(cls, database: Database, clock: Clock, entropy: Entropy, *, shared: bool = False) -> "Store":
+        """Become the owner of the store; whoever owned it before writes no more. With `shared`, be one of several."""
         drawn = entropy.hex(32)
 
         def work(connection: Connection) -> Store:
             incarnation, epoch = take_lease(connection, drawn)
             audit.begin(connection, clock.now(), entropy, partial(records.known, connection, clock.now()))
-            store = cls(database, clock, EventSource(connection), incarnation=incarnation, epoch=epoch)
+            store = cls(
+                database, clock, EventSource(connection), incarnation=incarnation, right=Right(epoch, shared=shared)
+            )
             store.with_handoffs = mail.unfinished_with_handoffs(connection)
             return store
 
@@ -116,12 +138,8 @@ class Store:
 
     async def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a change in one transaction. Raises Conflict if another process has taken over the store."""
-
-        def fenced(connection: Connection) -> T:
-            check_lease(connection, self.epoch)
-            return work(connection, *args, **kwargs)
-
-        result = await self._database.run(fenced)
+        proven = self.right.proven(lambda connection: work(connection, *args, **kwargs))
+        result = await self._database.run(proven)
         self.events.notify()
         self.conversations.notify()
         if self.event_source.take_news():
@@ -143,22 +161,22 @@ class Store:
             line = Said(role="trigger", text=text[: mail.LONGEST_SHOWN])
             turn_writes.put_message(connection, trigger.turn_id, 1, line, at)  # after the prompt, before what is said
             self.with_handoffs.add(trigger.turn_id)
-        self._add_event(connection, trigger, "STARTED", at, trigger=_by(trigger))
+        self._add_event(connection, trigger, "STARTED", at, trigger=turn_writes.begun_by(trigger))
         return _turn(connection, trigger.turn_id)
 
     @_transaction
     def begin_cancelled(self, connection: Connection, at: datetime, trigger: Trigger) -> None:
         """Write a turn that was cancelled before it started."""
-        kept = _of_thread(connection, trigger)
+        kept = turn_writes.graph_of_thread(connection, trigger)
         self._add_turn(connection, at, trigger, status="cancelled", ended_at_us=to_us(at), **kept)
-        add_event(connection, trigger, "CANCELLED", at, trigger=_by(trigger))
+        add_event(connection, trigger, "CANCELLED", at, trigger=turn_writes.begun_by(trigger))
 
     @_transaction
     def begin_failed(self, connection: Connection, at: datetime, trigger: Trigger, error: str) -> Finished:
         """Write a turn that failed before it started: its graph was given nothing."""
-        ended = {"error": storable(error), "ended_at_us": to_us(at)} | _of_thread(connection, trigger)
+        ended = {"error": storable(error), "ended_at_us": to_us(at)} | turn_writes.graph_of_thread(connection, trigger)
         self._add_turn(connection, at, trigger, status="failed", **ended)
-        add_event(connection, trigger, "FAILED", at, trigger=_by(trigger), error=error)
+        add_event(connection, trigger, "FAILED", at, trigger=turn_writes.begun_by(trigger), error=error)
         return Finished(state="failed", owes=trigger.source == "agent")
 
     @_transaction
@@ -170,8 +188,10 @@ class Store:
         taken = turn_reads.get_keys(connection, [trigger.key]).get(trigger.key)
         if taken is None or taken.became == "kept":
             ended = {"tries": MOST_TRIES, "error": storable(error), "ended_at_us": to_us(at)}
-            self._add_turn(connection, at, trigger, status="failed", **ended | _of_thread(connection, trigger))
-            add_event(connection, trigger, "FAILED", at, trigger=_by(trigger), error=error)
+            self._add_turn(
+                connection, at, trigger, status="failed", **ended | turn_writes.graph_of_thread(connection, trigger)
+            )
+            add_event(connection, trigger, "FAILED", at, trigger=turn_writes.begun_by(trigger), error=error)
         return Finished(state=turn.status if turn is not None else "failed", owes=trigger.source == "agent")
 
     @_transaction
@@ -195,7 +215,7 @@ class Store:
             for item in turn_reads.open_interrupts(connection, turn.thread_id)
             if item.turn_id == turn_id and item.status == "resolved" and item.interrupt_id in interrupt_ids
         }
-        changes = {"status": "running", "answers_json": canonical(answers), "tries": 1, "epoch": self.epoch}
+        changes = {"status": "running", "answers_json": canonical(answers), "tries": 1, "epoch": self.right.epoch}
         turn_writes.change_turn(connection, turn_id, **changes)
         self._add_event(connection, turn, "RESUMED", at, trigger="answer")
         return _turn(connection, turn_id)
@@ -221,19 +241,21 @@ class Store:
         self, connection: Connection, at: datetime, trigger: Trigger, turn_id: str, interrupt_id: str
     ) -> bool:
         """Write that a message answers an interrupt; False, and nothing is written, if that was settled meanwhile."""
-        if _interrupt(connection, interrupt_id).status != "pending":
+        if turn_writes.asked_of(connection, interrupt_id).status != "pending":
             return False
         decided = AuthorDecision(decision="answer", message=trigger.prompt)
+        if not turn_writes.settle_interrupt(connection, interrupt_id, decided, at, trigger.via):
+            return False
         turn_writes.add_key(connection, trigger, became="answer", into=turn_id, at=at)
-        turn_writes.settle_interrupt(connection, interrupt_id, decided, at, trigger.via)
         turn_writes.add_answer(connection, turn_id, trigger.prompt, at)
+        self._look(connection, at, trigger.thread_id, interrupt_id)
         return True
 
     @_transaction
     def try_again(self, connection: Connection, _at: datetime, turn_id: str) -> TurnRecord:
         """Count another interval of an unfinished turn, before it begins."""
         tries = _turn(connection, turn_id).tries + 1
-        turn_writes.change_turn(connection, turn_id, tries=tries, epoch=self.epoch)
+        turn_writes.change_turn(connection, turn_id, tries=tries, epoch=self.right.epoch)
         return _turn(connection, turn_id)
 
     @_transaction
@@ -318,6 +340,8 @@ class Store:
         summary = next((item.tool or item.question for item in raised), "")[:LONGEST_SUMMARY]
         by = started_by(turn)
         self._add_event(connection, turn, "INTERRUPTED", at, trigger=by, summary=summary, held_by=asked, turn=turn)
+        if answered.decided:
+            self._look(connection, at, turn.thread_id, turn_id)
         return answered
 
     @_transaction
@@ -357,6 +381,7 @@ class Store:
         turn_writes.add_interrupts(connection, turn, [pause], at)
         turn_writes.change_turn(connection, turn_id, status="paused", paused_until_us=to_us(until), tries=0)
         self._add_event(connection, turn, "PAUSED", at, trigger=started_by(turn), turn=turn)
+        self._look(connection, at, turn.thread_id, turn_id, until=until)
         return Finished(state="paused", released=turn_writes.release_held(connection, turn.thread_id, at))
 
     @_transaction
@@ -398,16 +423,18 @@ class Store:
         why = storable(error) or (turn_reads.cancel_reason(connection, turn_id) if state == "cancelled" else "")
         changes = {"status": ended, "visible": ended != "silent", "summary": summary, "error": why}
         turn_writes.change_turn(connection, turn_id, ended_at_us=to_us(at), **changes)
-        by, (expired, allowed) = started_by(turn), _asked_and_not(connection, turn)
+        by, (expired, allowed) = started_by(turn), turn_writes.asked_and_not(connection, turn)
         told = "; ".join(filter(None, (why, expired, allowed)))
         add_event(connection, turn, ended.upper(), at, trigger=by, summary=summary, error=told, turn=turn)
         self.event_source.ended(connection, turn, ended, at)
         records.put_end(connection, at, turn, ended)
         released = turn_writes.release_held(connection, turn.thread_id, at, why=expired)
         kept = turn_writes.kept(connection, turn.thread_id)
+        if kept:
+            self._look(connection, at, turn.thread_id, turn_id)
         return Finished(state=ended, released=released, kept=kept, owes=mail.owe_answer(connection, turn_id))
 
-    @_transaction
+    @_act
     def import_threads(
         self,
         connection: Connection,
@@ -426,32 +453,9 @@ class Store:
         for channel, each in threads.items():
             for thread in each:
                 if not turn_reads.is_imported(connection, thread):
-                    self._import(connection, at, thread, channel=channel, grant=grant, graph=graph)
-
-    def _import(self, connection: Connection, at: datetime, thread: PastThread, **given: Any) -> None:
-        for number, turn in enumerate(thread.turns, 1):
-            last = number == len(thread.turns)
-            trigger = Trigger(
-                source="message",
-                key=thread.key,
-                turn_id=turn_id_of("import", thread.thread_id, number),
-                thread_id=thread.thread_id,
-                agent=FIRST_AGENT,
-                prompt=turn.prompt,
-                digest=thread.digest,
-                **given,
-            )
-            ended = (
-                {"status": "interrupted"}
-                if last and thread.waits
-                else {"status": "succeeded", "ended_at_us": to_us(at)}
-            )
-            turn_writes.add_turn(connection, trigger, epoch=self.epoch, at=at, after_message=turn.mark, **ended)
-            turn_writes.put_transcript(connection, trigger.turn_id, turn.lines, at, known=0)
-            summary = turn_writes.last_words(connection, trigger.turn_id)[:LONGEST_SUMMARY]
-            turn_writes.change_turn(connection, trigger.turn_id, summary=summary)
-            if last:
-                turn_writes.add_key(connection, trigger, became="turn", at=at)
+                    turn_writes.import_thread(
+                        connection, at, thread, self.right.epoch, channel=channel, grant=grant, graph=graph
+                    )
 
     @_transaction
     def hold(self, connection: Connection, at: datetime, trigger: Trigger, held_by: tuple[str, ...]) -> None:
@@ -465,22 +469,33 @@ class Store:
         turn_writes.add_key(connection, trigger, became="kept", at=at)
         turn_writes.keep_message(connection, trigger, at)
 
-    @_transaction
+    @_act
     def cancel(
-        self, connection: Connection, at: datetime, turn_id: str, reason: str, *, unless_waiting: bool = False
+        self,
+        connection: Connection,
+        at: datetime,
+        turn_id: str,
+        reason: str,
+        *,
+        thread_id: str = "",
+        unless_waiting: bool = False,
     ) -> bool:
         """Store a cancel, of a turn that runs, waits or has not begun; the first reason stands.
 
+        The owner of `thread_id` is told, where that is another process.
         With `unless_waiting` none is stored of a turn that waits for its author, or for the end of a pause. Return
         whether it was stored.
         """
         turn = turn_reads.get_turn(connection, turn_id) if unless_waiting else None
         if turn is not None and turn.status in {"interrupted", "paused"}:
             return False
-        turn_writes.add_cancel(connection, turn_id, reason, at)
+        if self.right.shared and thread_id:
+            handover.cancel(connection, turn_id, thread_id, reason, at)
+        else:
+            turn_writes.add_cancel(connection, turn_id, reason, at)
         return True
 
-    @_transaction
+    @_act
     def decide(
         self,
         connection: Connection,
@@ -499,14 +514,16 @@ class Store:
             Conflict: one is decided otherwise or withdrawn, or the arguments are not those that the author saw.
             InvalidInput, Exhausted: as :func:`agent_runtime.store.exceptions.give`.
         """
-        asked = [_interrupt(connection, one) for one, _, _ in decisions] if for_task is not None else []
+        asked = [turn_writes.asked_of(connection, one) for one, _, _ in decisions] if for_task is not None else []
         done = [self._decide(connection, at, *each, by) for each in decisions]
+        for one in done:
+            self._look(connection, at, one.thread_id, one.interrupt_id)
         for item in asked:
             assert for_task is not None, "otherwise nothing was read"
             exceptions.give(connection, at, item, _turn(connection, item.turn_id), for_task, by)
-        return [_interrupt(connection, one.interrupt_id) for one in done] if asked else done
+        return [turn_writes.asked_of(connection, one.interrupt_id) for one in done] if asked else done
 
-    @_transaction
+    @_act
     def end_exceptions(
         self, connection: Connection, at: datetime, ends: exceptions.Ends, by: str = ""
     ) -> list[StandingException]:
@@ -522,11 +539,15 @@ class Store:
         args_hash: str,
         by: str,
     ) -> InterruptRecord:
-        item, decided = _interrupt(connection, interrupt_id), replace(decided, message=storable(decided.message))
+        item, decided = (
+            turn_writes.asked_of(connection, interrupt_id),
+            replace(decided, message=storable(decided.message)),
+        )
         if args_hash and args_hash != item.args_hash:
             raise Conflict("the arguments are not those that were shown", where="args_hash", hint="look again")
         if item.status == "pending":
-            turn_writes.settle_interrupt(connection, interrupt_id, decided, at, by)
+            if not turn_writes.settle_interrupt(connection, interrupt_id, decided, at, by):
+                return self._decide(connection, at, interrupt_id, decided, args_hash, by)  # another came first
             if decided.decision == "answer":
                 turn_writes.add_answer(connection, item.turn_id, decided.message, at)
         elif item.decision == approval.EXPIRED:
@@ -534,26 +555,35 @@ class Store:
         elif item.status == "void" or approval.recorded_decision(item) != decided:
             what = "is no longer asked" if item.status == "void" else f"was decided before: {item.decision}"
             raise Conflict(f"interrupt {interrupt_id} {what}", where="interrupt_id")
-        return _interrupt(connection, interrupt_id)
+        return turn_writes.asked_of(connection, interrupt_id)
 
-    @_transaction
+    @_act
     def expire(self, connection: Connection, at: datetime) -> list[InterruptRecord]:
         """End the approvals that nobody answered in time, and return them. An answer that was stored first stands."""
         due = [item for item in turn_reads.timed_interrupts(connection) if item.expires_at and item.expires_at <= at]
-        for item in due:
-            turn_writes.settle_interrupt(connection, item.interrupt_id, approval.expired(item), at)
-        return due
+        settle = partial(turn_writes.settle_interrupt, connection, at=at)
+        ended = [item for item in due if settle(item.interrupt_id, approval.expired(item))]
+        for item in ended:
+            self._look(connection, at, item.thread_id, item.interrupt_id)
+        return ended
 
-    @_transaction
+    @_act
     def told(
         self, connection: Connection, at: datetime, interrupt_id: str, what: Literal["reminded_at", "escalated_at"]
     ) -> bool:
         """Write that the author was reminded of an approval, or alerted; False if it was written, or waits no more."""
         return turn_writes.mark_told(connection, interrupt_id, what, at)
 
+    def _look(
+        self, connection: Connection, at: datetime, thread_id: str, why: str, until: datetime | None = None
+    ) -> None:
+        """Have whoever owns a thread look at it, where that may be another process, or a later one."""
+        if self.right.shared:
+            handover.look(connection, thread_id, f"{why} {to_us(at)}", at, until=until)
+
     def _add_turn(self, connection: Connection, at: datetime, trigger: Trigger, **columns: Any) -> None:
         turn_writes.add_key(connection, trigger, became="turn", at=at)
-        turn_writes.add_turn(connection, trigger, epoch=self.epoch, at=at, **columns)
+        turn_writes.add_turn(connection, trigger, epoch=self.right.epoch, at=at, **columns)
 
     def _add_event(
         self, connection: Connection, subject: TurnRecord | Trigger, state: str, at: datetime, **what: Any
@@ -562,35 +592,8 @@ class Store:
         self.event_source.happened(connection, subject.turn_id, state, at)
 
 
-def _of_thread(connection: Connection, trigger: Trigger) -> dict[str, str]:
-    """Return what a turn that never starts says of its graph: as its thread's, whatever its trigger named."""
-    newest = turn_reads.newest_on_thread(connection, trigger.thread_id)
-    return {} if newest is None else {name: getattr(newest, name) for name in OF_GRAPH}
-
-
 def _turn(connection: Connection, turn_id: str) -> TurnRecord:
     turn = turn_reads.get_turn(connection, turn_id)
     if turn is None:
         raise NotFound(f"no turn {turn_id}", where="turn_id", hint="see: turnkeeper turns list")
     return turn
-
-
-def _asked_and_not(connection: Connection, turn: TurnRecord) -> tuple[str, str]:
-    """Return that an approval of a turn expired, and which calls its author had allowed; or nothing."""
-    asked = turn_reads.interrupts_of(connection, [turn.turn_id])[turn.turn_id] if turn.answers else []
-    said = next((item.message for item in asked if item.decision == approval.EXPIRED), "")
-    allowed = [f"{item.tool} was {item.message}" for item in asked if exceptions.is_use(item)]
-    return f"{approval.UNANSWERED}: {said}" if said else "", ", ".join(dict.fromkeys(allowed))
-
-
-def _interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord:
-    item = turn_reads.get_interrupt(connection, interrupt_id)
-    if item is None or item.kind == "pause":
-        raise NotFound("no such interrupt", where="interrupt_id", hint="see: turnkeeper approvals list")
-    return item
-
-
-def _by(trigger: Trigger) -> str:
-    if trigger.kind == ASIDE:
-        return ASIDE
-    return trigger.source if trigger.source in {"fire", "agent"} else "author"

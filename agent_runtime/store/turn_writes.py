@@ -11,9 +11,19 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
-from agent_runtime.model.approval import EXPIRED, FOR_EVER, AuthorDecision, RaisedInterrupt, Waits, canonical
+from agent_runtime.model.approval import (
+    EXPIRED,
+    FOR_EVER,
+    UNANSWERED,
+    AuthorDecision,
+    RaisedInterrupt,
+    Waits,
+    canonical,
+)
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.trigger import (
+    ASIDE,
+    FIRST_AGENT,
     INSTANTS,
     MISASKED,
     OF_GRAPH,
@@ -22,12 +32,15 @@ from agent_runtime.model.trigger import (
     Trigger,
     TriggerHeader,
     from_meta,
+    turn_id_of,
 )
-from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
+from agent_runtime.model.turn import InterruptRecord, KeyRecord, PastThread, Said, TurnRecord
+from agent_runtime.permissions.exceptions import ALLOWED_BY
 from agent_runtime.store import records, turn_reads
 from agent_runtime.store.mail import add_delegation
 from agent_runtime.store.schema import cancels, candidates, interrupts, kept_messages, keys, messages, token_days, turns
 from agent_runtime.store.turn_events import add_event
+from turnkeeper.errors import NotFound
 from turnkeeper.storage.statements import Statement, storable, upsert
 from turnkeeper.times import to_us
 
@@ -49,6 +62,13 @@ POSITIONS_APART = 100  # between two messages of a graph; an author's answers st
 def started_by(turn: TurnRecord) -> str:
     """Return what an event says a turn's newest interval was started by."""
     return "answer" if turn.answers and not turn.resumes else turn.trigger
+
+
+def begun_by(trigger: Trigger) -> str:
+    """Return what an event says a trigger comes from."""
+    if trigger.kind == ASIDE:
+        return ASIDE
+    return trigger.source if trigger.source in {"fire", "agent"} else "author"
 
 
 def add_key(
@@ -160,11 +180,11 @@ def add_interrupts(
 
 def settle_interrupt(
     connection: Connection, interrupt_id: str, decided: AuthorDecision, at: datetime, by: str = ""
-) -> None:
-    """Write an author's decision, and by what it came."""
-    connection.execute(
+) -> bool:
+    """Write an author's decision, and by what it came; False, and nothing is written, if another came first."""
+    settled = connection.execute(
         update(interrupts)
-        .where(interrupts.c.interrupt_id == interrupt_id)
+        .where(interrupts.c.interrupt_id == interrupt_id, interrupts.c.status == "pending")
         .values(
             status="resolved",
             decision=decided.decision,
@@ -174,7 +194,9 @@ def settle_interrupt(
             decided_by=by,
         )
     )
-    records.put_decisions(connection, at, filter(None, [turn_reads.get_interrupt(connection, interrupt_id)]))
+    if settled.rowcount:
+        records.put_decisions(connection, at, filter(None, [turn_reads.get_interrupt(connection, interrupt_id)]))
+    return bool(settled.rowcount)
 
 
 def mark_told(
@@ -233,6 +255,53 @@ def release_held(connection: Connection, thread_id: str, at: datetime, *, why: s
     for key in held:
         add_event(connection, key, "RELEASED", at, trigger="fire", error=why)
     return tuple(key.turn_id for key in held)
+
+
+def import_thread(connection: Connection, at: datetime, thread: PastThread, epoch: int, **given: Any) -> None:
+    """Write the turns of a thread that ran elsewhere; the last waits for its author if the thread does."""
+    for number, turn in enumerate(thread.turns, 1):
+        last = number == len(thread.turns)
+        trigger = Trigger(
+            source="message",
+            key=thread.key,
+            turn_id=turn_id_of("import", thread.thread_id, number),
+            thread_id=thread.thread_id,
+            agent=FIRST_AGENT,
+            prompt=turn.prompt,
+            digest=thread.digest,
+            **given,
+        )
+        waits = last and thread.waits
+        ended = {"status": "interrupted"} if waits else {"status": "succeeded", "ended_at_us": to_us(at)}
+        add_turn(connection, trigger, epoch=epoch, at=at, after_message=turn.mark, **ended)
+        put_transcript(connection, trigger.turn_id, turn.lines, at, known=0)
+        change_turn(connection, trigger.turn_id, summary=last_words(connection, trigger.turn_id)[:LONGEST_SUMMARY])
+        if last:
+            add_key(connection, trigger, became="turn", at=at)
+
+
+def asked_and_not(connection: Connection, turn: TurnRecord) -> tuple[str, str]:
+    """Return that an approval of a turn expired, and which calls its author had allowed; or nothing."""
+    asked = turn_reads.interrupts_of(connection, [turn.turn_id])[turn.turn_id] if turn.answers else []
+    said = next((item.message for item in asked if item.decision == EXPIRED), "")
+    allowed = [
+        f"{item.tool} was {item.message}" for item in asked if item.exception and item.message.startswith(ALLOWED_BY)
+    ]
+    return f"{UNANSWERED}: {said}" if said else "", ", ".join(dict.fromkeys(allowed))
+
+
+def graph_of_thread(connection: Connection, trigger: Trigger) -> dict[str, str]:
+    """Return what a turn that never starts says of its graph: as its thread's, whatever its trigger named."""
+    newest = turn_reads.newest_on_thread(connection, trigger.thread_id)
+    return {} if newest is None else {name: getattr(newest, name) for name in OF_GRAPH}
+
+
+def asked_of(connection: Connection, interrupt_id: str) -> InterruptRecord:
+    """Return what a turn asked its author. Raises NotFound."""
+    item = turn_reads.get_interrupt(connection, interrupt_id)
+    if item is None or item.kind == "pause":
+        raise NotFound("no such interrupt", where="interrupt_id", hint="see: turnkeeper approvals list")
+    return item
 
 
 def has_spoken(connection: Connection, turn_id: str) -> bool:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Select, desc, func, select
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.judge import require
 from agent_runtime.store.idempotency import Call, OnEffect, Outcome, Transactions
+from agent_runtime.store.leases import Right
 from agent_runtime.store.schema import candidates, messages, turns
 from agent_runtime.store.schema import pages as page_table
 from agent_runtime.workspace import model, pages, revalidation
@@ -196,7 +197,7 @@ class Workspace(Transactions):
         entropy: for the ids of candidates and entries.
         on_effect: see `Transactions`.
         web: reads public pages, unless a test passes another.
-        epoch: see `Transactions`.
+        right: see `Transactions`.
     """
 
     def __init__(
@@ -207,9 +208,9 @@ class Workspace(Transactions):
         on_effect: OnEffect,
         web: WebReader | None = None,
         *,
-        epoch: int | None = None,
+        right: Right | None = None,
     ) -> None:
-        super().__init__(database, on_effect, epoch=epoch)
+        super().__init__(database, on_effect, right=right)
         self._clock = clock
         self._entropy = entropy
         self._web = web or WebReader(clock)

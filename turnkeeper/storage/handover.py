@@ -18,7 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from turnkeeper.storage.statements import NEVER_AGAIN, NUMBER, TEXT, Statement, of_server, partial, upsert
+from turnkeeper.storage.statements import NEVER_AGAIN, NUMBER, TEXT, Statement, now_us, of_server, partial, upsert
 from turnkeeper.times import to_us
 
 SCHEMA = "runtime"  # of the tables of agent-runtime, in a shared database
@@ -74,7 +74,7 @@ class Handover:
         self._withdraw = Statement(sa.delete(envelopes).where(waiting))
         rows = sa.select(sa.func.count()).select_from(envelopes)
         self._waiting = Statement(rows.where(envelopes.c.state == "waiting"))
-        live = owners.c.until_us > sa.bindparam("now_us")
+        live = owners.c.until_us > now_us()
         self._live = Statement(sa.select(sa.func.count()).select_from(owners).where(live))
         self._cancel = Statement(upsert(cancels, [cancels.c.turn_id]))
 
@@ -110,7 +110,7 @@ class Handover:
 
     def has_runtime(self, connection: sa.Connection) -> bool:
         """Return whether a runtime lives that could take them."""
-        return bool(self._live.value(connection, now_us=now_us(connection)))
+        return bool(self._live.value(connection))
 
 
 def handover_of(schema: str | None = SCHEMA) -> Handover:
@@ -126,14 +126,6 @@ def notify(connection: sa.Connection, threads: Collection[str]) -> None:
     if of_server(connection):
         for thread_id in threads:
             connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (NEWS, thread_id if len(thread_id) < 500 else ""))
-
-
-def now_us(connection: sa.Connection) -> int:
-    """Return the time by the database's own clock, in microseconds since 1970."""
-    said = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
-    if of_server(connection):
-        said = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-    return int(connection.exec_driver_sql(f"SELECT {said}").scalar() or 0)
 
 
 def _look(thread_id: str, why: str, wish: bytes) -> dict[str, Any]:

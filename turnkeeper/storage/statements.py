@@ -320,6 +320,23 @@ class last_number(_Function):  # noqa: N801
     inherit_cache = True
 
 
+class now_us(FunctionElement[int]):  # noqa: N801
+    """The time by the database's own clock, in microseconds since 1970, also within a transaction that takes long."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(now_us, "sqlite")
+def _now_in_sqlite(_element: now_us, _compiler: Any, **_how: Any) -> str:
+    return "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+
+
+@compiles(now_us, "postgresql")
+def _now_in_postgresql(_element: now_us, _compiler: Any, **_how: Any) -> str:
+    return "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+
 def _spell(function: type[_Function], dialect: str, spelling: Callable[[str, Any], str]) -> None:
     @compiles(function, dialect)
     def spelled(element: _Function, compiler: Any, **how: Any) -> str:

@@ -6,12 +6,27 @@ fails.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 from agent_runtime.graph.checkpointer.rows import Connection, Rows, add
+from agent_runtime.model.lease import Lease
 from turnkeeper.storage.database import Call, WorkerThread
 
 Work = Rows | Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Leased:
+    """Work that is done only while its lease holds; without one it is refused."""
+
+    work: Work
+    lease: Lease | None
+
+
+def work_of(call: Call) -> Work:
+    """Return what a call is to do."""
+    return cast("Work", call.work.work if type(call.work) is Leased else call.work)
 
 
 class Checkpoints:
@@ -21,7 +36,10 @@ class Checkpoints:
         writer: the thread that writes; its work is :class:`Rows` or a function of a connection in a transaction.
         reader: the thread that reads what has been committed; its work is a function of a connection.
         connections: all of them.
+        is_fenced: what is written has to prove its lease.
     """
+
+    is_fenced = False
 
     def __init__(
         self,
@@ -53,10 +71,14 @@ class Checkpoints:
         for connection in self.connections:
             connection.close()
 
+    def admit(self, batch: Sequence[Call]) -> Sequence[Call]:
+        """Return the calls of a batch that may write, in the transaction that has begun; the others get an error."""
+        return batch
+
     def _write(self, batch: Sequence[Call]) -> None:
         try:
             self._writing.execute(self._begin)
-            _together(self._writing, batch)
+            _together(self._writing, self.admit(batch))
             self._writing.execute("COMMIT")
         except BaseException:  # noqa: BLE001  whose fault it was shows when they are tried one by one
             _undo(self._writing)
@@ -65,7 +87,7 @@ class Checkpoints:
     def _one_by_one(self, batch: Sequence[Call]) -> None:
         try:
             self._writing.execute(self._begin)
-            for call in batch:
+            for call in self.admit(batch):
                 _alone(self._writing, call)
             self._writing.execute("COMMIT")
         except BaseException as error:  # noqa: BLE001  nothing of the batch is on disk: everyone is told
@@ -85,11 +107,12 @@ def _together(connection: Connection, batch: Sequence[Call]) -> None:
     """Do a batch's work. Rows are gathered; each table's keep their order, and functions theirs among all."""
     gathered: dict[str, list[Rows]] = {}
     for call in batch:
-        if isinstance(call.work, Rows):
-            gathered.setdefault(call.work.table, []).append(call.work)
+        work = work_of(call)
+        if isinstance(work, Rows):
+            gathered.setdefault(work.table, []).append(work)
         else:
             _add(connection, gathered)
-            call.result = call.work(connection)
+            call.result = work(connection)
     _add(connection, gathered)
 
 
@@ -107,11 +130,12 @@ def _add(connection: Connection, gathered: dict[str, list[Rows]]) -> None:
 def _alone(connection: Connection, call: Call) -> None:
     """Run one call in a savepoint. Raises where its failure has undone what the others did, as a full disk may."""
     connection.execute("SAVEPOINT alone")
+    work = work_of(call)
     try:
-        if isinstance(call.work, Rows):
-            add(connection, call.work)
+        if isinstance(work, Rows):
+            add(connection, work)
         else:
-            call.result = call.work(connection)
+            call.result = work(connection)
     except BaseException as error:
         call.error = error
         if not connection.in_transaction:

@@ -1,4 +1,8 @@
-"""Checkpoints in a PostgreSQL database. Only who asks for such a database imports this module, and psycopg with it."""
+"""Checkpoints in a PostgreSQL database. Only who asks for such a database imports this module, and psycopg with it.
+
+Where several runtimes write the database, each commit first locks the rows of the threads' leases, in one statement for
+all that waits. What was asked under a lease that is over is refused, and nothing of it is written.
+"""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -9,10 +13,13 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from sqlalchemy import make_url
 
-from agent_runtime.graph.checkpointer.groups import Checkpoints
+from agent_runtime.graph.checkpointer.groups import Checkpoints, Leased
 from agent_runtime.graph.checkpointer.rows import check_columns, continue_ids
+from agent_runtime.model.lease import Fenced, Lease
 from turnkeeper.errors import Corrupt, Unreachable
+from turnkeeper.storage.database import Call
 
+_MAKING = "SELECT pg_advisory_xact_lock(1667787892)"  # of processes that begin at once, one makes the tables
 # What is a checkpoint's own stands in bytes: it may hold what a text of PostgreSQL cannot, as a NUL.
 SCHEMA = (
     """CREATE TABLE IF NOT EXISTS checkpoints (
@@ -30,9 +37,9 @@ SCHEMA = (
 
 
 class CheckpointDatabase(Checkpoints):
-    """The checkpoints of a PostgreSQL database, which one process writes."""
+    """The checkpoints of a PostgreSQL database, written by one process; with `fenced`, by the owners of its threads."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, fenced: bool = False) -> None:
         """Open the database and make its tables where they are not there.
 
         Raises:
@@ -40,11 +47,12 @@ class CheckpointDatabase(Checkpoints):
             Unreachable: the server does not answer.
         """
         where = make_url(url).render_as_string()  # without its password
+        self.is_fenced = fenced
         try:
             with ExitStack() as opened:
                 writing = _Connection(url)
                 opened.callback(writing.close)
-                _prepare(writing, where)
+                _prepare(writing, where, fenced=fenced)
                 super().__init__(writing, _Connection(url, read_only=True), begin="BEGIN")
                 opened.pop_all()
         except psycopg.OperationalError as error:
@@ -52,14 +60,36 @@ class CheckpointDatabase(Checkpoints):
         except psycopg.DatabaseError as error:
             raise Corrupt(f"cannot be read as checkpoints: {error}", where=where) from error
 
+    def admit(self, batch: Sequence[Call]) -> Sequence[Call]:
+        """Hold the leases of a batch until its end; refuse what was asked under one that is over."""
+        if not self.is_fenced:
+            return batch
+        leases = {call.work.lease for call in batch if isinstance(call.work, Leased) and call.work.lease}
+        held = set()
+        if leases:
+            found = self._writing.execute(_HOLD, [sorted(lease.thread_id for lease in leases)]).fetchall()
+            held = {Lease(*row) for row in found} & leases
+        admitted = []
+        for call in batch:
+            if not isinstance(call.work, Leased) or call.work.lease in held:
+                admitted.append(call)
+            else:
+                call.error = Fenced(call.work.lease or Lease("", 0))
+        return admitted
 
-def _prepare(connection: "_Connection", where: str) -> None:
+
+_HOLD = "SELECT thread_id, epoch FROM threads WHERE thread_id = ANY (?1) ORDER BY thread_id FOR SHARE"
+
+
+def _prepare(connection: "_Connection", where: str, *, fenced: bool) -> None:
     connection.execute("BEGIN")
+    connection.execute(_MAKING)
     for statement in SCHEMA:
         connection.execute(statement)
     connection.execute("COMMIT")
     check_columns(connection, where)
-    continue_ids(connection, where)
+    if not fenced:  # otherwise with each thread, when it is taken
+        continue_ids(connection, where)
 
 
 class _Connection:

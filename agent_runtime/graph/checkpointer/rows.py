@@ -362,13 +362,14 @@ def _drop_before(connection: Connection, thread_id: str, namespace: str, kept: S
 _NEWEST = "SELECT max(checkpoint_id) FROM checkpoints WHERE checkpoint_id LIKE '________-____-6___-____-____________'"
 
 
-def continue_ids(connection: Connection, path: str) -> None:
-    """Let every id that this process draws from now on be greater than those in the file.
+def continue_ids(connection: Connection, path: str, thread_id: str = "") -> None:
+    """Let every id that this process draws from now on be greater than those in the file, or those of one thread.
 
     Raises:
         Corrupt: they would not be: what is written from now on would be taken for old, and pruned.
     """
-    (newest,) = connection.execute(_NEWEST).fetchone()
+    of_thread = (f"{_NEWEST} AND thread_id = ?1", [thread_id]) if thread_id else (_NEWEST,)
+    (newest,) = connection.execute(*of_thread).fetchone()
     if newest is None:
         return
     # The name is private, so its effect is checked.

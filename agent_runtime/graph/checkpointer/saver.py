@@ -18,9 +18,10 @@ from langgraph.checkpoint.base import CheckpointTuple, get_checkpoint_id
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from agent_runtime.graph.checkpointer import rows
-from agent_runtime.graph.checkpointer.groups import Checkpoints, Work
+from agent_runtime.graph.checkpointer.groups import Checkpoints, Leased, Work
 from agent_runtime.graph.checkpointer.rows import Found, Rows
 from agent_runtime.graph.checkpointer.sqlite import CheckpointFile
+from agent_runtime.model.lease import current
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.storage.database import WorkerThread
 
@@ -37,7 +38,7 @@ class _Plan(Generic[R]):
     """What a method does: the work, who does it, how its result becomes the method's, and how long it may be held."""
 
     thread: WorkerThread
-    work: Work
+    work: Work | Leased
     read: Callable[[Any], R]
     hold_s: float = 0.0
 
@@ -76,11 +77,14 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     :class:`asyncio.InvalidStateError`, as they would hold it up.
     """
 
-    def __init__(self, place: Path | str) -> None:
-        """Open or make the file, or the tables of the database at a URL. Raises Corrupt if they are not ours."""
+    def __init__(self, place: Path | str, *, fenced: bool = False) -> None:
+        """Open or make the file, or the tables of the database at a URL. Raises Corrupt if they are not ours.
+
+        With `fenced`, for such a database, each write proves the lease under which it is made, or raises Fenced.
+        """
         # Strict whatever the environment says: a crafted row must not name a class to be built.
         super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-        self._file = _open(place)
+        self._file = _open(place, fenced=fenced)
         self._entropy = SystemEntropy()
 
     @property
@@ -233,11 +237,15 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         """Prune a thread that is at its end: of what single runs of subgraphs left, nothing is needed any more."""
         work = _Plan(
             thread=self._file.writer,
-            work=lambda c: rows.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True),
+            work=self._leased(lambda c: rows.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True)),
             read=lambda found: found,
             hold_s=PRUNED_S,
         )
         await work.run()
+
+    async def acontinue(self, thread_id: str) -> None:
+        """Draw ids from now on that come after those of a thread that another machine may have written."""
+        await self._file.reader.run(lambda c: rows.continue_ids(c, thread_id, thread_id))
 
     async def achange(self, work: Callable[[rows.Connection], R]) -> R:
         """Change the tables in one transaction; where it fails, `work` may be done once more."""
@@ -257,7 +265,10 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     def _writing(
         self, work: Work, read: Callable[[Any], Any] = lambda _done: None, *, hold_s: float = 0.0
     ) -> _Plan[Any]:
-        return _Plan(thread=self._file.writer, work=work, read=read, hold_s=hold_s)
+        return _Plan(thread=self._file.writer, work=self._leased(work), read=read, hold_s=hold_s)
+
+    def _leased(self, work: Work) -> Work | Leased:
+        return Leased(work, current()) if self._file.is_fenced else work
 
     def _tuples(
         self, places: Sequence[tuple[str, str, str]], found: Sequence[Found | None]
@@ -339,14 +350,14 @@ def _get_all(connection: Any, places: Sequence[tuple[str, str, str]]) -> Sequenc
     return [rows.get(connection, *place) for place in places]
 
 
-def _open(place: Path | str) -> Checkpoints:
+def _open(place: Path | str, *, fenced: bool) -> Checkpoints:
     if isinstance(place, Path):
         return CheckpointFile(place)
     from agent_runtime.graph.checkpointer.postgres import CheckpointDatabase  # noqa: PLC0415  psycopg, where it is asked for
 
-    return CheckpointDatabase(place)
+    return CheckpointDatabase(place, fenced=fenced)
 
 
-async def open_saver(place: Path | str) -> GroupedSaver:
+async def open_saver(place: Path | str, *, fenced: bool = False) -> GroupedSaver:
     """Open or make the file, mode 0600, or the tables of a database. Raises Corrupt if they are not ours."""
-    return await asyncio.to_thread(GroupedSaver, place)
+    return await asyncio.to_thread(GroupedSaver, place, fenced=fenced)

@@ -45,7 +45,6 @@ from agent_runtime.graph.context import bound, lifetime
 from agent_runtime.graph.guard import arguments, gate, overrides
 from agent_runtime.model.approval import canonical
 from agent_runtime.model.turn import TurnContext, Verdict
-from agent_runtime.store.database import check_lease
 from agent_runtime.store.turn_events import OF_TOOLS
 from agent_runtime.store.turn_reads import get_turn
 from agent_runtime.store.turn_store import Store
@@ -85,14 +84,13 @@ class ToolEvents:
         at = self._clock.now()
 
         def work(connection: Connection) -> None:
-            check_lease(connection, self._store.epoch)
             turn = get_turn(connection, run.turn_id)
             if turn is not None and turn.status == "running":
                 self._store.event_source.used(
                     connection, name, run.turn_id, at, call=run.call, tool=run.tool, **outcome
                 )
 
-        return work
+        return self._store.right.proven(work)
 
 
 @dataclass(frozen=True, kw_only=True)

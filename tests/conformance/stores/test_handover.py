@@ -11,7 +11,8 @@ from agent_runtime.store import schema
 from agent_runtime.store.database import open_database
 from tests.support.clock import ManualClock
 from tests.support.postgres import Places
-from turnkeeper.storage.handover import Handover, handover_of, now_us
+from turnkeeper.storage.handover import Handover, handover_of
+from turnkeeper.storage.statements import now_us
 
 AT = ManualClock().now()
 FIRE = {"key": "fire:a@1:1", "thread_id": "t", "agent": "agent0", "kind": "fire", "envelope": b"\0\xff"}
@@ -60,7 +61,7 @@ def test_a_cancel_is_stored_with_the_wish_to_carry_it_out(do: Do, handover: Hand
 
 def test_a_runtime_lives_until_its_lease_ends_by_the_clock_of_the_database(do: Do, handover: Handover) -> None:
     assert not do(handover.has_runtime)
-    do(lambda c: c.execute(insert(schema.owners).values(owner="a", until_us=now_us(c) + 60_000_000)))
+    do(lambda c: c.execute(insert(schema.owners).values(owner="a", until_us=now_us() + 60_000_000)))
     assert do(handover.has_runtime)
-    do(lambda c: c.execute(update(schema.owners).values(until_us=now_us(c) - 1)))
+    do(lambda c: c.execute(update(schema.owners).values(until_us=now_us() - 1)))
     assert not do(handover.has_runtime)

@@ -1,0 +1,205 @@
+"""Who owns which thread of a shared store, and the envelopes that its owner takes. Each function is one transaction.
+
+A process of the runtime is an owner while its own row is renewed. It owns a thread from `take` until `release`, or
+until its row ends: then anybody may take the thread, under the next epoch. Only the database's clock counts.
+
+    take      waits for the row of the thread, so that what comes while it is released is not lost
+    check     holds that row until its transaction ends: no owner takes the thread between the proof and the write
+    release   locks the row, and only then looks what waits: who looked first would not see what was put meanwhile
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, literal_column, or_, select, update
+
+from agent_runtime.model.lease import Fenced, Lease, current, under
+from agent_runtime.store.database import check_lease
+from agent_runtime.store.schema import envelopes, owners, threads
+from turnkeeper.storage.statements import Statement, among, listed, now_us, upsert
+
+T = TypeVar("T")
+LEASE_S = 15.0
+MOST_OF_THREAD = 64  # envelopes that its owner takes at a time
+MOST_LOOKED_AT = 512  # envelopes in the search for threads; many may be of one
+
+
+class Right:
+    """The right of a process to write its store: all of it, or, where machines share it, for a thread under its lease.
+
+    Attributes:
+        shared: other processes write the store as well.
+    """
+
+    def __init__(self, epoch: int, *, shared: bool = False) -> None:
+        """Take the epoch of the process."""
+        self._epoch = epoch
+        self.shared = shared
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the owner: the lease's under which this runs, or the process's own."""
+        lease = current()
+        return self._epoch if lease is None else lease.epoch
+
+    def demand(self) -> None:
+        """Raise RuntimeError where a thread's owner is to write, and no lease says who that is."""
+        if self.shared and current() is None:
+            raise RuntimeError("a turn is written under the lease of its thread only")
+
+    def proven(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
+        """Return work that first proves the right to do it, in its own transaction. It raises Conflict otherwise."""
+        if not self.shared:
+
+            def owned(connection: Connection) -> T:
+                check_lease(connection, self._epoch)
+                return work(connection)
+
+            return owned
+        lease = current()
+
+        def leased(connection: Connection) -> T:
+            if lease is not None:
+                check(connection, lease)
+            with under(lease):
+                return work(connection)
+
+        return leased
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """An envelope. Names are those of the columns."""
+
+    number: int
+    key: str
+    thread_id: str
+    agent: str
+    kind: str
+    envelope: bytes
+
+
+def begin(connection: Connection, owner: str, lease_s: float = LEASE_S) -> None:
+    """Be an owner from now on; forget those whose lease ended long ago and who own nothing that waits."""
+    connection.execute(delete(owners).where(owners.c.until_us < now_us() - int(lease_s * 1e6) * 100))
+    connection.execute(insert(owners).values(owner=owner, until_us=now_us() + int(lease_s * 1e6)))
+
+
+def renew(connection: Connection, owner: str, lease_s: float = LEASE_S) -> dict[str, int] | None:
+    """Go on being the owner of all that is owned; return the epoch of each thread. None: the lease has ended."""
+    if not _RENEW.run(connection, me=owner, lease_us=int(lease_s * 1e6)):
+        return None
+    return dict(map(tuple, _OWNED.rows(connection, me=owner)))
+
+
+def leave(connection: Connection, owner: str) -> None:
+    """Own nothing any more."""
+    _LEAVE.run(connection, me=owner)
+
+
+def wanted(connection: Connection, owner: str, most: int) -> list[str]:
+    """Return threads, at most so many, for which something waits and that have no owner, or this one."""
+    found = _WAITING.values(connection, me=owner) + _LEFT.values(connection)
+    return list(dict.fromkeys(found))[:most]
+
+
+def take(connection: Connection, thread_id: str, owner: str) -> Lease | None:
+    """Become the owner of a thread; None if another one lives that is."""
+    epoch = _TAKE.value(connection, thread_id=thread_id, owner=owner, epoch=1)
+    return None if epoch is None else Lease(thread_id, epoch)
+
+
+def check(connection: Connection, lease: Lease) -> None:
+    """Hold the thread until the transaction ends. Raises Fenced if it has had another owner since."""
+    if _CHECK.value(connection, thread=lease.thread_id, since=lease.epoch) is None:
+        raise Fenced(lease)
+
+
+def release(connection: Connection, lease: Lease) -> bool:
+    """Own a thread no more; False if something waits for it, which its owner is to deal with first."""
+    if _LOCK.value(connection, thread=lease.thread_id, since=lease.epoch) is None:
+        return True  # it has another owner
+    return bool(_RELEASE.run(connection, thread=lease.thread_id))
+
+
+def load(connection: Connection, lease: Lease, *, adopt: bool) -> list[Row]:
+    """Claim the oldest envelopes of a thread that is owned; with `adopt` also what an earlier owner had claimed."""
+    check(connection, lease)
+    states = listed(["waiting", "claimed"] if adopt else ["waiting"])
+    numbers = _OLDEST.values(connection, thread_id=lease.thread_id, states=states)
+    _CLAIM.run(connection, numbers=listed(numbers))
+    rows = [Row(**values) for values in _ROWS.dicts(connection, numbers=listed(numbers))]
+    return [Row(**{**vars(row), "envelope": bytes(row.envelope)}) for row in rows]
+
+
+def archive(connection: Connection, lease: Lease, number: int) -> None:
+    """Delete an envelope that was dealt with. Raises Fenced."""
+    check(connection, lease)
+    _ARCHIVE.run(connection, number=number)
+
+
+def quarantine(connection: Connection, lease: Lease, number: int, reason: str) -> None:
+    """Set an envelope aside that cannot be dealt with. Raises Fenced."""
+    check(connection, lease)
+    _SET_ASIDE.run(connection, of=number, state="quarantined", reason=reason)
+
+
+def known(connection: Connection, keys: Collection[str]) -> list[Row]:
+    """Return the envelopes with these keys that were not dealt with yet."""
+    return [Row(**values) for values in _KNOWN.dicts(connection, keys=listed(sorted(keys)))]
+
+
+_LIVE = owners.c.until_us > now_us()
+_RENEW = Statement(
+    update(owners)
+    .where(owners.c.owner == bindparam("me"), _LIVE)
+    .values(until_us=now_us() + bindparam("lease_us", type_=owners.c.until_us.type))
+)
+_OWNED = Statement(select(threads.c.thread_id, threads.c.epoch).where(threads.c.owner == bindparam("me")))
+_LEAVE = Statement(delete(owners).where(owners.c.owner == bindparam("me")))
+# Spelled out: in an upsert, a column of `threads` would stand for all threads.
+_OWNER_LIVES = exists().where(owners.c.owner == literal_column("threads.owner"), _LIVE)
+_OWNED_BY_LIVING = exists().where(
+    threads.c.thread_id == envelopes.c.thread_id, owners.c.owner == threads.c.owner, _LIVE
+)
+_BY_OTHER = exists().where(
+    threads.c.thread_id == envelopes.c.thread_id,
+    owners.c.owner == threads.c.owner,
+    threads.c.owner != bindparam("me"),
+    _LIVE,
+)
+_DUE = and_(envelopes.c.state == "waiting", envelopes.c.not_before_us <= now_us())
+_SEARCH = select(envelopes.c.thread_id).order_by(envelopes.c.number).limit(MOST_LOOKED_AT)
+_WAITING = Statement(_SEARCH.where(_DUE, ~_BY_OTHER))
+_LEFT = Statement(_SEARCH.where(envelopes.c.state == "claimed", ~_OWNED_BY_LIVING))
+_TAKE = Statement(
+    upsert(
+        threads,
+        [threads.c.thread_id],
+        {"epoch": threads.c.epoch + 1, "owner": literal_column("excluded.owner")},
+        where=~_OWNER_LIVES,
+    ).returning(threads.c.epoch)
+)
+_OF = and_(threads.c.thread_id == bindparam("thread"), threads.c.epoch == bindparam("since"))
+_CHECK = Statement(select(threads.c.epoch).where(_OF).with_for_update(read=True))
+_LOCK = Statement(select(threads.c.epoch).where(_OF).with_for_update())
+_WAITS = exists().where(envelopes.c.thread_id == threads.c.thread_id, or_(_DUE, envelopes.c.state == "claimed"))
+_RELEASE = Statement(update(threads).where(threads.c.thread_id == bindparam("thread"), ~_WAITS).values(owner=""))
+_OLDEST = Statement(
+    select(envelopes.c.number)
+    .where(
+        envelopes.c.thread_id == bindparam("thread_id"),
+        among(envelopes.c.state, "states"),
+        envelopes.c.not_before_us <= now_us(),
+    )
+    .order_by(envelopes.c.number)
+    .limit(MOST_OF_THREAD)
+)
+_NUMBERED = among(envelopes.c.number, "numbers")
+_CLAIM = Statement(update(envelopes).where(_NUMBERED).values(state="claimed"))
+_COLUMNS = [envelopes.c[name] for name in Row.__dataclass_fields__]
+_ROWS = Statement(select(*_COLUMNS).where(_NUMBERED, envelopes.c.state == "claimed").order_by(envelopes.c.number))
+_ARCHIVE = Statement(delete(envelopes).where(envelopes.c.number == bindparam("number")))
+_SET_ASIDE = Statement(update(envelopes).where(envelopes.c.number == bindparam("of")))
+_KNOWN = Statement(select(*_COLUMNS).where(among(envelopes.c.key, "keys"), envelopes.c.state != "quarantined"))

@@ -1,0 +1,251 @@
+"""Who owns a thread, on each database: one at a time, under a rising epoch; and what waits always finds an owner."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, select, text
+
+from agent_runtime.model.lease import Fenced, Lease, current, under
+from agent_runtime.store import leases, schema
+from agent_runtime.store.leases import Right
+from tests.support.clock import ManualClock
+from tests.support.cluster import Do, doing, end_lease, taken
+from tests.support.postgres import Places
+
+AT = ManualClock().now()
+T1 = Lease("t", 1)
+
+
+def put(connection: Connection, *keys: str, thread_id: str = "t", **more: Any) -> None:
+    rows = [{"key": key, "thread_id": thread_id, "agent": "agent0", "kind": "envelope"} for key in keys]
+    schema.handover.put_all(connection, [{**row, "envelope": b"x", **more} for row in rows], AT)
+
+
+def keys_of(rows: list[leases.Row]) -> list[str]:
+    return [row.key for row in rows]
+
+
+@pytest.fixture
+def do(tmp_path: Path, place_of: Places) -> Iterator[Do]:
+    with doing(place_of(tmp_path / "agent.db")) as made:
+        for owner in ("one", "two"):
+            made(lambda c, owner=owner: leases.begin(c, owner))
+        yield made
+
+
+def test_a_thread_has_one_owner_until_it_is_released_or_its_owner_stops(do: Do) -> None:
+    assert do(lambda c: leases.take(c, "t", "one")) == T1
+    assert do(lambda c: leases.take(c, "t", "two")) is None
+    assert do(lambda c: leases.take(c, "t", "one")) is None
+    assert do(lambda c: leases.take(c, "another", "one")) == Lease("another", 1)
+    assert do(lambda c: leases.release(c, T1))
+    assert do(lambda c: leases.take(c, "t", "two")) == Lease("t", 2)
+    do(lambda c: end_lease(c, "two"))
+    assert do(lambda c: leases.take(c, "t", "one")) == Lease("t", 3), "each owner has an epoch of its own"
+
+
+def test_what_an_owner_of_before_writes_is_refused(do: Do) -> None:
+    do(lambda c: leases.take(c, "t", "one"))
+    do(lambda c: put(c, "a"))
+    (row,) = do(lambda c: leases.load(c, T1, adopt=True))
+    do(lambda c: end_lease(c, "one"))
+    do(lambda c: leases.check(c, T1))  # nobody has taken the thread: it may go on
+    do(lambda c: leases.take(c, "t", "two"))
+    for work in (
+        lambda c: leases.check(c, T1),
+        lambda c: leases.load(c, T1, adopt=False),
+        lambda c: leases.archive(c, T1, row.number),
+        lambda c: leases.quarantine(c, T1, row.number, "why"),
+    ):
+        with pytest.raises(Fenced, match="since epoch 1"):
+            do(work)
+    assert do(lambda c: leases.release(c, T1)), "nothing is left for it to do"
+    assert do(lambda c: leases.take(c, "t", "one")) is None, "the new owner stays"
+
+
+def test_a_lease_is_renewed_with_all_that_is_owned_and_not_after_its_end(do: Do) -> None:
+    for thread_id in ("t", "u"):
+        do(lambda c, thread_id=thread_id: leases.take(c, thread_id, "one"))
+    assert do(lambda c: leases.renew(c, "one")) == {"t": 1, "u": 1}
+    do(lambda c: end_lease(c, "one"))
+    do(lambda c: leases.take(c, "u", "two"))
+    assert do(lambda c: leases.renew(c, "one")) is None
+    assert do(lambda c: leases.renew(c, "two")) == {"u": 2}
+    do(lambda c: leases.leave(c, "two"))
+    assert do(lambda c: leases.renew(c, "two")) is None
+
+
+def test_the_envelopes_of_a_thread_come_in_order_and_those_of_a_dead_owner_again(do: Do) -> None:
+    do(lambda c: put(c, "b", "a"))
+    do(lambda c: leases.take(c, "t", "one"))
+    assert keys_of(do(lambda c: leases.load(c, T1, adopt=True))) == ["b", "a"]
+    do(lambda c: put(c, "c"))
+    assert keys_of(do(lambda c: leases.load(c, T1, adopt=False))) == ["c"]
+    assert do(lambda c: leases.wanted(c, "two", 9)) == []
+    do(lambda c: end_lease(c, "one"))
+    assert do(lambda c: leases.wanted(c, "two", 9)) == ["t"]
+    assert keys_of(do(lambda c: leases.load(c, leases.take(c, "t", "two"), adopt=True))) == ["b", "a", "c"]
+
+
+def test_a_thread_is_not_released_while_something_waits_for_it(do: Do) -> None:
+    do(lambda c: leases.take(c, "t", "one"))
+    do(lambda c: put(c, "a"))
+    assert not do(lambda c: leases.release(c, T1))
+    (row,) = do(lambda c: leases.load(c, T1, adopt=False))
+    assert not do(lambda c: leases.release(c, T1)), "what it has claimed is not done"
+    do(lambda c: leases.archive(c, T1, row.number))
+    do(lambda c: put(c, "later", not_before_us=2**60))
+    assert do(lambda c: leases.release(c, T1))
+    assert do(lambda c: leases.wanted(c, "two", 9)) == [], "what waits for its time waits for nobody"
+
+
+def test_threads_that_wait_are_found_by_whoever_may_take_them(do: Do) -> None:
+    do(lambda c: put(c, "a", thread_id="t"))
+    do(lambda c: put(c, "b", "c", thread_id="u"))
+    assert do(lambda c: leases.wanted(c, "one", 9)) == ["t", "u"]
+    assert do(lambda c: leases.wanted(c, "one", 1)) == ["t"]
+    do(lambda c: leases.take(c, "t", "two"))
+    assert do(lambda c: leases.wanted(c, "one", 9)) == ["u"]
+    assert do(lambda c: leases.wanted(c, "two", 9)) == ["t", "u"], "its own that have news, too"
+
+
+def test_what_was_set_aside_waits_no_more_and_stays(do: Do) -> None:
+    do(lambda c: put(c, "a"))
+    do(lambda c: leases.take(c, "t", "one"))
+    (row,) = do(lambda c: leases.load(c, T1, adopt=True))
+    assert keys_of(do(lambda c: leases.known(c, ["a", "b"]))) == ["a"]
+    do(lambda c: leases.quarantine(c, T1, row.number, "it is unreadable"))
+    assert do(lambda c: leases.release(c, T1))
+    assert do(lambda c: leases.known(c, ["a"])) == []
+    assert do(lambda c: c.execute(select(schema.envelopes.c.state, schema.envelopes.c.reason)).one()) == (
+        "quarantined",
+        "it is unreadable",
+    )
+
+
+def test_a_write_proves_the_lease_of_its_caller_in_its_own_transaction(do: Do) -> None:
+    right = Right(7, shared=True)
+    do(lambda c: leases.take(c, "t", "one"))
+    with pytest.raises(RuntimeError, match="under the lease"):
+        right.demand()
+    with under(T1):
+        right.demand()
+        proven = right.proven(lambda _connection: current())
+    assert do(proven) == T1
+    do(lambda c: end_lease(c, "one"))
+    do(lambda c: leases.take(c, "t", "two"))
+    with pytest.raises(Fenced):
+        do(proven)
+    assert do(right.proven(lambda _connection: "an author's act")) == "an author's act"
+
+
+# Interleavings. Each step is a statement of one of two processes.
+
+
+@pytest.fixture
+def place(shared_url: str) -> str:
+    url, _ = taken(shared_url, owner="one")
+    with doing(url) as do:
+        do(lambda c: leases.begin(c, "two"))
+    return url
+
+
+def test_who_takes_a_thread_waits_for_its_release(place: str) -> None:
+    """The release looked, and found nothing; what is put now is found by who takes the thread, as it waits."""
+    answered: list[Lease | None] = []
+    with doing(place) as releasing, doing(place) as taking, doing(place) as putting:
+        looked, waited = threading.Event(), threading.Event()
+
+        def release(connection: Connection) -> None:
+            assert leases.release(connection, T1)
+            looked.set()
+            assert waited.wait(20)
+
+        thread = threading.Thread(target=lambda: releasing(release))
+        thread.start()
+        assert looked.wait(20)
+        putting(lambda c: put(c, "a"))
+        other = threading.Thread(target=lambda: answered.append(taking(lambda c: leases.take(c, "t", "two"))))
+        other.start()
+        until(lambda: putting(waits_for_a_lock))
+        waited.set()
+        thread.join(20)
+        other.join(20)
+    assert answered == [Lease("t", 2)], "a wake-up that races with a release is not lost"
+
+
+def test_a_release_looks_only_once_it_holds_the_thread(place: str) -> None:
+    """Another was about to take it, and let go; what was put before that must be seen, or nobody would look at it."""
+    released: list[bool] = []
+    with doing(place) as releasing, doing(place) as taking:
+
+        def take(connection: Connection) -> None:
+            assert leases.take(connection, "t", "two") is None  # its owner lives; the row is held until the end of this
+            other.start()
+            with doing(place) as third:
+                until(lambda: third(waits_for_a_lock))
+                third(lambda c: put(c, "a"))
+
+        other = threading.Thread(target=lambda: released.append(releasing(lambda c: leases.release(c, T1))))
+        taking(take)
+        other.join(20)
+    assert released == [False]
+
+
+class Owner(threading.Thread):
+    """Takes the thread at each wake-up, deals with what waits, and lets it go: by wake-ups alone, without a sweep."""
+
+    def __init__(self, place: str, name: str, left: threading.Semaphore) -> None:
+        super().__init__(name=name)
+        self.news, self.over = threading.Semaphore(0), False
+        self._place, self._left = place, left
+
+    def run(self) -> None:
+        with doing(self._place) as do:
+            while self.news.acquire(timeout=20) and not self.over:
+                lease = do(lambda c: leases.take(c, "t", self.name))
+                while lease is not None and not self.deal(do, lease):
+                    pass
+
+    def deal(self, do: Do, lease: Lease) -> bool:
+        for row in do(lambda c: leases.load(c, lease, adopt=True)):
+            do(lambda c, row=row: leases.archive(c, lease, row.number))
+            self._left.release()
+        return bool(do(lambda c: leases.release(c, lease)))
+
+    def end(self) -> None:
+        self.over = True
+        self.news.release()
+        self.join(20)
+
+
+def test_at_random_no_envelope_is_left_without_an_owner(place: str) -> None:
+    """Whoever puts says so to both at once."""
+    rounds, left = 150, threading.Semaphore(0)
+    both = [Owner(place, name, left) for name in ("one", "two")]
+    with doing(place) as do:
+        do(lambda c: leases.release(c, T1))
+        for each in both:
+            each.start()
+        for number in range(rounds):
+            do(lambda c, number=number: put(c, f"key {number}"))
+            for each in both:
+                each.news.release()
+        dealt_with = sum(left.acquire(timeout=20) for _ in range(rounds))
+        for each in both:
+            each.end()
+    assert dealt_with == rounds
+
+
+def waits_for_a_lock(connection: Connection) -> bool:
+    return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar())
+
+
+def until(true: Callable[[], bool]) -> None:
+    for _ in range(4000):
+        if true():
+            return
+    raise AssertionError("it never waited")

@@ -1,0 +1,41 @@
+"""Owners of threads in a database that several machines share."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, update
+
+from agent_runtime.model.lease import Lease
+from agent_runtime.store import leases
+from agent_runtime.store.database import open_database
+from agent_runtime.store.schema import owners
+from turnkeeper.storage.database import in_schema
+from turnkeeper.storage.handover import SCHEMA
+
+Do = Callable[[Callable[[Connection], Any]], Any]
+
+
+@contextmanager
+def doing(url: str) -> Iterator[Do]:
+    """Run functions of a connection, each in a transaction of the runtime's store."""
+    database = open_database(url)
+    try:
+        yield lambda work: database.submit(work).result()
+    finally:
+        database.close()
+
+
+def taken(url: str, thread_id: str = "t", owner: str = "one") -> tuple[str, Lease]:
+    """Make the store at a server's URL and own a thread there; return the store's own URL and the lease."""
+    place = in_schema(url, SCHEMA)
+    with doing(place) as do:
+        do(lambda c: leases.begin(c, owner))
+        lease = do(lambda c: leases.take(c, thread_id, owner))
+    assert lease is not None
+    return place, lease
+
+
+def end_lease(connection: Connection, owner: str) -> None:
+    """Let an owner's time be over, as if it had been stopped for longer than its lease."""
+    connection.execute(update(owners).where(owners.c.owner == owner).values(until_us=0))
