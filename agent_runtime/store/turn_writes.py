@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
+from agent_runtime.model import trigger as triggers
 from agent_runtime.model.approval import (
     EXPIRED,
     FOR_EVER,
@@ -21,19 +22,7 @@ from agent_runtime.model.approval import (
     canonical,
 )
 from agent_runtime.model.mapping import from_row
-from agent_runtime.model.trigger import (
-    ASIDE,
-    FIRST_AGENT,
-    INSTANTS,
-    MISASKED,
-    OF_GRAPH,
-    ON_APPROVALS,
-    WAKES,
-    Trigger,
-    TriggerHeader,
-    from_meta,
-    turn_id_of,
-)
+from agent_runtime.model.trigger import OF_GRAPH, ON_APPROVALS, WAKES, Trigger, TriggerHeader, from_meta, turn_id_of
 from agent_runtime.model.turn import InterruptRecord, KeyRecord, PastThread, Said, TurnRecord
 from agent_runtime.permissions.exceptions import ALLOWED_BY
 from agent_runtime.store import records, turn_reads
@@ -66,8 +55,8 @@ def started_by(turn: TurnRecord) -> str:
 
 def begun_by(trigger: Trigger) -> str:
     """Return what an event says a trigger comes from."""
-    if trigger.kind == ASIDE:
-        return ASIDE
+    if trigger.kind == triggers.ASIDE:
+        return triggers.ASIDE
     return trigger.source if trigger.source in {"fire", "agent"} else "author"
 
 
@@ -97,7 +86,9 @@ def add_turn(
     }
     blank = {"summary": "", "error": "", "answers_json": "", "resumes": "", "tries": 0, "tokens_in": 0, "tokens_out": 0}
     copied = {name: getattr(trigger, name) for name in _COPIED}
-    instants = {f"{name}_us": None if (due := getattr(trigger, name)) is None else to_us(due) for name in INSTANTS}
+    instants = {
+        f"{name}_us": None if (due := getattr(trigger, name)) is None else to_us(due) for name in triggers.INSTANTS
+    }
     values = copied | instants | row | blank | changes
     _ADD_TURN.run(connection, **values)
     records.put_end(connection, at, trigger, status)
@@ -266,7 +257,7 @@ def import_thread(connection: Connection, at: datetime, thread: PastThread, epoc
             key=thread.key,
             turn_id=turn_id_of("import", thread.thread_id, number),
             thread_id=thread.thread_id,
-            agent=FIRST_AGENT,
+            agent=triggers.FIRST_AGENT,
             prompt=turn.prompt,
             digest=thread.digest,
             **given,
@@ -332,7 +323,7 @@ def misasked(connection: Connection, turn: TurnRecord, tool: str) -> str:
              if call["name"] == tool]  # fmt: skip
     rejected = connection.execute(_REJECTED, {"of": turn.turn_id}).scalars().all()
     told = [row.text for row in found if row.role == "tool" and row.tool_call_id in {*asked} - {*rejected}]
-    return f"{MISASKED}: {' '.join(told[-1].split())}" if told else ""
+    return f"{triggers.MISASKED}: {' '.join(told[-1].split())}" if told else ""
 
 
 def count_tokens(connection: Connection, turn: TurnRecord, tokens: tuple[int, int], at: datetime) -> None:
