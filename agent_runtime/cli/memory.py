@@ -18,7 +18,9 @@ Tier = Annotated[str, typer.Option("--tier", help=f"One of {TIERS}; --channel an
 Channel = Annotated[str, typer.Option("--channel", help="The channel, for the channel tier.")]
 Thread = Annotated[str, typer.Option("--thread", help="The thread, for the conversation tier.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The entry's key.")]
+Json = Annotated[bool, typer.Option("--as-json", help="TEXT is a JSON value, for graphs that read it as one.")]
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="What to remember; `-` takes it from standard input.")]
+_NAMESPACES = columns("NAMESPACE #ENTRIES", namespace=lambda row: " / ".join(row["namespace"]))
 _COLUMNS = columns(
     "TIER OF=owner KEY BY=written_by UPDATED=updated_at +CREATED=created_at +ORIGIN +TURN=turn_id TEXT",
     text=lambda row: clipped(str(row["text"]), 60),
@@ -46,6 +48,31 @@ def list_(
     show_page(rows, _COLUMNS, output, name_key="key", page=answer, footer=footer)
 
 
+@app.command("namespaces")
+@watched
+def namespaces(
+    prefix: Annotated[
+        list[str] | None, typer.Argument(metavar="LABEL", help="Only those that begin so; '*' is any label.")
+    ] = None,
+    suffix: Annotated[
+        list[str] | None, typer.Option("--suffix", help="Only those that end so; may be repeated.")
+    ] = None,
+    depth: Annotated[int, typer.Option("--depth", min=0, help="Cut longer ones to so many labels.")] = 0,
+    cursor: CursorOption = "",
+    limit: LimitOption = 100,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the namespaces that entries are in, as LangGraph's store names them.
+
+    Example: turnkeeper memory namespaces workspace --depth 2
+    """
+    how: Any = {"prefix": prefix, "suffix": suffix, "max_depth": depth, "limit": limit, "cursor": cursor}
+    answer = read("ListMemoryNamespaces", wire.ListMemoryNamespacesRequest(**how))
+    rows = [to_json(one) for one in answer.namespaces]
+    footer = "" if rows else "no such namespaces"
+    show_page(rows, _NAMESPACES, output, name_key="namespace", page=answer, footer=footer)
+
+
 @app.command("get")
 def get(
     key: Key, tier: Tier = "", channel: Channel = "", thread: Thread = "", output: OutputOption = Output.TABLE
@@ -65,13 +92,14 @@ def put(
     tier: Tier = "",
     channel: Channel = "",
     thread: Thread = "",
+    json_: Json = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Store a text as its author. Agents read it and cannot change it. The same key replaces the text.
 
     Example: turnkeeper memory put tone "Write in British English." --tier workspace
     """
-    _write("PutMemory", key, text, _place_of(tier, channel, thread), output)
+    _write("PutMemory", key, text, _place_of(tier, channel, thread), output, as_json=json_)
 
 
 @app.command("update")
@@ -81,13 +109,14 @@ def update(
     tier: Tier = "",
     channel: Channel = "",
     thread: Thread = "",
+    json_: Json = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Change the text of an existing entry. From then on it is yours, and agents cannot change it.
 
     Example: turnkeeper memory update tone "Write in American English." --tier workspace
     """
-    _write("UpdateMemory", key, text, _place_of(tier, channel, thread), output)
+    _write("UpdateMemory", key, text, _place_of(tier, channel, thread), output, as_json=json_)
 
 
 @app.command("search")
@@ -128,12 +157,13 @@ def forget(
         _show(row, output)
 
 
-def _write(method: str, key: str, text: str, place: tuple[str, str], output: Output) -> None:
+def _write(method: str, key: str, text: str, place: tuple[str, str], output: Output, *, as_json: bool) -> None:
     tier, owner = place
     if not key:
         raise InvalidInput("needs a key", where="KEY")
     said = sys.stdin.read() if text == "-" else text
-    request = wire.PutMemoryRequest(tier=tier, owner=owner, key=key, text=said)
+    form = "json" if as_json else "text"
+    request = wire.PutMemoryRequest(tier=tier, owner=owner, key=key, text=said, form=form)
     answer: Any = named(change, method, request)
     row = to_json(answer)
     if output in FOR_PEOPLE:
@@ -165,6 +195,6 @@ def _place_of(tier: str, channel: str, thread: str) -> tuple[str, str]:
 
 def _show(row: Row, output: Output) -> None:
     lines = lines_of(
-        row, "key tier of=owner origin by=written_by turn=turn_id created=created_at updated=updated_at text"
+        row, "key tier of=owner form origin by=written_by via turn=turn_id created=created_at updated=updated_at text"
     )
     show_record(row, output, name_key="key", lines=lines)

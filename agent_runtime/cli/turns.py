@@ -1,5 +1,6 @@
 """`turnkeeper turns` and `turnkeeper threads`."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +13,19 @@ from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper import console as terminal
+from turnkeeper.config.json_text import read_object, read_value
 from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
-from turnkeeper.errors import NotFound
+from turnkeeper.errors import InvalidInput, NotFound
 
 app = typer.Typer(help="Runs of the agent, whatever started them.", rich_markup_mode=None)
 threads_app = typer.Typer(help="Threads: each is a sequence of turns that share one history.", rich_markup_mode=None)
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id, or the beginning of it.")]
 ThreadId = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id, or the beginning of it.")]
+Metadata = Annotated[
+    list[str] | None,
+    typer.Option("--metadata", metavar="KEY=VALUE", help="What is said of the thread; or a JSON object."),
+]
+_LONGEST_METADATA = 1 << 20
 _MOST_LOOKED_AT = 1000
 
 
@@ -145,15 +152,17 @@ def list_threads(
         str, typer.Option("--channel", help="Only threads of this channel.", autocompletion=complete_channel)
     ] = "",
     status: terminal.StatusOption = "",
+    metadata: Metadata = None,
     cursor: terminal.CursorOption = "",
     limit: terminal.LimitOption = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List threads, the one with the newest turn first.
+    """List threads, the one with the newest turn first; with --metadata those of which all of that was said.
 
     Example: turnkeeper threads list --channel general
     """
     request = wire.ListThreadsRequest(channel=channel, status=status, limit=limit, cursor=cursor)
+    request.metadata_json = _metadata(metadata)
     answer = read("ListThreads", request)
     found = [to_json(one) for one in answer.threads]
     waiting = sum(row["waiting"] for row in found)
@@ -173,7 +182,8 @@ def show_thread(thread: ThreadId, limit: terminal.LimitOption = 20, output: Outp
     lines = lines_of(
         row,
         "thread=thread_id state=status waiting channel agent graph task=task_name category turns tokens "
-        "first_turn=first_at last_turn=last_at",
+        "first_turn=first_at last_turn=last_at metadata",
+        metadata=json.dumps(row["metadata"], ensure_ascii=False) if row["metadata"] else "",
         waiting=f"{row['waiting']}: turnkeeper approvals list" if row["waiting"] else "",
         tokens=_tokens(row),
     )
@@ -185,6 +195,50 @@ def show_thread(thread: ThreadId, limit: terminal.LimitOption = 20, output: Outp
         if row["turns"] > len(found):
             more = f"turnkeeper turns list --thread {row['thread_id']}"
             note(f"the newest {len(found)} of {row['turns']} turns: {more}")
+
+
+@threads_app.command("put")
+def put_thread(
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id; default a new thread.")] = "",
+    channel: Annotated[
+        str, typer.Option("--channel", help="Where a new thread appears.", autocompletion=complete_channel)
+    ] = "",
+    metadata: Metadata = None,
+    new: Annotated[bool, typer.Option("--new", help="Refuse a thread that is there already.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Describe a thread with metadata of your own, also before its first turn. `key=null` removes a key.
+
+    Example: turnkeeper threads put --channel general --metadata owner=ada
+    """
+    request = wire.PutThreadRequest(thread_id=thread, channel=channel, must_be_new=new)
+    request.metadata_json = _metadata(metadata)
+    row = to_json(change("PutThread", request))
+    said = json.dumps(row["metadata"], ensure_ascii=False)
+    show_record(
+        row, output, name_key="thread_id", lines=lines_of(row | {"metadata": said}, "thread=thread_id channel metadata")
+    )
+
+
+def _metadata(texts: list[str] | None) -> str:
+    """Return what options say of metadata as a JSON object; empty for nothing. Raises InvalidInput."""
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if text.startswith("{"):
+            found |= read_object(text, where="--metadata", longest=_LONGEST_METADATA)
+        elif key and equals:
+            found[key] = _value(value)
+        else:
+            raise InvalidInput(f"{text[:40]!r} is not metadata", where="--metadata", hint="write key=value, or JSON")
+    return json.dumps(found) if found else ""
+
+
+def _value(text: str) -> Any:
+    try:
+        return read_value(text, where="--metadata", longest=_LONGEST_METADATA)
+    except InvalidInput:
+        return text
 
 
 @threads_app.command("import")

@@ -44,6 +44,7 @@ JSON_KEYS = {
         "escalated_at decided_by exception once_only",
         "MemoryEntry": "entry_id tier owner key text form origin written_by turn_id created_at updated_at via "
         "namespace item_key",
+        "MemoryNamespace": "namespace entries",
         "Message": "role text tool_calls tool_call_id at",
         "Page": "page_id title tags origin lifecycle version updated_at sources attachments body",
         "RevalidationItem": "item_id page_id cause cause_version via state result turn_id note queued_at settled_at",
@@ -61,6 +62,7 @@ RENAMED = {
     ("Channel", "channel"): "name",
     ("Interrupt", "args"): "args_json",
     ("StandingException", "args"): "args_json",
+    ("MemoryNamespace", "namespace"): "labels",
     ("Thread", "metadata"): "metadata_json",
     ("ToolCall", "args"): "args_json",
     **{("Graph", key): f"{key}_json" for key in ("context", "config", "input")},

@@ -198,11 +198,7 @@ def next_(
         if value is not None:
             setattr(request.spec, field, value)
     if from_ is not None:
-        try:
-            getattr(request, "from").FromDatetime(datetime.fromisoformat(console.time_given(from_)).astimezone())
-        except (ValueError, OverflowError) as error:
-            hint = "write for example 2026-11-21T09:00:00Z or tomorrow 9am"
-            raise InvalidInput(f"{from_[:60]!r} is not an instant", where="--from", hint=hint) from error
+        getattr(request, "from").FromDatetime(_instant(from_, "--from"))
     answer = runner().call("PreviewSchedule", request)
     rows = [row_of(nominal) for nominal in answer.nominals]
     columns = [
@@ -215,6 +211,15 @@ def next_(
         console.note(f"fires when {answer.on} comes{'' if not rows else ', besides these times'}")
 
 
+def _instant(text: str, flag: str, *, past: bool = False) -> datetime:
+    """Return a time of the command line; with `past`, a duration alone means so long ago. Raises InvalidInput."""
+    try:
+        return datetime.fromisoformat(console.time_given(text, past=past)).astimezone()
+    except (ValueError, OverflowError) as error:
+        hint = "write for example 2026-11-21T09:00:00Z or tomorrow 9am"
+        raise InvalidInput(f"{text[:60]!r} is not an instant", where=flag, hint=hint) from error
+
+
 @console.watched
 def history(
     name: Annotated[str, typer.Argument(help="A task's name or id; default all.", autocompletion=complete_name)] = "",
@@ -222,6 +227,8 @@ def history(
     all_: Annotated[
         bool, typer.Option("--all", help="In the table too: fires that went unsent into another, which counts them.")
     ] = False,
+    from_: Annotated[str | None, typer.Option("--from", help="Only times from then on: 2h ago, yesterday.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Only times before then.")] = None,
     cursor: console.CursorOption = "",
     limit: console.LimitOption = 50,
     output: console.OutputOption = console.Output.TABLE,
@@ -232,6 +239,9 @@ def history(
     """
     shortened = output in {console.Output.TABLE, console.Output.WIDE} and not all_
     request = wire.ListFiresRequest(name=name, limit=limit, without_folded=shortened, outcome=outcome, cursor=cursor)
+    for field, given in (("from", from_), ("to", to)):
+        if given is not None:
+            getattr(request, field).FromDatetime(_instant(given, f"--{field}", past=True))
     _show_history(request, output)
 
 

@@ -193,7 +193,9 @@ def _edit_problem(item: Item, text: str, *, question: bool) -> str:
     return "" if fits else 'arguments are a JSON object, as {"tier": "channel"}'
 
 
-def perform(command: Command, channel: str, request_id: str, change: Callable[[str, Any], Any]) -> str:
+def perform(
+    command: Command, channel: str, request_id: str, change: Callable[[str, Any], Any], *, thread_id: str = ""
+) -> str:
     """Carry a command out; return in a line what came of it.
 
     Args:
@@ -201,12 +203,12 @@ def perform(command: Command, channel: str, request_id: str, change: Callable[[s
         channel: where something is said.
         request_id: of what is said, so that it is taken once.
         change: calls the runtime.
+        thread_id: on which thread; empty for that of the channel's newest turn.
     """
     try:
         if command.item is None:
-            request = wire.SendMessageRequest(
-                channel=channel, text=command.text, request_id=request_id, keep_loop=command.keep
-            )
+            said: Any = {"text": command.text, "request_id": request_id, "keep_loop": command.keep}
+            request = wire.SendMessageRequest(channel=channel, thread_id=thread_id, **said)
             sent = change("SendMessage", request)
             waits = f"; waiting there: {len(sent.pending_interrupts)} for you" if sent.pending_interrupts else ""
             return f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}{waits}"
@@ -224,10 +226,11 @@ def perform(command: Command, channel: str, request_id: str, change: Callable[[s
         return f"{REFUSED}{error}"
 
 
-def would_end(channel: str, change: Callable[[str, Any], Any]) -> str:
+def would_end(channel: str, change: Callable[[str, Any], Any], *, thread_id: str = "") -> str:
     """Return the self-paced loop that a message into a channel would end; empty for none, or where nobody answers."""
+    look = wire.SendMessageRequest(channel=channel, thread_id=thread_id, look=True)
     try:
-        return str(change("SendMessage", wire.SendMessageRequest(channel=channel, look=True)).takes_over)
+        return str(change("SendMessage", look).takes_over)
     except TurnkeeperError:
         return ""
 

@@ -55,47 +55,57 @@ def list_(
 
 @app.command("show")
 def show(
-    channel: Channel, follow: Follow = False, limit: terminal.LimitOption = 50, output: OutputOption = Output.TABLE
+    channel: Channel = "",
+    thread: Annotated[str, typer.Option("--thread", help="Only this thread; then no channel is needed.")] = "",
+    follow: Follow = False,
+    cursor: Annotated[str, typer.Option("--cursor", help="The turns before those of the page that said it.")] = "",
+    limit: terminal.LimitOption = 50,
+    output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show a channel's conversation, oldest turn first: triggers, messages, tool calls and proposals.
+    """Show the conversation of a channel, or of a thread, oldest turn first: triggers, messages, calls and proposals.
 
     Where a turn waits for you, the command that answers it is shown. `-o wide` shows the answers of tools in full.
 
     Example: turnkeeper conversation show general --follow
     """
+    if not channel and not thread:
+        raise InvalidInput("name a channel, or a thread with --thread", where="CHANNEL")
+    if thread:
+        channel = channel or str(read("GetThread", wire.GetThreadRequest(thread_id=thread)).channel)
     if follow:
-        follow_channel(channel, limit, output)
+        follow_channel(channel, limit, output, thread)
         return
-    found = read("GetConversation", wire.GetConversationRequest(channel=channel, limit=limit))
+    asked = wire.GetConversationRequest(channel=channel, limit=limit, thread_id=thread, cursor=cursor)
+    found = read("GetConversation", asked)
+    if not found.turns and not thread and not cursor:
+        asked.channel = channel_named(channel)
+        found = read("GetConversation", asked)
+    _print_page(found, output, older=bool(cursor))
+
+
+def _print_page(found: wire.Conversation, output: Output, *, older: bool) -> None:
     turns = list(found.turns)
-    if not turns:
-        show(channel_named(channel), limit=limit, output=output)
-        return
     if output in FOR_PEOPLE:
         out, wide = console(), output is Output.WIDE
         view: View = Screen(out, wide=wide) if out.is_terminal else LineView(out, wide=wide)
         for turn in turns:
             view.take(turn)
-        _tell_more(channel, len(turns))
     else:
         show_rows([to_json(turn) for turn in turns], (), output, name_key="turn_id")
+    if not turns:
+        note("no turns before these" if older else "no turn has begun there yet")
+    if found.next_cursor:
+        which = "" if older else "the newest "
+        note(f"{which}{len(turns)} of {found.total} turns; those before them: --cursor {found.next_cursor}")
 
 
-def _tell_more(channel: str, shown_: int) -> None:
-    """Say when there is more than was shown."""
-    channels = read("ListChannels", wire.ListChannelsRequest()).channels
-    there = next((one.turns for one in channels if one.name == channel), 0)
-    if there > shown_:
-        note(f"the newest {shown_} of {there} turns; -n {min(there, 1000)} shows more")
-
-
-def follow_channel(channel: str, limit: int, output: Output) -> None:
+def follow_channel(channel: str, limit: int, output: Output, thread: str = "") -> None:
     """Print each turn as it comes, and what is new of it, until Ctrl-C."""
     people = output in FOR_PEOPLE
     if people and console().is_terminal and not console().is_dumb_terminal:
-        follow_on_terminal(channel, limit=limit, wide=output is Output.WIDE)
+        follow_on_terminal(channel, limit=limit, wide=output is Output.WIDE, thread_id=thread)
         return
-    following = Following(channel, limit=limit, live=people)
+    following = Following(channel, limit=limit, live=people, thread_id=thread)
     following.start()
     note("following; Ctrl-C ends it")
     view: View = LineView(console(), wide=output is Output.WIDE) if people else JsonView()
@@ -138,6 +148,8 @@ def send(
     context: Context = "",
     config: Config = "",
     input_: Input = "",
+    agent: Annotated[str, typer.Option("--agent", help="The hosted agent that answers; default agent0.")] = "",
+    category: Annotated[str, typer.Option("--category", help="Of the turn; default conversation.")] = "",
     keep_loop: Keep = False,
     wait: Wait = False,
     timeout: Patience = "10m",
@@ -174,9 +186,19 @@ def send(
         config_json=_json_of(config),
         input_json=_json_of(input_),
         keep_loop=keep_loop,
+        agent=agent,
+        category=category,
     )
     _look_before(request)
     sent = change("SendMessage", request)
+    _tell_sent(sent)
+    if wait:
+        with status("waiting for the answer"):
+            turn = _await(sent.turn_id, patience_s)
+        _print_answer(turn)
+
+
+def _tell_sent(sent: wire.SendMessageResponse) -> None:
     note(f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}")
     if sent.takes_over:
         note(f"{sent.takes_over}, a self-paced loop on this thread, ends by this message")
@@ -185,10 +207,6 @@ def send(
     if sent.pending_interrupts:
         count = len(sent.pending_interrupts)
         note(f"{count} decision{'s' if count > 1 else ''} waiting on this thread: turnkeeper approvals list")
-    if wait:
-        with status("waiting for the answer"):
-            turn = _await(sent.turn_id, patience_s)
-        _print_answer(channel, turn)
 
 
 def _look_before(request: wire.SendMessageRequest) -> None:
@@ -231,8 +249,8 @@ def _await(turn_id: str, patience_s: float) -> wire.Turn:
     raise TurnkeeperError(f"no answer within {patience_s:.0f} s; the turn goes on", hint=hint)
 
 
-def _print_answer(channel: str, turn: wire.Turn) -> None:
-    found: Any = read("GetConversation", wire.GetConversationRequest(channel=channel or turn.channel, limit=50))
+def _print_answer(turn: wire.Turn) -> None:
+    found: Any = read("GetConversation", wire.GetConversationRequest(thread_id=turn.thread_id, limit=50))
     rows = [to_json(one) for one in found.turns if one.turn_id == turn.turn_id]
     for message in (message for row in rows for message in row["messages"] if message["role"] == "agent"):
         if message["text"].strip():

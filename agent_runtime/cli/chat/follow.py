@@ -43,10 +43,12 @@ Event = wire.ConversationTurn | Lost | Found | TurnkeeperError
 class Following:
     """Follows a channel in a thread of its own; `next` gives what came, in order."""
 
-    def __init__(self, channel: str, *, limit: int, live: bool, on_event: Callable[[], object] | None = None) -> None:
-        """`on_event` is called, in the thread that follows, when something came."""
+    def __init__(
+        self, channel: str, *, limit: int, live: bool, thread_id: str = "", on_event: Callable[[], object] | None = None
+    ) -> None:
+        """`on_event` is called, in the thread that follows, when something came. With `thread_id`, follow only that."""
         self._on_event = on_event
-        self._request = wire.WatchConversationRequest(channel=channel, limit=limit, live=live)
+        self._request = wire.WatchConversationRequest(channel=channel, limit=limit, live=live, thread_id=thread_id)
         self._waiting: queue.Queue[Event] = queue.Queue(MOST_WAITING)
         self._over = threading.Event()
         self._caller: Any = None
@@ -126,7 +128,8 @@ class Following:
             caller.close()
 
     def _stored(self) -> Iterator[wire.ConversationTurn]:
-        asked = wire.GetConversationRequest(channel=self._request.channel, limit=self._request.limit)
+        watched = self._request
+        asked = wire.GetConversationRequest(channel=watched.channel, limit=watched.limit, thread_id=watched.thread_id)
         found: Any = held("GetConversation", asked)
         yield from found.turns
 
@@ -212,7 +215,7 @@ def read_keys(descriptor: int) -> bytes:
         return b""
 
 
-def follow_on_terminal(channel: str, *, limit: int, wide: bool) -> None:
+def follow_on_terminal(channel: str, *, limit: int, wide: bool, thread_id: str = "") -> None:
     """Follow until the author leaves. Raises what the runtime refuses with."""
     typing = sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()  # not as a job in the background
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is put right also when this is ended so
@@ -223,7 +226,7 @@ def follow_on_terminal(channel: str, *, limit: int, wide: bool) -> None:
         if keyboard is not None:
             stack.enter_context(key_by_key(keyboard))
         stack.callback(screen.clear)
-        following = Following(channel, limit=limit, live=True, on_event=wake)
+        following = Following(channel, limit=limit, live=True, thread_id=thread_id, on_event=wake)
         following.start()
         stack.callback(following.stop)
 
@@ -235,14 +238,14 @@ def follow_on_terminal(channel: str, *, limit: int, wide: bool) -> None:
         loops.start()
         stack.callback(loops.stop)
         screen.tell("following; ? helps, q ends it" if typing else "following; Ctrl-C ends it")
-        Dialogue(channel, screen, following).run(keyboard, news)
+        Dialogue(channel, screen, following, thread_id=thread_id).run(keyboard, news)
 
 
 class Dialogue:
     """Shows what comes and does what the author types."""
 
-    def __init__(self, channel: str, screen: Screen, following: Following) -> None:
-        self._channel = channel
+    def __init__(self, channel: str, screen: Screen, following: Following, *, thread_id: str = "") -> None:
+        self._channel, self._thread_id = channel, thread_id
         self._screen = screen
         self._following = following
         self._typed = Typed()
@@ -286,7 +289,8 @@ class Dialogue:
             self._screen.tell(f"{loop} ends by this. Enter: send; n: send, the loop goes on")
         else:
             self._unsent = None
-            self._screen.tell(perform(command, self._channel, SystemEntropy().hex(32), change_in_conversation))
+            said = (self._channel, SystemEntropy().hex(32), change_in_conversation)
+            self._screen.tell(perform(command, *said, thread_id=self._thread_id))
         return True
 
     def _order(self, loops: Any, order: Any) -> None:
@@ -297,7 +301,7 @@ class Dialogue:
             self._screen.tell(f"{REFUSED}{error}")
 
     def _ends(self, command: Command) -> str:
-        loop = would_end(self._channel, change_in_conversation)
+        loop = would_end(self._channel, change_in_conversation, thread_id=self._thread_id)
         self._unsent = command if loop else None
         return loop
 

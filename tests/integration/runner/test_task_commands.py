@@ -44,6 +44,9 @@ def test_a_task_from_creation_to_deletion(command) -> None:
         "outcome", "reason", "count", "first_nominal_at", "last_nominal_at", "late_s", "attempt", "turn_id", "cause",
     ]  # fmt: skip
     assert (fire["kind"], fire["outcome"]) == ("manual", "pending")
+    assert json.loads(command("history", "digest", "--from", "1h", "--to", "in 1h", "-o", "json")[1]) == [fire]
+    assert json.loads(command("history", "digest", "--to", "1h ago", "-o", "json")[1]) == []
+    assert command("history", "--from", "sometime")[0] == 2
     assert command("disable", "digest")[0] == command("enable", "digest")[0] == command("delete", "digest")[0] == 0
     assert json.loads(command("list", "-o", "json")[1]) == []
     assert command("history", task["id"])[0] == 0

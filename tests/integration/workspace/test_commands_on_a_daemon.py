@@ -441,3 +441,51 @@ def test_a_command_starts_without_the_heavy_libraries() -> None:
     code = f"import sys, agent_runtime.cli; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_thread_is_described_found_and_read_by_itself(ar: Commands) -> None:
+    made = ar.json("threads", "put", "--channel", "beds", "--metadata", "owner=ada", "--metadata", '{"n": {"a": 1}}')
+    assert made["metadata"] == {"owner": "ada", "n": {"a": 1}}
+    thread = made["thread_id"]
+    assert ar("conversation", "show", "--thread", thread) == ""
+    assert "no turn has begun there yet" in ar.err
+    ar("send", "beds", "first", "--thread", thread, "--wait", "--category", "loop")
+    ar("send", "beds", "elsewhere", "--new", "--wait")
+    ar("send", "beds", "second", "--thread", thread, "--wait")
+    assert [row["thread_id"] for row in ar.json("threads", "list", "--metadata", "owner=ada")] == [thread]
+    assert ar.json("threads", "list", "--metadata", "owner=ben") == []
+    assert "ada" in ar("threads", "show", thread)
+    first, second = ar.json("conversation", "show", "--thread", thread)
+    assert [row["messages"][0]["text"] for row in (first, second)] == ["first", "second"]
+    assert [row["category"] for row in (first, second)] == ["loop", "conversation"]
+    assert {row["via"] for row in (first, second)} == {"agent-runtime/cli"}
+    assert [row["turn_id"] for row in ar.json("conversation", "show", "--thread", thread, "-n", "1")] == [
+        second["turn_id"]
+    ]
+    cursor = ar.err.split("--cursor ")[1].split()[0]
+    assert [row["turn_id"] for row in ar.json("conversation", "show", "--thread", thread, "--cursor", cursor)] == [
+        first["turn_id"]
+    ]
+    ar("threads", "put", thread, "--new", code=4)
+    ar("threads", "put", code=2)
+    ar("threads", "put", thread, "--metadata", "nothing", code=2)
+    ar("conversation", "show", code=2)
+    ar("conversation", "show", "--thread", "nosuch", code=3)
+    ar("send", "beds", "x", "--agent", "agent9", code=2)
+
+
+def test_namespaces_of_the_memory_are_listed(ar: Commands) -> None:
+    ar("memory", "put", "beds/north/first", '{"crop": "peas"}', "--tier", "workspace", "--as-json")
+    ar("memory", "put", "beds/south/first", "beans", "--tier", "workspace")
+    entry = ar.json("memory", "get", "beds/north/first", "--tier", "workspace")
+    assert (entry["form"], entry["namespace"], entry["item_key"]) == ("json", ["workspace", "beds", "north"], "first")
+    assert entry["via"] == "agent-runtime/cli"
+    assert ar.json("memory", "namespaces", "workspace", "beds") == [
+        {"namespace": ["workspace", "beds", "north"], "entries": 1},
+        {"namespace": ["workspace", "beds", "south"], "entries": 1},
+    ]
+    assert ar.json("memory", "namespaces", "workspace", "--depth", "2", "--suffix", "south") == [
+        {"namespace": ["workspace", "beds"], "entries": 1}
+    ]
+    assert "workspace / beds / north" in ar("memory", "namespaces")
+    ar("memory", "put", "k", "{", "--tier", "workspace", "--as-json", code=2)
