@@ -47,7 +47,7 @@ from agent_runtime.tools.agents import agent_tools, subagent_tools
 from agent_runtime.tools.loops import Loops, loop_tools
 from agent_runtime.tools.restart import Lifecycle, lifecycle_tools
 from agent_runtime.tools.workspace import workspace_tools
-from agent_runtime.turns import interval, turns, worker
+from agent_runtime.turns import interval, pruning, turns, worker
 from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.workspace.memory import Namespaces
 from agent_runtime.workspace.workspace import Workspace
@@ -192,10 +192,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         kept = Progress(home, PROCESS, os.getpid(), runtime.trouble).run(
             runtime.clock, lambda: keep_reachable(lock, server, runtime.log, readers, exporter)
         )
-        signer = Signer(
-            home, runtime.store.write, audit, clock=runtime.clock, entropy=SystemEntropy(), emit=runtime.log.emit
-        )
-        signing = asyncio.create_task(keep_running(signer.run, runtime.clock, runtime.log.emit), name="signing")
+        signer, others = _beside(home, runtime, settings)
         progress, stopping = asyncio.create_task(kept, name="progress"), asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([progress, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +206,8 @@ async def serve(home: Home, lock: ProcessLock) -> None:
             servicer.refuse_fires()
             await runtime.worker.stop(grace_s)
             progress.cancel()
-            signing.cancel()
+            for part in others:
+                part.cancel()
             if not progress.done():
                 await signer.sign()
             servicer.close()  # only now: the outcomes of turns that ended meanwhile have been reported
@@ -218,6 +216,17 @@ async def serve(home: Home, lock: ProcessLock) -> None:
                 exporter.close()
             runtime.mailboxes.close()
             runtime.log.emit("process.stopped")
+
+
+def _beside(home: Home, runtime: Runtime, settings: Settings) -> tuple[Signer, list[asyncio.Task[None]]]:
+    """Start what goes on beside the turns: signing the records, and letting old turns go."""
+    clock, log = runtime.clock, runtime.log
+    signer = Signer(home, runtime.store.write, audit, clock=clock, entropy=SystemEntropy(), emit=log.emit)
+    pruner = pruning.Pruner(runtime.store, runtime.checkpoints, clock=clock, log=log, keep=settings.kept)
+    return signer, [
+        asyncio.create_task(keep_running(part.run, clock, log.emit), name=type(part).__name__)
+        for part in (signer, pruner)
+    ]
 
 
 class Threads(ThreadPoolExecutor):

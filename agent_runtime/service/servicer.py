@@ -198,6 +198,8 @@ def _find(connection: Connection, turn_id: str) -> wire.Turn | None:
         return _delivered(connection, turn_id)
     if key.became == "answer":
         return _find(connection, key.into)
+    if key.became == "turn":  # which was pruned
+        return None
     event = turn_reads.newest_event(connection, turn_id)
     return to_message(
         wire.Turn,

@@ -21,6 +21,7 @@ from agent_runtime.store.turn_store import Store
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput
+from turnkeeper.rpc.callers import DAEMON, current
 from turnkeeper.rpc.channel import Greeting
 from turnkeeper.storage.statements import number_of
 
@@ -40,8 +41,12 @@ async def watch_turns(
     after = request.after_sequence if same and 0 <= request.after_sequence <= newest else 0
     after, look = newest if request.from_now else after, _EVENTS[request.details]
     await context.send_initial_metadata(Greeting(incarnation=store.incarnation, after=after).to_metadata())
+    via = current()
+    by_runner = (via.program, via.surface) == ("task-runner", DAEMON)  # which was proven
     while True:
         closing, news, since = is_closing(), store.events.next(), after
+        if by_runner:
+            store.read_up_to = since
         found = await store.look(look, since)
         for event in found:
             after = event.sequence

@@ -96,6 +96,7 @@ class Store:
         asked: notified when a turn asked its author something, and when he decided.
         with_handoffs: turns that are shown what an earlier session left.
         event_source: what happens inside turns, for whoever wants it.
+        read_up_to: the number of the last turn event that the runner was sent.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Store:
         self.events = Signal()
         self.conversations = Signal()
         self.asked = Signal()
-        self.with_handoffs: set[str] = set()
+        self.with_handoffs, self.read_up_to = set[str](), 0
         self.event_source = event_source
 
     @classmethod

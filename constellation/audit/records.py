@@ -171,9 +171,16 @@ def differences(snapshot: Any, store: str) -> Iterator[str]:
     for table in TABLES[store]:
         yield from _of_table(snapshot, table, told, begun, pruned_us)
     for (kind, name), fact in told.items():
-        gone = kind in {"fire", "skip"} and (fact.get("last", 0) < pruned_us or (kind == "skip" and name in withdrawn))
+        gone = _is_pruned(fact, pruned_us) or (kind == "skip" and name in withdrawn)
         if not gone and not (kind == "decision" and not fact.get("decision")):
             yield f"what record tells of {kind} {name} is gone from the store"
+
+
+def _is_pruned(fact: Line, pruned_us: int) -> bool:
+    """Tell whether what a record tells of is older than what was pruned last."""
+    if fact["kind"] in {"turn", "decision"}:
+        return bool(fact["at_us"] < pruned_us)
+    return fact["kind"] in {"fire", "skip"} and bool(fact.get("last", 0) < pruned_us)
 
 
 def _fact(record: Mapping[str, Any]) -> Line:
@@ -181,7 +188,7 @@ def _fact(record: Mapping[str, Any]) -> Line:
         fact = json.loads(record["body"] or "{}")
     except ValueError:
         return {}
-    return fact if isinstance(fact, dict) else {}
+    return fact | {"at_us": record["at_us"]} if isinstance(fact, dict) else {}
 
 
 def _of_table(

@@ -38,6 +38,7 @@ SENTENCES = {
     "up to {cursor_was_at}.",
     "clock.stepped_forward": "the task runner noticed that the machine's clock was set forward by {by_s} s.",
     "history.pruned": "the task runner removed {entries} old entries from its ledger.",
+    "turns.pruned": "the agent runtime removed {turns} old turns, and {others} old outcomes and handoffs.",
     "logs.pruned": "the watchdog removed old trails: {removed}; and cut large logs: {cut}.",
     "audit.unsigned": "{process} could not sign the records: {error}.",
     # The runner, about fires.

@@ -184,6 +184,18 @@ class StoreSettings(_Section):
         return self.url != "sqlite"
 
 
+class HistorySettings(_Section):
+    """`[history]`: how long the runtime keeps what is over."""
+
+    keep_turns: Seconds = Field(
+        86_400.0 * 365,
+        description="how long a turn that ended is kept, with its messages, tool calls and approvals; 0: for ever",
+    )
+    keep_events: Seconds = Field(
+        86_400.0 * 90, description="how long outcomes that the runner has read, and handoffs, are kept; 0: for ever"
+    )
+
+
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
@@ -276,11 +288,18 @@ class Settings(_Section):
     notify: NotifySettings = Field(default_factory=NotifySettings)
     watchdog: WatchdogSettings = Field(default_factory=WatchdogSettings)
     logs: LogSettings = Field(default_factory=LogSettings)
+    history: HistorySettings = Field(default_factory=HistorySettings)
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
     traces: TracesSettings = Field(default_factory=TracesSettings)
     query: QuerySettings = Field(default_factory=QuerySettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
     web: WebSettings = Field(default_factory=WebSettings)
+
+    @property
+    def kept(self) -> HistorySettings:
+        """How long the runtime keeps what is over: turns for at least as long as the ledger may name them."""
+        least = max(self.history.keep_turns, self.scheduler.keep_history) if self.history.keep_turns else 0.0
+        return self.history.model_copy(update={"keep_turns": least})
 
     @property
     def default_graph(self) -> str:

@@ -1,0 +1,150 @@
+"""Letting old turns go, a little at a time, with all that was said in them.
+
+What goes has been over for longer than `[history]` says. What stays, however old: a turn that is not over; the newest
+turn of a thread, which says where that goes on, unless one fire had the thread for itself; an answer that is owed;
+anything at all while the runner has yet to read how a fire of that time ended. Keys stay for ever, so that a fire or a
+message that comes again has no second effect, and so do proposals, pages, and the records' hashes.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, delete, exists, select
+
+from agent_runtime.graph.checkpointer.saver import GroupedSaver
+from agent_runtime.model.decide import FINISHED, UNFINISHED
+from agent_runtime.store import schema
+from agent_runtime.store.turn_store import Store
+from turnkeeper.clock import Clock
+from turnkeeper.config.settings import HistorySettings
+from turnkeeper.event_log import EventLog
+from turnkeeper.times import to_us
+
+LARGEST_BATCH = 100
+FIRST_AFTER_S = 90.0
+BETWEEN_PASSES_S = 3600.0
+BETWEEN_BATCHES_S = 0.05  # in which turns have the store
+_OF_TURN = (
+    *(schema.messages, schema.interrupts, schema.effects, schema.delegations, schema.handoffs),
+    *(schema.bridged_events, schema.cancels, schema.turn_events),
+)
+
+
+class Old(NamedTuple):
+    """A turn that may go.
+
+    Attributes:
+        own_thread: its thread, if that goes with it; else empty.
+    """
+
+    number: int
+    turn_id: str
+    own_thread: str
+
+
+class Pruner:
+    """Goes through the turns once an hour, oldest first."""
+
+    def __init__(
+        self, store: Store, saver: GroupedSaver, *, clock: Clock, log: EventLog, keep: HistorySettings
+    ) -> None:
+        self._store, self._saver, self._clock, self._log, self._keep = store, saver, clock, log, keep
+
+    async def run(self) -> None:
+        """Prune for ever."""
+        await self._clock.sleep(FIRST_AFTER_S)
+        while True:
+            await self.pass_over()
+            await self._clock.sleep(BETWEEN_PASSES_S)
+
+    async def pass_over(self) -> tuple[int, int]:
+        """Go through everything once, each batch in a transaction; return how many turns went, and other rows."""
+        turns = await self._turns() if self._keep.keep_turns else 0
+        others = await self._others() if self._keep.keep_events else 0
+        if turns or others:
+            self._log.emit("turns.pruned", turns=turns, others=others)
+        return turns, others
+
+    def _before(self, keep_s: float) -> datetime:
+        return self._clock.now() - timedelta(seconds=keep_s)
+
+    async def _turns(self) -> int:
+        before = self._before(self._keep.keep_turns)
+        if await self._store.read(_is_unread, before, self._store.read_up_to):
+            return 0
+        removed = 0
+        while found := await self._store.read(old_turns, before):
+            # First: a kill in between leaves the rows, which say that the thread is to go.
+            for thread_id in {one.own_thread for one in found} - {""}:
+                await self._saver.adelete_thread(thread_id)
+            await self._store.write(remove_turns, found)
+            removed += len(found)
+            await self._clock.sleep(BETWEEN_BATCHES_S)
+        if removed:
+            at = self._clock.now()
+            await self._store.write(lambda connection: schema.audit.prune(connection, at, before, rows=removed))
+        return removed
+
+    async def _others(self) -> int:
+        before, removed = self._before(self._keep.keep_events), 0
+        for prune in (_prune_events, _prune_handoffs):
+            while gone := await self._store.write(prune, before, self._store.read_up_to):
+                removed += gone
+                await self._clock.sleep(BETWEEN_BATCHES_S)
+        return removed
+
+
+def _is_unread(connection: Connection, before: datetime, read_up_to: int) -> bool:
+    """Tell whether the runner has yet to read how a fire went before a time."""
+    events = schema.turn_events.c
+    unread = (events.sequence > read_up_to) & (events.at_us < to_us(before)) & (events.fire_id != "")
+    return connection.execute(select(events.sequence).where(unread).limit(1)).first() is not None
+
+
+def old_turns(connection: Connection, before: datetime, limit: int = LARGEST_BATCH) -> list[Old]:
+    """Return the oldest turns that may go."""
+    turns, later, owed = schema.turns.c, schema.turns.alias("later").c, schema.delegations.c
+    goes_on = exists(select(later.number).where(later.thread_id == turns.thread_id, later.number > turns.number))
+    first = schema.turns.alias("first").c
+    of_fire = exists(select(first.number).where(first.thread_id == turns.thread_id, first.fire_id == turns.thread_id))
+    is_owed = exists(select(owed.turn_id).where(owed.turn_id == turns.turn_id, owed.state.in_(["open", "owed"])))
+    over = turns.status.in_(FINISHED) & (turns.ended_at_us < to_us(before))
+    query = select(turns.number, turns.turn_id, turns.thread_id, goes_on.label("goes_on"))
+    query = query.where(over, goes_on | of_fire, ~is_owed).order_by(turns.number).limit(limit)
+    return [Old(row[0], row[1], "" if row[3] else row[2]) for row in connection.execute(query)]
+
+
+def remove_turns(connection: Connection, found: list[Old]) -> None:
+    """Remove turns and what was said in them; what a thread of one fire remembered goes with its last turn."""
+    ids, threads = [one.turn_id for one in found], {one.own_thread for one in found} - {""}
+    for table in _OF_TURN:
+        connection.execute(delete(table).where(table.c.turn_id.in_(ids)))
+    remembered = schema.memory.c
+    in_thread = (remembered.tier == "conversation") & remembered.owner.in_(sorted(threads))
+    connection.execute(delete(schema.memory).where(in_thread))
+    connection.execute(delete(schema.turns).where(schema.turns.c.turn_id.in_(ids)))
+
+
+def _prune_events(connection: Connection, before: datetime, read_up_to: int) -> int:
+    """Remove outcomes that were read; of what goes on, or waits to be sent again, all stay."""
+    events, keys, turns = schema.turn_events.c, schema.keys.c, schema.turns.c
+    waits = select(keys.turn_id).where(keys.became.in_(["held", "kept"]), keys.released.is_(False))
+    goes_on = select(turns.turn_id).where(turns.status.in_(UNFINISHED))
+    over = events.turn_id.not_in(waits) & events.turn_id.not_in(goes_on)
+    read = (events.sequence <= read_up_to) & (events.at_us < to_us(before)) & over
+    return _drop(connection, schema.turn_events, events.sequence, read)
+
+
+def _prune_handoffs(connection: Connection, before: datetime, _read_up_to: int) -> int:
+    """Remove handoffs that a turn was shown, once that is over."""
+    handoffs, turns = schema.handoffs.c, schema.turns.c
+    goes_on = select(turns.turn_id).where(turns.status.in_(UNFINISHED))
+    shown = (handoffs.turn_id != "") & handoffs.turn_id.not_in(goes_on) & (handoffs.at_us < to_us(before))
+    return _drop(connection, schema.handoffs, handoffs.key, shown)
+
+
+def _drop(connection: Connection, table: Any, key: Any, condition: ColumnElement[bool]) -> int:
+    """Remove a batch of rows; return how many."""
+    found = connection.execute(select(key).where(condition).order_by(key).limit(LARGEST_BATCH)).scalars().all()
+    connection.execute(delete(table).where(key.in_(found)))
+    return len(found)

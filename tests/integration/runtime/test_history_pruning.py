@@ -1,0 +1,130 @@
+"""What is over for long goes, with all that was said; what is open, waits or says where a thread goes on stays."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from sqlalchemy import func, select
+
+from agent_runtime.store import schema
+from agent_runtime.turns.pruning import Pruner
+from constellation.audit.records import examine
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.runtime.harness import STATES, Bench
+from tests.support.scripted import calls
+from turnkeeper.config.settings import HistorySettings, Settings
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import NotFound
+from turnkeeper.rpc.callers import Via, answer_for
+from turnkeeper.storage.chain import Signer
+
+AT_ONCE = 1e-6  # seconds: whatever is over is old
+
+
+def pruner(bench: Bench, **keep: float) -> Pruner:
+    runtime, keep = bench.runtime, {"keep_turns": AT_ONCE, "keep_events": AT_ONCE} | keep
+    return Pruner(
+        runtime.store, runtime.checkpoints, clock=runtime.clock, log=runtime.log, keep=HistorySettings(**keep)
+    )  # fmt: skip
+
+
+async def read_by_runner(bench: Bench) -> None:
+    bench.runtime.store.read_up_to = await bench.runtime.store.read(
+        lambda connection: connection.execute(select(func.max(schema.turn_events.c.sequence))).scalar() or 0
+    )
+
+
+async def counts(bench: Bench, *tables: Any) -> Sequence[int]:
+    return await bench.runtime.store.read(
+        lambda connection: [connection.execute(select(func.count()).select_from(each)).scalar_one() for each in tables]
+    )
+
+
+async def test_a_fires_own_thread_goes_whole_and_what_comes_again_has_no_effect(bench: Bench) -> None:
+    bench.script["go"] = [calls(("note", {"text": "the pump"})), AIMessage("done")]
+    first = bench.fire(1)
+    first.thread_id = first.fire_id
+    receipt = await bench.service.Fire(first, None)
+    await bench.stopped(receipt.turn_id)
+    await bench.rest()
+    await read_by_runner(bench)
+    assert await bench.runtime.checkpoints.aget_tuple({"configurable": {"thread_id": first.fire_id}})
+
+    assert (await pruner(bench).pass_over())[0] == 1
+    assert await counts(bench, schema.turns, schema.messages, schema.turn_events) == [0, 0, 0]
+    assert await bench.runtime.checkpoints.aget_tuple({"configurable": {"thread_id": first.fire_id}}) is None
+    with pytest.raises(NotFound):
+        await bench.turn(receipt.turn_id)
+    again = await bench.service.Fire(first, None)
+    assert (again.disposition, again.turn_id) == (wire.FireReceipt.DUPLICATE, receipt.turn_id)
+    await bench.rest()
+    assert bench.noted == ["the pump"]
+
+
+async def test_what_waits_and_the_newest_turn_of_a_thread_stay(bench: Bench) -> None:
+    bench.script["go"] = [AIMessage("one")]
+    bench.script["ask"] = [calls(("ask", {"question": "may I?"})), AIMessage("thanks")]
+    old = await bench.run(1)
+    newest = await bench.run(2)
+    asks = await bench.run(3, thread_id="thread-b", prompt="ask")
+    await read_by_runner(bench)
+    await pruner(bench).pass_over()
+    with pytest.raises(NotFound):
+        await bench.turn(old.turn_id)
+    assert (await bench.turn(newest.turn_id)).summary == "one"
+    (pending,) = await bench.pending()
+    await bench.resolve(pending.interrupt_id, "answer", message="yes")
+    ended = await bench.stopped(asks.turn_id, after=asks.sequence)
+    assert ended.summary == "thanks"
+
+
+async def test_nothing_goes_that_the_runner_has_yet_to_read_and_nothing_where_all_is_kept(bench: Bench) -> None:
+    bench.script["go"] = [AIMessage("one")]
+    for number in (1, 2):
+        await bench.run(number)
+    await bench.rest()
+    assert await pruner(bench).pass_over() == (0, 0)
+    await read_by_runner(bench)
+    assert await pruner(bench, keep_turns=0, keep_events=0).pass_over() == (0, 0)
+    assert await pruner(bench, keep_turns=3600, keep_events=3600).pass_over() == (0, 0)
+    assert (await pruner(bench).pass_over())[0] == 1
+
+
+@pytest.mark.sqlite_only("reads the file of a store")
+async def test_the_records_of_what_went_leave_their_hashes(bench: Bench) -> None:
+    bench.script["go"] = [AIMessage("one")]
+    for number in (1, 2, 3):
+        await bench.run(number)
+    await bench.rest()
+    await read_by_runner(bench)
+    runtime = bench.runtime
+    signer = Signer(
+        bench.home, runtime.store.write, schema.audit, clock=runtime.clock, entropy=SystemEntropy(), emit=print
+    )
+    await signer.sign()
+    assert (await pruner(bench).pass_over())[0] == 2
+    await signer.sign()
+    assert examine(bench.home).faults == []
+    await runtime.store.write(lambda connection: connection.execute(schema.turns.delete()))
+    assert examine(bench.home).faults == [], "the newest turn is older than what was pruned, and its record went"
+    await bench.run(4, thread_id="thread-b")
+    await signer.sign()
+    await runtime.store.write(lambda connection: connection.execute(schema.turns.delete()))
+    (fault,) = examine(bench.home).faults
+    assert "is gone from the store" in fault
+
+
+async def test_the_runner_says_what_it_has_read_and_no_other_watcher_does(bench: Bench) -> None:
+    bench.script["go"] = [AIMessage("one")]
+    ended = await bench.run(1)  # the test itself watches until it has stopped
+    assert bench.runtime.store.read_up_to == 0
+    answer_for(Via(program="task-runner", surface="daemon"))  # as the door does once that is proven
+    await bench.events(until=lambda event: event.state == STATES.SUCCEEDED, after=ended.sequence - 1)
+    assert bench.runtime.store.read_up_to == ended.sequence - 1
+
+
+def test_turns_are_kept_for_as_long_as_the_ledger_names_them() -> None:
+    settings = Settings.model_validate({"history": {"keep_turns": "1d"}})
+    assert settings.kept.keep_turns == settings.scheduler.keep_history
+    assert Settings.model_validate({"history": {"keep_turns": 0}}).kept.keep_turns == 0
