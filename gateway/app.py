@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 
 from gateway import lg, mcp, page
 from gateway.calls import Gateway, Surface
@@ -32,6 +32,7 @@ def build(gateway: Gateway, keys: Keys, offered: Mapping[str, Surface]) -> Any:
                 await stack.enter_async_context(surface.running())
             yield
 
-    routes = [Mount(path, app=surface.app) for path, surface in offered.items()]
+    exactly = [Route(path, endpoint=surface.app) for path, surface in offered.items() if path]
+    routes = [*exactly, *(Mount(path, app=surface.app) for path, surface in offered.items())]
     app = Starlette(routes=routes, lifespan=running)
     return Guard(app, keys, gateway.sessions, gateway.settings.web, gateway.clock)

@@ -70,6 +70,11 @@ def hosts(settings: WebSettings) -> Mapping[str, str]:
     return found
 
 
+def page_of(settings: WebSettings) -> str:
+    """Return the address of the page, without a path."""
+    return settings.public_origin or f"http://{NAME}:{settings.port}"
+
+
 def surface_of(path: str) -> str:
     """Return to which surface a path belongs: `web`, `api` or `mcp`; empty for any other path."""
     first = path.split("/", 2)[1] if path.startswith("/") else ""

@@ -30,7 +30,7 @@ PACKAGES = {
         *("init", "model", "up", "down", "restart", "status", "logs", "events", "query", "report", "demo"),
         *("doctor", "backup", "restore", "move", "escalate", "quiet", "config", "keys", "audit", "service", "watchdog"),
     ),
-    "gateway.cli": ("web",),
+    "gateway.cli": ("web", "mcp"),
     "task_runner.cli": ("emit", "task", "loop"),
 }
 

@@ -8,5 +8,10 @@ PEOPLE = {
         "The page in the browser, the LangGraph API and MCP over HTTP, on this machine.",
         Panel.TALK,
     ),
+    "mcp": Later(
+        "gateway.cli.mcp:mcp",
+        "Serve an MCP client, such as Claude Code or Cursor, on stdin and stdout.",
+        Panel.TALK,
+    ),
 }
 app = App("Serve browsers and existing clients.", PEOPLE)

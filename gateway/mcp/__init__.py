@@ -1,12 +1,12 @@
-"""MCP over HTTP, under `/mcp`."""
+"""Turnkeeper for MCP clients: tools, resources and prompts, on stdio (`turnkeeper mcp`) and over HTTP, under `/mcp`."""
 
-from starlette.applications import Starlette
+from importlib import import_module
 
-from gateway.calls import Gateway, Surface, refuse
-from turnkeeper.errors import TurnkeeperError
+from gateway.calls import Gateway, Surface
 
 
 def surface(gateway: Gateway) -> Surface:
-    """Return the surface."""
-    del gateway
-    return Surface(Starlette(exception_handlers={TurnkeeperError: refuse}))
+    """Return the surface over HTTP."""
+    # Imported only now: the package of the protocol is an extra of its own.
+    found: Surface = import_module("gateway.mcp.transports").surface(gateway)
+    return found

@@ -46,6 +46,22 @@ class Web:
         self.origin = f"http://{self.host}"
         self.cookie = self.page_key = ""
 
+    def start(self) -> None:
+        """Start the process; return once it serves."""
+        self.process = subprocess.Popen([sys.executable, "-m", "gateway", str(self.home.root)], cwd=ROOT)
+
+        def serves() -> bool:
+            beat = last_beat(self.home, "web")
+            return self.process.poll() is not None or (beat is not None and beat.pid == self.process.pid)
+
+        assert SystemClock().poll(serves, timeout_s=60, every_s=0.02)
+        assert self.process.poll() is None
+
+    def kill(self) -> None:
+        """End the process as a crash does."""
+        self.process.kill()
+        self.process.wait(30)
+
     def ask(
         self, path: str, method: str = "GET", body: bytes | None = None, *, host: str | None = None, **headers: str
     ) -> Answer:
@@ -102,16 +118,10 @@ def serving(home: Home, more: str = "") -> Iterator[Web]:
     """Start the gateway as the supervisor does; no daemon need run."""
     port = free_port()
     home.config.write_text(settings(port, more))
-    process = subprocess.Popen([sys.executable, "-m", "gateway", str(home.root)], cwd=ROOT)
+    web = Web(home, port)
     try:
-
-        def serves() -> bool:
-            beat = last_beat(home, "web")
-            return process.poll() is not None or (beat is not None and beat.pid == process.pid)
-
-        assert SystemClock().poll(serves, timeout_s=60, every_s=0.02)
-        assert process.poll() is None
-        yield Web(home, port)
+        web.start()
+        yield web
     finally:
-        process.terminate()
-        process.wait(30)
+        web.process.terminate()
+        web.process.wait(30)

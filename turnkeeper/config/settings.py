@@ -244,6 +244,19 @@ class QuerySettings(_Section):
     )
 
 
+class McpSettings(_Section):
+    """`[mcp]`: what MCP clients may do, with `turnkeeper mcp` and over HTTP."""
+
+    decide: Literal["link", "elicit"] = Field(
+        "link", description="link: you decide elsewhere; elicit: a client that can shows you a form"
+    )
+    categories: tuple[str, ...] = Field(
+        ("catch-up-summary", "loop"),
+        description="categories of tasks that they may make or change; the first is the default",
+    )
+    manage: Literal["own", "all"] = Field("own", description="tasks that they may change: those they made, or all")
+
+
 class TracesSettings(_Section):
     """`[traces]`: traces of fires and turns, sent by OTLP to a collector of yours; needs `turnkeeper[otel]`."""
 
@@ -294,6 +307,7 @@ class Settings(_Section):
     query: QuerySettings = Field(default_factory=QuerySettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
     web: WebSettings = Field(default_factory=WebSettings)
+    mcp: McpSettings = Field(default_factory=McpSettings)
 
     @property
     def kept(self) -> HistorySettings:
