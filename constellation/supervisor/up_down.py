@@ -38,6 +38,7 @@ def prepare(home: Home, settings: Settings) -> list[str]:
         write_orders(home, orders, SystemClock().now())
         if before is not None and before.web and not orders.web:  # nobody looks after it any more
             daemons.stop(home, daemons.WEB)
+            forget(home, daemons.WEB.name, keep_start=False)  # a start that nobody has verified did not fail
         return take_pending(home)
 
 
