@@ -41,7 +41,7 @@ _POLICY = (
 )
 HEADERS = {
     "content-security-policy": _POLICY,
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with no-referrer, browsers say of a form that its Origin is null
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
     "cross-origin-resource-policy": "same-origin",

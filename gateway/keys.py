@@ -12,7 +12,7 @@ import json
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
@@ -191,11 +191,13 @@ class Session:
         id: the value of its cookie.
         page_key: what its pages send with every change: another site cannot know it.
         seen_at: when it last asked, on the monotonic clock.
+        notes: what its next page says of the change before, each with its tone.
     """
 
     id: str
     page_key: str
     seen_at: float
+    notes: list[tuple[str, str]] = field(default_factory=list)
 
 
 class Sessions:

@@ -1,31 +1,40 @@
-"""The page in the browser, under `/ui`."""
+"""The page in the browser, under `/ui`: rendered here, refreshed by htmx and two small modules of our own."""
+
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from gateway.calls import Gateway, Surface
-from gateway.guard import PLAIN_HOSTS, cookie_name
+from gateway.guard import PLAIN_HOSTS
+from gateway.page.acts import Acts
+from gateway.page.live import Live
+from gateway.page.reads import Reads
+from gateway.page.shell import FOLDER, Shell
+from turnkeeper.errors import TurnkeeperError
 
 
 def surface(gateway: Gateway) -> Surface:
     """Return the surface."""
+    shell = Shell(gateway)
+    reads = Reads(shell)
+    acts, live = Acts(shell, reads), Live(shell)
 
-    async def log_in(request: Request) -> Response:
-        host = request.headers["host"].rpartition(":")[0]
-        session = gateway.sessions.log_in(request.scope["form"].get("token", ""), plain_host=host in PLAIN_HOSTS)
-        if session is None:
-            return PlainTextResponse("this token is not valid here, was used, or is older than a minute", 403)
-        answer = Response(status_code=303, headers={"location": "/ui/"})
-        answer.set_cookie(cookie_name(gateway.settings.web.port), session.id, httponly=True, samesite="strict")
-        return answer
+    async def start(request: Request) -> Response:
+        port = gateway.settings.web.port
+        plain = request.headers["host"].rpartition(":")[0] in PLAIN_HOSTS
+        by_name = f"http://turnkeeper.localhost:{port}/" if plain else ""
+        return shell.plain("plain.html", title="Log in", error="", login=True, by_name=by_name)
 
-    async def today(_request: Request) -> Response:
-        return PlainTextResponse("today")
-
-    async def start(_request: Request) -> Response:
-        return PlainTextResponse("run: turnkeeper web open")
-
-    routes = [Route("/", start), Route("/ui/login", log_in, methods=["POST"]), Route("/ui/", today)]
-    return Surface(Starlette(routes=routes))
+    routes: list[Any] = [
+        Route("/", start),
+        Route("/ui", lambda _request: RedirectResponse("/ui/")),
+        Mount("/ui/static", StaticFiles(directory=FOLDER / "static")),
+        Route("/ui/live", live.stream),
+        *(Route(path, answer, methods=["GET"]) for path, answer in reads.routes().items()),
+        *(Route(path, answer, methods=["POST"]) for path, answer in acts.routes().items()),
+    ]
+    return Surface(Starlette(routes=routes, exception_handlers={TurnkeeperError: shell.problem}))

@@ -1,0 +1,137 @@
+"""How a page is made: ask the daemons, note which of them is away, and render a template with what was found."""
+
+from collections.abc import Mapping, MutableMapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from google.protobuf.message import Message
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from gateway.calls import RUNNER, RUNTIME, Gateway, Who, status_of, who_of
+from gateway.page import text, views
+from protos.turnkeeper.v1 import agent_runtime_pb2 as agents
+from turnkeeper.errors import TurnkeeperError, Unreachable
+
+FOLDER = Path(__file__).parent
+MOST_NOTES = 8
+
+
+def environment() -> Environment:
+    """Return the templates: each value is escaped, and a name that is not there is an error."""
+    made = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, finalize=text.printed,
+    )  # fmt: skip
+    made.filters |= {"markdown": text.markdown, "tone": views.tone, "path": lambda part: quote(str(part), safe="")}
+    made.globals |= {"span": text.span, "happened": views.happened}
+    return made
+
+
+class Asking:
+    """The daemons, as one request of a browser asks them. A daemon that is away is noted, and answers nothing."""
+
+    def __init__(self, gateway: Gateway, who: Who, away: MutableMapping[str, datetime]) -> None:
+        self.who, self._away, self._clock = who, away, gateway.clock
+        self._callers = {RUNTIME: gateway.runtime(who), RUNNER: gateway.runner(who)}
+
+    async def runtime(self, method: str, request: Message, default: Any) -> Any:
+        """Ask the agent runtime; `default` is what it answers while it is away. Raises TurnkeeperError."""
+        return await self._ask(RUNTIME, method, request, default)
+
+    async def runner(self, method: str, request: Message, default: Any) -> Any:
+        """Likewise the task runner."""
+        return await self._ask(RUNNER, method, request, default)
+
+    async def _ask(self, peer: str, method: str, request: Message, default: Any) -> Any:
+        try:
+            answer = await getattr(self._callers[peer], method)(request)
+        except Unreachable:
+            self._away.setdefault(peer, self._clock.now())
+            return default
+        self._away.pop(peer, None)
+        return answer
+
+
+class Shell:
+    """Renders pages, and answers changes with the page that they came from."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway, self.templates = gateway, environment()
+        self.away: dict[str, datetime] = {}
+        self._turn = self.templates.from_string(
+            '{% from "parts.html" import turn_item with context %}{{ turn_item(turn) }}'
+        )
+
+    def asking(self, request: Request) -> Asking:
+        """Return the daemons, as this request asks them."""
+        return Asking(self.gateway, who_of(request), self.away)
+
+    def times(self) -> text.Times:
+        """Return what writes times, as of now."""
+        return text.Times(self.gateway.clock.now())
+
+    async def page(self, request: Request, template: str, status: int = 200, **shown: Any) -> Response:
+        """Return a page. `topics` among what is shown says what of the daemons makes it old."""
+        asking = self.asking(request)
+        channels = (
+            await asking.runtime("ListChannels", agents.ListChannelsRequest(), agents.ListChannelsResponse())
+        ).channels
+        waiting = sum(one.waiting + one.proposed + one.deviations for one in channels)
+        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        about = {"topics": "", "live": "/ui/live", "here": here, "waiting": waiting, "notes": self._notes(request)}
+        return HTMLResponse(self._render(request, template, **{**about, **shown}), status)
+
+    def turn(self, request: Request, turn: agents.ConversationTurn) -> str:
+        """Return one turn of a conversation as HTML."""
+        times, session = self.times(), who_of(request).session
+        here = f"/ui/conversations/{quote(request.query_params.get('channel', ''), safe='')}"
+        return self._turn.render(
+            turn=views.turn_of(turn), times=times, page_key=session.page_key if session else "", here=here
+        )
+
+    def _render(self, request: Request, template: str, **shown: Any) -> str:
+        session = who_of(request).session
+        common = {"times": self.times(), "page_key": session.page_key if session else "", "away": self.away}
+        return self.templates.get_template(template).render(**{**common, **shown}, path=request.url.path)
+
+    def _notes(self, request: Request) -> list[tuple[str, str]]:
+        session = who_of(request).session
+        if session is None:
+            return []
+        notes, session.notes = session.notes, []
+        return notes
+
+    def plain(self, template: str, status: int = 200, **shown: Any) -> Response:
+        """Return a page for a browser that is not logged in."""
+        return HTMLResponse(self.templates.get_template(template).render(**shown), status)
+
+    async def problem(self, request: Request, error: Exception) -> Response:
+        """Answer an error that a person is meant to read."""
+        if not isinstance(error, TurnkeeperError):
+            raise error
+        return await self.page(request, "plain.html", status_of(error), title="This cannot be shown", error=error)
+
+    def back(self, request: Request, said: str, default: str, *, bad: bool = False) -> Response:
+        """Return to the page of the form that asked, and say there what came of it."""
+        session = who_of(request).session
+        if session is not None:
+            session.notes = [*session.notes, ("bad" if bad else "good", said)][-MOST_NOTES:]
+        return RedirectResponse(own(request.scope["form"].get("next", ""), default), 303)
+
+
+def own(path: str, default: str) -> str:
+    r"""Return a path if it is one of this page's, else the default: nothing leads away from here.
+
+    >>> own("/ui/tasks?q=a", "/ui/"), own("//evil.example/ui/", "/ui/"), own("/ui/\r\nx: y", "/ui/")
+    ('/ui/tasks?q=a', '/ui/', '/ui/')
+    """
+    return path if path.startswith("/ui/") and path.isprintable() and path.isascii() and "\\" not in path else default
+
+
+def query_of(request: Request, *names: str) -> Mapping[str, str]:
+    """Return what of the address a page goes by."""
+    return {name: request.query_params.get(name, "")[:200] for name in names}

@@ -1,0 +1,124 @@
+// Keeps an open page up to date: hints make htmx ask for it again, turns and speech of a conversation go where they
+// belong, times count down, and keys decide. One connection, and only while the page is seen.
+const AGAIN_MS = 3000;
+let source = null;
+let missed = false;
+
+const content = () => document.getElementById('content');
+
+function refresh() {
+  window.htmx?.trigger(content(), 'refresh');
+}
+
+function listen() {
+  if (source || document.hidden || !document.body.dataset.live) return;
+  source = new EventSource(document.body.dataset.live);
+  source.onopen = () => { if (missed) refresh(); missed = false; };
+  source.onerror = () => { silence(); missed = true; setTimeout(listen, AGAIN_MS); };
+  source.addEventListener('changed', ({data}) => {
+    const topics = content().dataset.topics.split(' ');
+    if (data.split(' ').some((topic) => topics.includes(topic))) refresh();
+  });
+  source.addEventListener('turn', ({data}) => showTurn(JSON.parse(data)));
+  source.addEventListener('speech', ({data}) => showSpeech(JSON.parse(data)));
+}
+
+function silence() {
+  source?.close();
+  source = null;
+}
+
+function atTheEnd() {
+  return window.innerHeight + window.scrollY > document.documentElement.scrollHeight - 200;
+}
+
+function showTurn({id, html}) {
+  const list = document.getElementById('turns');
+  if (!list) return;
+  const follow = atTheEnd();
+  const present = document.getElementById(`turn-${id}`);
+  if (present) {
+    window.htmx.swap({sourceElement: present, target: present, swap: 'outerMorph', text: html});
+  } else {
+    window.htmx.swap({sourceElement: list, target: list, swap: 'beforeend', text: html});
+  }
+  document.querySelector('.empty')?.remove();
+  if (follow) scrollTo(0, document.documentElement.scrollHeight);
+}
+
+function showSpeech({id, name, offset, text, calls}) {
+  const speech = document.querySelector(`[data-turn="${CSS.escape(id)}"] .speech`);
+  if (!speech) return;
+  const follow = atTheEnd();
+  const words = speech.querySelector('.words');
+  const before = speech.dataset.name === name ? words.textContent : '';
+  speech.dataset.name = name;
+  words.textContent = [...before].slice(0, offset).join('') + text;
+  speech.querySelector('.steps').replaceChildren(...calls.map((call) => {
+    const item = document.createElement('li');
+    item.textContent = `${{running: '…', done: '✓', failed: '✗'}[call.state] ?? '…'} ${call.name}`;
+    return item;
+  }));
+  speech.hidden = false;
+  if (follow) scrollTo(0, document.documentElement.scrollHeight);
+}
+
+function inWords(seconds) {
+  const parts = [];
+  for (const [unit, size] of [['d', 86400], ['h', 3600], ['m', 60], ['s', 1]]) {
+    const amount = Math.floor(seconds / size);
+    seconds -= amount * size;
+    if (amount) parts.push(`${amount}${unit}`);
+  }
+  return parts.length ? `in ${parts.slice(0, 2).join(' ')}` : 'now';
+}
+
+function countDown() {
+  for (const one of document.querySelectorAll('[data-until]')) {
+    const text = inWords(Math.max(0, (Date.parse(one.dataset.until) - Date.now()) / 1000));
+    if (one.textContent !== text) one.textContent = text;
+  }
+}
+
+function decide(key) {
+  const cards = [...document.querySelectorAll('[data-card].waits')];
+  const at = cards.indexOf(document.activeElement?.closest('[data-card]'));
+  if (key === 'j' || key === 'k') {
+    cards[Math.min(cards.length - 1, Math.max(0, at + (key === 'j' ? 1 : at < 0 ? 1 : -1)))]?.focus();
+    return cards.length > 0;
+  }
+  const card = cards[at];
+  if (!card) return false;
+  if (key === 'a') card.querySelector('[value=approve]')?.click();
+  if (key === 'r') reason(card, 'reject');
+  if (key === 't') reason(card, 'answer');
+  if (key === 'e') {
+    const details = card.querySelector('details');
+    if (details) details.open = true;
+    details?.querySelector('textarea').focus();
+  }
+  return 'aret'.includes(key);
+}
+
+function reason(card, way) {
+  card.dataset.way = way; // what Enter in the field does
+  card.querySelector('[name=text]')?.focus();
+}
+
+document.addEventListener('keydown', (event) => {
+  const field = event.target.closest?.('input, textarea, select');
+  if (event.key === 'Escape' && field) field.closest('[data-card]')?.focus();
+  if (event.key === 'Enter' && field?.name === 'text' && field.closest('[data-card]')) {
+    const card = field.closest('[data-card]');
+    card.querySelector(`[value=${card.dataset.way ?? 'reject'}], [value=answer]`)?.click();
+    event.preventDefault();
+  } else if (!field && !event.ctrlKey && !event.metaKey && !event.altKey && 'jkaret'.includes(event.key)) {
+    if (document.querySelector('[data-card].waits') && decide(event.key)) event.preventDefault();
+  }
+});
+document.addEventListener('visibilitychange', () => {
+  if (document.hidden) { silence(); missed = true; } else listen();
+});
+setInterval(countDown, 1000);
+listen();
+if (document.querySelector('.turns') && document.querySelector('.composer')) scrollTo(0, document.documentElement.scrollHeight);

@@ -1,0 +1,145 @@
+"""Texts and times as the page shows them: the one place where what people and agents wrote becomes HTML.
+
+Every value that a template prints is escaped, and characters that reorder or control text are written out. Markdown
+renders no HTML of its author's, loads nothing, and links only to the web and to mail.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup, escape
+
+from turnkeeper.console import plain
+from turnkeeper.times import format_rough, rfc3339, shown_in
+
+LONGEST = 20_000  # characters of one text; the command line shows all of it
+_LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
+_LOWEST_HEADING = 6
+_NOTHING = Markup("&ndash;")
+
+
+def _make() -> MarkdownIt:
+    made = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")
+    made.validateLink = lambda url: _LINK.match(url) is not None  # type: ignore[method-assign]
+    made.add_render_rule("link_open", _link)
+    made.add_render_rule("heading_open", _heading)
+    made.add_render_rule("heading_close", _heading)
+    return made
+
+
+def _link(self: Any, tokens: Sequence[Token], at: int, options: Any, _env: Any) -> str:
+    tokens[at].attrSet("rel", "noreferrer noopener")
+    tokens[at].attrSet("target", "_blank")
+    return str(self.renderToken(tokens, at, options, _env))
+
+
+def _heading(self: Any, tokens: Sequence[Token], at: int, options: Any, _env: Any) -> str:
+    """Put an agent's headings below the page's own."""
+    token = tokens[at]
+    token.tag = f"h{min(_LOWEST_HEADING, int(token.tag[1:]) + 3)}"
+    return str(self.renderToken(tokens, at, options, _env))
+
+
+_MARKDOWN = _make()
+
+
+def markdown(text: str) -> Markup:
+    r"""Return Markdown as HTML that is safe to show.
+
+    >>> markdown("*a* <script> [x](javascript:1)")
+    Markup('<p><em>a</em> &lt;script&gt; [x](javascript:1)</p>\n')
+    """
+    cut = f"\n\n… {len(text) - LONGEST} more characters" if len(text) > LONGEST else ""
+    return Markup(_MARKDOWN.render(plain(text[:LONGEST]) + cut))  # noqa: S704  escaped by the renderer, html is off
+
+
+def printed(value: object) -> object:
+    """Return what a template prints for a value: text without characters that a browser would obey."""
+    return plain(value) if type(value) is str else value
+
+
+def pretty(text: str) -> str:
+    """Return JSON laid out for people; any other text as it is."""
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except ValueError:
+        return text
+
+
+def instant(at: Timestamp | datetime | None) -> datetime | None:
+    """Return a time of the contract as a datetime in UTC; None where there is none."""
+    if isinstance(at, Timestamp):
+        return at.ToDatetime(UTC) if at.seconds or at.nanos else None
+    return at
+
+
+def zone_of(name: str) -> ZoneInfo | None:
+    """Return a zone by its name; None, which is the machine's, for a name that is none."""
+    try:
+        return ZoneInfo(name) if name else None
+    except (ValueError, OSError):
+        return None
+
+
+class Times:
+    """Writes times as one answer shows them; `now` is the same for all of them."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+
+    def at(self, at: Timestamp | datetime | None, zone: str = "", *, brief: bool = False) -> Markup:
+        """Write an instant in a zone, in UTC for whoever hovers: `Mon 23 Nov 09:00 CET`, today without the day."""
+        found = instant(at)
+        if found is None:
+            return _NOTHING
+        shown, today = shown_in(found, zone_of(zone)), shown_in(self.now, zone_of(zone))
+        day = "" if shown.date() == today.date() else f"{shown:%a} {shown.day} {shown:%b} "
+        year = "" if shown.year == today.year else f"{shown.year} "
+        seconds = f":{shown:%S}" if shown.second and not brief else ""
+        name = "" if brief else f" {shown:%Z}"
+        title = f"{found:%Y-%m-%d %H:%M:%S} UTC"
+        text = f"{day}{year}{shown:%H:%M}{seconds}{name}"
+        return Markup('<time datetime="{}" title="{}">{}</time>').format(rfc3339(found), title, text)
+
+    def ago(self, at: Timestamp | datetime | None) -> Markup:
+        """Write how long ago an instant was."""
+        found = instant(at)
+        if found is None:
+            return _NOTHING
+        span = (self.now - found).total_seconds()
+        text = "just now" if span < 1 else f"{format_rough(span)} ago"
+        return Markup('<time datetime="{}" title="{:%Y-%m-%d %H:%M:%S} UTC">{}</time>').format(
+            rfc3339(found), found, text
+        )
+
+    def left(self, at: Timestamp | datetime | None) -> Markup:
+        """Write how long it is until an instant; a script of ours counts it down."""
+        found = instant(at)
+        if found is None:
+            return _NOTHING
+        span = (found - self.now).total_seconds()
+        text = "now" if span < 1 else f"in {format_rough(span)}"
+        return Markup('<span data-until="{}">{}</span>').format(rfc3339(found), text)
+
+
+def span(begin: Timestamp, end: Timestamp) -> str:
+    """Write how long something took; empty where it has no end yet."""
+    first, last = instant(begin), instant(end)
+    if first is None or last is None:
+        return ""
+    return format_rough(max((last - first) / timedelta(seconds=1), 0.0))
+
+
+def fields(pairs: Mapping[str, object]) -> list[tuple[str, object]]:
+    """Return the pairs whose value says something."""
+    return [(key, value) for key, value in pairs.items() if value not in {"", None, 0}]
+
+
+__all__ = ["Markup", "Times", "escape", "fields", "instant", "markdown", "pretty", "printed", "span", "zone_of"]
