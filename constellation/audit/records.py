@@ -155,10 +155,11 @@ def differences(snapshot: Any, store: str) -> Iterator[str]:
     """Say where the tables tell something else than the records."""
     told: dict[tuple[str, Any], Line] = {}
     begun: Line = {}
-    pruned_us, withdrawn = 0, set[Any]()
+    pruned_us, withdrawn, erased = 0, set[Any](), set[tuple[str, Any, str]]()
     for record in records(snapshot, store):
         fact = _fact(record)
         kind = fact.get("kind")
+        erased |= {(of, name, field) for of, name, field in fact.get("fields", ())}
         if kind == "begin":
             begun = fact
         elif kind == "pruned":
@@ -169,7 +170,7 @@ def differences(snapshot: Any, store: str) -> Iterator[str]:
             if kind == table.kind:
                 told[kind, fact.get(table.key)] = fact
     for table in TABLES[store]:
-        yield from _of_table(snapshot, table, told, begun, pruned_us)
+        yield from _of_table(snapshot, table, told, begun, pruned_us, erased)
     for (kind, name), fact in told.items():
         gone = _is_pruned(fact, pruned_us) or (kind == "skip" and name in withdrawn)
         if not gone and not (kind == "decision" and not fact.get("decision")):
@@ -192,9 +193,14 @@ def _fact(record: Mapping[str, Any]) -> Line:
 
 
 def _of_table(
-    snapshot: Any, table: Table, told: dict[tuple[str, Any], Line], begun: Line, pruned_us: int
+    snapshot: Any,
+    table: Table,
+    told: dict[tuple[str, Any], Line],
+    begun: Line,
+    pruned_us: int,
+    erased: set[tuple[str, Any, str]],
 ) -> Iterator[str]:
-    """Compare the rows of a table; take what was compared out of `told`."""
+    """Compare the rows of a table, but for texts on record as erased; take what was compared out of `told`."""
     for name, number, ended_us, *values in snapshot.execute(table.query):
         fact = told.pop((table.kind, name), None)
         if fact is None:
@@ -203,5 +209,5 @@ def _of_table(
             continue
         for field, value in zip(table.fields, values, strict=True):
             now = digest(value) if field.endswith("_hash") and field != "args_hash" else value
-            if fact.get(field) != now:
+            if fact.get(field) != now and (table.kind, name, field) not in erased:
                 yield f"{table.noun} {name} was changed: {field.removesuffix('_hash')} is not as recorded"

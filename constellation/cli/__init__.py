@@ -65,6 +65,11 @@ PEOPLE = {
         Panel.HOME,
     ),
     "restore": Later("constellation.cli.commands:restore", "Restore a backup as the home.", Panel.HOME),
+    "erase": Later(
+        "constellation.cli.erase:erase",
+        "Overwrite a person's texts wherever the home keeps them; the history still verifies.",
+        Panel.HOME,
+    ),
     "move": Later(
         "constellation.install.move:move",
         "Move the home to another directory, also on another disk: stop it, move it, and start it again if it ran.",

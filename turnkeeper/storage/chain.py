@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -23,6 +24,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     bindparam,
+    create_engine,
     insert,
     null,
     select,
@@ -136,6 +138,14 @@ def _private(key: Key) -> Any:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415  once a minute
 
     return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(key.secret))
+
+
+def append_alone(path: Path, store: str, at: datetime, facts: Sequence[Fact]) -> None:
+    """Write records into the chain of a store's file that no process has open."""
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        Chain(table_of(MetaData()), store).append(connection, at, facts)
+    engine.dispose()
 
 
 class Signer:

@@ -1,9 +1,10 @@
 """SQLite files as a backup and a restore see them: copied while a process has them open, changed while none has."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from turnkeeper.errors import Corrupt
 
@@ -97,3 +98,56 @@ def change(path: Path, statement: str) -> None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{path}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None)
+
+
+class Cell(NamedTuple):
+    """A text or a run of bytes in a row.
+
+    Attributes:
+        row: the whole row, by its columns' names.
+        rowid: by which SQLite finds it.
+    """
+
+    table: str
+    column: str
+    value: str | bytes
+    row: Mapping[str, Any]
+    rowid: int
+
+
+def cells(store: sqlite3.Connection) -> Iterator[Cell]:
+    """Yield every text and every run of bytes of every table."""
+    tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
+    for (table,) in store.execute(tables).fetchall():
+        found = store.execute(f'SELECT rowid, * FROM "{table}"')  # noqa: S608  a name of its own
+        names = [column[0] for column in found.description[1:]]
+        for rowid, *values in found:
+            row = dict(zip(names, values, strict=True))
+            yield from (
+                Cell(table, name, each, row, rowid) for name, each in row.items() if isinstance(each, str | bytes)
+            )
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a file that no process has open, to overwrite what it holds; the change is committed at the end.
+
+    The file is then packed, and its log emptied: nothing that was removed or overwritten is left in either.
+    """
+    with closing(_connect(path)) as store:
+        store.execute("PRAGMA secure_delete=ON")
+        store.execute("BEGIN EXCLUSIVE")
+        yield store
+        store.execute("COMMIT")
+        store.execute("VACUUM")
+        store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def overwrite(store: sqlite3.Connection, cell: Cell, value: str | bytes) -> None:
+    """Put another value into a cell."""
+    store.execute(f'UPDATE "{cell.table}" SET "{cell.column}" = ? WHERE rowid = ?', (value, cell.rowid))  # noqa: S608
+
+
+def remove(store: sqlite3.Connection, table: str, column: str, values: Iterable[str]) -> None:
+    """Remove the rows that have one of these values in a column."""
+    store.executemany(f'DELETE FROM "{table}" WHERE "{column}" = ?', [(each,) for each in values])  # noqa: S608

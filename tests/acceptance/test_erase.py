@@ -1,0 +1,81 @@
+"""A person's texts are erased from a home: no byte of them is left in it, and the records still verify."""
+
+from typing import Any
+
+import pytest
+
+from constellation.install.erase import mask_of
+from tests.support.constellation import Constellation
+
+pytestmark = [pytest.mark.process, pytest.mark.sqlite_only("overwrites the files of the stores")]
+
+PERSON = "Zoë Ångström"
+FACT = f'{PERSON} prefers "green" tea'
+
+
+def spoken(constellation: Constellation) -> None:
+    """Let the name into a prompt, an answer, a question with arguments, the memory, envelopes and checkpoints."""
+    constellation.create("errand", "--in", "1s", "--prompt", f"Summarise the garden, then remember: {FACT}")
+    constellation.until_outcome("errand", "interrupted")
+    (pending,) = constellation.ask("agent-runtime", "approvals", "list")
+    constellation.command("agent-runtime", "approvals", "resolve", pending["interrupt_id"], "--approve")
+    constellation.until_outcome("errand", "succeeded")
+    constellation.command("agent-runtime", "send", "general", f"What do you know of {PERSON.upper()}?", "--wait")
+    constellation.command("agent-runtime", "send", "other", "What is the weather like in the garden?", "--wait")
+    constellation.command("task-runner", "delete", "errand", "--yes")
+
+
+def holding(constellation: Constellation, text: str) -> set[str]:
+    """Return where a byte search finds a text, in any case and as JSON writes it."""
+    root, mask = constellation.home.root, mask_of([text])
+    files = [path for path in root.rglob("*") if path.is_file()]
+    return {path.name for path in files if mask.of_bytes(path.read_bytes()) is not None}
+
+
+def erase(constellation: Constellation, *options: str, code: int = 0) -> Any:
+    done = constellation.attempt("turnkeeper", "erase", *options)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def test_a_name_is_erased_from_all_of_a_home_which_then_verifies_and_runs_on(constellation: Constellation) -> None:
+    spoken(constellation)
+    assert "runs" in erase(constellation, "--text", PERSON, "--yes", code=4).stderr
+    constellation.stop()
+    before = holding(constellation, PERSON)
+    assert {"agent.db", "checkpoints.db", "schedules.db"} <= before
+    shown = erase(constellation, "--text", PERSON, "--dry-run").stdout
+    assert "agent.db messages" in shown
+    assert holding(constellation, PERSON) == before, "a rehearsal changes nothing"
+    assert "give --yes" in erase(constellation, "--text", PERSON, code=2).stderr
+
+    erase(constellation, "--text", PERSON, "--yes")
+    assert holding(constellation, PERSON) == set()
+    constellation.command("turnkeeper", "audit", "verify")
+    constellation.start()
+    constellation.command("agent-runtime", "send", "general", "Hello again", "--wait")
+    assert holding(constellation, PERSON) == set()
+    constellation.command("turnkeeper", "audit", "verify")
+
+
+def test_all_that_was_said_in_a_channel_is_erased_and_nothing_of_another(constellation: Constellation) -> None:
+    spoken(constellation)
+    constellation.stop()
+    erase(constellation, "--channel", "general", "--text", "green", "--yes")
+    assert holding(constellation, FACT) == set()
+    assert holding(constellation, "Summarise the garden, then remember") == set()
+    assert "agent.db" in holding(constellation, "What is the weather like in the garden?")
+    constellation.command("turnkeeper", "audit", "verify")
+    constellation.start()
+    (_, newest) = constellation.conversation("general")
+    assert newest["status"] == "succeeded"
+    constellation.command("agent-runtime", "send", "general", "Hello again", "--wait")
+
+
+def test_what_is_open_keeps_what_it_needs(constellation: Constellation) -> None:
+    constellation.create("errand", "--in", "1s", "--prompt", f"Summarise the garden, then remember: {FACT}")
+    constellation.until_outcome("errand", "interrupted")
+    constellation.stop()
+    assert "is not over" in erase(constellation, "--text", PERSON, "--yes", code=4).stderr
+    assert "is not over" in erase(constellation, "--channel", "general", "--yes", code=4).stderr
+    assert "too short" in erase(constellation, "--text", "a", "--yes", code=2).stderr
