@@ -13,11 +13,21 @@ command -v chromium >/dev/null || missing+=(chromium fonts-liberation)
 command -v node >/dev/null || missing+=(nodejs)
 command -v npm >/dev/null || missing+=(npm)
 
-[ ${#missing[@]} -gt 0 ] || { echo "test services: all there"; exit 0; }
+# LangGraph's JavaScript SDK in both majors, as the lock file says.
+install_clients() {
+  command -v npm >/dev/null || return 0
+  cd "$(dirname "$0")/clients"
+  [ node_modules/.package-lock.json -nt package-lock.json ] && return 0
+  npm ci --ignore-scripts --no-audit --no-fund --loglevel=error || echo "test services: npm cannot install the JavaScript SDKs"
+}
+
+[ ${#missing[@]} -gt 0 ] || { install_clients; echo "test services: all there"; exit 0; }
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
   echo "test services: missing ${missing[*]}; install them, or the tests that need them are skipped"
+  install_clients
   exit 0
 fi
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends "${missing[@]}"
+install_clients

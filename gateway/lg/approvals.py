@@ -225,9 +225,12 @@ class Served:
         self._shown: OrderedDict[tuple[str, str], dict[str, str]] = OrderedDict()
 
     def show(self, key: str, thread_id: str, asked: Iterable[wire.Interrupt]) -> None:
-        """Remember what a key was shown of a thread; nothing where nothing waits."""
-        self._shown.pop((key, thread_id), None)
+        """Remember what a key was shown of a thread. Where nothing waits, what it was shown before stays.
+
+        So a decision that is sent again, as its answer was lost, is the same decision, and changes nothing.
+        """
         if shown := {one.interrupt_id: one.args_hash for one in asked}:
+            self._shown.pop((key, thread_id), None)
             self._shown[key, thread_id] = shown
         while len(self._shown) > self._most:
             self._shown.popitem(last=False)

@@ -78,25 +78,27 @@ class Runs:
         asked = read_run(body)
         name, graph = await self._api.graph_of(runtime, asked.assistant)
         thread = await self._thread(runtime, thread_id, asked)
-        if asked.checkpoint_id and thread is not None:
+        if asked.checkpoint_id:
             newest = await self._api.turns(runtime, thread_id, 1)
             check_newest(asked.checkpoint_id, newest[-1].turn_id if newest else "")
         if asked.decides or asked.rejects:
             return Started(thread_id, await self._decide(who, runtime, thread_id, asked), name), asked
-        sent = await self._send(runtime, thread, thread_id, graph, asked, key)
+        sent = await self._send(runtime, thread, graph, asked, key)
         return Started(sent.thread_id, sent.turn_id, name), asked
 
-    async def _thread(self, runtime: Any, thread_id: str, asked: RunRequest) -> wire.Thread | None:
-        if not thread_id:
-            if asked.decides or asked.rejects:
-                raise Conflict("nothing waits on a new thread", where="command.resume", hint="name the thread")
-            return None
+    async def _thread(self, runtime: Any, thread_id: str, asked: RunRequest) -> wire.Thread:
+        """Return the thread that is named, or a new one: clients ask for it before its turn has begun."""
+        if not thread_id and (asked.decides or asked.rejects):
+            raise Conflict("nothing waits on a new thread", where="command.resume", hint="name the thread")
         try:
-            return await self._api.thread(runtime, thread_id)
+            if thread_id:
+                return await self._api.thread(runtime, thread_id)
         except NotFound:
             if asked.must_exist or asked.decides or asked.rejects:
                 raise
-        return None
+        put = wire.PutThreadRequest(thread_id=thread_id, channel=self._api.channel)
+        made: wire.Thread = await runtime.PutThread(put)
+        return made
 
     async def _decide(self, who: Who, runtime: Any, thread_id: str, asked: RunRequest) -> str:
         if who.scope is None or who.scope < Scope.DECIDE:
@@ -125,20 +127,19 @@ class Runs:
         return str(done.interrupts[-1].turn_id)
 
     async def _send(
-        self, runtime: Any, thread: wire.Thread | None, thread_id: str, graph: str, asked: RunRequest, key: str
+        self, runtime: Any, thread: wire.Thread, graph: str, asked: RunRequest, key: str
     ) -> wire.SendMessageResponse:
-        if asked.if_busy == "reject" and thread is not None and (thread.status in _BUSY or thread.waiting):
+        if asked.if_busy == "reject" and (thread.status in _BUSY or thread.waiting):
             raise Conflict("the thread is busy", where="multitask_strategy", hint="wait for its run, or give enqueue")
-        about = json.dumps([thread_id, graph, asked.text, asked.rest, dict(asked.options)], sort_keys=True)
-        name = f"{thread_id}/{asked.message_id}" if asked.message_id and thread_id else ""
+        about = json.dumps([thread.thread_id, graph, asked.text, asked.rest, dict(asked.options)], sort_keys=True)
+        name = f"{thread.thread_id}/{asked.message_id}" if asked.message_id else ""
         id_ = self._api.once.id_of(about, key or name)
         request = wire.SendMessageRequest(
-            channel=thread.channel if thread is not None and thread.channel else self._api.channel,
+            channel=thread.channel or self._api.channel,
             text=asked.text,
-            thread_id=thread_id,
-            new_thread=not thread_id,
+            thread_id=thread.thread_id,
             request_id=id_,
-            graph=graph if thread is None or not thread.turns else "",
+            graph=graph,
             input_json=json.dumps(asked.rest, ensure_ascii=False) if asked.rest else "",
             config_json=asked.options.get("config_json", ""),
             context_json=asked.options.get("context_json", ""),

@@ -203,14 +203,16 @@ class Threads:
         modes = {"state_update": {"values"}, "lifecycle": set()}.get(given[0], MODES)
         if not set(given) <= _THREAD_MODES:
             raise InvalidInput("no such mode", where="stream_mode", hint=f"one of {', '.join(sorted(_THREAD_MODES))}")
-        return self._api.event_stream(self._told(who, runtime, thread_id, RunEvents("", modes)))
-
-    async def _told(self, who: Who, runtime: Any, thread_id: str, events: RunEvents) -> AsyncIterator[bytes]:
-        followed, done = Followed(runtime, self._api.gateway.clock, thread_id, ""), dict[str, str]()
-        before = {turn.turn_id: turn for turn in await self._api.turns(runtime, thread_id)}
-        done = {turn.turn_id: turn.status for turn in before.values()}
-        for turn in before.values():
+        before, events = await self._api.turns(runtime, thread_id), RunEvents("", modes)
+        for turn in before:
             events.follower.skip(turn)
+        done = {turn.turn_id: turn.status for turn in before}
+        return self._api.event_stream(self._told(who, runtime, thread_id, events, done))
+
+    async def _told(
+        self, who: Who, runtime: Any, thread_id: str, events: RunEvents, done: dict[str, str]
+    ) -> AsyncIterator[bytes]:
+        followed = Followed(runtime, self._api.gateway.clock, thread_id, "")
         async with aclosing(followed.changes()) as changes:
             async for change in changes:
                 if change.HasField("speech"):

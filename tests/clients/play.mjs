@@ -1,0 +1,120 @@
+// Plays the JavaScript SDK of one major against a gateway, and prints what it saw as JSON.
+// node play.mjs MAJOR URL KEY FLOW [ARGUMENT]
+const [major, apiUrl, apiKey, flow, argument] = process.argv.slice(2);
+const { Client } = await import(`langgraph-sdk-${major}`);
+const client = new Client({ apiUrl, apiKey });
+const said = (text, id) => ({ messages: [{ type: "human", content: text, ...(id ? { id } : {}) }] });
+
+async function all(stream) {
+  const found = [];
+  for await (const one of stream) found.push(one);
+  return found;
+}
+
+async function refusal(call) {
+  try {
+    await call();
+    return null;
+  } catch (error) {
+    return { status: error.status ?? null, text: String(error.text ?? error.message) };
+  }
+}
+
+const flows = {
+  async runs() {
+    const [assistant] = await client.assistants.search();
+    const thread = await client.threads.create({ metadata: { client: `js-${major}` } });
+    let created;
+    const streamMode = ["values", "messages-tuple", "updates"];
+    const onRunCreated = (run) => (created = run);
+    const events = await all(
+      client.runs.stream(thread.thread_id, "agent0", { input: said("Hello"), streamMode, onRunCreated }),
+    );
+    const waited = await client.runs.wait(thread.thread_id, assistant.assistant_id, { input: said("And now?") });
+    const run = await client.runs.create(thread.thread_id, "agent0", { input: said("Once more") });
+    const joined = await client.runs.join(thread.thread_id, run.run_id);
+    const rejoined = await all(client.runs.joinStream(thread.thread_id, run.run_id, { streamMode: ["values"] }));
+    await client.runs.cancel(thread.thread_id, run.run_id, true);
+    const found = await client.threads.search({ metadata: { client: `js-${major}` } });
+    const state = await client.threads.getState(thread.thread_id);
+    const history = await client.threads.getHistory(thread.thread_id);
+    return {
+      assistant: assistant.name,
+      created: created?.run_id ?? null,
+      names: [...new Set(events.map((one) => one.event))],
+      run_id: events[0].data.run_id,
+      last: events.at(-1).event,
+      waited: waited.messages.length,
+      joined: joined.messages.length,
+      rejoined: rejoined.map((one) => one.event),
+      found: found.map((one) => one.thread_id === thread.thread_id),
+      newest: state.checkpoint.checkpoint_id === history[0].checkpoint.checkpoint_id,
+      states: history.length,
+      runs: (await client.runs.list(thread.thread_id)).map((one) => one.status),
+    };
+  },
+  async crons() {
+    const thread = await client.threads.create();
+    const payload = { schedule: "0 9 * * *", input: said("What is new?"), metadata: { client: `js-${major}` } };
+    const cron = await client.crons.createForThread(thread.thread_id, "agent0", payload);
+    const found = await client.crons.search({ threadId: thread.thread_id });
+    const changed = await client.crons.update(cron.cron_id, { schedule: "0 8 * * *", enabled: false });
+    await client.crons.delete(cron.cron_id);
+    return {
+      same: found.map((one) => one.cron_id === cron.cron_id),
+      schedule: changed.schedule,
+      enabled: changed.enabled,
+      left: (await client.crons.search({ threadId: thread.thread_id })).length,
+    };
+  },
+  async store() {
+    const place = ["workspace", `js${major}`];
+    await client.store.putItem(place, "ada", { age: 36 });
+    const item = await client.store.getItem(place, "ada");
+    const { items } = await client.store.searchItems(place, { filter: { age: { $gt: 30 } } });
+    const { namespaces } = await client.store.listNamespaces({ prefix: ["workspace"] });
+    await client.store.deleteItem(place, "ada");
+    return { value: item.value, keys: items.map((one) => one.key), listed: namespaces.some((one) => one[1] === place[1]) };
+  },
+  async decide() {
+    const { interrupts } = await client.threads.get(argument);
+    const [id] = Object.keys(interrupts);
+    const command = { resume: { [id]: { decisions: [{ type: "approve" }] } } };
+    const events = await all(client.runs.stream(argument, "agent0", { input: null, command, streamMode: ["values"] }));
+    return { names: [...new Set(events.map((one) => one.event))], left: (await client.threads.get(argument)).interrupts };
+  },
+  async refused() {
+    const { thread_id } = await client.threads.create();
+    const started = performance.now();
+    const input = said("x");
+    const calls = [
+      () => client.runs.create(thread_id, "agent0", { input, webhook: "http://127.0.0.1/" }),
+      () => client.threads.delete(thread_id),
+      () => client.assistants.create({ graphId: "agent0" }),
+      () => client.runs.create(thread_id, "nobody", { input }),
+    ];
+    const found = [];
+    for (const call of calls) found.push(await refusal(call));
+    return { found, seconds: (performance.now() - started) / 1000 };
+  },
+  async threadStream() {
+    const thread = client.threads.stream({ assistantId: "agent0" });
+    const messages = (async () => {
+      const texts = [];
+      for await (const message of thread.messages) texts.push(await message.text);
+      return texts;
+    })();
+    const { run_id } = await thread.run.start({ input: said("Hello") });
+    const output = await thread.output;
+    const texts = await messages;
+    await thread.close();
+    return { run_id, texts, output: output.messages.map((one) => one.type ?? one._getType?.()) };
+  },
+  async follow() {
+    const events = await all(client.runs.stream(argument, "agent0", { input: said("Hello", "followed"), streamMode: ["values"] }));
+    return { last: events.at(-1).event, messages: events.filter((one) => one.event === "values").at(-1).data.messages.length };
+  },
+};
+
+console.log(JSON.stringify(await flows[flow]()));
+process.exit(0);
