@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,13 @@ from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.mailbox.acceptor import Acceptor, TerminalDeliveries
 from agent_runtime.mailbox.agent_messages import AgentMessages, Outboxes
 from agent_runtime.mailbox.mailboxes import Mailboxes
+from agent_runtime.mailbox.shared import Ownership, SharedMailboxes
 from agent_runtime.model import approval
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import FIRST_AGENT, hosted
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import Narrowing, judge
+from agent_runtime.service.requests import read_fire
 from agent_runtime.service.servicer import RULES, Runtime, Servicer
 from agent_runtime.service.threads import ThreadImport
 from agent_runtime.store.database import open_database
@@ -52,6 +55,7 @@ from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.workspace.memory import Namespaces
 from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2
+from protos.turnkeeper.v1.agent_runtime_pb2 import FireRequest
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
@@ -65,7 +69,8 @@ from turnkeeper.rpc.server import UnixServer, keep_reachable
 from turnkeeper.rpc.traces import TurnSpans, tracing_of
 from turnkeeper.storage.chain import Signer
 from turnkeeper.storage.damage import StoreWatch
-from turnkeeper.storage.database import Database
+from turnkeeper.storage.database import Database, in_schema
+from turnkeeper.storage.handover import SCHEMA, listen
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
 
 MOST_AT_ONCE = 32
@@ -85,6 +90,7 @@ async def assemble(
     entropy: Entropy | None = None,
     build: Build | None = None,
     place: Path | str | None = None,
+    shared: str = "",
 ) -> AsyncIterator[Runtime]:
     """Open the stores and put a runtime around them. The caller holds the process's lock.
 
@@ -96,7 +102,8 @@ async def assemble(
         entropy: likewise.
         build: makes the graph of tools, middleware and checkpointer; the one that the settings name, or the default
             agent's, unless a test passes another.
-        place: where the turn table and the workspace are; in the home, unless a test passes a PostgreSQL URL.
+        place: where the turn table and the workspace are; as the settings say, unless a test passes a file or a URL.
+        shared: a database that several machines share, where the settings name one.
 
     Raises:
         Corrupt: a store cannot be read.
@@ -109,9 +116,10 @@ async def assemble(
         own = build or _builder(home, settings, environ, clock, graphs.default)
         log = EventLog(home.logs, PROCESS, clock)
         stack.callback(log.close)
-        database = open_database(place or home.agent_db)
+        url = in_schema(shared, SCHEMA) if shared else ""
+        database = open_database(url or place or home.agent_db)
         stack.callback(database.close)
-        saver = await open_saver(home.checkpoints_db)
+        saver = await open_saver(url or home.checkpoints_db, fenced=bool(url))
         stack.push_async_callback(saver.aclose)
         basis = _Basis(
             home=home,
@@ -124,8 +132,9 @@ async def assemble(
             saver=saver,
             graphs=graphs,
             stack=stack,
+            url=url,
         )
-        yield basis.runtime(own, await Store.take_over(database, clock, entropy))
+        yield basis.runtime(own, await Store.take_over(database, clock, entropy, shared=bool(url)))
 
 
 async def check(home: Home) -> None:
@@ -175,7 +184,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     async with (
         _reading(home, settings) as readers,
         _entered(watch),
-        assemble(home, settings, environ=os.environ) as runtime,
+        assemble(home, settings, environ=os.environ, shared=settings.store.shared_url) as runtime,
     ):
         runtime.log.emit(
             "session.began", durable=True, epoch=runtime.store.epoch, incarnation=runtime.store.incarnation
@@ -302,6 +311,7 @@ class _Basis:
     saver: GroupedSaver
     graphs: Graphs
     stack: AsyncExitStack
+    url: str
 
     def runtime(self, build: Build, store: Store) -> Runtime:
         """Put the parts together; `build` makes the graph."""
@@ -310,7 +320,7 @@ class _Basis:
         categories = Categories(self.home, self.settings)
         narrowing = Narrowing(categories.get)
         workspace = self._workspace(store)
-        mailboxes = Mailboxes(self.home, hosted(self.settings), process=PROCESS, clock=clock, entropy=self.entropy)
+        mailboxes = self._mailboxes(store, arrived, categories)
         deliveries = TerminalDeliveries(store, mailboxes, clock=clock, log=log)
         acceptor = Acceptor(
             store, mailboxes, deliveries, arrived, clock=clock, entropy=self.entropy, log=log, failpoints=failpoints
@@ -362,6 +372,29 @@ class _Basis:
             clock=clock,
             entropy=self.entropy,
             trouble=lambda: self._trouble(working),
+        )
+
+    def _mailboxes(self, store: Store, arrived: Signal, categories: Categories) -> Mailboxes:
+        where = self.home, hosted(self.settings)
+        how: dict[str, Any] = {"process": PROCESS, "clock": self.clock, "entropy": self.entropy}
+        if not self.url:
+            return Mailboxes(*where, **how)
+        beside = open_database(self.url)
+        self.stack.callback(beside.close)
+        trouble = partial(self.log.emit, "store.unreachable")
+
+        def on_news() -> None:
+            for signal_ in (arrived, store.events, store.conversations):
+                signal_.notify()
+
+        return SharedMailboxes(
+            *where,
+            **how,
+            database=self.database,
+            ownership=Ownership(beside, clock=self.clock, entropy=self.entropy, log=self.log),
+            read_fire=lambda data: read_fire(FireRequest.FromString(data), categories.get),
+            on_taken=self.saver.acontinue,
+            listening=lambda: listen(self.url, on_news, lambda why: trouble(reason=why), self.clock),
         )
 
     def _trouble(self, working: worker.Worker) -> str:

@@ -288,7 +288,7 @@ class Acceptor:
     async def _known(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the digests of the keys that were taken, or whose envelopes are in an inbox."""
         wanted = list(keys)
-        queued = {key: known.digest for key in wanted if (known := self._mailboxes.known(key)) is not None}
+        queued = {key: known.digest for key, known in (await self._mailboxes.find(wanted)).items()}
 
         def look(connection: Connection) -> dict[str, str]:
             taken = {key: record.digest for key, record in get_keys(connection, wanted).items()}

@@ -327,7 +327,7 @@ class Outboxes:
             await self._mailboxes.post(letter)
         else:
             key = letter.idempotency_key
-            fresh = self._mailboxes.known(key) is None and not await self._store.read(get_keys, [key])
+            fresh = not await self._mailboxes.find([key]) and not await self._store.read(get_keys, [key])
             if fresh:
                 trigger = await self._trigger(letter)
                 await self._acceptor.accept(trigger)

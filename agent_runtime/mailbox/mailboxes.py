@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from agent_runtime.mailbox.inbox import agents_with_inboxes
+from agent_runtime.model.decide import Incoming
+from agent_runtime.model.lease import Lease
 from agent_runtime.model.trigger import NOT_AGENTS, EncodedTrigger, Trigger, TriggerHeader, from_envelope, header_of
 from turnkeeper.bus.acks import AckLedger, ack_of, read_acks
 from turnkeeper.bus.durable_writes import GroupingFiles
@@ -32,10 +34,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """An envelope that was claimed, and whose."""
+    """An envelope that was claimed, and whose.
+
+    Attributes:
+        lease: under which a row of a shared store was claimed; None for a file.
+        number: of that row.
+        wish: what its thread is looked at for, where it carries no trigger.
+    """
 
     agent: str
     claimed: Claimed
+    lease: Lease | None = None
+    number: int = 0
+    wish: Incoming | None = None
 
 
 class Mailboxes:
@@ -43,6 +54,8 @@ class Mailboxes:
 
     What waits in the inboxes is remembered by key from the moment it is on disk until it is archived.
     """
+
+    is_shared = False
 
     def __init__(self, home: Home, agents: Sequence[str], *, process: str, clock: Clock, entropy: Entropy) -> None:
         """Open the inboxes of the agents that this runtime hosts; `process` is what their receipts name."""
@@ -78,6 +91,32 @@ class Mailboxes:
     def known(self, key: str) -> TriggerHeader | None:
         """Return the header of the trigger with this key, if its envelope is in an inbox, claimed or not."""
         return self._queued.get(key)
+
+    async def find(self, keys: Collection[str]) -> Mapping[str, TriggerHeader]:
+        """Return the headers of the triggers with these keys whose envelopes wait, claimed or not."""
+        return {key: self._queued[key] for key in keys if key in self._queued}
+
+    def lease_of(self, _thread_id: str) -> Lease | None:
+        """Return the lease of a thread; a home of one machine needs none."""
+        return None
+
+    def owns(self, _thread_id: str) -> bool:
+        """Return whether this process may deal with a thread."""
+        return True
+
+    async def begin(self, _on_lost: Callable[[str], None]) -> list[tuple[Trigger, str]]:
+        """Open the inboxes; with `_on_lost` a thread is given up that another process owns now."""
+        return await self.open()
+
+    async def leave(self) -> None:
+        """Own no thread any more."""
+
+    def lost(self, _lease: Lease) -> None:
+        """Give up a thread: it has another owner."""
+
+    async def let_go(self, _thread_id: str) -> bool:
+        """Release a thread; False if something waits for it."""
+        return True
 
     def queued(self) -> Iterator[TriggerHeader]:
         """Yield the headers of all triggers whose envelopes are in the inboxes."""

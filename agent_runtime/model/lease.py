@@ -26,6 +26,7 @@ class Fenced(Conflict):
     """Another owner has taken the thread: whoever meets this stops, and nothing was written."""
 
     def __init__(self, lease: Lease) -> None:
+        self.lease = lease
         super().__init__(f"another owner has taken the thread since epoch {lease.epoch}", where=lease.thread_id)
 
 

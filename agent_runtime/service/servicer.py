@@ -274,7 +274,7 @@ class MessageIntake:
 
     async def _thread_of(self, request: wire.SendMessageRequest, channel: str, request_id: str) -> tuple[str, str]:
         """Return a message's thread, and the loop that the channel's newest turn is of if it goes beside that."""
-        lying = self._runtime.mailboxes.known(message_key(request_id))
+        lying = (await self._runtime.mailboxes.find([message_key(request_id)])).get(message_key(request_id))
         if lying is not None:
             return lying.thread_id, ""
         if request.new_thread and request.thread_id:

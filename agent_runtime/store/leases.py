@@ -123,6 +123,11 @@ def release(connection: Connection, lease: Lease) -> bool:
     return bool(_RELEASE.run(connection, thread=lease.thread_id))
 
 
+def free(connection: Connection, lease: Lease) -> None:
+    """Let a thread have no owner, whatever waits for it."""
+    _FREE.run(connection, thread=lease.thread_id, since=lease.epoch, owner="")
+
+
 def load(connection: Connection, lease: Lease, *, adopt: bool) -> list[Row]:
     """Claim the oldest envelopes of a thread that is owned; with `adopt` also what an earlier owner had claimed."""
     check(connection, lease)
@@ -186,6 +191,7 @@ _CHECK = Statement(select(threads.c.epoch).where(_OF).with_for_update(read=True)
 _LOCK = Statement(select(threads.c.epoch).where(_OF).with_for_update())
 _WAITS = exists().where(envelopes.c.thread_id == threads.c.thread_id, or_(_DUE, envelopes.c.state == "claimed"))
 _RELEASE = Statement(update(threads).where(threads.c.thread_id == bindparam("thread"), ~_WAITS).values(owner=""))
+_FREE = Statement(update(threads).where(_OF))
 _OLDEST = Statement(
     select(envelopes.c.number)
     .where(

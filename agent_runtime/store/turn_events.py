@@ -30,7 +30,8 @@ from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
 from agent_runtime.store.database import get_meta, set_meta
 from agent_runtime.store.schema import bridged_events, turn_events, turns
-from turnkeeper.storage.statements import Statement, among, last_number, listed, of_server, storable, upsert
+from turnkeeper.storage.handover import announce
+from turnkeeper.storage.statements import Statement, among, last_number, listed, storable, upsert
 from turnkeeper.times import from_us, to_us
 
 REVIEWS = ("PROPOSED", "CONTRADICTED", "REVIEWED")  # events of candidates and deviations: no state of a turn
@@ -74,7 +75,7 @@ def add_event(
         turn: the turn whose tokens are reported, and after a good end when it wants to be woken.
     """
     wakes = turn is not None and state in {"SUCCEEDED", "SILENT", "PAUSED"}
-    left = {"taken": False} if of_server(connection) else {}
+    left = {"taken": False} if announce(connection) else {}
     _ADD_OUTCOME.run(
         connection,
         **left,
@@ -212,6 +213,7 @@ class EventSource:
     ) -> None:
         if name not in self.wanted:
             return
+        announce(connection)
         # One whose key is there already is the same event, reported again.
         values = {"key": f"{turn_id}|{name}|{key}" if key else None, "name": name, "turn_id": turn_id}
         data_json = json.dumps(data, sort_keys=True)

@@ -88,7 +88,7 @@ class Intervals:
     async def _context(self, turn: TurnRecord) -> TurnContext:
         category = self._narrowing.begin(turn.turn_id, turn.grant)
         await self._pin(turn, category)
-        with_handoffs = turn.turn_id in self._store.with_handoffs
+        with_handoffs = self._store.right.shared or turn.turn_id in self._store.with_handoffs
         handoffs = await self._store.look(handoffs_of, turn.turn_id) if with_handoffs else []
         fresh = turn.tries == 1 and not turn.answers and not turn.resumes  # it has not asked anything yet
         asked = [] if fresh else await self._store.look(asked_in_turn, turn)
@@ -117,7 +117,7 @@ class Intervals:
             name: getattr(turn, name) for name in ("turn_id", "thread_id", "fire_id", "attempt", "agent")
         }
         what |= {"traceparent": turn.traceparent} if turn.traceparent else {}
-        self._log.emit("turn.started", **what, epoch=self._store.epoch, trigger=turn.trigger, mode=mode)
+        self._log.emit("turn.started", **what, epoch=self._store.right.epoch, trigger=turn.trigger, mode=mode)
 
 
 def _cancel(task: asyncio.Task[Ended]) -> None:

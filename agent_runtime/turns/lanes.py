@@ -5,11 +5,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from agent_runtime.mailbox.mailboxes import Delivery
+from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
 from agent_runtime.model.decide import Incoming
 from agent_runtime.model.trigger import Trigger
 from turnkeeper.clock import Clock
+from turnkeeper.errors import TurnkeeperError
 
+NEXT_S = 0.2  # until a thread for which something waits still is let go, or that is taken up
 LONGEST_WAIT_S = 3600.0  # a lane looks again after this long in any case
 
 
@@ -58,14 +60,27 @@ Handle = Callable[[str, Item], Awaitable[Handled]]
 class Lanes:
     """The lanes of a process. A lane lives as long as it has items."""
 
-    def __init__(self, handle: Handle, clock: Clock, *, most_at_once: int, on_done: Callable[[], None]) -> None:
-        """Take what deals with an item; it must not raise. `on_done` is called whenever an item is over."""
+    def __init__(
+        self,
+        handle: Handle,
+        clock: Clock,
+        *,
+        most_at_once: int,
+        on_done: Callable[[], None],
+        shared: Mailboxes | None = None,
+    ) -> None:
+        """Take what deals with an item; it must not raise. `on_done` is called whenever an item is over.
+
+        With `shared`, a lane lives while this process owns its thread, which is let go when the lane is empty.
+        """
+        self._shared = shared
         self._handle = handle
         self._clock = clock
         self._slots = asyncio.Semaphore(most_at_once)
         self._on_done = on_done
         self._lanes: dict[str, _Lane] = {}
         self._pauses: dict[str, asyncio.Task[None]] = {}  # by thread: each waits for its pause's end
+        self._dropped: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._depth = 0
 
@@ -75,7 +90,9 @@ class Lanes:
         return self._depth
 
     def put(self, thread_id: str, item: Item) -> None:
-        """Queue an item behind those of its thread."""
+        """Queue an item behind those of its thread; nothing for one of another process, to which a row says it."""
+        if self._shared is not None and not self._shared.owns(thread_id):
+            return
         lane = self._lanes.setdefault(thread_id, _Lane())
         lane.items.append(item)
         self._depth += 1
@@ -95,6 +112,8 @@ class Lanes:
 
     def put_at(self, thread_id: str, until: datetime) -> None:
         """Look at a paused thread when its pause ends, whatever comes for it before; only the last call counts."""
+        if self._shared is not None:
+            return  # a row that waits for that time says it
         if (earlier := self._pauses.get(thread_id)) is not None:
             earlier.cancel()
         self._pauses[thread_id] = asyncio.create_task(self._end_pause(thread_id, until), name=f"pause-{thread_id}")
@@ -122,14 +141,36 @@ class Lanes:
         del self._pauses[thread_id]
         self.put(thread_id, Item(asked=Incoming(source="recovery")))
 
+    def drop(self, thread_id: str) -> None:
+        """Stop what goes on on a thread, and forget what waits for it: another process owns it."""
+        if (lane := self._lanes.pop(thread_id, None)) is None:
+            return
+        self._depth -= len(lane.items)
+        lane.items.clear()
+        if lane.task is not None and lane.task is not asyncio.current_task():
+            lane.task.cancel()
+            self._dropped.add(lane.task)
+            lane.task.add_done_callback(self._dropped.discard)
+
     async def _serve(self, thread_id: str, lane: _Lane) -> None:
-        while lane.items and not self._stopping:
+        while await self._goes_on(thread_id, lane):
             lane.news.clear()
-            wait_s = await self._pass(thread_id, lane)
+            wait_s = await self._pass(thread_id, lane) if lane.items else NEXT_S
             if wait_s is not None:
                 await self._clock.wait(lane.news, min(max(wait_s, 0.0), LONGEST_WAIT_S))
-        if not lane.items:
+        if not lane.items and self._lanes.get(thread_id) is lane:
             del self._lanes[thread_id]
+
+    async def _goes_on(self, thread_id: str, lane: _Lane) -> bool:
+        """Return whether there is more to do; the thread is let go where there is not."""
+        if lane.items or self._stopping or self._shared is None:
+            return bool(lane.items) and not self._stopping
+        try:
+            let_go = await self._shared.let_go(thread_id)
+        except TurnkeeperError:  # the server is away
+            let_go = False
+        self._on_done()
+        return bool(lane.items) or not let_go  # it may have been taken again meanwhile
 
     async def _pass(self, thread_id: str, lane: _Lane) -> float | None:
         """Deal with the first item that can be dealt with; return how many seconds to wait if none can."""
@@ -143,6 +184,8 @@ class Lanes:
                     if self._stopping:
                         return soonest
                     handled = await self._handle(thread_id, item)
+                if item not in lane.items:
+                    return None  # the thread was lost meanwhile
                 if handled.done:
                     lane.items.remove(item)
                     lane.resting.pop(id(item), None)

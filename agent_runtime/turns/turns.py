@@ -370,7 +370,9 @@ class Turns:
         if ended.stopped == "timeout":
             return await self._finish(turn, "cancelled", ended.error, said)
         done = await self._finish(turn, "succeeded" if ended.stopped == "end" else "failed", ended.error, said)
-        if ended.stopped == "end":
+        if ended.stopped == "end" and self._mailboxes.is_shared:
+            await self._prune(turn)  # as long as the thread is owned
+        elif ended.stopped == "end":
             task = asyncio.create_task(self._prune(turn), name=f"prune-{turn.thread_id}")
             self._pruning.add(task)
             task.add_done_callback(self._pruning.discard)

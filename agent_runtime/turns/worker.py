@@ -14,6 +14,7 @@ from agent_runtime.mailbox.acceptor import TerminalDeliveries
 from agent_runtime.mailbox.agent_messages import Outboxes
 from agent_runtime.mailbox.mailboxes import Delivery
 from agent_runtime.model.decide import Incoming
+from agent_runtime.model.lease import Fenced, under
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import FIRST_AGENT, Trigger, from_envelope, identify, sendable
 from agent_runtime.store.mail import FOR_AUTHOR, Handoff, add_handoff, put_notes
@@ -135,7 +136,9 @@ class Worker:
         self._notifier = parts.notifier
         self._arrived = arrived
         self._clock = clock
-        self._lanes = Lanes(self._handle, clock, most_at_once=most_at_once, on_done=self._on_done)
+        shared = parts.mailboxes if parts.mailboxes.is_shared else None
+        handle = self._handle if shared is None else self._handle_owned
+        self._lanes = Lanes(handle, clock, most_at_once=most_at_once, on_done=self._on_done, shared=shared)
         self._turns = Turns(parts, self._lanes)
         self._deadlines = Deadlines(parts, self._lanes, self._turns.notify, home=home, clock=clock)
         self._trouble: dict[int, int] = {}
@@ -163,7 +166,21 @@ class Worker:
         """
         self._began, self._on_shutdown = self._clock.now(), on_shutdown or _nothing
         await self._handoffs.take_up_notes(FIRST_AGENT)
-        await self._terminal_deliveries.start(await self._mailboxes.open())
+        elsewhere = await self._mailboxes.begin(self._lanes.drop)
+        going_on = 0
+        if not self._mailboxes.is_shared:  # otherwise rows say it, to whoever owns the threads
+            await self._terminal_deliveries.start(elsewhere)
+            going_on = await self._go_on()
+        found = await self._handoffs.waiting_at_start()
+        self._log.emit("runtime.up", continued=going_on, **found)
+        await self._route_all(await self._mailboxes.adopt())
+        self._claiming = asyncio.create_task(self._claim(), name="claim")
+        self._answering = asyncio.create_task(self._agent_messages.keep_answering(), name="answers")
+        self._taking = asyncio.create_task(self._outboxes.run(), name="outboxes")
+        self._timing = asyncio.create_task(self._deadlines.run(), name="deadlines")
+
+    async def _go_on(self) -> int:
+        """Queue what an earlier process left; return how many turns go on."""
         unfinished = await self._store.read(unfinished_turns)
         for turn in unfinished:
             if turn.paused_until is not None and turn.status == "paused":
@@ -171,13 +188,7 @@ class Worker:
             else:
                 self._lanes.put(turn.thread_id, Item(asked=Incoming(source="recovery")))
         self._lanes.put_all(await self._store.read(kept))
-        found, going_on = await self._handoffs.waiting_at_start(), sum(turn.status == "running" for turn in unfinished)
-        self._log.emit("runtime.up", continued=going_on, **found)
-        await self._route_all(await self._mailboxes.adopt())
-        self._claiming = asyncio.create_task(self._claim(), name="claim")
-        self._answering = asyncio.create_task(self._agent_messages.keep_answering(), name="answers")
-        self._taking = asyncio.create_task(self._outboxes.run(), name="outboxes")
-        self._timing = asyncio.create_task(self._deadlines.run(), name="deadlines")
+        return sum(turn.status == "running" for turn in unfinished)
 
     async def stop(self, grace_s: float) -> None:
         """Claim nothing more; let running turns come to a superstep's end, then cancel them. Rows stay unfinished."""
@@ -191,10 +202,11 @@ class Worker:
         await self._lanes.stop(grace_s)
         await self._turns.close()
         await self._notifier.close()
+        await self._mailboxes.leave()
 
     async def cancel(self, turn_id: str, thread_id: str, reason: str, *, unless_waiting: bool = False) -> bool:
         """Store a cancel, then see to it that it is carried out; return whether it was stored."""
-        if not await self._store.cancel(turn_id, reason, unless_waiting=unless_waiting):
+        if not await self._store.cancel(turn_id, reason, thread_id=thread_id, unless_waiting=unless_waiting):
             return False
         self._intervals.cancel(turn_id)
         self._lanes.put(thread_id, Item(asked=Incoming(source="cancel", turn_id=turn_id)))
@@ -246,7 +258,10 @@ class Worker:
 
     async def _try_route(self, delivery: Delivery, *, tries: int) -> None:
         try:
-            await self._route(delivery)
+            with under(delivery.lease):
+                await self._route(delivery)
+        except Fenced:
+            return  # the thread's next owner gets it again
         except Exception as error:  # noqa: BLE001  recorded; without the claim loop nothing would run any more
             again_s = rest_after(tries + 1)
             self._stuck.append(_Stuck(delivery=delivery, tries=tries + 1, at=self._clock.monotonic() + again_s))
@@ -255,6 +270,9 @@ class Worker:
 
     async def _route(self, delivery: Delivery) -> None:
         envelope = delivery.claimed.envelope
+        if delivery.wish is not None:
+            await self._look(delivery, delivery.wish)
+            return
         if delivery.claimed.fault:
             await self._set_aside(delivery, delivery.claimed.fault)
             return
@@ -278,6 +296,14 @@ class Worker:
         asked = Incoming(source=trigger.source, turn_id=trigger.turn_id, task_id=trigger.task_id)
         self._lanes.put(trigger.thread_id, Item(asked=asked, trigger=trigger, delivery=delivery))
 
+    async def _look(self, delivery: Delivery, wish: Incoming) -> None:
+        """Look at a thread: a turn of it is cancelled, or something was decided, or is over."""
+        thread_id = delivery.claimed.envelope.thread
+        if wish.source == "cancel":
+            self._intervals.cancel(wish.turn_id)
+        self._lanes.put(thread_id, Item(asked=wish, delivery=delivery))
+        self._lanes.put_all(await self._store.read(kept, thread_id))
+
     async def _shut_down(self, delivery: Delivery) -> None:
         """Begin to drain, as at SIGTERM; what was put before this process began was meant for an earlier one."""
         envelope = delivery.claimed.envelope
@@ -297,12 +323,23 @@ class Worker:
         self._log.emit("envelope.quarantined", **where, reason=reason)
 
     def _on_done(self) -> None:
-        if self._lanes.depth >= MOST_TAKEN - LARGEST_CLAIM:
+        if self._mailboxes.is_shared or self._lanes.depth >= MOST_TAKEN - LARGEST_CLAIM:
             self._arrived.notify()
+
+    async def _handle_owned(self, thread_id: str, item: Item) -> Handled:
+        """Deal with an item under the lease of its thread; one of an earlier ownership is over here."""
+        lease = self._mailboxes.lease_of(thread_id)
+        if lease is None or (item.delivery is not None and item.delivery.lease != lease):
+            return Handled(done=True)
+        with under(lease):
+            return await self._handle(thread_id, item)
 
     async def _handle(self, thread_id: str, item: Item) -> Handled:
         try:
             handled = await self._turns.handle(thread_id, item)
+        except Fenced as fenced:
+            self._mailboxes.lost(fenced.lease)
+            return Handled(done=True)
         except Exception as error:  # noqa: BLE001  counted, recorded, bounded; one trigger must not stop a lane
             return await self._in_trouble(thread_id, item, error)
         self._trouble.pop(id(item), None)

@@ -183,6 +183,11 @@ class StoreSettings(_Section):
         """Whether several machines may use the store."""
         return self.url != "sqlite"
 
+    @property
+    def shared_url(self) -> str:
+        """The database that several machines share; empty where there is none."""
+        return self.url if self.is_shared else ""
+
 
 class HistorySettings(_Section):
     """`[history]`: how long the runtime keeps what is over."""

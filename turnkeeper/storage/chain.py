@@ -37,7 +37,7 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.files import append_synced
 from turnkeeper.storage.keys import AUDIT, Key, KeyFile
-from turnkeeper.storage.statements import TEXT, Statement, of_server
+from turnkeeper.storage.statements import TEXT, Statement, number_in_order
 from turnkeeper.times import rfc3339, to_us
 
 BEGIN, HEAD, PRUNED = "begin", "head", "pruned"  # kinds of records about the chain itself
@@ -86,8 +86,7 @@ class Chain:
         """Write a record for each fact: a JSON object with a `kind`, to which the time is added."""
         if not facts:
             return
-        if of_server(connection):  # others append as well, and each goes on from the newest record
-            connection.exec_driver_sql("SELECT pg_advisory_xact_lock('audit'::regclass::oid::bigint)")
+        number_in_order(connection)
         last = self._last.rows(connection)
         number, before = last[0] if last else (0, b"")
         rows, at_us = [], str(to_us(at)).encode()

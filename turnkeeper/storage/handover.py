@@ -12,17 +12,29 @@ What was dealt with is deleted in a transaction of its thread's owner: what was 
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from turnkeeper.storage.statements import NEVER_AGAIN, NUMBER, TEXT, Statement, now_us, of_server, partial, upsert
+from turnkeeper.clock import Clock
+from turnkeeper.storage.statements import (
+    NEVER_AGAIN,
+    NUMBER,
+    TEXT,
+    Statement,
+    now_us,
+    number_in_order,
+    of_server,
+    partial,
+    upsert,
+)
 from turnkeeper.times import to_us
 
 SCHEMA = "runtime"  # of the tables of agent-runtime, in a shared database
 NEWS = "turnkeeper_envelopes"  # the channel of notifications that envelopes wait
+OUTCOMES = "turnkeeper_outcomes"  # likewise, that there are turn events
 FIRE, ENVELOPE, LOOK = "fire", "envelope", "look"
 
 
@@ -121,11 +133,37 @@ def handover_of(schema: str | None = SCHEMA) -> Handover:
     return Handover(envelopes, owners, sa.Table("cancels", metadata, *columns, sa.Column("at_us", sa.BigInteger)))
 
 
-def notify(connection: sa.Connection, threads: Collection[str]) -> None:
-    """Tell the runtimes, once the transaction is committed, that something waits for these threads."""
+def announce(connection: sa.Connection) -> bool:
+    """Number what is written next in the order of commits, and tell other processes of it; False of a file.
+
+    Who numbers rows of the same store waits until this transaction ends: a reader that goes by numbers skips none.
+    """
+    number_in_order(connection)
+    notify(connection, [""], OUTCOMES)
+    return of_server(connection)
+
+
+def notify(connection: sa.Connection, threads: Collection[str], channel: str = NEWS) -> None:
+    """Tell other processes, once the transaction is committed, that something waits for these threads."""
     if of_server(connection):
         for thread_id in threads:
-            connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (NEWS, thread_id if len(thread_id) < 500 else ""))
+            connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (channel, thread_id if len(thread_id) < 500 else ""))
+
+
+async def listen(url: str, on_news: Callable[[], None], on_trouble: Callable[[str], None], clock: Clock) -> None:
+    """Call `on_news` whenever other processes have committed, for ever. Without it all works, at the next look."""
+    import psycopg  # noqa: PLC0415  only where a server is used
+
+    while True:
+        try:
+            async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+                for channel in (NEWS, OUTCOMES):
+                    await connection.execute(f'LISTEN "{channel}"'.encode())
+                async for _ in connection.notifies():
+                    on_news()
+        except psycopg.Error as error:
+            on_trouble(f"{type(error).__name__}: {error}"[:300])
+        await clock.sleep(1.0)
 
 
 def _look(thread_id: str, why: str, wish: bytes) -> dict[str, Any]:

@@ -269,6 +269,12 @@ def of_server(connection: Connection) -> bool:
     return connection.dialect.name != "sqlite"
 
 
+def number_in_order(connection: Connection) -> None:
+    """Let whoever else numbers rows of the store wait until this transaction ends: numbers rise as commits come."""
+    if of_server(connection):
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock('audit'::regclass::oid::bigint)")
+
+
 def _driver(connection: Connection) -> Any:
     return connection.connection.driver_connection
 

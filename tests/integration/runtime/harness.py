@@ -47,8 +47,11 @@ tool_calls = {tool_calls}
 class Bench:
     """One home and the runtime on it; `crash` abandons the runtime as it is and opens another."""
 
-    def __init__(self, home: Home, clock: Clock | None = None, *, place: Path | str | None = None) -> None:
+    def __init__(
+        self, home: Home, clock: Clock | None = None, *, place: Path | str | None = None, shared: str = ""
+    ) -> None:
         self.home = home
+        self.shared = shared
         self.place = place or home.agent_db
         self.clock = clock
         self.settings = SETTINGS
@@ -77,6 +80,7 @@ class Bench:
     async def open(self, **environ: str) -> None:
         """Open the stores and start."""
         how = {"environ": environ, "clock": self.clock, "build": self._build, "place": self.place}
+        how |= {"shared": self.shared}
         opened = assemble(self.home, self.settings, **how)
         self.runtime = await self._stack.enter_async_context(opened)
         self.service = Servicer(self.runtime)

@@ -1,0 +1,266 @@
+"""What comes for the hosted agents where several machines share the store: rows, whose threads are taken one by one.
+
+A process owns a thread while it deals with what waits for it, and lets it go when nothing is left. It renews its lease
+every two seconds, for all its threads at once. One that could not for ten seconds stops its turns by itself, before
+anyone may take them. Files remain for what concerns this machine alone: handoffs, shutdowns, and what agents in
+terminals send.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
+from agent_runtime.model.decide import Incoming
+from agent_runtime.model.lease import Lease
+from agent_runtime.model.trigger import EncodedTrigger, Trigger, TriggerHeader, from_envelope, header_of, to_envelope
+from agent_runtime.store import leases
+from agent_runtime.store.leases import Row
+from agent_runtime.store.schema import handover
+from turnkeeper.bus.envelope import Envelope, decode
+from turnkeeper.bus.inbox import Claimed, Put
+from turnkeeper.clock import Clock
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.event_log import EventLog
+from turnkeeper.storage.database import Database
+from turnkeeper.storage.handover import FIRE, LOOK, notify
+
+RENEW_S = 2.0
+FENCE_S = 10.0  # without a renewal; less than a lease
+MOST_OWNED = 128  # threads; more than can run, as some wait for a pause's end
+MOST_TAKEN = 32  # threads in one look, so that those of other machines get some
+ReadFire = Callable[[bytes], Trigger]
+OnTaken = Callable[[str], Awaitable[None]]
+
+
+class Ownership:
+    """The threads that this process owns.
+
+    Attributes:
+        held: the lease of each thread.
+    """
+
+    def __init__(self, database: Database, *, clock: Clock, entropy: Entropy, log: EventLog) -> None:
+        """Take a connection of its own: a renewal must wait for no other work."""
+        self._database, self._clock, self._entropy, self._log = database, clock, entropy, log
+        self.owner = ""
+        self.held: dict[str, Lease] = {}
+        self._on_lost: Callable[[str], None]
+        self._strays: set[Lease] = set()
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def begin(self, on_lost: Callable[[str], None]) -> None:
+        """Be an owner from now on. `on_lost` is called with each thread that another may own: its work must stop."""
+        self._on_lost = on_lost
+        await self._begin()
+        self._keeping = asyncio.create_task(self._keep(), name="lease")
+
+    async def _begin(self) -> None:
+        self.owner = f"owner-{self._entropy.hex(16)}"
+        await self._database.run(lambda c: leases.begin(c, self.owner))
+
+    async def take(self) -> list[tuple[Lease, list[Row]]]:
+        """Take threads for which something waits; return leases with the oldest of it, also of threads of before."""
+        taken = []
+        for thread_id in await self._database.run(lambda c: leases.wanted(c, self.owner, MOST_TAKEN + len(self.held))):
+            lease = self.held.get(thread_id)
+            if lease is None and len(self.held) >= MOST_OWNED:
+                continue
+            found = await self._database.run(lambda c, t=thread_id, held=lease: self._take(c, t, held))  # type: ignore[misc]
+            if found is not None:
+                self.held[thread_id] = found[0]
+                taken.append(found)
+        return taken
+
+    def _take(self, connection: Any, thread_id: str, held: Lease | None) -> tuple[Lease, list[Row]] | None:
+        lease = held or leases.take(connection, thread_id, self.owner)
+        return None if lease is None else (lease, leases.load(connection, lease, adopt=held is None))
+
+    async def let_go(self, thread_id: str) -> bool:
+        """Release a thread; False if something waits for it."""
+        lease = self.held.get(thread_id)
+        if lease is not None and not await self._database.run(lambda c: leases.release(c, lease)):
+            return False
+        if self.held.get(thread_id) == lease:
+            self.held.pop(thread_id, None)
+        return True
+
+    async def _keep(self) -> None:
+        """Renew the lease, for ever, and give up what is lost."""
+        renewed = self._clock.monotonic()
+        while True:
+            await self._clock.sleep(RENEW_S)
+            began = self._clock.monotonic()
+            try:
+                async with asyncio.timeout(max(FENCE_S - (began - renewed), RENEW_S)):
+                    epochs = await self._database.run(lambda c: leases.renew(c, self.owner))
+                if epochs is None:
+                    self.lose(self.held, "its lease ended")
+                    await self._begin()
+                else:
+                    self.lose([t for t, lease in self.held.items() if epochs.get(t) != lease.epoch], "was taken")
+                    await self._give_up({Lease(t, epoch) for t, epoch in epochs.items() if t not in self.held})
+                renewed = began
+            except Exception as error:  # noqa: BLE001  recorded; without this loop nothing would stop a turn in time
+                self._log.emit("lease.trouble", reason=f"{type(error).__name__}: {error}"[:500])
+                if self._clock.monotonic() - renewed >= FENCE_S:
+                    self.lose(self.held, "it could not be renewed")
+
+    async def _give_up(self, strays: set[Lease]) -> None:
+        """Free threads that were no longer held already at the renewal before: what failed there is to go on."""
+        for lease in strays & self._strays:
+            await self._database.run(lambda c, lease=lease: leases.free(c, lease))  # type: ignore[misc]
+        self._strays = strays
+
+    async def leave(self) -> None:
+        """Own nothing any more, and say so: others may go on at once."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        with suppress(TurnkeeperError):  # the server is away: the lease ends by itself
+            await self._database.run(self._leave)
+        self.held.clear()
+
+    def _leave(self, connection: Any) -> None:
+        leases.leave(connection, self.owner)
+        notify(connection, [""])
+
+    def lose(self, threads: Collection[str], why: str) -> None:
+        """Give up threads that others may own."""
+        for thread_id in list(threads):
+            if (lease := self.held.pop(thread_id, None)) is not None:
+                self._log.emit("lease.lost", thread_id=thread_id, epoch=lease.epoch, reason=why)
+                self._on_lost(thread_id)
+
+
+class SharedMailboxes(Mailboxes):
+    """The inboxes of the hosted agents as rows of the shared store, beside the folders of this machine."""
+
+    is_shared = True
+
+    def __init__(
+        self,
+        *where: Any,
+        database: Database,
+        ownership: Ownership,
+        read_fire: ReadFire,
+        on_taken: OnTaken,
+        listening: Callable[[], Coroutine[Any, Any, None]],
+        **how: Any,
+    ) -> None:
+        """Take what `Mailboxes` takes, and the store.
+
+        `read_fire` reads a fire's request; `on_taken` is awaited with each thread that is taken; `listening` notifies
+        of what other processes write, for ever.
+        """
+        super().__init__(*where, **how)
+        self._database, self.ownership = database, ownership
+        self._read_fire, self._on_taken, self._listening = read_fire, on_taken, listening
+        self._listener: asyncio.Task[None] | None = None
+
+    async def put(self, items: Sequence[EncodedTrigger]) -> list[Put | TurnkeeperError]:
+        """Put triggers' envelopes for hosted agents, in one transaction."""
+        rows = [_row_of(item) for item in items if item.header.agent in self.agents]
+        at = self._clock.now()
+        fresh = iter(await self._database.run(lambda c: handover.put_all(c, rows, at)) if rows else [])
+        return [
+            Put(name=item.header.key, fresh=next(fresh)) if item.header.agent in self.agents else _elsewhere(item)
+            for item in items
+        ]
+
+    async def find(self, keys: Collection[str]) -> Mapping[str, TriggerHeader]:
+        """Return the headers of the triggers with these keys that wait, here or anywhere."""
+        rows = await self._database.run(lambda c: leases.known(c, keys))
+        found = {row.key: from_envelope(self._claimed(row).envelope) for row in rows if row.kind != LOOK}
+        return {key: header_of(trigger) for key, trigger in found.items()}
+
+    async def claim(self, limit: int) -> list[Delivery]:
+        """Take what waits for threads that nobody owns, and for those of this process, in order."""
+        taken = await super().claim(limit)
+        for lease, rows in await self.ownership.take():
+            await self._on_taken(lease.thread_id)
+            taken += [self._delivery(row, lease) for row in rows]
+        return taken
+
+    async def archive(self, delivery: Delivery) -> None:
+        """Forget what was dealt with. Raises Fenced."""
+        if (lease := delivery.lease) is None:
+            await super().archive(delivery)
+        else:
+            await self._database.run(lambda c: leases.archive(c, lease, delivery.number))
+
+    async def quarantine(self, delivery: Delivery, reason: str) -> None:
+        """Set aside what cannot be read, with the reason. Raises Fenced."""
+        if (lease := delivery.lease) is None:
+            await super().quarantine(delivery, reason)
+        else:
+            await self._database.run(lambda c: leases.quarantine(c, lease, delivery.number, reason))
+
+    def lease_of(self, thread_id: str) -> Lease | None:
+        """Return the lease under which this process owns a thread."""
+        return self.ownership.held.get(thread_id)
+
+    def owns(self, thread_id: str) -> bool:
+        """Return whether this process owns a thread."""
+        return thread_id in self.ownership.held
+
+    async def begin(self, on_lost: Callable[[str], None]) -> list[tuple[Trigger, str]]:
+        """Open the inboxes of this machine, and be an owner of threads."""
+        found = await super().begin(on_lost)
+        await self.ownership.begin(on_lost)
+        self._listener = asyncio.create_task(self._listening(), name="listen")
+        return found
+
+    async def leave(self) -> None:
+        """Own no thread any more; others may go on at once."""
+        if self._listener is not None:
+            self._listener.cancel()
+        await self.ownership.leave()
+
+    def lost(self, lease: Lease) -> None:
+        """Give up a thread: it has another owner. What was taken again since stays."""
+        if self.lease_of(lease.thread_id) == lease:
+            self.ownership.lose([lease.thread_id], "another owner was met")
+
+    async def let_go(self, thread_id: str) -> bool:
+        """Release a thread for which nothing is left; False if something waits for it."""
+        return await self.ownership.let_go(thread_id)
+
+    def _delivery(self, row: Row, lease: Lease) -> Delivery:
+        own: dict[str, Any] = {"agent": row.agent, "lease": lease, "number": row.number}
+        if row.kind != LOOK:
+            return Delivery(claimed=self._claimed(row), **own)
+        turn_id = json.loads(row.envelope or b"{}").get("cancel", "")
+        wish = Incoming(source="cancel", turn_id=turn_id) if turn_id else Incoming(source="recovery")
+        return Delivery(claimed=Claimed(name=row.key, envelope=self._blank(row)), wish=wish, **own)
+
+    def _claimed(self, row: Row) -> Claimed:
+        try:
+            if row.kind == FIRE:
+                trigger = self._read_fire(row.envelope)
+                if trigger.agent not in self.agents:
+                    raise InvalidInput(
+                        f"{trigger.agent} is not hosted; machines that share a store deliver to no terminal"
+                    )
+                return Claimed(name=row.key, envelope=to_envelope(trigger, envelope_id=row.key, at=self._clock.now()))
+            return Claimed(name=row.key, envelope=decode(row.envelope))
+        except TurnkeeperError as error:
+            return Claimed(name=row.key, envelope=self._blank(row), fault=str(error))
+
+    def _blank(self, row: Row) -> Envelope:
+        """Return an envelope that says of a row only what its columns do."""
+        named: dict[str, Any] = {"idempotency_key": row.key, "thread": row.thread_id, "to": row.agent}
+        return Envelope(id=row.key, kind="fire", sender="task-runner", text="", at=self._clock.now(), **named)
+
+
+def _row_of(item: EncodedTrigger) -> dict[str, Any]:
+    header = item.header
+    named = {"key": header.key, "thread_id": header.thread_id, "agent": header.agent}
+    return {**named, "kind": "envelope", "envelope": item.encoded.data}
+
+
+def _elsewhere(item: EncodedTrigger) -> TurnkeeperError:
+    what = f"{item.header.agent} is not hosted; machines that share a store deliver to no terminal"
+    return InvalidInput(what, where="agent")

@@ -1,0 +1,137 @@
+"""Two runtimes with homes of their own share one database: each thread has one owner, and nothing is lost or doubled."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, func, select
+
+from agent_runtime.store import schema
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.support.cluster import Do, doing, end_lease
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.rpc.channel import is_serving
+from turnkeeper.storage.database import in_schema
+from turnkeeper.storage.handover import SCHEMA
+
+CLOCK = SystemClock()
+PATIENCE_S = 60.0
+THREADS, OF_EACH = 10, 5
+OVER = ("SUCCEEDED", "SILENT", "FAILED", "CANCELLED")
+
+
+class Node:
+    """A runtime as a process of its own, on a home of its own."""
+
+    def __init__(self, home: Home, url: str) -> None:
+        self.home = home
+        home.config.write_text(f'[store]\nurl = "{url}"\n[categories]\nautonomous_allowed = ["loop"]\n')
+        argv = [sys.executable, "-m", "agent_runtime.daemon", "--home", str(home.root)]
+        self.process = subprocess.Popen(argv)
+
+    def wait(self) -> None:
+        until(lambda: is_serving(self.home.socket("agent-runtime")), "the daemon answers")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def until(true: Callable[[], Any], what: str) -> None:
+    deadline = CLOCK.monotonic() + PATIENCE_S
+    while not true():
+        assert CLOCK.monotonic() < deadline, f"it never came to be that {what}"
+        CLOCK.block(0.05)
+
+
+@contextmanager
+def made_home() -> Iterator[Home]:
+    folder = Path(tempfile.mkdtemp(prefix="tk-"))
+    made = Home(root=folder / "home")
+    made.create()
+    yield made
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def pair(shared_url: str) -> Iterator[tuple[Node, Node]]:
+    with ExitStack() as stack:
+        one, two = (Node(stack.enter_context(made_home()), shared_url) for _ in range(2))
+        for node in (one, two):
+            stack.callback(node.end)
+        for node in (one, two):
+            node.wait()
+        yield one, two
+
+
+@pytest.fixture
+def do(shared_url: str) -> Iterator[Do]:
+    with doing(in_schema(shared_url, SCHEMA)) as made:
+        yield made
+
+
+def fire(number: int) -> dict[str, Any]:
+    """Return what a runner hands over for a fire."""
+    thread = f"thread-{number % THREADS}"
+    request = wire.FireRequest(
+        fire_id=f"task-00000001@{number}", attempt=1, task_id="task-00000001", task_name="digest", channel="main",
+        kind="scheduled", category="loop", prompt=f"Say {number}.", thread_id=thread,
+    )  # fmt: skip
+    request.nominal_at.FromSeconds(1_790_000_000 + number)
+    named = {"key": f"fire:{request.fire_id}:1", "thread_id": thread, "agent": "agent0", "kind": "fire"}
+    return {**named, "envelope": request.SerializeToString()}
+
+
+def ended(connection: Connection) -> int:
+    over = schema.turn_events.c.state.in_(OVER)
+    return connection.execute(select(func.count()).select_from(schema.turn_events).where(over)).scalar() or 0
+
+
+def test_turns_go_on_elsewhere_when_a_machine_dies(pair: tuple[Node, Node], do: Do) -> None:
+    one, _ = pair
+    do(lambda c: schema.handover.put_all(c, [fire(n) for n in range(THREADS * OF_EACH)], CLOCK.now()))
+    until(lambda: do(ended) >= 8, "some turns are over")
+    owners = do(owners_of_threads)
+    one.end()
+    for owner in owners:
+        do(lambda c, owner=owner: end_lease(c, owner))
+    until(lambda: do(ended) == THREADS * OF_EACH and not do(left), "all turns are over")
+    check_history(do)
+
+
+def left(connection: Connection) -> list[str]:
+    return list(connection.execute(select(schema.envelopes.c.key)).scalars())
+
+
+def owners_of_threads(connection: Connection) -> list[str]:
+    return list(connection.execute(select(schema.owners.c.owner)).scalars())
+
+
+def check_history(do: Do) -> None:
+    """Each fire ended once, well, in the order of its thread; no turn began while another of its thread ran."""
+    kept = select(schema.turn_events).where(schema.turn_events.c.state.in_(["STARTED", *OVER]))
+    rows = do(lambda c: c.execute(kept.order_by(schema.turn_events.c.sequence)).all())
+    running: dict[str, str] = {}
+    order: dict[str, list[int]] = {}
+    for row in rows:
+        if row.state == "STARTED":
+            assert row.thread_id not in running, "two turns at a time"
+            running[row.thread_id] = row.turn_id
+            order.setdefault(row.thread_id, []).append(int(row.fire_id.rpartition("@")[2]))
+        else:
+            assert running.pop(row.thread_id) == row.turn_id
+            assert row.state in {"SUCCEEDED", "SILENT"}, row.error
+    assert not running
+    assert all(numbers == sorted(numbers) for numbers in order.values())
+    assert set(Counter(row.fire_id for row in rows).values()) == {2}
