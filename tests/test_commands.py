@@ -161,7 +161,7 @@ UNDER_ANOTHER_NAME = {("turnkeeper", "quiet"), ("turnkeeper", "loop", "restore")
 def test_a_group_without_a_command_prints_its_help(path: tuple[str, ...], capsys: Any) -> None:
     bare = outcome(*path[1:], program=path[0], capsys=capsys)
     assert (bare[0], bare[1][:7], bare[2]) == (0, "Usage: ", "")
-    assert outcome(*path[1:], "-h", program=path[0], capsys=capsys) == bare
+    assert path == ("turnkeeper",) or outcome(*path[1:], "-h", program=path[0], capsys=capsys) == bare
 
 
 @pytest.mark.parametrize("path", [path for path in shown(groups=False) if path[0] == "turnkeeper"], ids=" ".join)
@@ -186,10 +186,25 @@ def unwrapped(callback: Any) -> Any:
 
 
 def test_every_command_of_turnkeeper_is_listed_under_what_it_is_for(capsys: Any) -> None:
-    _, said, _ = outcome(capsys=capsys)
+    _, said, _ = outcome("-h", capsys=capsys)
     headings = [line.rstrip(":") for line in said.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == [*(panel for panel in Panel if panel is not Panel.FIRE), "Options"]
     assert not any(isinstance(COMMANDS[path], Group) for path in COMMANDS if path[-1] == "serve")
+
+
+def test_turnkeeper_alone_names_every_command_on_a_screen_of_24_lines_and_begins_with_those_most_need(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, said, _ = outcome(capsys=capsys)
+    lines = said.splitlines()
+    assert (code, len(lines) < 24, max(map(len, lines)) <= 80) == (0, True, True)
+    shown = {path[1] for path in COMMANDS if len(path) == 2 and path[0] == "turnkeeper"} - {"quiet", "interrupts"}
+    assert shown <= set(said.split())
+    assert [line.split()[0] for line in lines[3:9]] == ["init", "up", "task", "send", "triage", "status"]
+    for words in commands.FIRST:
+        path = tuple(word for word in words.split() if word.islower())
+        assert ("turnkeeper", *path) in COMMANDS
 
 
 @pytest.mark.parametrize(
@@ -454,3 +469,65 @@ def test_the_keys_of_a_home_come_page_by_page_with_their_total(say: Any, tmp_pat
     code, said, error = say("keys", "list", "-n", "1", "-o", "name")
     assert (code, said.split(), "2 in all, of which 1 are shown; the next: --cursor" in error) == (0, every[:1], True)
     assert say("keys", "list", "-o", "name", "--cursor", error.rpartition(" ")[2].strip())[1].split() == every[1:]
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+
+TIME = re.compile(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun) \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ")
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_times_are_written_for_people_and_never_broken(say: Any, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    say("task", "run", "digest")
+    on_a_terminal(monkeypatch, columns)
+    for argv in (
+        ("task", "explain", "digest"),
+        ("task", "explain", "watering", "--at", "in 2h"),
+        ("task", "backfill", "digest", "--from", "2020-01-01", "--to", "2020-01-02", "--dry-run"),
+    ):
+        code, said, _ = say(*argv)
+        said = re.sub("\x1b[^m]*m", "", said)
+        assert (code, max(map(len, said.splitlines())) <= columns) == (0, True), said
+        assert not re.search(r"\d\.\d|-\d\d\n\s*\d\d:", said), said
+    monkeypatch.undo()
+    assert TIME.search(say("task", "explain", "digest")[1])
+    assert "It was asked for at " in say("task", "explain", "digest")[1]
+    assert "was due" not in say("task", "explain", "digest")[1]
+    spec = ("--cron", "0 0 * * *", "--tz", "UTC", "--category", "loop", "--channel", "c", "--prompt", "p")
+    say("task", "create", "nightly", *spec)
+    command = say("task", "explain", "nightly", "--at", "2020-01-01T00:00:00Z")[1]
+    assert "--from 2020-01-01T00:00:00Z --to" in command, "what is typed again stays as it can be read"
+
+
+@pytest.mark.parametrize(
+    "argv", [("task", "show", "digest"), ("task", "next", "digest"), ("task", "edit", "digest", "--every", "7m")]
+)
+def test_a_time_that_comes_is_shown_with_its_day_of_the_week(say: Any, argv: tuple[str, ...]) -> None:
+    assert TIME.search(say(*argv)[1])
+
+
+def test_loops_are_listed_with_their_prompts_on_a_narrow_terminal(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    say("loop", "create", "15m", "check the build")
+    on_a_terminal(monkeypatch, 80)
+    assert "check the build" in say("loop", "list")[1]
+
+
+def test_categories_are_listed_with_their_tools_and_whole_on_a_narrow_terminal(
+    say: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch, 80)
+    _, said, error = say("categories", "list")
+    assert "Works through one iteration of a loop, keeps its place in the channel's memory" in " ".join(said.split())
+    assert "tools: conversation.read, memory.read, summary.propose" in said
+    assert "…" not in said
+    assert "turnkeeper categories show NAME" in error
+    assert "--cursor" in say("categories", "list", "-n", "1")[2]
+
+
+def test_what_the_example_of_init_is_for_is_said(tmp_path: Path, capsys: Any) -> None:
+    _, _, told = outcome("init", "--example", "--home", str(tmp_path / "h"), capsys=capsys)
+    for part in ("next: turnkeeper up", "to try the example", "gives the agent", "creates the three tasks"):
+        assert part in told

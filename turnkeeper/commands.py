@@ -48,6 +48,17 @@ PACKAGES = {
 }
 
 
+# What most people need, and what the program says of it to who names no command.
+FIRST = {
+    "init": "make a home for your agent; it asks for what is needed",
+    "up": "start everything",
+    "task create": "give the agent work on a schedule",
+    "send CHANNEL TEXT": "write to the agent; /loop 15m TEXT repeats it",
+    "triage": "decide what waits for you",
+    "status": "see what runs and what waits",
+}
+
+
 class Panel(StrEnum):
     """What people want to do, in the order in which help lists it."""
 
@@ -171,6 +182,27 @@ class Group(TyperGroup):
 
 class Program(Group):
     """The program for people: packages add its commands. A package is imported when a command of it is used."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line; without a command, print what there is on one screen."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(self._overview(ctx))
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def _overview(self, ctx: Any) -> str:
+        """Return what most people need, and the names of all commands by what they are for."""
+        out = ctx.make_formatter()
+        out.write_usage(ctx.command_path, "COMMAND [ARGS]...")
+        with out.section("Begin with"):
+            out.write_dl(list(FIRST.items()))
+        names = self._visible(ctx)
+        panels = {panel: [name for name in names if self.later[name].panel == panel] for panel in Panel}
+        with out.section("All commands"):
+            out.write_dl([(panel, " ".join(found)) for panel, found in panels.items() if found])
+        out.write_paragraph()
+        out.write_text(f"What each does: {ctx.command_path} -h. How to use one: {ctx.command_path} COMMAND -h")
+        return str(out.getvalue().rstrip("\n"))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""

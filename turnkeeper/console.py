@@ -27,7 +27,7 @@ from turnkeeper import commands, errors
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home, locate, places
 from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, Conflict, InvalidInput, TurnkeeperError, Unreachable
-from turnkeeper.times import shown_in, written_time
+from turnkeeper.times import parse_rfc3339, shown_in, written_time
 
 _HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
 _TURNKEEPER_HELP = "Run scheduled work for an AI agent, talk with it, and decide what waits for you."
@@ -35,6 +35,10 @@ _GAP = 2  # between columns, as kubectl and systemctl print tables
 _NARROWEST = 23  # as wide as a date and time with its zone
 _CUT = "…"
 _BAR_AFTER_S = 1.0
+_ISO = re.compile(r"(?<!--from )(?<!--to )(?<!--at )\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+_TIME = re.compile(r"(?:\b[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: [A-Z][A-Za-z]{1,4}| [+-]\d\d)?")
+_COMMAND = "turnkeeper "  # which is copied in one line
+_JOINT = "\ue000"  # in place of a blank at which no line is broken
 _REFRESH_S = 2.0
 _STYLED = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})  # by which Rich styles what it writes to a pipe
 
@@ -107,16 +111,39 @@ def home_places() -> list[Path]:
     return places(_common.home, os.environ)
 
 
-def when(at: datetime | None, zone: tzinfo | None = None, *, fine: bool = False) -> str:
+def when(at: datetime | None, zone: tzinfo | None = None, *, fine: bool = False, day: bool = False) -> str:
     """Write an instant for a table, with its zone: in `zone`, the machine's unless given, or in UTC with `--utc`.
 
-    Empty for None. With `fine`, to the millisecond.
+    Empty for None. With `fine`, to the millisecond; with `day`, after the day of the week.
     """
     if at is None:
         return ""
     shown = shown_in(at, UTC if _common.utc else zone)
     fraction = f".{shown.microsecond // 1000:03}" if fine else ""
-    return f"{shown:%Y-%m-%d %H:%M:%S}{fraction}{'Z' if _common.utc else f'{shown: %Z}'}"
+    week = f"{shown:%a }" if day else ""
+    return f"{week}{shown:%Y-%m-%d %H:%M:%S}{fraction}{'Z' if _common.utc else f'{shown: %Z}'}"
+
+
+def for_people(text: str) -> str:
+    """Return a text with its instants as people read them, but for those that are a command's options."""
+    return _ISO.sub(lambda found: when(parse_rfc3339(found[0]), day=True), text)
+
+
+def say(text: str, indent: int = 0) -> None:
+    """Print sentences; on a terminal broken at words, and never within a time, with what follows indented."""
+    _write(_broken(plain(text), indent))
+
+
+def _broken(text: str, indent: int) -> str:
+    """Return a text whose lines a terminal need not break."""
+    width = console().width if sys.stdout.isatty() else 0
+    if width <= 2 * indent or all(_cells(line) <= width for line in text.split("\n")):
+        return text
+    whole = _TIME.sub(lambda found: found[0].replace(" ", _JOINT), text)
+    wrap = import_module("textwrap").TextWrapper(
+        width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
+    return "\n".join("\n".join(wrap.wrap(line)) or line for line in whole.split("\n")).replace(_JOINT, " ")
 
 
 def time_given(text: str, *, past: bool = False) -> str:
@@ -275,9 +302,18 @@ class Column:
 
 
 def show_rows(
-    rows: Sequence[Row], columns: Sequence[Column], output: Output, *, name_key: str, footer: str = ""
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    output: Output,
+    *,
+    name_key: str,
+    footer: str = "",
+    in_words: Callable[[Row], str] | None = None,
 ) -> None:
-    """Print a list: JSON as an array, jsonl a line each, names, or a table with its footer on stderr."""
+    """Print a list: JSON as an array, jsonl a line each, names, or a table with its footer on stderr.
+
+    `in_words` says a row in lines of its own, where a table of what a person looks for would be too wide.
+    """
     if output is Output.JSON:
         _write(as_json(list(rows), indent=2))
     elif output is Output.JSONL:
@@ -288,24 +324,34 @@ def show_rows(
             _write(plain(str(row[name_key])))
     else:
         shown = [column for column in columns if output is Output.WIDE or not column.wide]
-        if rows:
+        if in_words and output is Output.TABLE:
+            for row in rows:
+                say(in_words(row), indent=4)
+        elif rows:
             _show_table(rows, shown, fit=output is Output.TABLE)
         if footer:
             note(footer)
 
 
 def show_page(
-    rows: Sequence[Row], columns: Sequence[Column], output: Output, *, name_key: str, page: Any, footer: str = ""
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    output: Output,
+    *,
+    name_key: str,
+    page: Any,
+    footer: str = "",
+    **more: Any,
 ) -> None:
     """Print a page of a list; `page`, an answer or what `page_of` told, has the `total` and the `next_cursor`.
 
-    What is left is said below it, with the cursor of the next page; also beside JSON.
+    What is left is said below it, with the cursor of the next page; also beside JSON. `more` is for `show_rows`.
     """
     names = ("total", "next_cursor")
     total, cursor = (page[name] if isinstance(page, Mapping) else getattr(page, name) for name in names)
     left = f"{total} in all, of which {len(rows)} are shown; the next: --cursor {cursor}"
     rest = [left] if cursor else []
-    show_rows(rows, columns, output, name_key=name_key, footer="; ".join(filter(None, [footer, *rest])))
+    show_rows(rows, columns, output, name_key=name_key, footer="; ".join(filter(None, [footer, *rest])), **more)
     if rest and output in {Output.JSON, Output.JSONL, Output.NAME}:
         note(left)
 
@@ -332,8 +378,9 @@ def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[t
     else:
         width = max((len(key) for key, _ in lines), default=0) + 1
         for key, value in lines:
-            body = plain(value).replace("\n", "\n" + " " * (width + 1))
-            _print_headed(f"{key + ':':<{width}} ", body)
+            head = f"{key + ':':<{width}} "
+            body = plain(value).replace("\n", "\n" + " " * len(head))
+            _print_headed(head, body if _COMMAND in body else _broken(head + body, len(head))[len(head) :])
 
 
 def plain(text: str) -> str:

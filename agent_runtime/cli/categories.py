@@ -50,7 +50,19 @@ def list_(
     Example: turnkeeper categories list -o wide
     """
     rows = [_row(entry) for entry in _load().all()]
-    show_cut(rows, _COLUMNS, output, key="name", footer="", limit=limit, cursor=cursor)
+    footer = "all of one: turnkeeper categories show NAME"
+    show_cut(rows, _COLUMNS, output, key="name", footer=footer, limit=limit, cursor=cursor, in_words=_in_words)
+
+
+def _in_words(row: Row) -> str:
+    """Return what a category is for and what it grants, in a few lines: a table would cut it."""
+    whose = "" if row["source"] == "shipped" else f"  ({row['path']})"
+    about = [f"{row['name']}{whose}", f"  {row['problem'] or row['description']}"]
+    if row["problem"]:
+        return "\n".join(about)
+    tools = ", ".join(row["tools"]) or "none"
+    first = "" if row["autonomous"] else "; asks before it writes"
+    return "\n".join([*about, f"  tools: {tools}{first}"])
 
 
 @app.command("show")

@@ -263,7 +263,8 @@ def show_cut(
     footer: str,
     limit: int,
     cursor: str,
+    in_words: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> None:
     """Print a page of a list that is read whole. Raises InvalidInput or Conflict for a cursor that leads nowhere."""
     found, told = page_of(rows, key, limit=limit, cursor=cursor)
-    show_page(found, shown, output, name_key=key, page=told, footer=footer)
+    show_page(found, shown, output, name_key=key, page=told, footer=footer, in_words=in_words)

@@ -21,7 +21,7 @@ PEOPLE = {
     "down": Later("constellation.cli.commands:down", "Stop the supervisor and the daemons.", Panel.START),
     "restart": Later(
         "constellation.cli.commands:restart",
-        "Restart agent-runtime: check that it can start, stop it, start it, and deliver a handoff to agent0.",
+        "Restart agent-runtime: check that it can start, stop it, start it, and hand over notes to agent0, your agent.",
         Panel.START,
     ),
     "status": Later(

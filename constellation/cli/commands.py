@@ -264,7 +264,7 @@ _PATIENCE_S = 600.0
 def restart(
     handoff: Annotated[Path | None, typer.Option("--handoff", help="A text file with notes for agent0.")] = None,
 ) -> None:
-    """Restart agent-runtime: check that it can start, stop it, start it, and deliver a handoff to agent0.
+    """Restart agent-runtime: check that it can start, stop it, start it, and hand over notes to agent0, your agent.
 
     The runner and the supervisor keep running, and turns continue from their checkpoints. If the check finds that the
     runtime could not start again, nothing is stopped. The restart continues if you interrupt this command.

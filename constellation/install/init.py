@@ -120,7 +120,13 @@ def look_at(home: Home, reference: str) -> Project:
 def next_steps(home: Home, project: Project | None, *, example: bool) -> list[str]:
     """Return what to do after `init`, a line each."""
     if project is None:
-        steps = [f"then:  turnkeeper workspace import {home.root}/workspace", "       turnkeeper task apply"]
+        steps = [
+            "then, to try the example, a community garden whose newsletter an agent looks after:",
+            f"      turnkeeper workspace import {home.root}/workspace",
+            "          gives the agent the four pages that it reads and proposes to change",
+            "      turnkeeper task apply",
+            f"          creates the three tasks in {home.tasks}/example.toml, with their schedules",
+        ]
         return ["next: turnkeeper up", *(steps if example else [])]
     grant = f"      grant the tools that may run without asking: {home.categories / project.name}.toml"
     create = f"turnkeeper task create NAME --cron '0 7 * * *' --category {project.name} --channel {project.name} \\"

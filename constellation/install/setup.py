@@ -172,7 +172,7 @@ def ask() -> Choices:
         key = _asked_key(name, base_url)
         model = Model(name=name, base_url=base_url.strip(), key=key)
     zone = _answer("Time zone of tasks, such as Europe/Riga", "the machine's", _zone_or_machine)
-    example = typer.confirm("Write example pages and tasks?", default=True, err=True)
+    example = typer.confirm("Write an example to try out: four pages on a garden, three tasks?", default=True, err=True)
     as_service = typer.confirm("Write a service that starts it when you log in?", default=False, err=True)
     return Choices(model=model, timezone=zone, example=example, service=as_service, asked=True)
 

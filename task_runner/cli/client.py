@@ -15,6 +15,7 @@ from turnkeeper.errors import Conflict, InvalidInput, NotFound, meant
 from turnkeeper.storage.locking import is_held
 
 PROCESS = "task-runner"
+_NEWEST_TURNS = 20  # of a channel, among which is one that has just ended
 # Thousands of tasks in one transaction take long.
 _DEADLINES_S = {"ApplyTasks": 120.0}
 
@@ -100,6 +101,22 @@ class Runner:
         channel = importlib.import_module("turnkeeper.rpc.channel")
         stub = importlib.import_module("protos.turnkeeper.v1.schedules_pb2_grpc").SchedulesStub
         return channel.Caller(self.home.socket(PROCESS), stub, PROCESS, via=f"{PROCESS}/cli")
+
+    def answer_of(self, turn_id: str, channel: str) -> str:
+        """Return the last words of a turn, as the runtime shows them in its channel; empty where it said nothing.
+
+        Raises TurnkeeperError.
+        """
+        stubs = importlib.import_module("protos.turnkeeper.v1.agent_runtime_pb2_grpc")
+        asked = importlib.import_module("protos.turnkeeper.v1.agent_runtime_pb2").GetConversationRequest(
+            channel=channel, limit=_NEWEST_TURNS
+        )
+        caller = importlib.import_module("turnkeeper.rpc.channel").Caller(
+            self.home.socket("agent-runtime"), stubs.AgentRuntimeStub, "agent-runtime", via=f"{PROCESS}/cli"
+        )
+        turns = caller.GetConversation(asked).turns
+        said = [one.text for turn in turns if turn.turn_id == turn_id for one in turn.messages if one.role == "agent"]
+        return said[-1].strip() if said else ""
 
     def note_unless_serving(self) -> None:
         """Warn that nothing fires while no daemon runs."""

@@ -205,20 +205,20 @@ def _show(now: datetime, output: console.Output, cut: Mapping[str, Any], *, ende
     notes.append(up_since(answer))
     notes += [f"{row['id']} is {row['put_off']}" for row in rows if row["put_off"]][:3]
     shown, told = page_of(rows, "id", **cut)
-    named = [*_COLUMNS[:5], left_column(now), *_COLUMNS[5:]]
+    named = [*_COLUMNS[:2], left_column(now), *_COLUMNS[2:]]
     console.show_page(shown, named, output, name_key="id", page=told, footer=" · ".join(notes))
 
 
-_COLUMNS = [
+_COLUMNS = [  # on a narrow terminal the last ones are left out
     column("ID", "id"),
-    column("MODE", "mode"),
-    column("TARGET", "agent"),
     console.Column("INTERVAL", lambda row: row["schedule"].removesuffix(", exactly")),
+    console.Column("ITERATION", lambda row: f"#{row['iteration']}", right=True),
+    console.Column("PROMPT", lambda row: row["prompt"][:_LONGEST_PROMPT]),
+    console.Column("STATE", lambda row: "put off" if row["put_off"] and row["state"] == "active" else row["state"]),
     time_column("NEXT", "next_fire_at"),
     time_column("LAST", "last_fire_at"),
-    console.Column("ITERATION", lambda row: f"#{row['iteration']}", right=True),
-    console.Column("STATE", lambda row: "put off" if row["put_off"] and row["state"] == "active" else row["state"]),
-    console.Column("PROMPT", lambda row: row["prompt"][:_LONGEST_PROMPT]),
+    column("MODE", "mode"),
+    column("TARGET", "agent"),
     column("NAME", "name", wide=True),
     column("RESULT", "last_outcome", wide=True),
     column("CATEGORY", "category", wide=True),

@@ -17,9 +17,9 @@ def time(message: Any, field: str) -> str | None:
     return rfc3339(instant(getattr(message, field))) if message.HasField(field) else None
 
 
-def local(text: str | None) -> str:
-    """Return an RFC 3339 time for a table."""
-    return console.when(parse_rfc3339(text)) if text else ""
+def local(text: str | None, *, day: bool = False) -> str:
+    """Return an RFC 3339 time for a table; with `day`, after the day of the week."""
+    return console.when(parse_rfc3339(text), day=day) if text else ""
 
 
 def task_row(task: Any) -> dict[str, Any]:
@@ -83,8 +83,8 @@ def column(header: str, key: str, missing: str = "", **looks: bool) -> console.C
     return console.Column(header, lambda row: text_of(row[key]) or missing, **looks)
 
 
-def time_column(header: str, key: str, missing: str = "-", **looks: bool) -> console.Column:
-    return console.Column(header, lambda row: local(row[key]) or missing, **looks)
+def time_column(header: str, key: str, missing: str = "-", *, day: bool = False, **looks: bool) -> console.Column:
+    return console.Column(header, lambda row: local(row[key], day=day) or missing, **looks)
 
 
 def left_column(now: datetime) -> console.Column:

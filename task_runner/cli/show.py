@@ -107,10 +107,19 @@ def show(
 
 def show_task(task: Any, output: console.Output) -> None:
     row = task_row(task)
-    times = {"next_fire_at", "due_at", "last_fire_at", "created_at", "paused_until", "armed_at", "wakes_from"}
+    times = {
+        "next_fire_at",
+        "due_at",
+        "last_fire_at",
+        "created_at",
+        "paused_until",
+        "armed_at",
+        "wakes_from",
+        "updated_at",
+    }
     times |= {field.written_as for field in FIELDS if field.kind is INSTANT}
     keys = [*_FIRST, *(key for key in row if key not in _FIRST)]
-    lines = [(key.replace("_", "-"), local(row[key]) if key in times else text_of(row[key])) for key in keys]
+    lines = [(key.replace("_", "-"), local(row[key], day=True) if key in times else text_of(row[key])) for key in keys]
     console.show_record(row, output, name_key="name", lines=[(key, value) for key, value in lines if value])
 
 
@@ -202,9 +211,9 @@ def next_(
     answer = runner().call("PreviewSchedule", request)
     rows = [row_of(nominal) for nominal in answer.nominals]
     columns = [
-        time_column("NEXT", "nominal_at"),
-        column(f"IN {answer.timezone}", "local"),
-        time_column("DUE", "due_at", wide=True),
+        time_column("NEXT", "nominal_at", day=True),
+        console.Column(f"IN {answer.timezone}", lambda row: _in_its_zone(row["local"])),
+        time_column("DUE", "due_at", day=True, wide=True),
     ]
     console.show_rows(rows, columns, output, name_key="nominal_at", footer=answer.schedule)
     if answer.HasField("on"):
@@ -218,6 +227,11 @@ def _instant(text: str, flag: str, *, past: bool = False) -> datetime:
     except (ValueError, OverflowError) as error:
         hint = "write for example 2026-11-21T09:00:00Z or tomorrow 9am"
         raise InvalidInput(f"{text[:60]!r} is not an instant", where=flag, hint=hint) from error
+
+
+def _in_its_zone(text: str) -> str:
+    at = datetime.fromisoformat(text)
+    return f"{at:%a %Y-%m-%d %H:%M:%S} {text[-6:]}"
 
 
 @console.watched
@@ -285,7 +299,7 @@ def explain(
     answer = runner().call("ExplainFire", wire.ExplainFireRequest(name=name, at=console.time_given(at, past=True)))
     if output in {console.Output.TABLE, console.Output.WIDE}:
         for line in answer.lines:
-            typer.echo(console.plain(line))
+            console.say(console.for_people(line))
         return
     row = row_of(answer, without={"lines", "fire", "revision"}) | {
         "lines": list(answer.lines),

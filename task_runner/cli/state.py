@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -131,13 +132,23 @@ def run(
     chosen.note_unless_serving()
     if not wait or fire.outcome == "succeeded":
         if wait:
-            channel = chosen.call("GetTask", wire.GetTaskRequest(name=name)).spec.channel
-            console.note(f"its answer: turnkeeper conversation show {channel}")
+            _show_answer(chosen, fire, chosen.call("GetTask", wire.GetTaskRequest(name=name)).spec.channel, output)
         return 0
     if fire.outcome not in _FOR_AUTHOR:
         return EXIT_FAILURE
     console.note("it waits for your decision: turnkeeper triage")
     return EXIT_DENIED
+
+
+def _show_answer(chosen: Runner, fire: Any, channel: str, output: console.Output) -> None:
+    """Print what the turn said, as its channel shows it, and where the rest of it stands."""
+    said = ""
+    if fire.turn_id and output in {console.Output.TABLE, console.Output.WIDE}:
+        with suppress(TurnkeeperError):  # the answer is there; whoever keeps it is away just now
+            said = chosen.answer_of(fire.turn_id, channel)
+    if said:
+        console.say(f"\n{said}\n")
+    console.note(f"{'all of it' if said else 'its answer'}: turnkeeper conversation show {channel}")
 
 
 def _follow(chosen: Runner, fire: Any) -> Any:

@@ -166,7 +166,7 @@ def create_spec(spec: wire.TaskSpec, *, dry_run: bool, output: console.Output, l
         ("catch-up", row["catch_up"]),
         *([("if-silent", row["if_silent"])] if row["if_silent"] else []),
         *([("expires", local(row["expires_at"]))] if row["expires_at"] and answer.task.id else []),
-        *(("next", f"{local(time(nominal, 'nominal_at'))}") for nominal in answer.next),
+        *(("next", f"{local(time(nominal, 'nominal_at'), day=True)}") for nominal in answer.next),
         *events_lines(answer.task.spec),
     ]
     console.show_record(row, output, name_key="name", lines=lines)
@@ -224,7 +224,7 @@ def _show(answer: Any, output: console.Output, *, dry_run: bool) -> None:
         console.show_record(row, output, name_key="name", lines=[])
         return
     rows = [
-        {side: local(sides[side][place]["nominal_at"]) if place < len(sides[side]) else "-" for side in sides}
+        {side: local(sides[side][place]["nominal_at"], day=True) if place < len(sides[side]) else "-" for side in sides}
         for place in range(max(map(len, sides.values())))
     ]
     columns = [

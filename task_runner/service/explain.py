@@ -115,7 +115,7 @@ class Question:
     @property
     def is_before_creation(self) -> bool:
         """Whether there was no task yet at that time."""
-        return self.at < self.revisions[0].valid_from
+        return self.at < self.revisions[0].valid_from.replace(microsecond=0)  # a time in question is a whole second
 
 
 def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -> wire.ExplainFireResponse:
@@ -207,7 +207,7 @@ def explained(asked: Question) -> Explanation:
     if events := _of_events(asked.entries):
         others += _events(asked.definition, events, asked.notes).lines
     by_hand = next((each for each in reversed(asked.entries) if each.kind is FireKind.MANUAL), None)
-    if covering is None and by_hand is not None and asked.newest_meant and not _is_scheduled(asked):
+    if covering is None and by_hand is not None and asked.newest_meant:
         verdict, lines = _entry(by_hand, by_hand.nominal_at, asked.definition)
         said = Explanation(verdict, (f"{by_hand.fire_id} was asked for by hand.", *lines), by_hand)
         return said._replace(lines=(_head(asked), *said.lines))
@@ -425,7 +425,8 @@ def _skipped(entry: Fire, definition: Definition) -> str:
 
 
 def _sending(entry: Fire) -> list[str]:
-    due = f"It was due at {rfc3339(entry.due_at)}"
+    came = "asked for" if entry.kind is FireKind.MANUAL else "due"
+    due = f"It was {came} at {rfc3339(entry.due_at)}"
     if entry.due_at > entry.nominal_at:
         why = "the event by its debounce" if entry.kind is FireKind.EVENT else "its scheduled time by its jitter"
         put_off = entry.due_at - entry.nominal_at
@@ -442,7 +443,7 @@ def _sending(entry: Fire) -> list[str]:
         return [*lines, f"{entry.fire_id} is committed and not sent; it goes {when}{why}."]
     if entry.fired_at is not None:
         late = entry.fired_at - entry.due_at
-        lines.append(f"It was sent at {rfc3339(entry.fired_at)}, {_after(late)} it was due.")
+        lines.append(f"It was sent at {rfc3339(entry.fired_at)}, {_after(late)} it was {came}.")
     if entry.attempt > 1:
         lines.append(f"This is attempt {entry.attempt}: the runtime held, or its turn failed, before.")
     return lines

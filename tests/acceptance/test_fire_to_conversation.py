@@ -81,7 +81,9 @@ def test_cancel_stops_the_running_turn_and_enable_continues_on_the_same_thread(s
 
 def test_run_now_goes_the_same_way_and_moves_no_cursor(constellation: Constellation) -> None:
     before = constellation.create("yearly", "--cron", "0 0 1 1 *")
-    constellation.command("task-runner", "run", "yearly", "--wait")
+    said = constellation.command("task-runner", "run", "yearly", "--wait")
+    assert "Written by the rule-based offline model" in said, "what the agent answered is printed"
+    assert said.count("outcome: succeeded") == 1
     (entry,) = constellation.history("yearly")
     assert entry["kind"] == "manual"
     assert entry["outcome"] == "succeeded"

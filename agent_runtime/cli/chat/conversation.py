@@ -154,7 +154,10 @@ def send(
     wait: Wait = False,
     timeout: Patience = "10m",
 ) -> None:
-    """Send a message into a channel's conversation. It continues the thread of the newest turn there.
+    """Send a message into a channel's conversation.
+
+    It continues the thread of the channel's newest turn, so the agent knows what was said there; --new begins a new
+    thread, and --thread continues another one.
 
     A text that begins with /loop is about loops: /loop 15m PROMPT makes one in this conversation; /loop list; /loop
     stop. //loop is sent as /loop. What is read from standard input is always a message.
@@ -191,15 +194,16 @@ def send(
     )
     _look_before(request)
     sent = change("SendMessage", request)
-    _tell_sent(sent)
+    _tell_sent(sent, chosen=bool(thread))
     if wait:
         with status("waiting for the answer"):
             turn = _await(sent.turn_id, patience_s)
         _print_answer(turn)
 
 
-def _tell_sent(sent: wire.SendMessageResponse) -> None:
-    note(f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}")
+def _tell_sent(sent: wire.SendMessageResponse, *, chosen: bool) -> None:
+    other = "; --new begins a new one" if sent.continues and not chosen else ""
+    note(f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}{other}")
     if sent.takes_over:
         note(f"{sent.takes_over}, a self-paced loop on this thread, ends by this message")
     if sent.beside:

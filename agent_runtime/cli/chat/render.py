@@ -77,14 +77,28 @@ def changes_of(turn: wire.ConversationTurn, known: Known | None = None) -> list[
     """Return what of a turn is new to a reader, in the order in which to show it."""
     known = known or Known()
     found = [] if known.status else [Change(kind="begun", turn=turn)]
+    begin = len(found)
     found += [Change(kind="message", turn=turn, at=at) for at in range(known.messages, len(turn.messages))]
+    answered = 0
     for kind, at, one_id, state in _states(turn):
-        if known.states.get(one_id) != state:
-            found.append(Change(kind=kind, turn=turn, at=at))
+        if known.states.get(one_id) == state:
+            continue
+        change = Change(kind=kind, turn=turn, at=at)
+        if kind == "interrupt" and change.subject.status != "pending":
+            asked_at = change.subject.created_at.ToNanoseconds()
+            before = [one for one in found[begin:] if one.kind == "message" and not _is_later(one, asked_at)]
+            found.insert(begin + len(before) + answered, change)  # what came of it stands after it
+            answered += 1
+        else:
+            found.append(change)
     # A turn that waits for its author has just said so, and one that was shown whole began with how it ended.
     if known.status not in {"", turn.status} and turn.status not in {"interrupted", "running"}:
         found.append(Change(kind="ended", turn=turn))
     return found
+
+
+def _is_later(change: Change, ns: int) -> bool:
+    return bool(change.message.at.ToNanoseconds() > ns)
 
 
 def known_of(turn: wire.ConversationTurn) -> Known:

@@ -154,7 +154,7 @@ def test_the_list_is_sorted_by_the_next_fire_and_shows_what_a_loop_is(command) -
     assert modes == {slow["id"]: ("fixed", 0), paced["id"]: ("dynamic", 0), cron["id"]: ("cron", 0)}
     _, out, err = command("loop", "list")
     assert out.splitlines()[0].split() == [
-        "ID", "MODE", "TARGET", "INTERVAL", "NEXT", "LEFT", "LAST", "ITERATION", "STATE", "PROMPT",
+        "ID", "INTERVAL", "LEFT", "ITERATION", "PROMPT", "STATE", "NEXT", "LAST", "MODE", "TARGET",
     ]  # fmt: skip
     assert "#0" in out
     assert err.startswith("3 loops · task-runner is not running")

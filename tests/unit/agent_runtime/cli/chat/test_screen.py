@@ -391,3 +391,15 @@ def test_a_question_of_which_the_author_was_reminded_is_shown_again_with_the_tim
         out.print(part)
     assert re.search(r"reminded\W+\d{4}-", written(out))
     assert re.search(r"expires\W+\d{4}-.* \(in \d+d", written(out))
+
+
+def test_what_was_asked_and_decided_stands_before_what_came_of_it() -> None:
+    later = replace(says("Done."), at=FIRE.ended_at)
+    decided = replace(ASKED, status="resolved", decision="approve", created_at=says("").at + timedelta(seconds=1))
+    turn = project(FIRE, [PROMPT, says("", "memory_put"), later], [decided], first=True, proposed=[], deviations=[])
+    out = terminal()
+    for change in changes_of(turn):
+        for block in render(change, Panels()):
+            out.print(Safe(block))
+    text = OURS.sub("", written(out))
+    assert text.index("→ memory_put") < text.index("[approve]") < text.index("Done.")
