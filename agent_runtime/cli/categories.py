@@ -6,7 +6,7 @@ Reading them needs pydantic, which takes as long to import as all the rest of a 
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -54,7 +54,7 @@ def list_(
     show_cut(rows, _COLUMNS, output, key="name", footer=footer, limit=limit, cursor=cursor, in_words=_in_words)
 
 
-def _in_words(row: Row) -> str:
+def _in_words(row: Mapping[str, Any]) -> str:
     """Return what a category is for and what it grants, in a few lines: a table would cut it."""
     whose = "" if row["source"] == "shipped" else f"  ({row['path']})"
     about = [f"{row['name']}{whose}", f"  {row['problem'] or row['description']}"]

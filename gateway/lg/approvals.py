@@ -70,7 +70,9 @@ def _described(asked: wire.Interrupt) -> str:
 def _question(asked: wire.Interrupt) -> dict[str, Any]:
     config = {"allow_respond": True, "allow_ignore": True, "allow_accept": False, "allow_edit": False}
     action = {"action": "question", "args": {}}
-    answer = f"Answer it in an inbox, on the page, or with: turnkeeper approvals answer {asked.interrupt_id} TEXT"
+    answer = (
+        f"Answer it in an inbox, on the page, or with: turnkeeper approvals resolve {asked.interrupt_id} --answer TEXT"
+    )
     described = f"{asked.question}\n\n{answer}"
     return {"action_request": action, "config": config, "description": described, "turnkeeper": _about(asked)}
 

@@ -48,7 +48,7 @@ def test_a_question_is_shown_in_the_legacy_form_and_names_another_way_to_answer(
     assert value["config"]["allow_respond"]
     assert not value["config"]["allow_accept"]
     assert "Which day?" in value["description"]
-    assert "turnkeeper approvals answer q1" in value["description"]
+    assert "turnkeeper approvals resolve q1 --answer TEXT" in value["description"]
 
 
 OF_BOTH = [
