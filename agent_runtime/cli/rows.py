@@ -1,6 +1,7 @@
 """Short texts for tables and the conversation: instants, spans, calls, and the command that answers. Pure."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -18,6 +19,8 @@ LONGEST_ANSWER = 1000
 _OPTIONS = {
     "approve": "--approve", "reject": '--reject "why"', "edit": "--edit '{…}'", "respond": '--respond "…"',
 }  # fmt: skip
+_ITEM = re.compile(r"\s*(?:[-*+]|\d+[.)])\s")
+_BLOCK = re.compile(r"\s*(?:[-*+]\s|\d+[.)]\s|#|>|\||=|-{2,})")
 FOR_PEOPLE = frozenset({Output.TABLE, Output.WIDE})
 
 
@@ -119,6 +122,27 @@ def clipped(text: str, most: int) -> str:
     """
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def broken(text: str) -> str:
+    r"""Return Markdown whose lines end where they end in the text, as those who write for a conversation mean it.
+
+    >>> broken("- one\nThen\nthis")
+    '- one\n\nThen  \nthis'
+    """
+    found, fenced, before = [], False, ""
+    for line in text.splitlines():
+        if not fenced and _ITEM.match(before) and line[:1].strip() and not _ITEM.match(line):
+            found.append("")
+        fenced ^= line.lstrip().startswith(("```", "~~~"))
+        found.append(line)
+        before = line
+    ends = [f"{one}  " if _runs_on(one, then) else one for one, then in zip(found, [*found[1:], ""], strict=True)]
+    return "\n".join(ends) if "```" not in text and "~~~" not in text else "\n".join(found)
+
+
+def _runs_on(line: str, then: str) -> bool:
+    return bool(line.strip() and then.strip()) and not _BLOCK.match(line) and not _BLOCK.match(then)
 
 
 def answer_text(text: str) -> str:

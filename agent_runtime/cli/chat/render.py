@@ -7,7 +7,6 @@ Markdown turns entities into characters.
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -151,8 +150,6 @@ EXCERPT_LINES = 12
 _LABEL = 9  # characters of the column of labels on a terminal
 MARGIN = 13  # characters before the text of a line in a pipe
 _NARROWEST_LINE, _WIDEST_LINE = 60, 160
-_ITEM = re.compile(r"\s*(?:[-*+]|\d+[.)])\s")
-_BLOCK = re.compile(r"\s*(?:[-*+]\s|\d+[.)]\s|#|>|\||=|-{2,})")
 _ROLES = {"author": "bold green", "agent": "bold cyan", "prompt": "magenta", "note": "dim", "error": "bold red"}
 _STATUSES = {"succeeded": "green", "silent": "dim", "failed": "bold red", "cancelled": "yellow"}
 _DECISIONS = dict.fromkeys(("canonical", "accepted", "kept", "approve", "edit", "answer"), "green") | dict.fromkeys(
@@ -555,28 +552,7 @@ class Safe:
 
 def _markdown(text: str) -> RenderableType:
     # Links are shown with their address: what a terminal makes of one, its reader cannot see.
-    return _AtMost(Markdown(broken(plain(text)), hyperlinks=False, code_theme="ansi_dark"), 0)
-
-
-def broken(text: str) -> str:
-    r"""Return Markdown whose lines end where they end in the text, as those who write for a conversation mean it.
-
-    >>> broken("- one\nThen\nthis")
-    '- one\n\nThen  \nthis'
-    """
-    found, fenced, before = [], False, ""
-    for line in text.splitlines():
-        if not fenced and _ITEM.match(before) and line[:1].strip() and not _ITEM.match(line):
-            found.append("")
-        fenced ^= line.lstrip().startswith(("```", "~~~"))
-        found.append(line)
-        before = line
-    ends = [f"{one}  " if _runs_on(one, then) else one for one, then in zip(found, [*found[1:], ""], strict=True)]
-    return "\n".join(ends) if "```" not in text and "~~~" not in text else "\n".join(found)
-
-
-def _runs_on(line: str, then: str) -> bool:
-    return bool(line.strip() and then.strip()) and not _BLOCK.match(line) and not _BLOCK.match(then)
+    return _AtMost(Markdown(rows.broken(plain(text)), hyperlinks=False, code_theme="ansi_dark"), 0)
 
 
 class _Narrow:
