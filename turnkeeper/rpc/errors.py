@@ -34,7 +34,6 @@ _CODES: dict[type[TurnkeeperError], int] = {
 }
 # A code that stands for several errors becomes the one that a caller can act on.
 _ERRORS: dict[int, type[TurnkeeperError]] = {code: kind for kind, code in _CODES.items()} | {
-    code_pb2.ALREADY_EXISTS: Conflict,
     code_pb2.UNAVAILABLE: errors.Unreachable,
     code_pb2.DEADLINE_EXCEEDED: errors.Unreachable,
 }

@@ -1,0 +1,464 @@
+"""What a program can ask of the daemons, written once, over a transport that blocks or one that waits.
+
+A call that means the same when it is repeated is repeated while a daemon is away, up to the client's patience: reads,
+and what carries an id of its own. Every other call is made once.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypedDict, Unpack
+
+from google.protobuf.message import Message
+
+from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
+from protos.turnkeeper.v1 import schedules_pb2 as runner
+from turnkeeper.client import values
+from turnkeeper.client.specs import TaskFields, spec_of
+from turnkeeper.client.transport import Process, Transport
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import Conflict, Denied, NotFound, TurnkeeperError, Unreachable
+from turnkeeper.rpc.channel import Greeting
+from turnkeeper.rpc.errors import AlreadyExists
+from turnkeeper.times import rfc3339
+
+_AGAIN_S = 0.2
+_POLLS_S = (0.05, 0.5)  # between two looks at a turn: at first, and at most
+_PAGE = 200
+_WITHOUT_TURN = frozenset({"succeeded", "failed", "cancelled", "skipped", "coalesced", "pruned"})  # where it has none
+_TRIES = 3  # to create a task of which it is unknown whether it was created
+
+
+class TurnFailed(TurnkeeperError):
+    """The turn failed or was cancelled; `turn` has what was said."""
+
+    def __init__(self, turn: values.Turn) -> None:
+        what = f"the turn {turn.status}: {turn.error or 'no reason is recorded'}"
+        super().__init__(what, where=turn.turn_id, hint=f"see: turnkeeper turns show {turn.turn_id}")
+        self.turn = turn
+
+
+class NeedsDecision(Denied):
+    """The turn waits for its author; `turn.approvals` has what it asks."""
+
+    def __init__(self, turn: values.Turn) -> None:
+        asked = [one.tool or one.question for one in turn.approvals if one.status == "pending"]
+        what = f"the turn waits for its author: {', '.join(asked) or turn.status}"
+        super().__init__(what, where=turn.turn_id, hint="decide it, or see: turnkeeper approvals list")
+        self.turn = turn
+
+
+class TimedOut(TurnkeeperError):
+    """The turn has not ended in time; it goes on."""
+
+
+class SendOptions(TypedDict, total=False):
+    """How a message is sent; see `turnkeeper send --help`."""
+
+    thread_id: str
+    new_thread: bool
+    graph: str
+    context: Mapping[str, Any]
+    config: Mapping[str, Any]
+    input: Mapping[str, Any]
+    agent: str
+    category: str
+    keep_loop: bool
+    request_id: str
+
+
+Decision = Literal["approve", "reject", "edit", "answer"]
+
+
+class Operations:
+    """The operations. `AsyncTurnkeeper` has them as they stand here, `Turnkeeper` blocking."""
+
+    def __init__(self, home: Home, transport: Transport, patience: timedelta) -> None:
+        self._home, self._transport, self._patience_s = home, transport, patience.total_seconds()
+
+    # --- tasks
+
+    async def create_task(self, name: str, **fields: Unpack[TaskFields]) -> values.Task:
+        """Create a task; once, also where a daemon died meanwhile.
+
+        Raises:
+            InvalidInput: a field is wrong; `where` names it.
+            AlreadyExists: another task has the name.
+            Unreachable: the task runner does not answer.
+        """
+        spec = spec_of(name, fields, now=SystemClock().now())
+        for left in reversed(range(_TRIES)):
+            try:
+                answer = await self._once("task-runner", "CreateTask", runner.CreateTaskRequest(spec=spec))
+                return values.task_of(answer.task)
+            except Unreachable:
+                if not left or not self._may_return("task-runner"):
+                    raise
+            if (made := await self._made(spec)) is not None:
+                return made
+        raise AssertionError("the last try returns or raises")
+
+    async def _made(self, spec: runner.TaskSpec) -> values.Task | None:
+        """Return the task that an unanswered request has made; None if it made none."""
+        try:
+            found = await self.get_task(spec.name)
+        except NotFound:
+            return None
+        same = runner.UpdateTaskRequest(name=spec.name, spec=spec, dry_run=True)
+        if (await self._again("task-runner", "UpdateTask", same)).changed:
+            raise AlreadyExists(f"a task named {spec.name!r} exists", where="name", hint="choose another name")
+        return found
+
+    async def list_tasks(
+        self, *, category: str = "", channel: str = "", state: str = "", tags: Mapping[str, str] | None = None
+    ) -> list[values.Task]:
+        """Return the tasks that pass the filters, next to fire first."""
+        request = runner.ListTasksRequest(category=category, channel=channel, state=state, tags=tags or {}, limit=_PAGE)
+        return [values.task_of(one) for one in await self._pages("task-runner", "ListTasks", request, "tasks")]
+
+    async def get_task(self, name: str) -> values.Task:
+        """Return a task by its name or id. Raises NotFound."""
+        return values.task_of(await self._again("task-runner", "GetTask", runner.GetTaskRequest(name=name)))
+
+    async def update_task(self, name: str, **fields: Unpack[TaskFields]) -> values.Task:
+        """Change fields of a task; None removes one. Raises Conflict if somebody else changed it meanwhile."""
+        now = await self._again("task-runner", "GetTask", runner.GetTaskRequest(name=name))
+        base = now.spec
+        if base.thread_id == now.id:
+            base.ClearField("thread_id")  # its own, which it has without being told
+        spec = spec_of(base.name, fields, now=SystemClock().now(), base=base)
+        request = runner.UpdateTaskRequest(name=now.id, spec=spec, revision=now.revision)
+        return values.task_of((await self._once("task-runner", "UpdateTask", request)).task)
+
+    async def pause_task(self, name: str, *, note: str = "", until: datetime | None = None) -> values.Task:
+        """Pause a task until it is resumed, or until a time."""
+        end = "" if until is None else _instant(until)
+        return await self._task("PauseTask", runner.PauseTaskRequest(name=name, note=note, until=end))
+
+    async def resume_task(self, name: str, *, replay: bool = False) -> values.Task:
+        """Let a paused task fire again; with `replay`, what was missed meanwhile is caught up."""
+        return await self._task("ResumeTask", runner.ResumeTaskRequest(name=name, replay=replay))
+
+    async def disable_task(self, name: str, *, cancel_running: bool = False) -> values.Task:
+        """Stop a task from firing; it keeps its thread and its history."""
+        return await self._task("DisableTask", runner.DisableTaskRequest(name=name, cancel_running=cancel_running))
+
+    async def enable_task(self, name: str) -> values.Task:
+        """Let a disabled task fire again."""
+        return await self._task("EnableTask", runner.EnableTaskRequest(name=name))
+
+    async def delete_task(self, name: str) -> values.Task:
+        """Delete a task; its history stays. Raises NotFound."""
+        return await self._task("DeleteTask", runner.DeleteTaskRequest(name=name))
+
+    async def run_task(self, name: str, *, request_id: str = "") -> values.Fire:
+        """Fire a task now, once for each request id."""
+        request = runner.RunTaskRequest(name=name, request_id=request_id or SystemEntropy().hex(12))
+        return values.read(values.Fire, await self._again("task-runner", "RunTask", request))
+
+    async def get_fire(self, fire_id: str) -> values.Fire:
+        """Return an entry of the ledger. Raises NotFound."""
+        return values.read(
+            values.Fire, await self._again("task-runner", "GetFire", runner.GetFireRequest(fire_id=fire_id))
+        )
+
+    async def list_fires(
+        self,
+        name: str = "",
+        *,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+        outcome: str = "",
+        limit: int = 50,
+    ) -> list[values.Fire]:
+        """Return the newest entries of the ledger, of a task or of all, that cover a time from `begin` to `end`."""
+        request = runner.ListFiresRequest(name=name, outcome=outcome, limit=min(limit, _PAGE))
+        for field, at in (("from", begin), ("to", end)):
+            if at is not None:
+                getattr(request, field).FromDatetime(at)
+        found = await self._pages("task-runner", "ListFires", request, "fires", most=limit)
+        return [values.read(values.Fire, one) for one in found]
+
+    async def explain_task(self, name: str, at: datetime | None = None) -> values.Explanation:
+        """Say why a task ran, or did not, at a time; without one, at the newest that fell due."""
+        request = runner.ExplainFireRequest(name=name, at="" if at is None else _instant(at))
+        return values.read(values.Explanation, await self._again("task-runner", "ExplainFire", request))
+
+    # --- turns
+
+    async def send(self, channel: str, text: str, **options: Unpack[SendOptions]) -> values.Sent:
+        """Send a message into a channel's conversation, once for each request id.
+
+        It continues the thread of the channel's newest turn, unless `thread_id` or `new_thread` say otherwise.
+        """
+        request = runtime.SendMessageRequest(channel=channel, text=text, **_of_message(options))
+        return values.read(values.Sent, await self._again("agent-runtime", "SendMessage", request))
+
+    async def wait(
+        self,
+        what: values.Sent | values.Fire | str,
+        *,
+        timeout: timedelta = timedelta(minutes=10),  # noqa: ASYNC109
+    ) -> values.Turn:
+        """Return a turn when it has ended, or waits for its author; over restarts of the daemons.
+
+        Args:
+            what: what was sent, what was fired, or a turn's id.
+            timeout: the longest time to wait.
+
+        Raises:
+            TimedOut: neither in time. The turn goes on.
+            Conflict: the fire came to no turn: it was skipped, folded into another one, or withdrawn.
+        """
+        clock, pause_s = SystemClock(), _POLLS_S[0]
+        deadline = clock.monotonic() + timeout.total_seconds()
+        while True:
+            if isinstance(what, values.Fire) and not what.turn_id:
+                what = _to_be_run(await self.get_fire(what.fire_id))
+            turn_id = what if isinstance(what, str) else what.turn_id
+            if turn_id:
+                turn = await self._again("agent-runtime", "GetTurn", runtime.GetTurnRequest(turn_id=turn_id))
+                if turn.status in values.OVER | values.WAITING:
+                    return await self._whole(turn)
+            left_s = deadline - clock.monotonic()
+            if left_s <= 0:
+                raise _timed_out(turn_id or str(getattr(what, "fire_id", "")), timeout)
+            await self._transport.pause(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, _POLLS_S[1])
+
+    async def run(
+        self,
+        text: str,
+        *,
+        channel: str = "general",
+        timeout: timedelta = timedelta(minutes=10),  # noqa: ASYNC109
+        **options: Unpack[SendOptions],
+    ) -> values.Result:
+        """Run a turn and return its result: on a thread of its own, unless one is named.
+
+        Raises:
+            TurnFailed: the turn failed or was cancelled.
+            NeedsDecision: it waits for its author.
+            TimedOut: it has not ended in time, and goes on.
+        """
+        if not options.get("thread_id"):
+            options["new_thread"] = True
+        turn = await self.wait(await self.send(channel, text, **options), timeout=timeout)
+        if turn.waits:
+            raise NeedsDecision(turn)
+        if turn.status in {"failed", "cancelled"}:
+            raise TurnFailed(turn)
+        return values.Result(text=turn.text, state=turn.state, turn=turn)
+
+    async def get_turn(self, turn_id: str) -> values.Turn:
+        """Return a turn with what was said in it. Raises NotFound."""
+        return await self._whole(await self._again("agent-runtime", "GetTurn", runtime.GetTurnRequest(turn_id=turn_id)))
+
+    async def cancel_turn(self, turn_id: str, reason: str = "") -> values.Turn:
+        """Cancel a turn: it stops at its next await. The cancel is on disk when this returns."""
+        request = runtime.CancelTurnRequest(turn_id=turn_id, reason=reason)
+        return await self._whole(await self._again("agent-runtime", "CancelTurn", request))
+
+    async def read_conversation(self, channel: str = "", *, thread_id: str = "", limit: int = 50) -> list[values.Turn]:
+        """Return the newest turns of a channel, or of one thread, oldest first."""
+        request = runtime.GetConversationRequest(channel=channel, thread_id=thread_id, limit=limit)
+        found = await self._again("agent-runtime", "GetConversation", request)
+        return [values.turn_of(one) for one in found.turns]
+
+    # --- decisions
+
+    async def list_approvals(
+        self, *, channel: str = "", thread_id: str = "", status: str = "pending"
+    ) -> list[values.Approval]:
+        """Return what turns ask their author, oldest first."""
+        request = runtime.ListInterruptsRequest(channel=channel, thread_id=thread_id, status=status, limit=_PAGE)
+        found = await self._pages("agent-runtime", "ListInterrupts", request, "interrupts")
+        return [values.read(values.Approval, one) for one in found]
+
+    async def decide(
+        self,
+        approval: values.Approval | str,
+        decision: Decision,
+        *,
+        message: str = "",
+        args: Mapping[str, Any] | None = None,
+    ) -> values.Approval:
+        """Decide what a turn asks, once: the same again changes nothing.
+
+        Args:
+            approval: what was shown, so that the decision holds for those arguments alone; or its id.
+            decision: `edit` takes `args`, to run with instead; `answer` takes `message`, or `args` where the answer
+                is more than a text; `reject` may say why in `message`.
+            message: see `decision`.
+            args: see `decision`.
+
+        Raises:
+            NotFound: nothing of this id was asked.
+            Conflict: it was decided otherwise, is asked no more, or is about other arguments by now.
+        """
+        shown = approval if isinstance(approval, values.Approval) else None
+        request = runtime.ResolveInterruptRequest(
+            interrupt_id=shown.interrupt_id if shown is not None else str(approval),
+            decision=decision,
+            message=message,
+            args_json=_json(args),
+            args_hash=shown.args_hash if shown is not None else "",
+        )
+        return values.read(values.Approval, await self._again("agent-runtime", "ResolveInterrupt", request))
+
+    # --- following
+
+    async def follow(self, channel: str = "", *, thread_id: str = "", limit: int = 50) -> AsyncIterator[values.Turn]:
+        """Yield the newest turns of a channel, or of one thread, then each as it changes, whole; over restarts."""
+        async with aclosing(self._followed(channel, thread_id, limit, live=False)) as turns:  # type: ignore[type-var]
+            async for turn in turns:
+                if isinstance(turn, values.Turn):
+                    yield turn
+
+    async def follow_live(
+        self, channel: str = "", *, thread_id: str = "", limit: int = 50
+    ) -> AsyncIterator[values.Turn | values.Speech]:
+        """Do as :meth:`follow`, and yield also what running turns say, piece by piece."""
+        async with aclosing(self._followed(channel, thread_id, limit, live=True)) as turns:  # type: ignore[type-var]
+            async for turn in turns:
+                yield turn
+
+    async def follow_turns(self) -> AsyncIterator[values.TurnEvent]:
+        """Yield what happens to turns from now on, each once and in order, also over restarts of the daemon."""
+        request, patience = runtime.WatchTurnsRequest(details=True, from_now=True), self._patience()
+
+        def greeted(greeting: Greeting) -> None:
+            request.incarnation, request.after_sequence, request.from_now = greeting.incarnation, greeting.after, False
+
+        while True:
+            try:
+                stream = self._transport.stream("agent-runtime", "WatchTurns", request, greeted)
+                async with aclosing(stream) as events:  # type: ignore[type-var]
+                    async for event in events:
+                        request.after_sequence = event.sequence
+                        patience = self._patience()
+                        yield values.read(values.TurnEvent, event)
+            except Unreachable as error:
+                await self._rest("agent-runtime", patience, error)
+
+    async def _followed(
+        self, channel: str, thread_id: str, limit: int, *, live: bool
+    ) -> AsyncIterator[values.Turn | values.Speech]:
+        request = runtime.WatchConversationRequest(channel=channel, thread_id=thread_id, limit=limit, live=live)
+        patience, sent, open_ = self._patience(), dict[str, bytes](), dict[int, str]()
+        while True:
+            try:
+                stream = self._transport.stream("agent-runtime", "WatchConversation", request, lambda _: None)
+                async with aclosing(stream) as turns:  # type: ignore[type-var]
+                    async for turn in turns:
+                        patience = self._patience()
+                        if turn.HasField("speech"):
+                            ids = {"turn_id": turn.turn_id, "thread_id": turn.thread_id}
+                            yield values.read(values.Speech, turn.speech, **ids)
+                            continue
+                        whole = turn.SerializeToString(deterministic=True)
+                        if sent.get(turn.turn_id) != whole:
+                            sent[turn.turn_id] = whole
+                            yield values.turn_of(turn)
+                        _remember(request, turn, open_, sent)
+            except Unreachable as error:
+                await self._rest("agent-runtime", patience, error)
+
+    # --- what all of these use
+
+    async def _task(self, method: str, request: Message) -> values.Task:
+        return values.task_of(await self._once("task-runner", method, request))
+
+    async def _whole(self, turn: runtime.Turn) -> values.Turn:
+        """Return a turn with what was said in it, as its conversation shows it; a silent one is in none."""
+        request = runtime.GetConversationRequest(thread_id=turn.thread_id, limit=_PAGE)
+        while turn.thread_id:
+            page = await self._again("agent-runtime", "GetConversation", request)
+            if (found := next((one for one in page.turns if one.turn_id == turn.turn_id), None)) is not None:
+                return replace(values.turn_of(found), status=turn.status, error=turn.error)
+            if not page.next_cursor:
+                break
+            request.cursor = page.next_cursor
+        return values.turn_of(turn)
+
+    async def _pages(self, process: Process, method: str, request: Any, field: str, *, most: int = 0) -> list[Any]:
+        found: list[Any] = []
+        while not most or len(found) < most:
+            page = await self._again(process, method, request)
+            found += getattr(page, field)
+            request.cursor = page.next_cursor
+            if not page.next_cursor:
+                break
+        return found[:most] if most else found
+
+    async def _once(self, process: Process, method: str, request: Message) -> Any:
+        """Make a call that must not be repeated without a look at what it did."""
+        return await self._transport.call(process, method, request)
+
+    async def _again(self, process: Process, method: str, request: Message) -> Any:
+        """Make a call that means the same when it is repeated; repeat it while the daemon is away."""
+        patience = self._patience()
+        while True:
+            try:
+                return await self._transport.call(process, method, request)
+            except Unreachable as error:
+                await self._rest(process, patience, error)
+
+    def _patience(self) -> float:
+        return SystemClock().monotonic() + self._patience_s
+
+    def _may_return(self, process: Process) -> bool:
+        """Tell whether a daemon that does not answer may do so soon: one that was stopped has no socket."""
+        return bool(self._patience_s) and self._home.socket(process).exists()
+
+    async def _rest(self, process: Process, deadline: float, error: Unreachable) -> None:
+        """Wait for a daemon that is away; raise its error where it will not return, or not in time."""
+        if SystemClock().monotonic() >= deadline or not self._may_return(process):
+            raise error
+        await self._transport.pause(_AGAIN_S)
+
+
+def _remember(
+    request: runtime.WatchConversationRequest, turn: Any, open_: dict[int, str], sent: dict[str, bytes]
+) -> None:
+    """Note where to begin after a restart: at the oldest turn that may still change, else at the newest."""
+    over = turn.status in values.OVER and not any(one.lifecycle == "candidate" for one in turn.candidates)
+    if over:
+        open_.pop(turn.number, None)
+        if len(sent) > _PAGE:
+            sent.pop(next(iter(sent)))
+    else:
+        open_[turn.number] = turn.cursor
+    request.cursor = open_[min(open_)] if open_ else turn.cursor
+
+
+def _to_be_run(fire: values.Fire) -> values.Fire:
+    """Return a fire that has a turn, or may come to one. Raises Conflict."""
+    if not fire.turn_id and fire.outcome in _WITHOUT_TURN:
+        what = f"the fire was {fire.outcome}: {fire.reason or 'it came to no turn'}"
+        raise Conflict(what, where=fire.fire_id, hint=f"see: turnkeeper task explain {fire.task_name}")
+    return fire
+
+
+def _timed_out(where: str, timeout: timedelta) -> TimedOut:
+    hint = f"see: turnkeeper turns show {where}" if where.startswith("turn-") else "see: turnkeeper task history"
+    return TimedOut(f"has not ended within {timeout}; it goes on", where=where, hint=hint)
+
+
+def _of_message(options: SendOptions) -> dict[str, Any]:
+    given: dict[str, Any] = {"request_id": SystemEntropy().hex(32), **options}
+    for name in ("context", "config", "input"):
+        given[f"{name}_json"] = _json(given.pop(name, None))
+    return given
+
+
+def _json(value: Mapping[str, Any] | None) -> str:
+    return "" if value is None else json.dumps(value)
+
+
+def _instant(at: datetime) -> str:
+    return rfc3339(at) if at.tzinfo is not None else at.isoformat()
