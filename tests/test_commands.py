@@ -19,9 +19,10 @@ import agent_runtime.cli
 import constellation.cli
 import gateway.cli
 import task_runner.cli
-from turnkeeper import commands, console
-from turnkeeper.commands import Group, Panel, Program, build, every_command
+from turnkeeper import console
 from turnkeeper.config.home import Home
+from turnkeeper.console import commands
+from turnkeeper.console.commands import Group, Panel, Program, build, every_command
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.storage.keys import KeyFile
 
@@ -177,7 +178,7 @@ def test_turnkeeper_reaches_every_command_of_the_other_programs() -> None:
     unreached = [" ".join(path) for path, command in COMMANDS.items() if not isinstance(command, Group)
                  and unwrapped(command.callback) not in {unwrapped(one) for one in people}]  # fmt: skip
     assert unreached == ["task-runner serve", "agent-runtime serve"], (
-        "name it in turnkeeper/commands.py::PACKAGES and in the package's PEOPLE"
+        "name it in turnkeeper/console/commands.py::PACKAGES and in the package's PEOPLE"
     )
 
 
@@ -226,7 +227,8 @@ def test_a_package_is_imported_when_a_command_of_it_is_used_and_not_before() -> 
     code = """
 import sys
 import typer
-from turnkeeper import commands, console
+from turnkeeper import console
+from turnkeeper.console import commands
 sys.stdout = open('/dev/null', 'w')
 def loaded(*argv):
     console.run(typer.Typer(), argv, commands.Program)

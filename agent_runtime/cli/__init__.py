@@ -2,8 +2,8 @@
 
 import sys
 
-from turnkeeper.commands import App, Later, Panel
 from turnkeeper.console import run_process
+from turnkeeper.console.commands import App, Later, Panel
 
 _APPROVALS = Later("agent_runtime.cli.approvals:app", "Approvals: what waits for your decision.", Panel.TALK)
 PEOPLE = {

@@ -1,6 +1,6 @@
 """The commands of `turnkeeper` that look after the processes and the home, imported when one of them is used."""
 
-from turnkeeper.commands import App, Later, Panel
+from turnkeeper.console.commands import App, Later, Panel
 
 PEOPLE = {
     "init": Later(

@@ -1,6 +1,6 @@
 """The commands of `turnkeeper` for browsers and existing clients, imported when one of them is used."""
 
-from turnkeeper.commands import App, Later, Panel
+from turnkeeper.console.commands import App, Later, Panel
 
 PEOPLE = {
     "web": Later(

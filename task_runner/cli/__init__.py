@@ -4,7 +4,7 @@ What a command needs is imported when it is used: the table holds what help says
 """
 
 from turnkeeper import console
-from turnkeeper.commands import App, Later, Panel
+from turnkeeper.console.commands import App, Later, Panel
 
 _TASKS = {
     "create": Later(

@@ -23,9 +23,10 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import Abort, Exit, TyperException
 
-from turnkeeper import commands, errors
+from turnkeeper import errors
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home, locate, places
+from turnkeeper.console import commands
 from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, Conflict, InvalidInput, TurnkeeperError, Unreachable
 from turnkeeper.times import parse_rfc3339, shown_in, written_time
 
