@@ -38,6 +38,7 @@ from benchmarks import (
     bench_next_fire,
     bench_store,
     bench_turns,
+    bench_watching,
     gates,
     report,
 )
@@ -191,6 +192,8 @@ PARTS: dict[str, tuple[str, Part, int]] = {
     "bus": (ENVELOPES, bus, 1),
     "thread": (THREAD, long_thread, 1),
     "memory": (MEMORY, memory, 1),
+    "query": (bench_watching.QUERY, bench_watching.query, 5),
+    "metrics": (bench_watching.METRICS, bench_watching.metrics, 9),
 }
 HEADER = """# Results
 

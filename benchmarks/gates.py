@@ -42,6 +42,9 @@ GATES: dict[str, Gate] = {
     "list with the daemon up / import": Gate(1.4, at_most=True),
     "list with the daemon down / import": Gate(2.0, at_most=True),
     "next --cron with the daemon down / import": Gate(2.0, at_most=True),
+    "grouped count over 1,000,000 fires, in s": Gate(2.0, at_most=True),
+    "CPU of a fire beside a query / without": Gate(1.05, at_most=True),
+    "CPU of a fire with metrics / without": Gate(1.03, at_most=True),
 }
 
 

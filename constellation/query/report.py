@@ -73,7 +73,13 @@ QUESTIONS = {
     ),
     "restarts": Question("restarts", at="at", by="process AS process, phase AS phase", figures="count(*) AS starts"),
 }
-_LATE = {"under_1s": "good", "under_10s": "fine", "under_1m": "idle", "under_1h": "warn", "later": "bad"}
+_LATE = {
+    "under_1s": ("good", "within 1 s"),
+    "under_10s": ("fine", "within 10 s"),
+    "under_1m": ("idle", "within a minute"),
+    "under_1h": ("warn", "within an hour"),
+    "later": ("bad", "later"),
+}
 _OUTCOMES = {"succeeded": "good", "failed": "bad", "cancelled": "warn", "skipped": "idle", "coalesced": "idle"}
 _PHASES = {"verified": "good", "failed": "bad", "refused": "warn"}
 _STYLE = """
@@ -89,7 +95,8 @@ body { margin: 0 auto; max-width: 52rem; padding: 1rem; background: var(--back);
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 0; }
 p { color: var(--soft); margin: .2rem 0 .6rem; } ul { list-style: none; margin: 0; padding: 0; }
 li { margin: .5rem 0; } .name { font-weight: 600; } .name, .said, p { overflow-wrap: anywhere; }
-.said { color: var(--soft); font-size: .875rem; }
+.said { color: var(--soft); font-size: .875rem; } .said span { display: inline-block; margin-right: .9rem; }
+.said b { display: inline-block; width: .6rem; height: .6rem; border-radius: 2px; margin-right: .3rem; }
 .bar { display: flex; height: .75rem; background: var(--line); border-radius: 3px; overflow: hidden; margin: .15rem 0; }
 .bar i { min-width: 1px; } .note { border-left: 3px solid var(--warn); padding-left: .6rem; }
 .good { background: var(--good); } .fine { background: var(--fine); } .idle { background: var(--idle); }
@@ -100,15 +107,15 @@ Row = Mapping[str, Any]
 
 
 class Bar(NamedTuple):
-    """One bar: its name, its parts as colour and size, and the same in words."""
+    """One bar: its name, its parts as colour, size and the same in words, and what is said besides."""
 
     name: str
-    parts: Sequence[tuple[str, float]]
-    said: str
+    parts: Sequence[tuple[str, float, str]]
+    said: str = ""
 
     def size(self) -> float:
         """Return the size of all parts."""
-        return sum(size for _, size in self.parts)
+        return sum(size for _, size, _ in self.parts)
 
 
 def page(since: str, until: str, answers: Mapping[str, Sequence[Row]], notes: Iterable[str]) -> str:
@@ -118,7 +125,7 @@ def page(since: str, until: str, answers: Mapping[str, Sequence[Row]], notes: It
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>Turnkeeper report</title><style>{_STYLE}</style></head><body>"
-        f"<h1>Turnkeeper report</h1><p>{_text(since)} to {_text(until)}</p>"
+        f"<h1>Turnkeeper report</h1><p>{_text(_minute(since))} to {_text(_minute(until))} UTC</p>"
     )
     said = "".join(f'<p class="note">{_text(note)}</p>' for note in notes)
     nothing = "" if any(answers.values()) else "<p>Nothing is recorded in this time.</p>"
@@ -129,11 +136,13 @@ def _sections(answers: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     fires, turns = answers.get("fires", ()), answers.get("turns", ())
     yield _section(
         "Fires by outcome",
-        "Of each task, by the time when they were due.",
+        "Of each task; those that were due in this time.",
         _stacked(fires, "task", "outcome", _OUTCOMES),
     )
     yield _section(
-        "Lateness", "From when a fire was due until it was sent.", [_late(row) for row in answers.get("lateness", ())]
+        "Lateness",
+        "From when a fire was due until it was sent.",
+        sorted((_late(row) for row in answers.get("lateness", ())), key=lambda bar: -bar.size()),
     )
     yield _section(
         "Duration of turns", "Mean, and the longest.", [_span(row["task"], row, row["turns"], "turn") for row in turns]
@@ -159,29 +168,32 @@ def _stacked(rows: Iterable[Row], by: str, kind: str, colours: Mapping[str, str]
         counts = [
             (str(row[kind]), row["fires" if "fires" in row else "starts"], row.get("times") or 0) for row in group
         ]
-        said = [f"{one} {count:,}{f' ({times:,} times)' if times > count else ''}" for one, count, times in counts]
-        bars.append(Bar(name, [(colours.get(one, "open"), count) for one, count, _ in counts], ", ".join(said)))
+        counts.sort(key=lambda count: [*colours].index(count[0]) if count[0] in colours else len(colours))
+        parts = [
+            (colours.get(one, "open"), count, f"{count:,} {one}{f' ({times:,} times)' if times > count else ''}")
+            for one, count, times in counts
+        ]
+        bars.append(Bar(name, parts))
     return sorted(bars, key=lambda bar: -bar.size())
 
 
 def _late(row: Row) -> Bar:
-    counts = [(name, colour, row[name]) for name, colour in _LATE.items() if row[name]]
-    classes = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, _, count in counts)
-    said = f"{classes}; mean {_seconds(row['mean_s'])}, worst {_seconds(row['worst_s'])}"
-    return Bar(row["task"], [(colour, count) for _, colour, count in counts], said)
+    parts = [(colour, row[name], f"{row[name]:,} {words}") for name, (colour, words) in _LATE.items() if row[name]]
+    return Bar(row["task"], parts, f"mean {_seconds(row['mean_s'])}, worst {_seconds(row['worst_s'])}")
 
 
 def _span(name: str, row: Row, count: int, what: str) -> Bar:
     mean, worst = row["mean_s"] or 0, row["worst_s"] or 0
     counted = f"{count:,} {what}{'' if count == 1 else 's'}"
-    said = f"{counted}; mean {_seconds(row['mean_s'])}, longest {_seconds(row['worst_s'])}"
-    return Bar(name, [("open", mean), ("more", worst - mean)], said)
+    parts = [("open", mean, f"mean {_seconds(row['mean_s'])}")]
+    parts += [("more", worst - mean, f"longest {_seconds(worst)}")] if worst > mean else []
+    return Bar(name, parts, counted)
 
 
 def _tokens(row: Row, by: str) -> Bar:
     read, wrote = row["tokens_in"] or 0, row["tokens_out"] or 0
     turns = f"{row['turns']:,} turn{'' if row['turns'] == 1 else 's'}"
-    return Bar(row[by], [("more", read), ("open", wrote)], f"{read:,} read, {wrote:,} written; {turns}")
+    return Bar(row[by], [("more", read, f"{read:,} read"), ("open", wrote, f"{wrote:,} written")], turns)
 
 
 def _section(title: str, what: str, bars: Sequence[Bar]) -> str:
@@ -193,9 +205,17 @@ def _section(title: str, what: str, bars: Sequence[Bar]) -> str:
 
 
 def _drawn(bar: Bar, scale: float) -> str:
-    parts = "".join(f'<i class="{colour}" style="width:{100 * size / scale:.2f}%"></i>' for colour, size in bar.parts)
+    parts = "".join(
+        f'<i class="{colour}" style="width:{100 * size / scale:.2f}%"></i>' for colour, size, _ in bar.parts
+    )
     drawn = f'<div class="bar" aria-hidden="true">{parts}</div>'
-    return f'<li><div class="name">{_text(bar.name)}</div>{drawn}<div class="said">{_text(bar.said)}</div></li>'
+    said = [f'<span><b class="{colour}"></b>{_text(words)}</span>' for colour, _, words in bar.parts]
+    said += [f"<span>{_text(bar.said)}</span>"] if bar.said else []
+    return f'<li><div class="name">{_text(bar.name)}</div>{drawn}<div class="said">{" ".join(said)}</div></li>'
+
+
+def _minute(instant: str) -> str:
+    return instant[:16].replace("T", " ")
 
 
 def _seconds(seconds: float | None) -> str:

@@ -1,11 +1,14 @@
 """`turnkeeper report`: its figures are those of the SELECTs, and the page is safe to open."""
 
 import json
+import os
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
+from subprocess import run
 from typing import Any
 
 import pytest
@@ -47,7 +50,23 @@ class Read(HTMLParser):
     def check_safe(self) -> None:
         """Nothing in the page runs, and nothing is loaded."""
         for tag, attributes in self.elements:
-            assert tag in {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "ul", "li", "div", "i"}
+            assert tag in {
+                "html",
+                "head",
+                "meta",
+                "title",
+                "style",
+                "body",
+                "h1",
+                "h2",
+                "p",
+                "ul",
+                "li",
+                "div",
+                "i",
+                "span",
+                "b",
+            }
             assert set(attributes) <= {
                 "lang",
                 "charset",
@@ -109,17 +128,36 @@ def test_figures_of_the_page_are_those_of_the_selects(hostile: Home, capsys: Any
     assert code == 0
     seen = "\n".join(Read(text).seen)
     for part in (
-        "nightly\nfailed 1, succeeded 2",
-        "skipped 1 (480 times)",
-        "nightly\nunder 10s 3; mean 2 s, worst 2 s",
-        "(no task)\n3 turns; mean 1 s, longest 1 s",
-        "(no task)\n21 read, 9 written; 3 turns",
-        f"{rows['days'][0]['day']}\n21 read, 9 written; 3 turns",
-        "memory_put: approve\n1 question; mean 1m 30s, longest 1m 30s",
-        ": pending\n1 question; mean 4h, longest 4h",
-        "agent-runtime\nfailed 1",
+        "nightly\n2 succeeded\n \n1 failed",
+        "1 skipped (480 times)",
+        "nightly\n3 within 10 s\n \nmean 2 s, worst 2 s",
+        "(no task)\nmean 1 s\n \n3 turns",
+        "(no task)\n21 read\n \n9 written\n \n3 turns",
+        f"{rows['days'][0]['day']}\n21 read\n \n9 written\n \n3 turns",
+        "memory_put: approve\nmean 1m 30s\n \n1 question",
+        ": pending\nmean 4h\n \n1 question",
+        "agent-runtime\n1 failed",
     ):
         assert part in seen, part
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.mark.process
+@pytest.mark.service
+@pytest.mark.skipif(CHROMIUM is None and os.environ.get("CI") != "true", reason="chromium is not installed")
+def test_chromium_shows_the_page_and_has_nothing_to_say_about_it(hostile: Home, tmp_path: Path, capsys: Any) -> None:
+    assert CHROMIUM is not None, "chromium is missing: run tests/install_services.sh"
+    file = tmp_path / "report.html"
+    file.write_text(command(hostile, "--since", SINCE, capsys=capsys)[1])
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", f"--user-data-dir={tmp_path}")
+    done = run(
+        [CHROMIUM, *options, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert Read(file.read_text()).seen[0] in done.stdout
+    assert done.stdout.count("<h2>") == 7
+    assert "CONSOLE" not in done.stderr, done.stderr
 
 
 def test_names_are_text_and_the_page_loads_nothing(hostile: Home, capsys: Any) -> None:
