@@ -8,6 +8,7 @@ terminals send.
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -59,7 +60,7 @@ class Ownership:
         self._keeping = asyncio.create_task(self._keep(), name="lease")
 
     async def _begin(self) -> None:
-        self.owner = f"owner-{self._entropy.hex(16)}"
+        self.owner = f"{os.uname().nodename}/{os.getpid()}/{self._entropy.hex(8)}"
         await self._database.run(lambda c: leases.begin(c, self.owner))
 
     async def take(self) -> list[tuple[Lease, list[Row]]]:

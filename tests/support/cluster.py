@@ -36,6 +36,7 @@ def taken(url: str, thread_id: str = "t", owner: str = "one") -> tuple[str, Leas
     return place, lease
 
 
-def end_lease(connection: Connection, owner: str) -> None:
-    """Let an owner's time be over, as if it had been stopped for longer than its lease."""
-    connection.execute(update(owners).where(owners.c.owner == owner).values(until_us=0))
+def end_lease(connection: Connection, owner: str | int) -> None:
+    """Let an owner's time be over, as if it had been stopped for longer than its lease; of a process by its id."""
+    of_process = owners.c.owner.contains(f"/{owner}/")
+    connection.execute(update(owners).where((owners.c.owner == str(owner)) | of_process).values(until_us=0))

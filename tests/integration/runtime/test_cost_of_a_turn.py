@@ -51,7 +51,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[str]]:
 
         monkeypatch.setattr(owner, name, counting)
 
-    count(database.WorkerThread, "_put", "threads", lambda args: args[0]._thread.name)
+    count(database.WorkerThread, "_put", "threads", lambda args: args[0]._threads[0].name)
     count(ThreadPoolExecutor, "submit", "threads", lambda args: args[0]._thread_name_prefix.replace("asyncio", "graph"))
     count(database, "_run_batch", "commits", lambda _args: "db-agent")
     count(groups.Checkpoints, "_write", "commits", lambda _args: "checkpoints-write")
@@ -98,7 +98,7 @@ async def test_what_a_runtime_keeps_of_its_files_in_memory_is_bounded(home: Any)
     await bench.open()
     store: Any = bench.runtime.store
     kept: Any = bench.runtime.checkpoints
-    drivers = [one.connection.driver_connection for one in (store._database._connection, store._database._near)]
+    drivers = [one.connection.driver_connection for one in (*store._database._connections, store._database._near)]
     try:
         pages_kb = [_cache_kb(one) for one in (*drivers, *kept._file.connections)]
     finally:
