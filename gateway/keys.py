@@ -12,7 +12,7 @@ import json
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
@@ -184,6 +184,23 @@ def _mac(secret: str, said: str) -> str:
 
 
 @dataclass(kw_only=True)
+class Note:
+    """What came of a change, for the page that is shown after it.
+
+    Attributes:
+        tone: good or bad.
+        text: in a sentence.
+        path: of the page that showed it first; empty until one did.
+        until: how long that page goes on to show it, on the monotonic clock.
+    """
+
+    tone: str
+    text: str
+    path: str = ""
+    until: float = 0.0
+
+
+@dataclass(kw_only=True)
 class Session:
     """One browser that is logged in.
 
@@ -191,13 +208,13 @@ class Session:
         id: the value of its cookie.
         page_key: what its pages send with every change: another site cannot know it.
         seen_at: when it last asked, on the monotonic clock.
-        notes: what its next page says of the change before, each with its tone.
+        note: what its next page says of the last change.
     """
 
     id: str
     page_key: str
     seen_at: float
-    notes: list[tuple[str, str]] = field(default_factory=list)
+    note: Note | None = None
 
 
 class Sessions:

@@ -15,7 +15,7 @@ from gateway.page.shell import Shell
 from gateway.page.text import zone_of
 from protos.turnkeeper.v1 import agent_runtime_pb2 as agents
 from protos.turnkeeper.v1 import schedules_pb2 as schedules
-from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.errors import Conflict, InvalidInput, TurnkeeperError
 from turnkeeper.times import shown_in, written_time
 
 _DONE = {"approve": "Approved", "reject": "Rejected", "edit": "Approved with your arguments", "answer": "Answered"}
@@ -94,6 +94,8 @@ class Acts:
         )
         given = {**views.form_of(task), **{key: form[key] for key in views.form_of(task) if key in form}}
         try:
+            if revision != task.revision:  # which a dry run does not ask
+                raise Conflict(f"{name} was edited in the meantime", hint="load the page again")
             answer = await runner.UpdateTask(asked)
         except TurnkeeperError as error:
             return await self._reads.task(request, status=409, form=given, preview=None, problem=str(error))

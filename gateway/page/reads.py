@@ -141,7 +141,9 @@ class Reads:
             "fires": [views.happened(fire) for fire in fires.fires], "form": views.form_of(task), "preview": None,
             "categories": [one.name for one in categories.categories], "schedules": views.SCHEDULES,
         }  # fmt: skip
-        template = "edit.html" if request.url.path.endswith("/edit") else "task.html"
+        template = "task.html"
+        if request.url.path.endswith("/edit"):  # what is being typed is not asked for again
+            template, about["topics"] = "edit.html", ""
         return await self._shell.page(request, template, status, **{**about, **more})
 
     async def slot(self, request: Request) -> Response:

@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from gateway.calls import RUNNER, RUNTIME, Gateway, Who, status_of, who_of
+from gateway.keys import Note
 from gateway.page import text, views
 from protos.turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.errors import TurnkeeperError, Unreachable
 
 FOLDER = Path(__file__).parent
-MOST_NOTES = 8
+NOTE_S = 15.0
 
 
 def environment() -> Environment:
@@ -82,7 +83,7 @@ class Shell:
         ).channels
         waiting = sum(one.waiting + one.proposed + one.deviations for one in channels)
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        about = {"topics": "", "live": "/ui/live", "here": here, "waiting": waiting, "notes": self._notes(request)}
+        about = {"topics": "", "live": "/ui/live", "here": here, "waiting": waiting, "note": self._note(request)}
         return HTMLResponse(self._render(request, template, **{**about, **shown}), status)
 
     def turn(self, request: Request, turn: agents.ConversationTurn) -> str:
@@ -98,12 +99,15 @@ class Shell:
         common = {"times": self.times(), "page_key": session.page_key if session else "", "away": self.away}
         return self.templates.get_template(template).render(**{**common, **shown}, path=request.url.path)
 
-    def _notes(self, request: Request) -> list[tuple[str, str]]:
-        session = who_of(request).session
-        if session is None:
-            return []
-        notes, session.notes = session.notes, []
-        return notes
+    def _note(self, request: Request) -> Note | None:
+        """Return what is said of the last change: on the next page, and on that one again while it is asked for anew."""
+        session, now, path = who_of(request).session, self.gateway.clock.monotonic(), request.url.path
+        note = session.note if session else None
+        if note is None or (note.path and (note.path != path or now >= note.until)):
+            return None
+        if not note.path:
+            note.path, note.until = path, now + NOTE_S
+        return note
 
     def plain(self, template: str, status: int = 200, **shown: Any) -> Response:
         """Return a page for a browser that is not logged in."""
@@ -119,7 +123,7 @@ class Shell:
         """Return to the page of the form that asked, and say there what came of it."""
         session = who_of(request).session
         if session is not None:
-            session.notes = [*session.notes, ("bad" if bad else "good", said)][-MOST_NOTES:]
+            session.note = Note(tone="bad" if bad else "good", text=said)
         return RedirectResponse(own(request.scope["form"].get("next", ""), default), 303)
 
 

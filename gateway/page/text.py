@@ -40,24 +40,24 @@ def _link(self: Any, tokens: Sequence[Token], at: int, options: Any, _env: Any) 
     return str(self.renderToken(tokens, at, options, _env))
 
 
-def _heading(self: Any, tokens: Sequence[Token], at: int, options: Any, _env: Any) -> str:
+def _heading(self: Any, tokens: Sequence[Token], at: int, options: Any, env: Any) -> str:
     """Put an agent's headings below the page's own."""
     token = tokens[at]
-    token.tag = f"h{min(_LOWEST_HEADING, int(token.tag[1:]) + 3)}"
-    return str(self.renderToken(tokens, at, options, _env))
+    token.tag = f"h{min(_LOWEST_HEADING, int(token.tag[1:]) + env['below'])}"
+    return str(self.renderToken(tokens, at, options, env))
 
 
 _MARKDOWN = _make()
 
 
-def markdown(text: str) -> Markup:
-    r"""Return Markdown as HTML that is safe to show.
+def markdown(text: str, below: int = 3) -> Markup:
+    r"""Return Markdown as HTML that is safe to show, with its headings below one of that level.
 
     >>> markdown("*a* <script> [x](javascript:1)")
     Markup('<p><em>a</em> &lt;script&gt; [x](javascript:1)</p>\n')
     """
     cut = f"\n\n… {len(text) - LONGEST} more characters" if len(text) > LONGEST else ""
-    return Markup(_MARKDOWN.render(plain(text[:LONGEST]) + cut))  # noqa: S704  escaped by the renderer, html is off
+    return Markup(_MARKDOWN.render(plain(text[:LONGEST]) + cut, {"below": below}))  # noqa: S704  escaped by the renderer, html is off
 
 
 def printed(value: object) -> object:

@@ -1,0 +1,281 @@
+"""The page in Chromium, over a real constellation: what a person sees and does, and what the browser complains of."""
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.support.constellation import Constellation
+from tests.support.web import ROOT, Web, free_port, settings
+from turnkeeper.config.home import Home
+
+pytestmark = [pytest.mark.process, pytest.mark.service, pytest.mark.xdist_group("page")]
+AXE = ROOT / "tests" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
+RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
+PATIENCE_MS = 30_000
+PAGES = (
+    *("/ui/", "/ui/decisions", "/ui/conversations", "/ui/conversations/desk", "/ui/tasks", "/ui/tasks/daily", "/ui/tasks/daily/edit"),
+    *("/ui/tasks/daily/slot", "/ui/loops", "/ui/timeline", "/ui/timeline?span=7d", "/ui/pages", "/ui/pages/garden", "/ui/memory"),
+)  # fmt: skip
+
+
+def absent(what: str) -> Any:
+    return pytest.fail(what) if "CI" in os.environ else pytest.skip(what)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    binary = shutil.which("chromium") or absent("Chromium is not installed: make test-services")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=binary)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def constellation(browser: Browser) -> Iterator[Constellation]:
+    """Both daemons and the gateway, started once, with a few tasks and pages."""
+    del browser  # where there is none, nothing is started
+    folder = Path(tempfile.mkdtemp(prefix="tk-"))
+    home = Home(root=folder / "home")
+    home.create()
+    home.config.write_text(settings(free_port()))
+    made = Constellation(home)
+    made.command("turnkeeper", "up")
+    made.command("agent-runtime", "workspace", "import", str(ROOT / "constellation" / "example" / "workspace"))
+    made.create(
+        "daily", "--cron", "0 9 * * *", "--tz", "Europe/Berlin", "--prompt", "Sum up <b>the mail</b> of **yesterday**."
+    )
+    yield made
+    made.stop()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser, constellation: Constellation) -> Iterator[BrowserContext]:
+    """A browser that is logged in, as `turnkeeper web open` does it."""
+    made = browser.new_context(locale="en-GB")
+    made.set_default_timeout(PATIENCE_MS)
+    page = made.new_page()
+    address = constellation.command("gateway", "web", "open", "--print").strip()
+    page.goto(address)
+    page.wait_for_url("**/ui/")
+    assert "token" not in page.url
+    expect(page.get_by_role("heading", name="Today")).to_be_visible()
+    page.goto(address)
+    page.wait_for_url("**/ui/login")
+    expect(page.get_by_role("alert")).to_contain_text("was used before")
+    page.close()
+    yield made
+    made.close()
+
+
+class Tab:
+    """An open page, with what the browser complained of."""
+
+    def __init__(self, page: Page, origin: str) -> None:
+        self.page, self.origin = page, origin
+        self.complaints: list[str] = []
+        page.on("console", lambda said: self.complaints.append(said.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def go(self, path: str) -> Page:
+        answer = self.page.goto(f"{self.origin}{path}")
+        assert answer is not None
+        assert answer.status == 200, path
+        return self.page
+
+
+@pytest.fixture
+def tab(context: BrowserContext, constellation: Constellation) -> Iterator[Tab]:
+    page = context.new_page()
+    made = Tab(page, web_of(constellation).origin)
+    yield made
+    page.close()
+    assert made.complaints == [], "the console stays empty under the policy"
+
+
+def web_of(constellation: Constellation) -> Web:
+    port = int(constellation.home.config.read_text().rpartition("port = ")[2].split()[0])
+    return Web(constellation.home, port)
+
+
+def asks(constellation: Constellation, name: str, prompt: str) -> dict[str, Any]:
+    """Let a task fire now whose turn asks for more than its category grants; return what it asks."""
+    constellation.create(name, "--in", "1s", "--thread", name, "--prompt", prompt, channel="desk")
+    constellation.until_outcome(name, "interrupted")
+    return next(one for one in constellation.ask("agent-runtime", "approvals", "list") if one["task_name"] == name)
+
+
+def decision(constellation: Constellation, interrupt: dict[str, Any]) -> str:
+    found: str = constellation.ask("agent-runtime", "approvals", "show", interrupt["interrupt_id"])["decision"]
+    return found
+
+
+def test_a_conversation_grows_while_a_task_fires_and_its_question_is_answered_in_place(
+    tab: Tab, constellation: Constellation
+) -> None:
+    page = tab.go("/ui/conversations/desk")
+    text = "Remember: <script>document.title = 'owned'</script> the gate code is 4711 " + "and more " * 20
+    constellation.create("errand", "--in", "1s", "--thread", "errand", "--prompt", text, channel="desk")
+    turn = page.locator(".turn", has=page.get_by_role("link", name="errand", exact=True)).first
+    expect(turn).to_be_visible(timeout=PATIENCE_MS)
+    card = turn.locator(".card.waits").first
+    expect(card.get_by_text("gate code is 4711").first).to_be_visible(timeout=PATIENCE_MS)
+    assert page.title().startswith("desk"), "what an agent wrote is shown, and never run"
+    card.get_by_role("button", name="Approve", exact=True).click()
+    expect(page.get_by_role("status")).to_contain_text("Approved: memory_put")
+    expect(turn.locator(".state").first).to_have_text("succeeded", timeout=PATIENCE_MS)
+    page.get_by_role("textbox", name="Message to the agent").fill("search: compost")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("status")).to_contain_text("Sent")
+    expect(page.locator(".said.agent", has_text="compost").last).to_be_visible(timeout=PATIENCE_MS)
+
+
+def test_what_an_agent_says_is_shown_while_it_says_it(tab: Tab, constellation: Constellation) -> None:
+    constellation.command("agent-runtime", "send", "talk", "hello", "--wait")
+    page = tab.go("/ui/conversations/talk")
+    seen = page.evaluate_handle(
+        """() => { const seen = []; new MutationObserver(() => { for (const one of document.querySelectorAll('.speech .words'))
+        if (one.textContent && seen.at(-1) !== one.textContent) seen.push(one.textContent); }).observe(document.body,
+        {subtree: true, childList: true, characterData: true}); return seen; }"""
+    )
+    page.get_by_role("textbox", name="Message to the agent").fill("search: compost")
+    page.evaluate("document.querySelector('.composer').setAttribute('target', 'elsewhere')")  # this document stays
+    constellation.command("agent-runtime", "send", "talk", "search: compost")
+    expect(page.locator(".turn")).to_have_count(2, timeout=PATIENCE_MS)
+    expect(page.locator(".turn").last.locator(".state").first).to_have_text("succeeded", timeout=PATIENCE_MS)
+    pieces = seen.json_value()
+    assert len(pieces) > 2
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(pieces))
+    expect(page.get_by_role("textbox", name="Message to the agent")).to_have_value("search: compost")
+
+
+def test_decisions_are_made_by_keys_one_at_a_time_and_for_what_was_shown_alone(
+    tab: Tab, constellation: Constellation
+) -> None:
+    edited, rejected, stale = (
+        asks(constellation, name, f"Remember: note of {name}") for name in ("edited", "rejected", "stale")
+    )
+    page = tab.go("/ui/decisions")
+    assert page.get_by_role("button", name="Approve all").count() == 0
+
+    def choose(one: dict[str, Any]) -> None:
+        for _ in range(20):
+            page.keyboard.press("j")
+            if page.evaluate("document.activeElement.id") == f"card-{one['interrupt_id']}":
+                return
+        raise AssertionError("no key leads to it")
+
+    choose(edited)
+    page.keyboard.press("e")
+    page.locator("textarea:focus").fill('{"tier": "channel", "text": "changed"}')
+    page.locator(f"[id='card-{edited['interrupt_id']}']").get_by_role("button", name="Approve with these").click()
+    expect(page.get_by_role("status")).to_contain_text("Approved with your arguments")
+    assert decision(constellation, edited) == "edit"
+    page.reload()
+    choose(rejected)
+    page.keyboard.press("r")
+    page.keyboard.type("not today")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("Rejected")
+    found = constellation.ask("agent-runtime", "approvals", "show", rejected["interrupt_id"])
+    assert (found["decision"], found["message"]) == ("reject", "not today")
+    assert found["decided_by"].startswith("gateway/web")
+    card = page.locator(f"[id='card-{stale['interrupt_id']}']")
+    card.locator("[name=args_hash]").evaluate("(field) => { field.value = '0'.repeat(64); }")
+    card.get_by_role("button", name="Approve", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("the arguments are not those that were shown")
+    assert decision(constellation, stale) in {"", None}
+
+
+def test_an_edit_shows_old_and_new_times_before_it_is_saved_and_only_of_what_was_looked_at(
+    tab: Tab, constellation: Constellation
+) -> None:
+    constellation.create("weekly", "--cron", "0 9 * * 1", "--tz", "Europe/Berlin")
+    page = tab.go("/ui/tasks/weekly/edit")
+    page.get_by_label("Times").fill("30 7 * * 1")
+    page.get_by_role("button", name="Show what would change").click()
+    row = page.locator("tbody tr").first
+    expect(row.locator("time").nth(0)).to_contain_text("09:00")
+    expect(row.locator("time").nth(1)).to_contain_text("07:30")
+    assert "UTC" in str(row.locator("time").nth(0).get_attribute("title"))
+    assert constellation.ask("task-runner", "show", "weekly")["revision"] == 1, "nothing was saved"
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status")).to_contain_text("Saved: schedule changed")
+    page.goto(f"{tab.origin}/ui/tasks/weekly/edit")
+    constellation.command("task-runner", "edit", "weekly", "--prompt", "Something else.")
+    page.get_by_label("Times").fill("0 8 * * 1")
+    page.get_by_role("button", name="Show what would change").click()
+    expect(page.get_by_role("alert")).to_contain_text("was edited in the meantime")
+    assert tab.complaints.pop().startswith("Failed to load resource"), "Chromium says that the answer was a 409"
+
+
+def test_a_task_is_paused_until_monday_explained_and_resumed(tab: Tab, constellation: Constellation) -> None:
+    constellation.create("pausing", "--every", "1h", "--tz", "Europe/Berlin")
+    page = tab.go("/ui/tasks/pausing")
+    expect(page.locator(".times li")).to_have_count(10)
+    page.get_by_label("for how long").select_option("until Monday, 9:00")
+    page.get_by_label("note").fill("holiday")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("status")).to_contain_text("pausing is paused")
+    until = datetime.fromisoformat(constellation.ask("task-runner", "show", "pausing")["paused_until"])
+    assert (until.astimezone(UTC).weekday(), until.astimezone(UTC).hour) in {(0, 7), (0, 8)}
+    page.goto(f"{tab.origin}/ui/tasks/pausing/slot")
+    expect(page.locator(".reasons")).to_contain_text("paused")
+    page.goto(f"{tab.origin}/ui/tasks/pausing")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("status")).to_contain_text("fires again")
+    page.get_by_role("button", name="Run now").click()
+    expect(page.locator("section", has_text="History").last.locator("tbody tr").first).to_contain_text(
+        "succeeded", timeout=PATIENCE_MS
+    )
+    page.goto(f"{tab.origin}/ui/timeline")
+    assert page.locator(".lane", has_text="pausing").locator("circle.fired").count() == 1
+    assert page.locator(".lane", has_text="pausing").locator("circle.planned").count() >= 5
+    assert page.locator("tbody tr", has_text="pausing").count() >= 6, "the same as a table"
+    page.goto(f"{tab.origin}/ui/tasks?state=active&q=pausing")
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_every_page_is_readable_on_a_phone_without_scripts_and_has_no_fault_that_axe_finds(
+    tab: Tab, constellation: Constellation, browser: Browser, context: BrowserContext
+) -> None:
+    if not AXE.exists():
+        absent("axe-core is not installed: make test-services")
+    axe, faults = AXE.read_text(), {}
+    for theme in ("light", "dark"):
+        tab.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        for path in PAGES:
+            page = tab.go(path)
+            for width in (360, 800, 1400):
+                page.set_viewport_size({"width": width, "height": 800})
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} is wider than {width}"
+            faults |= {f"{path} {theme}": violations(page, axe)}
+    assert {path: found for path, found in faults.items() if found} == {}
+    plain = browser.new_context(java_script_enabled=False, storage_state=context.storage_state())
+    page = plain.new_page()
+    for path in PAGES:
+        page.goto(f"{tab.origin}{path}")
+        assert page.locator("h1").inner_text()
+    plain.close()
+
+
+def violations(page: Page, axe: str) -> list[str]:
+    """Run axe-core from the tool's side, which the page's policy does not concern."""
+    client = page.context.new_cdp_session(page)
+    client.send("Runtime.evaluate", {"expression": axe})
+    asked = f"axe.run(document, {{runOnly: {[*RULES]}}})"
+    told = "found => found.violations.map(one => one.id + ': ' + one.nodes.map(node => node.target).join(' '))"
+    expression = {"expression": f"{asked}.then({told})", "awaitPromise": True, "returnByValue": True}
+    said = client.send("Runtime.evaluate", expression)
+    client.detach()
+    found: list[str] = said["result"]["value"]
+    return found
