@@ -13,12 +13,12 @@ command -v chromium >/dev/null || missing+=(chromium fonts-liberation)
 command -v node >/dev/null || missing+=(nodejs)
 command -v npm >/dev/null || missing+=(npm)
 
-# LangGraph's JavaScript SDK in both majors, as the lock file says.
+# What tests take from npm, as the lock file says: LangGraph's JavaScript SDK in both majors, and axe-core.
 install_clients() {
   command -v npm >/dev/null || return 0
   cd "$(dirname "$0")/clients"
   [ node_modules/.package-lock.json -nt package-lock.json ] && return 0
-  npm ci --ignore-scripts --no-audit --no-fund --loglevel=error || echo "test services: npm cannot install the JavaScript SDKs"
+  npm ci --ignore-scripts --no-audit --no-fund --loglevel=error || echo "test services: npm cannot install what tests take from it"
 }
 
 [ ${#missing[@]} -gt 0 ] || { install_clients; echo "test services: all there"; exit 0; }

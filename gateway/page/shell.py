@@ -100,7 +100,7 @@ class Shell:
         return self.templates.get_template(template).render(**{**common, **shown}, path=request.url.path)
 
     def _note(self, request: Request) -> Note | None:
-        """Return what is said of the last change: on the next page, and on that one again while it is asked for anew."""
+        """Return what is said of the last change: on the next page, and while that page is asked for again."""
         session, now, path = who_of(request).session, self.gateway.clock.monotonic(), request.url.path
         note = session.note if session else None
         if note is None or (note.path and (note.path != path or now >= note.until)):

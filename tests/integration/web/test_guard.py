@@ -27,7 +27,7 @@ from turnkeeper.config.settings import load_settings
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("guard")]
 
 
 @pytest.fixture(scope="module")
@@ -145,13 +145,13 @@ def test_a_token_is_taken_once_and_only_by_name(web: Web) -> None:
 
 def test_a_key_counts_only_in_its_header_and_a_cookie_only_on_the_page(browser: Web) -> None:
     key = browser.key("one")
-    assert browser.ask("/lg/threads/x", x_api_key=key).status == 404
+    assert browser.ask("/lg/nothing", x_api_key=key).status == 404
     assert browser.ask("/mcp", authorization=f"Bearer {key}").status not in {401, 403}
     for name in ("x-api-key", "api_key", "key", "token", "authorization"):
-        assert browser.ask(f"/lg/threads/x?{name}={key}").status == 401
-    assert browser.ask("/lg/threads/x", cookie=browser.cookie).status == 401
+        assert browser.ask(f"/lg/nothing?{name}={key}").status == 401
+    assert browser.ask("/lg/nothing", cookie=browser.cookie).status == 401
     assert browser.ask("/mcp", cookie=browser.cookie).status == 401
-    assert browser.ask("/lg/threads/x", authorization=f"Bearer {key}").status == 401
+    assert browser.ask("/lg/nothing", authorization=f"Bearer {key}").status == 401
     assert browser.ask("/mcp", x_api_key=key).status == 401
     assert browser.ask("/ui/", x_api_key=key, authorization=f"Bearer {key}").status == 401
     assert browser.ask("/lg/ok").status == 200
@@ -159,9 +159,9 @@ def test_a_key_counts_only_in_its_header_and_a_cookie_only_on_the_page(browser: 
 
 def test_a_revoked_key_is_refused_at_once(web: Web) -> None:
     key = web.key("gone", "read")
-    assert web.ask("/lg/threads/x", x_api_key=key).status == 404
+    assert web.ask("/lg/nothing", x_api_key=key).status == 404
     Keys(web.home).revoke("gone")
-    assert web.ask("/lg/threads/x", x_api_key=key).status == 401
+    assert web.ask("/lg/nothing", x_api_key=key).status == 401
 
 
 def test_a_change_needs_the_pages_own_key_beside_the_cookie(browser: Web) -> None:
