@@ -171,6 +171,7 @@ def test_the_help_of_a_command_is_printed_for_h_and_fits_the_screen(path: tuple[
     example = " ".join(said.split()).partition("Example: ")[2]
     assert (code, " ".join(path) in example or path in UNDER_ANOTHER_NAME) == (0, True), example[:100]
     assert max(map(len, said.splitlines())) <= 80
+    assert not re.search(r"<\w+>|<=x|x>=|\{\w+\}", said), "no name of a type of the program's"
 
 
 def test_turnkeeper_reaches_every_command_of_the_other_programs() -> None:

@@ -56,7 +56,7 @@ _IMPORTED = columns(
 
 
 @app.command("list")
-@terminal.watched
+@terminal.followed
 def list_(
     channel: Annotated[
         str, typer.Option("--channel", help="Only turns of this channel.", autocompletion=complete_channel)

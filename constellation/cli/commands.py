@@ -385,7 +385,7 @@ def status(output: OutputOption = Output.TABLE) -> None:
     found += asking.unreachable(place, rows)
     people = output in {Output.TABLE, Output.WIDE}
     for finding in found if people else ():
-        note(str(finding))
+        note(console.for_people(str(finding)))
     missing = any(row["state"] != "running" for row in rows)
     idle = not supervised and all(row["state"] == "stopped" for row in rows)
     stopped = any(row["state"] == "stopped" for row in rows)
@@ -399,7 +399,7 @@ def status(output: OutputOption = Output.TABLE) -> None:
 _CHECKS = (
     Column("CHECK", lambda row: str(row["check"])),
     Column("STATE", lambda row: str(row["state"])),
-    Column("FINDING", lambda row: str(row["finding"] or "-")),
+    Column("FINDING", lambda row: console.for_people(str(row["finding"] or "-"))),
     Column("FIX", lambda row: str(row["fix"] or "-")),
 )
 

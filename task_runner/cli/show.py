@@ -234,7 +234,7 @@ def _in_its_zone(text: str) -> str:
     return f"{at:%a %Y-%m-%d %H:%M:%S} {text[-6:]}"
 
 
-@console.watched
+@console.followed
 def history(
     name: Annotated[str, typer.Argument(help="A task's name or id; default all.", autocompletion=complete_name)] = "",
     outcome: Annotated[str, typer.Option("--outcome", help="Only fires that ended, or stand, so.")] = "",

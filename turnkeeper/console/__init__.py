@@ -235,27 +235,39 @@ class Output(StrEnum):
 
 OutputOption = Annotated[
     Output,
-    typer.Option("-o", "--output", help="table and wide are for people; json, jsonl and name are stable, for scripts."),
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FORM",
+        help="How to print: table or wide, for people; json, jsonl or name, for scripts.",
+    ),
 ]
 LimitOption = Annotated[int, typer.Option("-n", "--limit", min=1, max=2**31 - 1, help="Show at most this many.")]
-CursorOption = Annotated[str, typer.Option("--cursor", help="The next page, as the one before said.")]
-WatchOption = Annotated[bool, typer.Option("-w", "--watch", "--follow", help="Show it again every two seconds.")]
+CursorOption = Annotated[
+    str, typer.Option("--cursor", metavar="CURSOR", help="Show the next page: the cursor that the page before gave.")
+]
+_AGAIN = "Show it again every two seconds."
 StatusOption = Annotated[str, typer.Option("--status", help="Only those of this status, also where they are over.")]
 
 
-def watched(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that lists the option `--watch`."""
+def watched(command: Callable[..., None], *also: str) -> Callable[..., None]:
+    """Give a command that lists the option `--watch`, also under other names."""
 
     @functools.wraps(command)
     def again(*arguments: Any, watch: bool = False, **options: Any) -> None:
         show_again(lambda _now: command(*arguments, **options), watch=watch)
 
-    option = inspect.Parameter("watch", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=WatchOption)
-    signature = inspect.signature(command)
+    signature, option = inspect.signature(command), Annotated[bool, typer.Option("-w", "--watch", *also, help=_AGAIN)]
+    asked = inspect.Parameter("watch", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
     listed: Any = again
-    listed.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])
-    listed.__annotations__ = {**command.__annotations__, "watch": WatchOption}
+    listed.__signature__ = signature.replace(parameters=[*signature.parameters.values(), asked])
+    listed.__annotations__ = {**command.__annotations__, "watch": option}
     return again
+
+
+def followed(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that lists the option `--watch`, which `--follow` means here too."""
+    return watched(command, "--follow")
 
 
 def show_again(show: Callable[[datetime], None], *, watch: bool, every_s: float = _REFRESH_S) -> None:

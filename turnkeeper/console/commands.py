@@ -59,6 +59,9 @@ FIRST = {
 }
 
 
+_WORDS = {"int": "N", "float": "N", "Path": "PATH"}  # what help calls a value, by its type
+
+
 class Panel(StrEnum):
     """What people want to do, in the order in which help lists it."""
 
@@ -258,7 +261,21 @@ def _parameters(get: Callable[[Any], list[Any]], context: Any) -> list[Any]:
     for one in found:
         if "process_value" not in vars(one):
             one.process_value = partial(_value_of, one, one.process_value)
+            _write_usually(one)
     return found
+
+
+def _write_usually(parameter: Any) -> None:
+    """Let help write a parameter as most programs do: `NAME` and `[NAME]`, `--limit N`, without types and bounds."""
+    kind, looks = parameter.type_descriptor.annotation, dict[str, Any](_get_number_range_help_str=lambda: None)
+    if parameter.param_type_name == "argument":
+        name = (parameter.metavar or parameter.name.rstrip("_").upper()).strip("[]")
+        usage = (name if parameter.required else f"[{name}]") + ("..." if parameter.nargs != 1 else "")
+        looks |= {"metavar": name, "display_type_rich": lambda ctx: None, "_usage_display_name": lambda: usage}  # noqa: ARG005
+    elif parameter.metavar is None:
+        choices = "|".join(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else ""
+        looks["metavar"] = choices or _WORDS.get(getattr(kind, "__name__", ""), "TEXT")
+    vars(parameter).update(looks)
 
 
 def _value_of(parameter: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
