@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,9 @@ def test_errors_say_what_where_and_what_to_do(tk: client.Turnkeeper, tmp_path: P
     (long := Home(root=tmp_path / ("long" * 30))).create()
     with pytest.raises(client.InvalidInput, match="choose a shorter state directory"):
         client.Turnkeeper(long.root)
+    never = Operations(home, Impatient(home, "script/api", 10.0), timedelta(minutes=1))
+    with pytest.raises(client.Unreachable):
+        _at_once(never.list_tasks())
     with client.Turnkeeper(home.root) as away, pytest.raises(client.Unreachable, match="start it with: turnkeeper up"):
         away.list_tasks()  # at once: a daemon that was never started is not waited for
 
@@ -115,6 +119,8 @@ def test_a_turn_that_asks_is_decided_by_what_was_shown(tk: client.Turnkeeper) ->
     (asked,) = turn.approvals
     assert (asked.tool, asked.args["text"], asked.status) == ("memory_put", "the pump was replaced", "pending")
     assert [one.interrupt_id for one in tk.list_approvals(thread_id=turn.thread_id)] == [asked.interrupt_id]
+    with pytest.raises(client.Conflict, match="not those that were shown"):
+        tk.decide(replace(asked, args_hash="0" * 64), "approve")
     decided = tk.decide(asked, "reject", message="not now")
     assert (decided.decision, decided.message, decided.decided_by) == ("reject", "not now", "script/api")
     assert tk.decide(asked, "reject", message="not now") == decided, "the same again changes nothing"
@@ -173,16 +179,24 @@ def test_a_turn_is_run_once_though_the_runtime_dies(stopped: Constellation, fail
         assert [message.role for message in turn.messages].count("author") == 1
 
 
-class Lossy(Blocking):
-    """Does what it is asked, and loses the answer to the first call of a method."""
+class Impatient(Blocking):
+    """Never waits."""
 
-    def __init__(self, constellation: Constellation, method: str) -> None:
+    async def pause(self, seconds: float) -> None:
+        raise AssertionError(f"it waits for {seconds} s")
+
+
+class Lossy(Blocking):
+    """Loses the answer to the first call of a method, or the request."""
+
+    def __init__(self, constellation: Constellation, method: str, *, request: bool = False) -> None:
         super().__init__(constellation.home, "script/api", 10.0)
-        self._loses = [method]
+        self._loses, self._request = [method], request
         self.calls: list[str] = []
 
     async def call(self, process: Any, method: str, request: Any) -> Any:
-        answer = await super().call(process, method, request)
+        lost = self._request and method in self._loses
+        answer = None if lost else await super().call(process, method, request)
         self.calls.append(method)
         if method in self._loses:
             self._loses.remove(method)
@@ -197,6 +211,9 @@ def test_a_task_is_created_once_though_the_answer_is_lost(shared: Constellation)
         task = _at_once(tk.create_task(f"once{number}", **OF_TASK, **when))
         assert lossy.calls.count("CreateTask") == 1
         assert [one.id for one in _at_once(tk.list_tasks()) if one.name == f"once{number}"] == [task.id]
+    unsent = Operations(shared.home, Lossy(shared, "CreateTask", request=True), timedelta(seconds=10))
+    with pytest.raises(client.AlreadyExists):
+        _at_once(unsent.create_task("once0", every="2h", **OF_TASK))
     other = Operations(shared.home, Lossy(shared, "GetTask"), timedelta(seconds=10))
     assert _at_once(other.get_task("once0")).name == "once0", "a read is repeated"
 

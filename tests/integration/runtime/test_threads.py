@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage
 
+from agent_runtime.store.turn_events import add_review
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, Call, look_again, soon
 from tests.support.scripted import calls
@@ -214,6 +215,25 @@ async def test_events_with_details_say_where_and_for_what_and_the_runner_s_do_no
         ("main", "task-0000000a", "digest-a", "work", ""),
         ("main", "", "", "conversation", "page/web"),
     }
+
+
+async def test_reviews_are_told_to_who_asks_for_details_alone(bench: Bench) -> None:
+    turn_id = (await bench.run()).turn_id
+    review: Any = {"about": ["c-1"], "summary": "Plan"}
+    await bench.runtime.store.write(add_review, turn_id, "PROPOSED", bench.runtime.clock.now(), **review)
+    last = (await bench.run(2)).turn_id
+    plain = await bench.events(until=lambda event: event.turn_id == last)
+    assert "PROPOSED" not in {STATES.Name(event.state) for event in plain}
+    assert (await bench.turn(turn_id)).state == STATES.Value("SUCCEEDED")
+
+    async def watch() -> wire.TurnEvent:
+        async for event in bench.service.WatchTurns(wire.WatchTurnsRequest(details=True), Call()):
+            if event.state == STATES.Value("PROPOSED"):
+                return event
+        raise AssertionError("it ended")
+
+    told = await soon(watch(), "the review")
+    assert (told.turn_id, list(told.about), list(told.held_by), told.channel) == (turn_id, ["c-1"], [], "main")
 
 
 async def test_who_asks_for_what_comes_now_is_told_nothing_of_before(bench: Bench) -> None:
