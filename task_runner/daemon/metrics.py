@@ -73,7 +73,7 @@ def export(home: Home, runner: Runner, settings: MetricsSettings, clock: Clock) 
     runner.dispatcher.on_sent = counted.sent
 
     async def read() -> Sequence[Any]:
-        found = await runner.store.run(lambda session: session.counts())
+        found = await runner.store.read(lambda session: session.counts())
         due = found.next_ready_at
         overdue_s = 0.0 if due is None else max(0.0, (clock.now() - due).total_seconds())
         return (

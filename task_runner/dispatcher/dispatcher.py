@@ -231,7 +231,7 @@ class Dispatcher:
     async def _resend(self, stream: FireStream) -> None:
         """Send again, as they were, all fires of which it is unknown whether they arrived."""
         after = 0
-        while batch := await self._store.run(partial(_unanswered, after=after)):
+        while batch := await self._store.read(partial(_unanswered, after=after)):
             await self._write_all(stream, batch)
             after = batch[-1].fire.entry_id
 
@@ -269,7 +269,7 @@ class Dispatcher:
     async def _pause_s(self) -> float:
         """Return for how long there is nothing to send."""
         now = self._clock.now()
-        soon, slow = await self._store.run(
+        soon, slow = await self._store.read(
             lambda session: (session.fires.next_ready(caught_up=False), session.fires.next_ready(caught_up=True))
         )
         if slow is not None and slow <= now:
@@ -441,10 +441,10 @@ class Canceller:
     async def ask(self) -> bool:
         """Ask for the end of every turn that is to end; return whether all was answered."""
         wanted, after = list[Fire](), 0
-        while batch := await self._store.run(partial(_asked_to_end, after=after)):
+        while batch := await self._store.read(partial(_asked_to_end, after=after)):
             wanted, after = wanted + batch, batch[-1].entry_id
         keys = {Key(fire.fire_id, fire.attempt): (fire, CANCEL_REASON) for fire in wanted}
-        for fire in await self._store.run(_left_in_terminals):
+        for fire in await self._store.read(_left_in_terminals):
             keys[Key(fire.fire_id, fire.attempt)] = fire, STOPPED_REASON
         self._answered &= keys.keys()
         for key, (fire, reason) in keys.items():

@@ -79,7 +79,7 @@ class Follower:
 
     async def follow_once(self) -> None:
         """Follow one stream until it ends. Raises TurnkeeperError when it breaks."""
-        incarnation, after = await self._store.run(lambda session: session.outcomes_read.get())
+        incarnation, after = await self._store.read(lambda session: session.outcomes_read.get())
 
         async def take(batch: Sequence[wire.TurnEvent]) -> None:
             nonlocal incarnation, after
@@ -128,7 +128,7 @@ class Follower:
     async def ask_about_open(self, *, again: bool) -> None:
         """Ask the runtime what became of every open fire; with `again`, send again what it does not know."""
         after = 0
-        while fires := await self._store.run(partial(_open, after=after)):
+        while fires := await self._store.read(partial(_open, after=after)):
             turns = [await self._runtime.turn_of(fire.fire_id, fire.attempt) for fire in fires]
             now = self._clock.now()
             lost = [fire for fire, turn in zip(fires, turns, strict=True) if turn is None and again]
@@ -142,7 +142,8 @@ class Follower:
 
 def record_news(session: Session, news: Sequence[News], now: datetime) -> Planned:
     """Move fires on by turn events, then plan the tasks that this frees or stops; return the log_records."""
-    fires = session.fires.by_ids({item.fire_id for item in news})
+    ids = {item.fire_id for item in news}
+    fires = {fire.fire_id: fire for fire in session.locked(lambda: list(session.fires.by_ids(ids).values()))}
     before, recorded, moves = dict(fires), list[log_records.LogRecord](), list[Moved]()
     asked = set[str]()  # the fires whose turn waited for its author, also where the answer came since
     ended: dict[str, list[budgets.Ended]] = {}
@@ -178,6 +179,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
 
 
 def _recover(session: Session, lost: list[Fire], news: list[News], now: datetime) -> Planned:
+    session.tasks.lock({fire.task_id for fire in lost})
     session.fires.update([ledger.forgotten(fire) for fire in lost])
     return record_news(session, news, now)
 
@@ -280,7 +282,7 @@ class RuntimeEvents:
     async def follow_once(self) -> None:
         """Follow one stream until it ends or other names are wanted. Raises TurnkeeperError when it breaks."""
         self.changed.clear()
-        names, (incarnation, after) = await self._store.run(
+        names, (incarnation, after) = await self._store.read(
             lambda session: (_names(session), session.events_read.get())
         )
         if not names and not incarnation:  # no events were ever wanted
@@ -321,7 +323,7 @@ class RuntimeEvents:
         return taken
 
     async def _until_others_are_wanted(self, names: frozenset[str]) -> None:
-        while await self._store.run(_names) == names:
+        while await self._store.read(_names) == names:
             self.changed.clear()
             await self._clock.wait(self.changed, LONGEST_WAIT_S)
 

@@ -130,7 +130,7 @@ class Loop:
         """Plan each task of the batch in a transaction of its own, after one of them made the whole batch fail."""
         now = self._clock.now()
         total = Planned()
-        for task_id in await self._store.run(lambda session: session.tasks.due(now, LARGEST_BATCH)):
+        for task_id in await self._store.read(lambda session: session.tasks.due(now, LARGEST_BATCH)):
             try:
                 plan = partial(plan_tasks, ids=[task_id], now=now, reachable=self._handover.reachable())
                 total += await self._store.run(plan)
@@ -142,7 +142,7 @@ class Loop:
 
     async def _pause_s(self) -> float:
         with told_if_late(self._log, lambda: [log_records.waiting("to learn what is due next")]):
-            wake_at = await self._store.run(lambda session: session.tasks.next_wake())
+            wake_at = await self._store.read(lambda session: session.tasks.next_wake())
         if wake_at is None:
             return LONGEST_WAIT_S
         left_s = (wake_at - self._clock.now()).total_seconds()
@@ -154,12 +154,12 @@ class Loop:
 
     async def _prepare(self, wake_at: datetime) -> None:
         """Have what is due at a time soon in memory by then."""
-        ids = await self._store.run(lambda session: session.tasks.due(wake_at, MOST_PREPARED))
+        ids = await self._store.read(lambda session: session.tasks.due(wake_at, MOST_PREPARED))
         self._known, size = {}, 0
         for start in range(0, len(ids), LARGEST_BATCH):
             if self._changed.is_set() or self._clock.now() >= wake_at or size > MOST_PREPARED_BYTES:
                 return
-            found = await self._store.run(partial(firing.prepare, ids=ids[start : start + LARGEST_BATCH]))
+            found = await self._store.read(partial(firing.prepare, ids=ids[start : start + LARGEST_BATCH]))
             self._known |= found
             size += sum(len(fire.frozen) for fire in found.values() if fire is not None)
 

@@ -69,7 +69,7 @@ def _forget(session: Session, before: datetime) -> int:
 
 def prune_batch(session: Session, before: datetime, after: int, limit: int = LARGEST_BATCH) -> Pruned:
     """Prune among the next entries in the order of planning; the first that is younger than `before` ends a pass."""
-    entries = session.fires.numbered(after, limit)
+    entries = session.locked(lambda: session.fires.numbered(after, limit))
     old: dict[str, list[Fire]] = defaultdict(list)
     for fire in entries:
         if _is_old(fire, before):

@@ -31,6 +31,8 @@ def rewind(session: Session, now: datetime) -> list[LogRecord]:
     ids = session.tasks.ahead_of(now + LARGEST_LEAD, LARGEST_BATCH)
     for snapshot in session.tasks.snapshots(ids) if ids else ():
         task, revisions = snapshot.task, session.tasks.revisions(snapshot.task.id)
+        if task.cursor_at <= now + LARGEST_LEAD:
+            continue  # another runner was faster
         while beyond := session.fires.after_nominal(task.id, now, _LARGEST_REWIND):
             _cut(session, beyond, revisions, now)
         pauses = task.state is TaskState.PAUSED  # wakes when its pause ends, wherever its cursor is
@@ -56,7 +58,7 @@ def bring_back(session: Session, now: datetime, after_entry: int) -> int:
     A scheduled fire still waits until it is due. Returns the number of the last entry looked at; 0 when there is none
     left.
     """
-    found = session.fires.ready_later(now, after_entry, LARGEST_BATCH)
+    found = session.locked(lambda: session.fires.ready_later(now, after_entry, LARGEST_BATCH))
     moved = [(fire, _brought_back(fire, now)) for fire in found]
     session.fires.update([back for fire, back in moved if back != fire])
     return found[-1].entry_id if found else 0

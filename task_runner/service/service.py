@@ -102,12 +102,12 @@ class Service:
 
     async def get_task(self, request: wire.GetTaskRequest) -> wire.Task:
         """Return a task by name or id."""
-        return await self._store.run(lambda session: self._shown(session, changes.find(session, request.name)))
+        return await self._store.read(lambda session: self._shown(session, changes.find(session, request.name)))
 
     async def list_tasks(self, request: wire.ListTasksRequest) -> wire.ListTasksResponse:
         """Return the living tasks that pass the filters, next to fire first."""
         now = self._clock.now()
-        answer = await self._store.run(lambda session: lists.list_tasks(session, request, now))
+        answer = await self._store.read(lambda session: lists.list_tasks(session, request, now))
         if self._serving is not None:
             stamp(answer.serving_since, self._serving.since)
             answer.daemon_version = __version__
@@ -120,7 +120,7 @@ class Service:
     async def update_task(self, request: wire.UpdateTaskRequest) -> wire.UpdateTaskResponse:
         """Give a task a new definition from now on; with `dry_run` only show old and new next times."""
         now = self._clock.now()
-        task = await self._store.run(lambda session: changes.find_living(session, request.name))
+        task = await self._store.read(lambda session: changes.find_living(session, request.name))
         definition = parse_spec(request.spec, self._defaults, now, previous=task.definition, own_id=task.id)
         warnings = await self._names.check({definition.category}, {definition.graph})
         answer = wire.UpdateTaskResponse(
@@ -193,7 +193,7 @@ class Service:
         """Stop a task from firing; with `cancel_running` also cancel what the runtime has of it."""
         task = await self._stop(request.name, TaskState.DISABLED, "")
         if request.cancel_running:
-            snapshots = await self._store.run(lambda session: session.tasks.snapshots([task.id]))
+            snapshots = await self._store.read(lambda session: session.tasks.snapshots([task.id]))
             for fire in snapshots[0].open:
                 if fire.outcome in UNDER_WAY:
                     await self._runtime.cancel(fire.fire_id, fire.attempt, "cancelled by the author")
@@ -243,7 +243,7 @@ class Service:
     async def explain_fire(self, request: wire.ExplainFireRequest) -> wire.ExplainFireResponse:
         """Say in plain sentences what became, or will become, of a time."""
         now = self._clock.now()
-        return await self._store.run(lambda session: explain(session, request, now))
+        return await self._store.read(lambda session: explain(session, request, now))
 
     async def list_fires(self, request: wire.ListFiresRequest) -> wire.ListFiresResponse:
         """Return the ledger of a task, or of all, newest first, page by page."""
@@ -273,7 +273,7 @@ class Service:
             following = cursor_at(entries[-1].entry_id) if more else ""
             return wire.ListFiresResponse(fires=_fires_shown(session, entries), total=total, next_cursor=following)
 
-        return await self._store.run(read)
+        return await self._store.read(read)
 
     async def get_fire(self, request: wire.GetFireRequest) -> wire.Fire:
 
@@ -283,13 +283,13 @@ class Service:
                 raise NotFound(f"no fire {request.fire_id[:100]!r}", where="fire_id")
             return _fires_shown(session, [fire])[0]
 
-        return await self._store.run(read)
+        return await self._store.read(read)
 
     async def preview_schedule(self, request: wire.PreviewScheduleRequest) -> wire.PreviewScheduleResponse:
         """Return the next times of a task, or of a schedule that need not exist."""
         now = self._clock.now()
         if request.name:
-            task = await self._store.run(lambda session: changes.find(session, request.name))
+            task = await self._store.read(lambda session: changes.find(session, request.name))
             definition, of = task.definition, task
         else:
             definition, of = lists.previewed_definition(request, self._defaults, now), None
@@ -302,7 +302,7 @@ class Service:
     async def simulate(self, request: wire.SimulateRequest) -> wire.SimulateResponse:
         """Return what tasks would do over a span of time, with declared outages."""
         span, names = simulating.span_of(request), list(request.names)
-        tasks = await self._store.run(
+        tasks = await self._store.read(
             lambda session: [changes.find(session, name) for name in names] if names else session.tasks.listed()
         )
         return await simulating.simulate(tasks, span, request.limit, self._clock)
@@ -322,7 +322,7 @@ class Service:
 
     async def get_status(self, _request: wire.GetStatusRequest) -> wire.RunnerStatus:
         """Return counts and whether the runtime is connected."""
-        totals = await self._store.run(lambda session: session.tasks.totals())
+        totals = await self._store.read(lambda session: session.tasks.totals())
         status = wire.RunnerStatus(
             tasks=totals.tasks, open_fires=totals.open_fires, unsent=totals.unsent, version=__version__
         )
@@ -381,7 +381,7 @@ class Service:
                 number = watched.newest
                 yield wire.TaskChange(cursor=watched.cursor(number), change=Change.LIST_AGAIN)
                 continue
-            shown = await self._store.run(partial(self._shown_by_id, {each.task_id for each in found}))
+            shown = await self._store.read(partial(self._shown_by_id, {each.task_id for each in found}))
             for each in found:
                 number = each.number
                 cursor, task = watched.cursor(number), shown.get(each.task_id)

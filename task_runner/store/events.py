@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, select
 
 from task_runner.model.events import Event
 from task_runner.model.task import UNDER_WAY, Fire, FireKind, Outcome, Snapshot, Task, TaskState
@@ -21,27 +21,24 @@ _OVER = [state.value for state in (TaskState.DONE, TaskState.EXPIRED, TaskState.
 class Events:
     """Events, over one connection inside a transaction."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, *, locks: bool = False) -> None:
+        self._connection, self._locks = connection, locks
 
     def wanted(self) -> frozenset[str]:
         """Return the names of events that any task listens for."""
         return frozenset(self._connection.execute(_WANTED).scalars())
 
     def listeners(self, names: Collection[str]) -> list[Task]:
-        """Return the tasks that listen for events of these names, stopped ones too: a lookup in an index."""
-        return [task_of(row) for row in self._connection.execute(_LISTENERS, {"names": listed(names)})]
+        """Return the tasks that listen for events of these names, stopped ones too: a lookup in an index.
+
+        A unit that changes something locks them, as :class:`Tasks` says.
+        """
+        query = _LISTENERS.with_for_update() if self._locks else _LISTENERS
+        return [task_of(row) for row in self._connection.execute(query, {"names": listed(names)})]
 
     def remember(self, taken: Sequence[Event]) -> list[Event]:
         """Record that events are taken in; return those that were not before, in order, each once."""
-        known = set(_KNOWN.rows(self._connection, ids=listed({event.id for event in taken})))
-        fresh: dict[tuple[str, str], Event] = {}
-        for event in taken:
-            if (event.name, event.id) not in known:
-                fresh.setdefault((event.name, event.id), event)
-        rows = [{"name": each.name, "id": each.id, "at_us": to_us(each.at)} for each in fresh.values()]
-        _ADD.run_each(self._connection, rows)
-        return list(fresh.values())
+        return [each for each in taken if _ADD.run(self._connection, name=each.name, id=each.id, at_us=to_us(each.at))]
 
     def causes(self, fire_ids: Collection[str]) -> dict[str, tuple[str, ...]]:
         """Return, by fire id, the tasks whose fires led to that fire, its own the last."""
@@ -131,8 +128,7 @@ def _note_of(row: Any) -> Note:
 _LISTENING = (tasks.c.listens.is_not(None), tasks.c.state.not_in(_OVER))
 _WANTED = select(tasks.c.listens).where(*_LISTENING).distinct()
 _LISTENERS = select(tasks).where(among(tasks.c.listens, "names"), *_LISTENING).order_by(tasks.c.id)
-_KNOWN = Statement(select(events.c.name, events.c.id).where(among(events.c.id, "ids")))
-_ADD = Statement(insert(events))
+_ADD = Statement(upsert(events, [events.c.name, events.c.id]))
 _FORGET_ENTRIES = Statement(delete(triggers).where(among(triggers.c.entry_id, "ids")))
 _CAUSES = Statement(
     select(fires.c.fire_id, fires.c.task_id, triggers.c.chain)

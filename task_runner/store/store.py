@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from task_runner.model.task import Fire
 from task_runner.store.events import Events
 from task_runner.store.fires import Fires
 from task_runner.store.reading import MIGRATIONS
@@ -21,15 +22,19 @@ from task_runner.store.tasks import Tasks
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.storage.database import Database
-from turnkeeper.storage.statements import upsert
+from turnkeeper.storage.statements import of_server, upsert
 from turnkeeper.times import from_us, to_us
 
 T = TypeVar("T")
 _OUTAGES_KEPT = 200
+CONNECTIONS = 4  # to a server
 
 
 class Session:
     """One transaction.
+
+    Where others may write the same database, what changes a task or its fires has the task's lock first, which reading
+    the task gives it. What finds fires before it has read their tasks finds them by :meth:`locked`.
 
     Attributes:
         tasks: the tasks.
@@ -41,14 +46,27 @@ class Session:
         at_home: what a command needs to find this home, ` --home DIR`; empty where that is not known.
     """
 
-    def __init__(self, connection: Connection, now: Callable[[], datetime], at_home: str = "") -> None:
+    def __init__(
+        self, connection: Connection, now: Callable[[], datetime], at_home: str = "", *, reads: bool = False
+    ) -> None:
+        """Begin; with `reads` nothing is changed, so nothing is locked."""
         self.at_home = at_home
-        self.tasks = Tasks(connection)
+        self._locks = of_server(connection) and not reads
+        self.tasks = Tasks(connection, locks=self._locks)
         self.fires = Fires(connection, now)
-        self.events = Events(connection)
+        self.events = Events(connection, locks=self._locks)
         self.outcomes_read = Position(connection, "agent-runtime")
         self.events_read = Position(connection, "agent-runtime/events")
         self.outages = Outages(connection)
+
+    def locked(self, find: Callable[[], list[Fire]]) -> list[Fire]:
+        """Return the fires that `find` returns, as they are once nobody else can change them."""
+        found = find()
+        if not self._locks:
+            return found
+        ids = {fire.task_id for fire in found}
+        self.tasks.lock(ids)
+        return [fire for fire in find() if fire.task_id in ids]
 
     def counts(self) -> Counts:
         """Return what metrics show of the store."""
@@ -111,13 +129,18 @@ class Position:
 
 
 class Store:
-    """A store of tasks and fires, owned by one process: one writer thread, many units of work to a commit."""
+    """A store of tasks and fires.
+
+    A file is owned by one process: one writer thread, many units of work to a commit. The database of a server may have
+    many owners.
+    """
 
     def __init__(
         self, place: Path | str, at_home: str = "", clock: Clock | None = None, entropy: Entropy | None = None
     ) -> None:
         """Open it, making it or bringing its schema up to date: a file, or a PostgreSQL URL. Raises as `Database`."""
-        self._database, self._at_home = Database(place, migrations=MIGRATIONS), at_home
+        self._database = Database(place, migrations=MIGRATIONS, connections=CONNECTIONS)
+        self._at_home = at_home
         self._clock = clock or SystemClock()
         at, drawn = self._clock.now(), entropy or SystemEntropy()
         self._database.submit(
@@ -127,6 +150,12 @@ class Store:
     async def run(self, work: Callable[[Session], T]) -> T:
         """Run `work` in one transaction; return its result once that is on disk. Its exception undoes it alone."""
         return await self._database.run(lambda connection: work(Session(connection, self._clock.now, self._at_home)))
+
+    async def read(self, work: Callable[[Session], T]) -> T:
+        """Run `work`, which changes nothing, and waits for nobody, and return its result."""
+        return await self._database.run(
+            lambda connection: work(Session(connection, self._clock.now, self._at_home, reads=True))
+        )
 
     async def transact(self, work: Callable[[Connection], T]) -> T:
         """Run what takes a plain connection in one transaction, as :meth:`run` does."""

@@ -41,10 +41,19 @@ _OVER = [TaskState.DONE.value, TaskState.EXPIRED.value, TaskState.DELETED.value]
 
 
 class Tasks:
-    """The tasks, over one connection inside a transaction."""
+    """The tasks, over one connection inside a transaction.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    A task's row is the lock for all of its fires. Where others may write the same database, a unit that changes
+    something reads tasks only once it has their locks: nobody else changes them, or their fires, until it has ended.
+    """
+
+    def __init__(self, connection: Connection, *, locks: bool = False) -> None:
+        self._connection, self._locks = connection, locks
+
+    def lock(self, ids: Collection[str]) -> None:
+        """Wait until nobody else changes these tasks or their fires, and keep others from it."""
+        if self._locks and ids:
+            _LOCK.rows(self._connection, ids=listed(ids))
 
     def add(self, new: Sequence[Task], by: str = "") -> None:
         """Write new tasks, their first revisions and by what they came. Raises AlreadyExists if a name is taken."""
@@ -137,7 +146,8 @@ class Tasks:
 
     def snapshots(self, ids: Sequence[str]) -> list[Snapshot]:
         """Return the tasks of those ids with all that planning them needs."""
-        rows = [_Row(*row) for row in _BY_IDS.rows(self._connection, ids=listed(ids))]
+        by_ids = _BY_IDS_LOCKED if self._locks else _BY_IDS
+        rows = [_Row(*row) for row in by_ids.rows(self._connection, ids=listed(ids))]
         opened: dict[str, list[Fire]] = defaultdict(list)
         for fire in map(fire_of, _OPEN_OF.rows(self._connection, ids=listed(ids))):
             opened[fire.task_id].append(fire)
@@ -166,12 +176,17 @@ class Tasks:
         return Window(fire_id=row.fire_id, at=from_us(row.at_us), debounce=on.debounce)
 
     def due(self, now: datetime, limit: int) -> list[str]:
-        """Return the ids of at most `limit` tasks to be planned by `now`, earliest first: an index range scan."""
-        return _DUE.values(self._connection, now=to_us(now), limit=limit)
+        """Return the ids of at most `limit` tasks to be planned by `now`, earliest first: an index range scan.
+
+        A unit that changes something gets, and locks, those that nobody else has locked.
+        """
+        due = _DUE_LOCKED if self._locks else _DUE
+        return due.values(self._connection, now=to_us(now), limit=limit)
 
     def due_tasks(self, now: datetime, limit: int) -> list[DueTask]:
         """Return what :meth:`due` does, with what decides how each task is planned."""
-        return [DueTask(*row) for row in _DUE_TASKS.rows(self._connection, now=to_us(now), limit=limit)]
+        due = _DUE_TASKS_LOCKED if self._locks else _DUE_TASKS
+        return [DueTask(*row) for row in due.rows(self._connection, now=to_us(now), limit=limit)]
 
     def next_wake(self) -> datetime | None:
         """Return when the next task needs planning."""
@@ -238,6 +253,7 @@ class Tasks:
         )
 
     def _found(self, query: Select[Any], **parameters: Any) -> list[Task]:
+        query = query.with_for_update() if self._locks else query
         return [task_of(row) for row in self._connection.execute(query, parameters)]
 
     def _taken(self, row: Any) -> frozenset[datetime]:
@@ -267,17 +283,17 @@ _EDITED_AT = Statement(
     .where(among(revisions.c.task_id, "ids"))
     .group_by(revisions.c.task_id)
 )
-_DUE = Statement(
-    select(tasks.c.id).where(tasks.c.wake_us <= bindparam("now")).order_by(tasks.c.wake_us).limit(bindparam("limit"))
-)
+_due = select(tasks.c.id).where(tasks.c.wake_us <= bindparam("now")).order_by(tasks.c.wake_us).limit(bindparam("limit"))
+_DUE, _DUE_LOCKED = Statement(_due), Statement(_due.with_for_update(skip_locked=True))
 _has_open = select(fires.c.entry_id).where(fires.c.is_open, fires.c.task_id == tasks.c.id).exists()
 _alone = (tasks.c.state == literal_column(f"'{TaskState.ACTIVE.value}'")) & tasks.c.rewound_us.is_(None) & ~_has_open
-_DUE_TASKS = Statement(
+_due_tasks = (
     select(tasks.c.id, tasks.c.revision, tasks.c.cursor_us, _alone.label("alone"))
     .where(tasks.c.wake_us <= bindparam("now"))
     .order_by(tasks.c.wake_us)
     .limit(bindparam("limit"))
 )
+_DUE_TASKS, _DUE_TASKS_LOCKED = Statement(_due_tasks), Statement(_due_tasks.with_for_update(skip_locked=True))
 _IDS_TAKEN = Statement(select(tasks.c.id).where(among(tasks.c.id, "ids")))
 _NAMED = select(tasks).where(among(tasks.c.name, "names"), tasks.c.state != "deleted")
 _PACED_ON = select(tasks).where(
@@ -286,7 +302,10 @@ _PACED_ON = select(tasks).where(
 _NEXT_WAKE = Statement(select(func.min(tasks.c.wake_us)).where(tasks.c.wake_us.is_not(None)))
 _LIVING = Statement(select(func.count()).select_from(tasks).where(tasks.c.state != text("'deleted'")))
 _SCHEDULED = Statement(select(func.count()).select_from(tasks).where(tasks.c.wake_us.is_not(None)))
-_BY_IDS = Statement(select(tasks).where(among(tasks.c.id, "ids")))
+_by_ids = select(tasks).where(among(tasks.c.id, "ids"))
+# In the order of their ids: two units that wait for each other's tasks would be a deadlock.
+_BY_IDS, _BY_IDS_LOCKED = Statement(_by_ids), Statement(_by_ids.order_by(tasks.c.id).with_for_update())
+_LOCK = Statement(select(tasks.c.id).where(among(tasks.c.id, "ids")).order_by(tasks.c.id).with_for_update())
 _OPEN_OF = Statement(
     select(fires).where(fires.c.is_open, among(fires.c.task_id, "ids")).order_by(fires.c.nominal_us, fires.c.entry_id)
 )
