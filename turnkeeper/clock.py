@@ -5,7 +5,7 @@ Everything else takes a :class:`Clock`. A simulation passes its own and runs the
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -67,3 +67,30 @@ class SystemClock:
     def block(self, seconds: float) -> None:
         """Block the calling thread: for command-line programs, which have no event loop."""
         time.sleep(seconds)
+
+
+class SharedClock(SystemClock):
+    """The clock that several machines share: that of their database, carried on by this machine's steady counter.
+
+    What this machine's own clock shows, and whether somebody sets it, changes nothing once :meth:`set` was called.
+
+    Attributes:
+        ahead_s: how far this machine's own clock is ahead of it.
+    """
+
+    def __init__(self) -> None:
+        """Begin with this machine's own clock."""
+        self.ahead_s = 0.0
+        self._base: tuple[datetime, float] | None = None
+
+    def set(self, at: datetime) -> None:
+        """Go on from a time that was read a moment ago: then this clock is that moment behind, and never ahead."""
+        self.ahead_s = (datetime.now(UTC) - at).total_seconds()
+        self._base = at, self.monotonic()
+
+    def now(self) -> datetime:
+        """Return the time of the shared clock."""
+        if self._base is None:
+            return datetime.now(UTC)
+        at, since = self._base
+        return at + timedelta(seconds=self.monotonic() - since)

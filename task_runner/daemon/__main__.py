@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     log = EventLog(home.logs, PROCESS, SystemClock())
-    with StoreWatch(home.schedules_db, report=lambda error: log.emit("store.damaged", reason=str(error))):
+    watch = StoreWatch(home.schedules_db, report=lambda error: log.emit("store.damaged", reason=str(error)))
+    with nullcontext() if load_settings(home).store.is_shared else watch:
         await _serve(home, lock, stop, log)
 
 
@@ -48,7 +49,7 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
         server = UnixServer(home.socket(PROCESS), Door(home, RULES, log))
         described = schedules_pb2.DESCRIPTOR.services_by_name["Schedules"]
         server.add(add_SchedulesServicer_to_server, Servicer(runner.service), described)
-        await runner.service.end_ephemeral()
+        await _end_ephemeral(runner)
         await runner.warm_up()
         settings = load_settings(home)
         exporter = export(home, runner, settings.metrics, SystemClock())
@@ -70,9 +71,17 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
                 tracing.close()
             await server.stop(_STOP_GRACE_S)
             with suppress(MachineTrouble):  # the next start does it
-                await runner.service.end_ephemeral()
+                await _end_ephemeral(runner)
+                if runner.beat is not None:
+                    await runner.beat.leave()
             await runner.signer.sign()
             log.emit("process.stopped")
+
+
+async def _end_ephemeral(runner: Runner) -> None:
+    """Delete what lasts as long as a runner runs, where no other one does."""
+    if runner.beat is None or await runner.beat.is_alone():
+        await runner.service.end_ephemeral()
 
 
 async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[Any, Any, None], log: EventLog) -> None:
@@ -85,7 +94,7 @@ async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[A
         asyncio.create_task(keep_running(part.run, SystemClock(), log.emit), name=type(part).__name__)
         for part in (
             runner.loop, runner.dispatcher, runner.follower, runner.runtime_events, runner.canceller, runner.pruner,
-            runner.signer,
+            runner.signer, *filter(None, [runner.beat]),
         )
     ]  # fmt: skip
     parts.append(asyncio.create_task(progress, name="Progress"))

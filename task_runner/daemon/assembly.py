@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
@@ -14,8 +15,9 @@ from task_runner.daemon.reads import PROCESS, defaults_of
 from task_runner.dispatcher import dispatcher as sending
 from task_runner.dispatcher import outcomes
 from task_runner.dispatcher.runtime_client import Runtime
+from task_runner.dispatcher.shared import POLL_S, SharedFollower, SharedHandover, SharedRuntime
 from task_runner.scheduler import firing, planning
-from task_runner.scheduler.loop import Loop
+from task_runner.scheduler.loop import LONGEST_WAIT_S, Loop
 from task_runner.scheduler.pruner import Pruner
 from task_runner.service import changes
 from task_runner.service import service as operations
@@ -23,15 +25,17 @@ from task_runner.service.task_spec import Defaults
 from task_runner.service.watch import TaskChanges, WatchedLog
 from task_runner.store.schema import audit
 from task_runner.store.store import Session, Store
-from turnkeeper.clock import SystemClock
+from turnkeeper.clock import SharedClock, SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import load_settings
+from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Unreachable
 from turnkeeper.process import Failpoints
 from turnkeeper.rpc import callers
 from turnkeeper.rpc.callers import Identity
+from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Signer
+from turnkeeper.storage.database import in_schema
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.times import rfc3339
 
@@ -54,6 +58,7 @@ class Runner:
         canceller: ends turns that a waiting fire wants ended.
         pruner: deletes old history.
         warm_up: makes the first fire as fast as the second.
+        beat: tells the other processes of a shared database that this one lives; None where the store is the home's.
         log: the event log.
         trouble: says what of the machine stands in the way of the store and the event log; empty where nothing does.
     """
@@ -61,13 +66,14 @@ class Runner:
     store: Store
     service: operations.Service
     loop: Loop
-    dispatcher: sending.Dispatcher
-    follower: outcomes.Follower
+    dispatcher: sending.Dispatcher | SharedHandover
+    follower: outcomes.Follower | SharedFollower
     runtime_events: outcomes.RuntimeEvents
     canceller: sending.Canceller
     pruner: Pruner
     signer: Signer
     warm_up: Callable[[], Awaitable[None]]
+    beat: nodes.Beat | None
     log: WatchedLog
     trouble: Callable[[], str]
 
@@ -81,28 +87,23 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
         daemon: whether the parts will run; a command line only calls the service.
         staggered: whether caught-up fires leave one by one, with pauses.
     """
-    settings = load_settings(home).scheduler
-    clock, entropy, failpoints = SystemClock(), SystemEntropy(), Failpoints(os.environ)
+    loaded = load_settings(home)
+    settings, shared = loaded.scheduler, loaded.store.is_shared
+    entropy, failpoints = SystemEntropy(), Failpoints(os.environ)
+    clock, store, runtime, beat = await _opened(home, loaded, entropy, daemon=daemon)
     log = WatchedLog(home.logs, PROCESS, clock)
     log.changes = TaskChanges(entropy.hex(8))
-    identity = Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else Identity(_COMMAND)
-    at_home = f" --home {shlex.quote(str(home.root))}"
-    store, runtime = Store(home.schedules_db, at_home, clock, entropy), Runtime(home.socket(_RUNTIME), identity)
     changed, planned = asyncio.Event(), asyncio.Event()
     stagger_s = settings.catch_up_stagger_s if staggered else 0.0
     pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=stagger_s)
-    dispatcher = sending.Dispatcher(
-        store, runtime, clock=clock, entropy=entropy, log=log, failpoints=failpoints, pace=pace, changed=changed,
-        planned=planned,
-    )  # fmt: skip
+    common: Any = {"clock": clock, "log": log}
+    sends: Any = {"failpoints": failpoints, "pace": pace, "changed": changed, "planned": planned}
+    dispatcher, follower, wakes = _exchange(store, runtime, entropy, common, sends)
     loop = Loop(
         store, clock=clock, log=log, failpoints=failpoints, changed=changed, planned=planned,
-        handover=dispatcher, asking=dispatcher.asking,
+        handover=dispatcher, asking=dispatcher.asking, longest_wait_s=POLL_S if shared else LONGEST_WAIT_S,
     )  # fmt: skip
-    wakes = outcomes.Wakes(
-        planning=changed, dispatch=dispatcher.work, lost=dispatcher.lost, asking=dispatcher.asking
-    )  # fmt: skip
-    runtime_events = outcomes.RuntimeEvents(store, runtime, clock=clock, entropy=entropy, log=log, wakes=wakes)
+    runtime_events = outcomes.RuntimeEvents(store, runtime, entropy=entropy, wakes=wakes, **common)
 
     def task_changed() -> None:
         for event in (changed, dispatcher.work, dispatcher.asking, runtime_events.changed):
@@ -120,19 +121,56 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
             service=service,
             loop=loop,
             dispatcher=dispatcher,
-            follower=outcomes.Follower(store, runtime, clock=clock, entropy=entropy, log=log, wakes=wakes),
+            follower=follower,
             runtime_events=runtime_events,
             canceller=sending.Canceller(store, runtime, clock=clock, log=log, work=dispatcher.asking),
             signer=Signer(home, store.transact, audit, clock=clock, entropy=entropy, emit=log.emit),
             pruner=Pruner(store, clock=clock, log=log, keep=timedelta(seconds=settings.keep_history)),
+            beat=beat,
             log=log,
             trouble=lambda: store.trouble or log.trouble or dispatcher.refusal,
-            warm_up=lambda: store.rehearse(lambda session: _rehearse_a_fire(session, clock.now(), entropy)),
+            warm_up=lambda: _warm_up(store, clock, entropy),
         )
     finally:
         await runtime.close()
         store.close()
         log.close()
+
+
+def _exchange(
+    store: Store, runtime: Runtime, entropy: Entropy, common: Any, sends: Any
+) -> tuple[sending.Dispatcher | SharedHandover, outcomes.Follower | SharedFollower, outcomes.Wakes]:
+    """Return what brings fires to the runtime, and their outcomes back, and whom those concern."""
+    own = partial(sending.Dispatcher, store, runtime, entropy=entropy)
+    sender = (partial(SharedHandover, store) if store.is_shared else own)(**sends, **common)
+    wakes = outcomes.Wakes(
+        planning=sends["changed"], dispatch=sender.work, lost=sender.lost, asking=sender.asking
+    )  # fmt: skip
+    if store.is_shared:
+        return sender, SharedFollower(store, runtime, wakes=wakes, **common), wakes
+    return sender, outcomes.Follower(store, runtime, entropy=entropy, wakes=wakes, **common), wakes
+
+
+async def _opened(
+    home: Home, settings: Settings, entropy: Entropy, *, daemon: bool
+) -> tuple[SystemClock, Store, Runtime, nodes.Beat | None]:
+    """Open the store; return the clock that goes with it, the store, the runtime, and what tells that we live."""
+    identity = Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else Identity(_COMMAND)
+    at_home = f" --home {shlex.quote(str(home.root))}"
+    if not settings.store.is_shared:
+        own = SystemClock()
+        return own, Store(home.schedules_db, at_home, own, entropy), Runtime(home.socket(_RUNTIME), identity), None
+    clock = SharedClock()
+    store = Store(in_schema(settings.store.url, nodes.SCHEMA), at_home, clock, entropy)
+    node_id = f"{PROCESS}-{entropy.hex(12)}"
+    beat = nodes.Beat(store.transact, nodes.nodes_of(), clock, node_id=node_id, name=settings.node.name, role=PROCESS)
+    await beat.once() if daemon else await beat.set_clock()
+    return clock, store, SharedRuntime.of(store, clock, home.socket(_RUNTIME), identity), beat if daemon else None
+
+
+async def _warm_up(store: Store, clock: SystemClock, entropy: Entropy) -> None:
+    if not store.is_shared:  # whose rows it would lock
+        await store.rehearse(lambda session: _rehearse_a_fire(session, clock.now(), entropy))
 
 
 def call(home: Home, method: str, request: Any) -> Any:

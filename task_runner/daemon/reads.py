@@ -30,7 +30,7 @@ def read(home: Home, method: str, request: Any) -> Any:
         return _preview(home, request)
     # A runtime that runs is asked how many decisions wait.
     if method == "ListTasks" and home.schedules_db.exists() and not is_held(home, "agent-runtime"):
-        return _list(home, request)
+        return None if _said(home, "store") else _list(home, request)  # what is shared is not in the home's file
     return None
 
 
@@ -44,14 +44,19 @@ def _preview(home: Home, request: Any) -> Any:
 
 def _defaults(home: Home) -> Defaults:
     """Return what a preview takes from the settings, which is the time zone: to load all takes as long again."""
-    try:
-        said = read_toml(home.config).data.get("scheduler", {})
-    except NotFound:
-        said = {}
+    said = _said(home, "scheduler")
     timezone = said.get("timezone", "") if isinstance(said, dict) else None
     if not isinstance(timezone, str):  # which the settings say well
         return defaults_of(import_module("turnkeeper.config.settings").load_settings(home).scheduler)
     return Defaults(timezone=timezone or machine_zone(os.environ))
+
+
+def _said(home: Home, section: str) -> Any:
+    """Return what a section of the settings says, unchecked."""
+    try:
+        return read_toml(home.config).data.get(section, {})
+    except NotFound:
+        return {}
 
 
 def _list(home: Home, request: Any) -> Any:

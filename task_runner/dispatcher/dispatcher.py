@@ -189,13 +189,7 @@ class Dispatcher:
 
     async def _plan_what_was_left(self) -> None:
         """Plan the tasks with a fire under way: what came due while the runtime could not be taken was left."""
-        now = self._clock.now()
-
-        def plan(session: Session) -> planning.Planned:
-            session.outages.ended(now)
-            return planning.plan_tasks(session, session.fires.tasks_under_way(), now, complete=False)
-
-        done = await self._store.run(plan)
+        done = await self._store.run(partial(plan_what_was_left, now=self._clock.now()))
         self._log.emit_all(done.events)
         self._changed.set()
         self.asking.set()
@@ -246,7 +240,7 @@ class Dispatcher:
         with told_if_late(self._log, lambda: [log_records.waiting("to send what is written down")]):
             batch = await self._store.run(lambda session: claim(session, now, room, slots, single=single))
         self.on_sent(
-            [(late_s, each.fire.caught_up) for each in batch if (late_s := _first_late_s(each.fire)) is not None]
+            [(late_s, each.fire.caught_up) for each in batch if (late_s := first_late_s(each.fire)) is not None]
         )
         if any(outgoing.fire.caught_up for outgoing in batch):
             self._stagger_until = now + timedelta(seconds=self._pace.stagger_s)
@@ -317,11 +311,17 @@ def _answers(receipts: Sequence[wire.FireReceipt]) -> list[log_records.LogRecord
     ]
 
 
+def plan_what_was_left(session: Session, now: datetime) -> planning.Planned:
+    """Plan the tasks with a fire under way, now that a runtime is reached: not all reports of their turns came in."""
+    session.outages.ended(now)
+    return planning.plan_tasks(session, session.fires.tasks_under_way(), now, complete=False)
+
+
 def _unanswered(session: Session, after: int) -> list[Outgoing]:
     return session.fires.unanswered(after, LARGEST_BATCH)
 
 
-def _first_late_s(fire: Fire) -> float | None:
+def first_late_s(fire: Fire) -> float | None:
     """Return how late a fire was sent; None where it was sent before."""
     first = fire.attempt == 1 and not fire.refusals and fire.fired_at is not None
     return (fire.fired_at - fire.due_at).total_seconds() if first and fire.fired_at else None

@@ -27,6 +27,7 @@ MOST_PREPARED = 4096  # tasks: what the caches of definitions and timetables hol
 MOST_PREPARED_BYTES = 32 << 20  # of requests
 _TROUBLE = (MachineTrouble, OperationalError)
 _TROUBLE_WAIT_S = 2.0
+_HELD_S = 0.05
 
 
 class Loop:
@@ -43,15 +44,17 @@ class Loop:
         planned: asyncio.Event,
         handover: firing.Handover,
         asking: asyncio.Event,
+        longest_wait_s: float = LONGEST_WAIT_S,
     ) -> None:
         """Plan tasks in `store`, and give what was committed to `handover`.
 
         `asking` is set when a fire asks for the end of the turn that it waits for. `planned` is set once all that was
-        due at the start is planned; not while there is more than a batch to plan.
+        due at the start is planned; not while there is more than a batch to plan. It looks every `longest_wait_s`.
         """
         self._store, self._clock, self._log = store, clock, log
         self._failpoints, self._changed, self._handover = failpoints, changed, handover
         self._planned, self._asking = planned, asking
+        self._longest_wait_s = longest_wait_s
         self._known: dict[str, firing.NextFire | None] = {}
         self._prepared_for: datetime | None = None
         self._planned_us = 0  # what was due by then is planned
@@ -144,13 +147,16 @@ class Loop:
         with told_if_late(self._log, lambda: [log_records.waiting("to learn what is due next")]):
             wake_at = await self._store.read(lambda session: session.tasks.next_wake())
         if wake_at is None:
-            return LONGEST_WAIT_S
+            return self._longest_wait_s
         left_s = (wake_at - self._clock.now()).total_seconds()
         if left_s <= LEAD_S and self._prepared_for != wake_at:
             self._prepared_for = wake_at
             await self._prepare(wake_at)
             left_s = (wake_at - self._clock.now()).total_seconds()
-        return min(LONGEST_WAIT_S, max(0.0, left_s if self._prepared_for == wake_at else left_s - LEAD_S))
+        # What is due by now, and was not planned, another runner has.
+        shortest_s = _HELD_S if self._store.is_shared else 0.0
+        left_s = left_s if self._prepared_for == wake_at else left_s - LEAD_S
+        return min(self._longest_wait_s, max(shortest_s, left_s))
 
     async def _prepare(self, wake_at: datetime) -> None:
         """Have what is due at a time soon in memory by then."""

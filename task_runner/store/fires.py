@@ -146,6 +146,14 @@ class Fires:
         query = select(fires).where(fires.c.ready_us > to_us(now), fires.c.entry_id > after_entry)
         return self._found(query.order_by(fires.c.entry_id).limit(limit))
 
+    def claim(self, now: datetime, limit: int, *, caught_up: bool) -> list[Outgoing]:
+        """Return what :meth:`ready` does, of the tasks that nobody else has locked, and lock them."""
+        return _outgoing(_CLAIM.rows(self._connection, caught_up=caught_up, now=to_us(now), limit=limit))
+
+    def hand_over(self, entry_ids: Collection[int], at: datetime) -> None:
+        """Record fires as sent and accepted at once, as `ledger.sent` and `ledger.accepted` say it."""
+        _HAND_OVER.run(self._connection, numbers=listed(entry_ids), at=to_us(at))
+
     def next_ready(self, *, caught_up: bool) -> datetime | None:
         """Return when the next fire of that sort may be sent."""
         us = _NEXT_READY.value(self._connection, caught_up=caught_up)
@@ -380,11 +388,28 @@ _FREEZE = Statement(upsert(outbox, [outbox.c.entry_id]))
 _MOVE_TASK = Statement(update(tasks).where(tasks.c.id == bindparam("task")).values(tail_entry=bindparam("tail")))
 _BY_IDS = Statement(select(fires).where(among(fires.c.fire_id, "ids")))
 _SENDABLE = select(fires, outbox.c.request).join(outbox, outbox.c.entry_id == fires.c.entry_id)
-_READY = Statement(
+_ready = (
     _SENDABLE.where(fires.c.ready_us.is_not(None), fires.c.caught_up == bindparam("caught_up"))
     .where(fires.c.ready_us <= bindparam("now"))
     .order_by(fires.c.ready_us, fires.c.entry_id)
     .limit(bindparam("limit"))
+)
+_READY = Statement(_ready)
+# Also the fires' rows are locked: what another changed since this statement began to read is read again.
+_CLAIM = Statement(
+    _ready.join(tasks, tasks.c.id == fires.c.task_id).with_for_update(of=[tasks, fires], skip_locked=True)
+)
+_HAND_OVER = Statement(
+    update(fires)
+    .where(among(fires.c.entry_id, "numbers"))
+    .values(
+        outcome=literal_column(f"'{Outcome.ACCEPTED.value}'"),
+        reason=literal_column("''"),
+        refusals=literal_column("0"),
+        ready_us=literal_column("NULL"),
+        fired_us=func.coalesce(fires.c.fired_us, bindparam("at")),
+        accepted_us=func.coalesce(fires.c.accepted_us, bindparam("at")),
+    )
 )
 _NEXT_READY = Statement(
     select(func.min(fires.c.ready_us)).where(fires.c.ready_us.is_not(None), fires.c.caught_up == bindparam("caught_up"))

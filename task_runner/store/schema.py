@@ -3,6 +3,7 @@
 from sqlalchemy import BigInteger, Boolean, Column, Identity, Index, LargeBinary, MetaData, Table, false
 
 from turnkeeper.storage.chain import Chain, table_of
+from turnkeeper.storage.nodes import table_of as nodes_of
 from turnkeeper.storage.statements import NUMBER, TEXT, partial
 
 metadata = MetaData()
@@ -140,6 +141,18 @@ triggers = Table(
     Column("cause", TEXT, nullable=False),
     Column("chain", TEXT, nullable=False),
     Index("triggers_task", "task_id", "entry_id"),
+)
+
+# The processes that share the database, and when each was last seen, by the database's clock.
+nodes = nodes_of(metadata)
+
+# What all runners together do one after the other: `until_us` is when the next may.
+slots = Table(
+    "slots",
+    metadata,
+    Column("name", TEXT, primary_key=True),
+    Column("holder", TEXT, nullable=False),
+    Column("until_us", BigInteger, nullable=False),
 )
 
 # How fires ended, in a chain of hashes.

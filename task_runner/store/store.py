@@ -18,6 +18,7 @@ from task_runner.store.fires import Fires
 from task_runner.store.reading import MIGRATIONS
 from task_runner.store.rows import Counts, Outage
 from task_runner.store.schema import audit, fires, follow, outages
+from task_runner.store.shared import Shared
 from task_runner.store.tasks import Tasks
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.entropy import Entropy, SystemEntropy
@@ -43,6 +44,7 @@ class Session:
         outcomes_read: how far the runtime's turn events were taken in.
         events_read: how far the events that happen inside turns were taken in.
         outages: when the runtime could not be reached.
+        shared: what runners and runtimes share, where the database is a server's.
         at_home: what a command needs to find this home, ` --home DIR`; empty where that is not known.
     """
 
@@ -50,7 +52,7 @@ class Session:
         self, connection: Connection, now: Callable[[], datetime], at_home: str = "", *, reads: bool = False
     ) -> None:
         """Begin; with `reads` nothing is changed, so nothing is locked."""
-        self.at_home = at_home
+        self.at_home, self._connection = at_home, connection
         self._locks = of_server(connection) and not reads
         self.tasks = Tasks(connection, locks=self._locks)
         self.fires = Fires(connection, now)
@@ -58,6 +60,10 @@ class Session:
         self.outcomes_read = Position(connection, "agent-runtime")
         self.events_read = Position(connection, "agent-runtime/events")
         self.outages = Outages(connection)
+
+    @property
+    def shared(self) -> Shared:
+        return Shared(self._connection)
 
     def locked(self, find: Callable[[], list[Fire]]) -> list[Fire]:
         """Return the fires that `find` returns, as they are once nobody else can change them."""
@@ -172,6 +178,11 @@ class Store:
 
         await self._database.run(undone)
         return done[0]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others may write the same database."""
+        return self._database.is_shared
 
     @property
     def trouble(self) -> str:

@@ -201,6 +201,12 @@ class HistorySettings(_Section):
     )
 
 
+class NodeSettings(_Section):
+    """`[node]`: this machine, among those that share a store."""
+
+    name: str = Field("", max_length=100, description="what other machines call it; empty for the machine's name")
+
+
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
@@ -311,6 +317,7 @@ class Settings(_Section):
     traces: TracesSettings = Field(default_factory=TracesSettings)
     query: QuerySettings = Field(default_factory=QuerySettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
+    node: NodeSettings = Field(default_factory=NodeSettings)
     web: WebSettings = Field(default_factory=WebSettings)
     mcp: McpSettings = Field(default_factory=McpSettings)
 

@@ -349,6 +349,11 @@ class Database:
         return self._thread.submit(work)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other processes may write it: it is a server's, not a file."""
+        return self.dialect != "sqlite"
+
+    @property
     def trouble(self) -> str:
         """What of the machine stands in the way of the file; empty where nothing does."""
         return self._thread.trouble

@@ -84,8 +84,8 @@ class Handover:
         self._put = Statement(upsert(envelopes, [envelopes.c.key]))
         waiting = (envelopes.c.key == sa.bindparam("key")) & (envelopes.c.state == "waiting")
         self._withdraw = Statement(sa.delete(envelopes).where(waiting))
-        rows = sa.select(sa.func.count()).select_from(envelopes)
-        self._waiting = Statement(rows.where(envelopes.c.state == "waiting"))
+        some = sa.select(envelopes.c.number).where(envelopes.c.state == "waiting").limit(sa.bindparam("most"))
+        self._waiting = Statement(sa.select(sa.func.count()).select_from(some.subquery()))
         live = owners.c.until_us > now_us()
         self._live = Statement(sa.select(sa.func.count()).select_from(owners).where(live))
         self._cancel = Statement(upsert(cancels, [cancels.c.turn_id]))
@@ -116,9 +116,9 @@ class Handover:
         """Delete what nobody has begun; False if somebody has."""
         return bool(self._withdraw.run(connection, key=key))
 
-    def waiting(self, connection: sa.Connection) -> int:
-        """Return how many envelopes nobody has begun."""
-        return int(self._waiting.value(connection))
+    def waiting(self, connection: sa.Connection, most: int = 1_000_000) -> int:
+        """Return how many envelopes nobody has begun, up to so many."""
+        return int(self._waiting.value(connection, most=most))
 
     def has_runtime(self, connection: sa.Connection) -> bool:
         """Return whether a runtime lives that could take them."""

@@ -1,0 +1,252 @@
+"""Handing fires over, and taking outcomes in, through a database that several runners and runtimes share.
+
+A hand-over is one transaction: the fire's request becomes an envelope, and the fire is accepted. A runner that is
+killed before it commits has handed nothing over, and the next one that looks finds the fire. What became of a turn is a
+row that one runner takes in, under the lock of its task. Neither needs a runtime, or another runner, to answer.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from task_runner.dispatcher import outcomes
+from task_runner.dispatcher.dispatcher import Pace, first_late_s, key_of, plan_what_was_left
+from task_runner.dispatcher.runtime_client import LARGEST_BATCH, Runtime
+from task_runner.model.task import Fire, thread_of
+from task_runner.planner import ledger, log_records, self_paced
+from task_runner.scheduler import planning
+from task_runner.store.rows import Key, Outgoing
+from task_runner.store.shared import Told
+from task_runner.store.store import Session, Store
+from turnkeeper.clock import Clock
+from turnkeeper.event_log import EventLog
+from turnkeeper.process import Failpoints
+from turnkeeper.times import from_us
+
+POLL_S = 1.0  # between two looks where nothing says that there is something new
+_LIMIT = 500  # turn events that are taken in in one transaction
+
+
+class SharedRuntime(Runtime):
+    """The runtimes of a shared database, of which the one on this machine answers calls.
+
+    A cancel is a row, which whichever runtime owns the thread carries out.
+    """
+
+    _store: Store
+    _clock: Clock
+
+    @classmethod
+    def of(cls, store: Store, clock: Clock, *reached: Any) -> "SharedRuntime":
+        """Return those that share a store; the one on this machine is `reached` as :class:`Runtime` says."""
+        made = cls(*reached)
+        made._store, made._clock = store, clock
+        return made
+
+    async def cancel(self, fire_id: str, attempt: int, reason: str, *, unless_waiting: bool = False) -> None:
+        """Ask for the end of an attempt's turn; no error where there is none, or it is over."""
+        now = self._clock.now()
+
+        def ask(session: Session) -> None:
+            fire = session.fires.by_ids([fire_id]).get(fire_id)
+            task = None if fire is None else session.tasks.find(fire.task_id)
+            if task is not None:
+                thread_id = thread_of(task, fire_id)
+                session.shared.cancel(fire_id, attempt, thread_id, reason, now, asleep=not unless_waiting)
+
+        await self._store.run(ask)
+
+
+class SharedHandover:
+    """Hands committed fires over to whichever runtime takes their threads.
+
+    Attributes:
+        connected: whether some runtime lived at the last look.
+        refusal: empty: a fire that no runtime takes fails.
+        on_sent, traceparent: as of a dispatcher.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        log: EventLog,
+        failpoints: Failpoints,
+        pace: Pace,
+        changed: asyncio.Event,
+        planned: asyncio.Event,
+    ) -> None:
+        """Set `changed` when tasks need planning; hand nothing over before `planned` is set."""
+        self._store, self._clock, self._log, self._failpoints = store, clock, log, failpoints
+        self._pace, self._changed, self._planned = pace, changed, planned
+        self.work, self.lost, self.asking = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.connected, self.refusal = False, ""
+        self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
+        self.traceparent: Callable[[str], str] | None = None
+
+    def wake(self) -> None:
+        """Look for fires that may be handed over: one was committed."""
+        self.work.set()
+
+    def reachable(self) -> bool:
+        """Tell whether a runtime lives."""
+        return self.connected
+
+    def room(self) -> int:
+        """Return 0: each fire is claimed, so that one runner hands it over."""
+        return 0
+
+    def take(self, sent: Sequence[tuple[Key, bytes, float]]) -> None:
+        """Refuse: nothing is written as sent before it is handed over."""
+        raise NotImplementedError
+
+    async def run(self) -> None:
+        """Hand over for ever."""
+        await self._planned.wait()
+        while True:
+            self.work.clear()
+            await self.send_all()
+            await self._clock.wait(self.work, await self._pause_s())
+
+    async def send_all(self) -> int:
+        """Hand over what may go now; return how many fires."""
+        count = 0
+        while batch := await self.hand_over():
+            count += len(batch)
+        return count
+
+    async def hand_over(self) -> list[Fire]:
+        """Hand over one batch of fires; return them once it is on disk."""
+        now = self._clock.now()
+        work = partial(hand_over, now=now, pace=self._pace, traceparent=self.traceparent, reach=self._failpoints.reach)
+        handed = await self._store.run(work)
+        await self._note_whether(handed is not None, now)
+        if not handed:
+            return []
+        self._failpoints.reach("runner.handed")
+        names = ("fire.sent", "fire.accepted")
+        self._log.emit_all([log_records.of_fire(name, key_of(fire)) for fire in handed for name in names])
+        self.on_sent([(late_s, fire.caught_up) for fire in handed if (late_s := first_late_s(fire)) is not None])
+        return handed
+
+    async def _note_whether(self, lives: bool, now: datetime) -> None:
+        """Put on record when no runtime lives, and plan what was left once one does."""
+        if not lives:
+            await self._store.run(lambda session: session.outages.seen(now))
+        elif not self.connected:
+            done = await self._store.run(partial(plan_what_was_left, now=now))
+            self._log.emit_all(done.events)
+            self._changed.set()
+            self.asking.set()
+        self.connected = lives
+
+    async def _pause_s(self) -> float:
+        """Return for how long nothing can be due; what is due and was not taken waits for somebody else."""
+        soon = await self._store.read(lambda session: session.fires.next_ready(caught_up=False))
+        left_s = POLL_S if soon is None else (soon - self._clock.now()).total_seconds()
+        return POLL_S if left_s <= 0 else min(POLL_S, left_s)
+
+
+def hand_over(
+    session: Session,
+    *,
+    now: datetime,
+    pace: Pace,
+    traceparent: Callable[[str], str] | None = None,
+    reach: Callable[[str], object] = len,
+) -> list[Fire] | None:
+    """Hand over the next fires that may go; return them as they were sent. None where no runtime lives.
+
+    While none does, and while the runtimes have much to begin, fires stay in the ledger, where catch-up decides about
+    what is late.
+    """
+    if not session.shared.has_runtime():
+        return None
+    found = claim_ready(session, now, min(LARGEST_BATCH, session.shared.room()), pace)
+    sent = [Outgoing(fire=ledger.sent(each.fire, now), request=each.request) for each in found]
+    requests = [(each.fire, planning.complete_request(each)) for each in sent]
+    traced = {fire.fire_id: planning.traced(traceparent(fire.fire_id)) for fire, _ in requests if traceparent}
+    reach("runner.claimed")
+    session.shared.put([(each, each.SerializeToString() + traced.get(each.fire_id, b"")) for _, each in requests], now)
+    session.fires.hand_over([each.fire.entry_id for each in sent], now)
+    session.tasks.record_accepted(each.fire for each in sent if each.fire.accepted_at is None)
+    reach("runner.sent")
+    return [each.fire for each in sent]
+
+
+def claim_ready(session: Session, now: datetime, limit: int, pace: Pace) -> list[Outgoing]:
+    """Return, and lock, at most `limit` fires that may go; caught-up ones as the pace of all runners allows."""
+    found = session.fires.claim(now, limit, caught_up=False) if limit > 0 else []
+    if len(found) < limit and session.shared.catches_up(now):
+        free = max(0, pace.concurrency - session.fires.catching_up())
+        most = min(free, 1 if pace.stagger_s > 0 else limit - len(found))
+        late = session.fires.claim(now, most, caught_up=True) if most else []
+        if late:
+            session.shared.catch_up_after(now + timedelta(seconds=pace.stagger_s))
+        found += late
+    return found
+
+
+class SharedFollower:
+    """Takes in what the runtimes of a shared database tell of turns, each event once, whichever runner takes it."""
+
+    def __init__(self, store: Store, runtime: Runtime, *, clock: Clock, log: EventLog, wakes: outcomes.Wakes) -> None:
+        self._store, self._runtime, self._clock, self._log, self._wakes = store, runtime, clock, log, wakes
+        self.news = asyncio.Event()
+
+    async def run(self) -> None:
+        """Take in for ever."""
+        while True:
+            self.news.clear()
+            if not await self.take_in():
+                await self._clock.wait(self.news, POLL_S)
+
+    async def take_in(self) -> int:
+        """Take in one batch, in one transaction; return how many events it was."""
+        now = self._clock.now()
+        count, done, needless = await self._store.run(partial(take, now=now))
+        self._log.emit_all(done.events)
+        if count:
+            self._wakes.planning.set()
+            self._wakes.dispatch.set()
+        if done.asking:
+            self._wakes.asking.set()
+        for fire in needless:
+            await self._runtime.cancel(fire.fire_id, fire.attempt, self_paced.TAKEN_OVER)
+        return count
+
+    async def ask_about_open(self, *, again: bool) -> None:  # noqa: ARG002  as a follower of one runtime has it
+        """Take in all that was told."""
+        while await self.take_in():
+            pass
+
+
+def take(session: Session, now: datetime) -> tuple[int, planning.Planned, list[Fire]]:
+    """Take in turn events; return how many, what they led to, and the fires that need not begin."""
+    told = session.shared.take(_LIMIT)
+    news = [_news_of(each, now) for each in told if each.fire_id and each.state in ledger.TurnState.__members__]
+    done = outcomes.record_news(session, news, now) if news else planning.Planned()
+    written_to = {each.thread_id for each in told if _is_by_author(each)}
+    over, needless = planning.take_over(session, written_to, now) if written_to else (planning.Planned(), [])
+    return len(told), done + over, needless
+
+
+def _news_of(told: Told, now: datetime) -> outcomes.News:
+    return outcomes.News(
+        fire_id=told.fire_id,
+        attempt=told.attempt,
+        state=ledger.TurnState[told.state],
+        at=min(from_us(told.at_us), now),
+        turn_id=told.turn_id,
+        error=told.error or (f"waits for approval {', '.join(told.held_by)}" if told.held_by else ""),
+        tokens=told.tokens,
+        wake_after_s=told.wake_after_s,
+    )
+
+
+def _is_by_author(told: Told) -> bool:
+    """Tell whether an author's message began a turn; an answer to a question of the agent's goes on with one."""
+    return told.trigger == "author" and told.state == ledger.TurnState.STARTED.name and not told.fire_id

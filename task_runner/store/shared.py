@@ -1,0 +1,145 @@
+"""What runners and runtimes share in one database: envelopes that wait for threads, and what was told of turns.
+
+The tables are the runtime's; here is what a runner writes into them, and reads of them, in its own transactions.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from task_runner.store.schema import fires, slots, tasks
+from turnkeeper.storage.handover import FIRE, SCHEMA, handover_of
+from turnkeeper.storage.statements import TEXT, Statement, among, listed
+from turnkeeper.times import to_us
+
+MOST_WAITING = 4096  # envelopes that no runtime has begun: with more, fires wait in the ledger, where policies hold
+_CATCH_UP = "catch-up"
+_ASLEEP = frozenset({"interrupted", "paused"})
+
+
+class Told(NamedTuple):
+    """One turn event, as the runtime wrote it."""
+
+    sequence: int
+    fire_id: str
+    attempt: int
+    turn_id: str
+    thread_id: str
+    trigger: str
+    state: str
+    at_us: int
+    error: str
+    held_by_json: str
+    tokens: int
+    wake_after_s: int | None
+
+    @property
+    def held_by(self) -> list[str]:
+        """The questions that a held fire waits for."""
+        return json.loads(self.held_by_json or "[]") if self.state == "HELD" else []
+
+
+class Shared:
+    """The shared tables, over one connection inside a transaction."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def has_runtime(self) -> bool:
+        """Return whether a runtime lives that could take fires."""
+        return _handover.has_runtime(self._connection)
+
+    def room(self) -> int:
+        """Return how many fires may be handed over before the runtimes have begun some."""
+        return MOST_WAITING - _handover.waiting(self._connection, MOST_WAITING)
+
+    def put(self, requests: Sequence[tuple[Any, bytes]], at: datetime) -> None:
+        """Put fires: their requests as messages, and as the bytes to be put."""
+        rows = [
+            {"key": f"fire:{request.fire_id}:{request.attempt}", "kind": FIRE, "envelope": data}
+            | {"thread_id": request.thread_id, "agent": request.agent}
+            for request, data in requests
+        ]
+        _handover.put_all(self._connection, rows, at)
+
+    def cancel(self, fire_id: str, attempt: int, thread_id: str, reason: str, at: datetime, *, asleep: bool) -> None:
+        """Ask for the end of an attempt's turn; `asleep` also where it waits for its author, or for a pause's end."""
+        turn_id = turn_of(fire_id, attempt)
+        if asleep or _STATUS.value(self._connection, turn=turn_id) not in _ASLEEP:
+            _handover.cancel(self._connection, turn_id, thread_id, reason, at)
+
+    def catches_up(self, now: datetime) -> bool:
+        """Return whether a caught-up fire may be handed over by now, and keep others from it until this unit ends."""
+        until_us = _SLOT.value(self._connection, slot=_CATCH_UP)
+        return until_us is not None and until_us <= to_us(now)
+
+    def catch_up_after(self, at: datetime) -> None:
+        """Let nobody hand over another caught-up fire before a time."""
+        _SLOT_UNTIL.run(self._connection, slot=_CATCH_UP, at=to_us(at))
+
+    def take(self, limit: int) -> list[Told]:
+        """Return at most `limit` turn events that nobody has taken in, in order, and mark them as taken.
+
+        Those of one task come in order, whichever runner takes them: a runner takes only those whose task nobody has
+        locked, and locks it.
+        """
+        found = _FOUND.rows(self._connection, limit=limit)
+        tasks_of = dict(_TASKS_OF.rows(self._connection, ids=listed({fire_id for _, fire_id in found if fire_id})))
+        free = set(_LOCK_FREE.values(self._connection, ids=listed(set(tasks_of.values()))))
+        mine = [number for number, fire_id in found if tasks_of.get(fire_id) is None or tasks_of[fire_id] in free]
+        taken = [Told(*row) for row in _TAKE.rows(self._connection, numbers=listed(mine))] if mine else []
+        if taken:
+            _TAKEN.run(self._connection, numbers=listed([each.sequence for each in taken]))
+        return taken
+
+
+def turn_of(fire_id: str, attempt: int) -> str:
+    """Return the id of the turn that an attempt of a fire is, or will be."""
+    said = json.dumps([fire_id, attempt], separators=(",", ":"))
+    return f"turn-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+
+
+def _columns(table: str, *names: str, **kinds: Any) -> sa.Table:
+    columns: Sequence[sa.Column[Any]] = [sa.Column(name, kinds.get(name, TEXT)) for name in names]
+    return sa.Table(table, sa.MetaData(schema=SCHEMA), *columns)
+
+
+_handover = handover_of()
+_NUMBERS = dict.fromkeys(("sequence", "attempt", "at_us", "tokens_in", "tokens_out", "wake_after_s"), sa.BigInteger())
+_told = _columns(
+    "turn_events", "sequence", "fire_id", "attempt", "turn_id", "thread_id", "trigger", "state", "at_us", "error",
+    "held_by_json", "tokens_in", "tokens_out", "wake_after_s", "taken", taken=sa.Boolean(), **_NUMBERS,
+)  # fmt: skip
+_turns = _columns("turns", "turn_id", "status")
+
+
+def _new(*columns: Any) -> sa.Select[Any]:
+    return sa.select(*columns).where(sa.not_(_told.c.taken)).order_by(_told.c.sequence)
+
+
+_FOUND = Statement(_new(_told.c.sequence, _told.c.fire_id).limit(sa.bindparam("limit")))
+_TASKS_OF = Statement(sa.select(fires.c.fire_id, fires.c.task_id).where(among(fires.c.fire_id, "ids")))
+_LOCK_FREE = Statement(
+    sa.select(tasks.c.id).where(among(tasks.c.id, "ids")).order_by(tasks.c.id).with_for_update(skip_locked=True)
+)
+_TAKE = Statement(
+    _new(
+        *(_told.c[name] for name in Told._fields[:10]),
+        (_told.c.tokens_in + _told.c.tokens_out).label("tokens"),
+        _told.c.wake_after_s,
+    )
+    .where(among(_told.c.sequence, "numbers"))
+    .with_for_update(skip_locked=True)
+)
+_TAKEN = Statement(sa.update(_told).where(among(_told.c.sequence, "numbers")).values(taken=sa.true()))
+_STATUS = Statement(sa.select(_turns.c.status).where(_turns.c.turn_id == sa.bindparam("turn")))
+_SLOT = Statement(
+    sa.select(slots.c.until_us).where(slots.c.name == sa.bindparam("slot")).with_for_update(skip_locked=True)
+)
+_SLOT_UNTIL = Statement(
+    sa.update(slots).where(slots.c.name == sa.bindparam("slot")).values(until_us=sa.bindparam("at"))
+)

@@ -1,0 +1,85 @@
+"""One database, the runners of which are processes with homes of their own, and no runtime but a row that says one lives."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+
+from agent_runtime.store.database import open_database
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.storage.database import in_schema
+
+PATIENCE_S = 60.0
+
+
+class Ended(NamedTuple):
+    """A runner that ended by itself, and what it said."""
+
+    said: str
+
+
+class Cluster:
+    """Runners that share a database.
+
+    Attributes:
+        url: the database.
+        sql: a connection to it, each statement a transaction.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        open_database(in_schema(url, "runtime")).close()
+        self.sql = psycopg.connect(url, autocommit=True)
+        self.sql.execute("INSERT INTO runtime.owners VALUES ('stands-in', 9000000000000000)")
+        self._folder = Path(tempfile.mkdtemp(prefix="tk-"))
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def home(self, number: int) -> Home:
+        """Return a made home that uses the database."""
+        home = Home(root=self._folder / f"h{number}")
+        home.create()
+        home.config.write_text(f'[store]\nurl = "{self.url}"\n[node]\nname = "machine-{number}"\n')
+        return home
+
+    def start(self, home: Home, **environ: str) -> subprocess.Popen[bytes]:
+        """Start the runner of a home."""
+        command = [sys.executable, "-m", "task_runner.daemon", str(home.root)]
+        with (home.root / "stderr").open("a") as said:
+            process = subprocess.Popen(command, env=os.environ | environ, stderr=said)
+        self._processes.append(process)
+        return process
+
+    def rows(self, query: str, *values: Any) -> list[Any]:
+        return self.sql.execute(query.encode(), values).fetchall()
+
+    def value(self, query: str, *values: Any) -> Any:
+        return self.rows(query, *values)[0][0]
+
+    def until(self, probe: Callable[[], Any]) -> Any:
+        """Return the first truthy answer; look often, and fail after a minute."""
+        answer = SystemClock().poll(lambda: probe() or self._ended(), timeout_s=PATIENCE_S, every_s=0.02)
+        assert answer, "".join(path.read_text() for path in self._folder.glob("h[1-9]*/logs/*"))[-3000:]
+        assert not isinstance(answer, Ended), answer.said
+        return answer
+
+    def _ended(self) -> "Ended | None":
+        """Return what a runner said that ended by itself."""
+        for process in self._processes:
+            if process.poll() not in {None, -signal.SIGKILL}:
+                return Ended("".join(path.read_text() for path in self._folder.glob("*/stderr")))
+        return None
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        self.sql.close()
+        shutil.rmtree(self._folder)
