@@ -1,0 +1,157 @@
+"""Two runtimes share one database: whoever is asked, the owner of the thread does it, and whoever looks sees it."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest_asyncio
+from sqlalchemy import select, update
+
+from agent_runtime.model.lease import Fenced, Lease, under
+from agent_runtime.store import leases, schema
+from agent_runtime.store.turn_store import Store
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.runtime.harness import STATES, Bench, soon
+from tests.support.clock import look_again
+from tests.support.scripted import calls
+from turnkeeper.config.home import Home
+
+Pair = tuple[Bench, Bench]
+TOOLS = ["tool:note", "tool:block", "tool:pause"]
+
+
+@pytest_asyncio.fixture
+async def pair(home: Home, shared_url: str) -> AsyncIterator[Pair]:
+    folder = Path(tempfile.mkdtemp(prefix="tk-"))
+    beside = Home(root=folder / "home")
+    beside.create()
+    both = Bench(home, shared=shared_url), Bench(beside, shared=shared_url)
+    for bench in both:
+        bench.category("work", tools=TOOLS)
+        bench.script["go"] = [calls(("note", {"text": "a"})), calls(("block", {}))]
+        await bench.open()
+    yield both
+    for bench in both:
+        await bench.close()
+    shutil.rmtree(folder)
+
+
+async def running(pair: Pair) -> tuple[wire.FireReceipt, Bench, Bench]:
+    """Start a turn that blocks; return its receipt, the runtime that runs it, and the other."""
+    receipt: wire.FireReceipt = await pair[0].service.Fire(pair[0].fire(1), None)
+    waits = [asyncio.create_task(bench.blocked.wait()) for bench in pair]
+    await soon(asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED), "the turn to block")
+    one, other = pair if waits[0].done() else pair[::-1]
+    for wait in waits:
+        wait.cancel()
+    return receipt, one, other
+
+
+async def test_a_turn_is_cancelled_by_way_of_the_other(pair: Pair) -> None:
+    receipt, _, other = await running(pair)
+    asked = wire.CancelTurnRequest(turn_id=receipt.turn_id, reason="enough")
+    assert (await other.service.CancelTurn(asked, None)).cancel_requested
+    event = await other.stopped(receipt.turn_id)
+    assert (event.state, event.error) == (STATES.CANCELLED, "enough")
+    assert [bench.noted for bench in pair].count(["a"]) == 1
+
+
+async def test_an_approval_is_decided_by_way_of_the_other(pair: Pair) -> None:
+    for bench in pair:
+        bench.category("work", tools=["tool:block"])
+        bench.script["go"] = [calls(("note", {"text": "x"}))]
+    event = await pair[0].run(1)
+    assert event.state == STATES.INTERRUPTED
+    (question,) = await pair[1].pending()
+    await pair[1].resolve(question.interrupt_id, "approve", args_hash=question.args_hash)
+    assert (await pair[0].stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
+    assert [*pair[0].noted, *pair[1].noted] == ["x"]
+
+
+async def test_an_author_writes_to_the_same_thread_by_way_of_either(pair: Pair) -> None:
+    for bench in pair:
+        bench.script |= {"hello": [], "and again": []}
+    first = await pair[0].send("hello", thread_id="thread-a", request_id="same")
+    again = await pair[1].send("hello", thread_id="thread-a", request_id="same")
+    assert again.turn_id == first.turn_id
+    assert (await pair[1].stopped(first.turn_id)).state == STATES.SUCCEEDED
+    second = await pair[1].send("and again", thread_id="thread-a")
+    assert (await pair[0].stopped(second.turn_id)).state == STATES.SUCCEEDED
+    assert [turn.messages[0].text for turn in await pair[0].conversation()] == ["hello", "and again"]
+
+
+async def test_what_waits_for_a_thread_goes_to_its_owner_in_order(pair: Pair) -> None:
+    receipt, one, other = await running(pair)
+    later = [await other.service.Fire(other.fire(number), None) for number in (2, 3)]
+    for bench in pair:
+        bench.script["go"] = []
+    one.go.set()
+    events = [await other.stopped(each.turn_id) for each in (receipt, *later)]
+    assert [event.state for event in events] == [STATES.SUCCEEDED] * 3
+    assert [event.sequence for event in events] == sorted(event.sequence for event in events)
+    turns = {event.turn_id: event.thread_id for event in events}
+    assert set(turns.values()) == {"thread-a"}
+
+
+async def test_a_runtime_that_stops_in_good_order_hands_its_turns_over(pair: Pair) -> None:
+    receipt, one, other = await running(pair)
+    one.runtime.worker._engines.drain()
+    await one.runtime.worker.stop(0.0)
+    await soon(other.blocked.wait(), "the other to go on with the turn")
+    other.go.set()
+    assert (await other.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
+    turn = await other.turn(receipt.turn_id)
+    assert turn.status == "succeeded"
+
+
+async def test_a_thread_whose_owner_lost_it_goes_on_with_the_next(pair: Pair) -> None:
+    """Its owner was stopped for longer than its lease: what it does later is refused, and its turn ends elsewhere."""
+    receipt, one, other = await running(pair)
+    lease = one.runtime.mailboxes.lease_of("thread-a")
+    assert lease == Lease("thread-a", 1)
+    owner: Any = one.runtime.mailboxes
+    await one.runtime.store._database.run(
+        lambda c: c.execute(
+            update(schema.owners).where(schema.owners.c.owner == owner.ownership.owner).values(until_us=0)
+        )
+    )
+    await soon(other.blocked.wait(), "the other to go on with the turn")
+    other.go.set()
+    assert (await other.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
+    one.go.set()
+    while one.runtime.mailboxes.lease_of("thread-a") == lease:
+        await look_again()
+    await one.rest()
+    assert await other.history() == ["STARTED", "SUCCEEDED"]
+    rows = await other.runtime.store.read(lambda c: c.execute(select(schema.turns.c.epoch, schema.turns.c.tries)).all())
+    assert [tuple(row) for row in rows] == [(2, 2)]
+
+
+async def test_every_write_for_a_turn_proves_its_epoch(pair: Pair) -> None:
+    receipt, one, _ = await running(pair)
+    store, stale = one.runtime.store, Lease("thread-a", 1)
+    await store._database.run(lambda c: c.execute(update(schema.threads).values(epoch=2)))
+    turn, at = receipt.turn_id, ()
+    writes = {
+        "record": lambda: store.record(turn, [], (1, 1)),
+        "wake": lambda: store.wake(turn, 5),
+        "narrow": lambda: store.narrow(turn, "{}"),
+        "try_again": lambda: store.try_again(turn),
+        "give_back": lambda: store.give_back(turn),
+        "resume": lambda: store.resume(turn, at),
+        "finish": lambda: store.finish(turn, "succeeded"),
+        "interrupted": lambda: store.interrupted(turn, at),
+        "a write of a tool": lambda: one.runtime.workspace.write(lambda _connection: None),
+        "an archive": lambda: one.runtime.store.write(lambda c: leases.archive(c, stale, 1)),
+    }
+    for name, write in writes.items():
+        with under(stale):
+            refused = (await asyncio.gather(write(), return_exceptions=True))[0]
+        assert isinstance(refused, Fenced), name
+    unproven = (await asyncio.gather(store.finish(turn, "succeeded"), return_exceptions=True))[0]
+    assert isinstance(unproven, RuntimeError), "without a lease no turn is written"
+    assert {"cancel", "decide", "end_exceptions", "expire", "told", "import_threads"} <= set(dir(Store))
+    one.go.set()
