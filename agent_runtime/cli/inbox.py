@@ -152,7 +152,7 @@ def send(
     text: Annotated[str, typer.Argument(help="The message; - reads it from standard input.")],
     sender: Annotated[str, typer.Option("--from", metavar="AGENT", help="The agent in a terminal that sends it.")],
     to: Annotated[str, typer.Option("--to", metavar="AGENT", help="The agent that it is for.")] = FIRST_AGENT,
-    thread: Annotated[str, typer.Option("--thread", help="The thread, as the message that is answered names it.")] = "",
+    thread: Annotated[str, typer.Option("--thread", help="The thread of the message that this one answers.")] = "",
     requires_ack: Annotated[bool, typer.Option("--ack", help="Ask for an acknowledgement.")] = False,
 ) -> None:
     """Send a message from an agent in a terminal to agent0, by way of that agent's outbox. No daemon needs to run.

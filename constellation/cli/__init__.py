@@ -88,7 +88,9 @@ PEOPLE = {
     "config": Later("constellation.cli.commands:config", "Show the settings.", Panel.HOME),
     "keys": Later("constellation.cli.commands:keys", "The home's own keys.", Panel.HOME),
     "service": Later(
-        "constellation.install.service:service", "Run it as a service of systemd, or of launchd on macOS.", Panel.HOME
+        "constellation.install.service:service",
+        "Run Turnkeeper as a service of systemd, or of launchd on macOS.",
+        Panel.HOME,
     ),
     "audit": Later(
         "constellation.audit.commands:audit",

@@ -104,7 +104,9 @@ def list_keys(
 
 @keys.command()
 def rotate(
-    purpose: Annotated[str, typer.Argument(metavar="[PURPOSE]", help="What the key is for.")] = ENVELOPES,
+    purpose: Annotated[
+        str, typer.Argument(metavar="[PURPOSE]", help="What the key is for: envelopes or calls.")
+    ] = ENVELOPES,
     lost: Annotated[
         bool, typer.Option("--lost", help="The key is missing and no backup has it: go on without it.")
     ] = False,
@@ -128,7 +130,7 @@ def rotate(
         note("  turnkeeper inbox quarantine && turnkeeper inbox requeue AGENT NAME --seal")
 
 
-_Folder = Annotated[Path, typer.Argument(help="A directory.", metavar="DIR")]
+_Folder = Annotated[Path, typer.Argument(help="The directory of the backup.", metavar="DIR")]
 
 
 def backup(

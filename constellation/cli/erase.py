@@ -22,7 +22,7 @@ def erase(
         bool, typer.Option("--pages", help="Also from pages, their history, proposals and attachments.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say where it is found, and change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask, as a terminal does otherwise.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Overwrite a person's texts wherever the home keeps them; the history still verifies.
 

@@ -23,10 +23,10 @@ class ServiceManager(StrEnum):
 
 _FILES = {ServiceManager.SYSTEMD: systemd, ServiceManager.LAUNCHD: launchd}
 service = typer.Typer(
-    help="Run it as a service of systemd, or of launchd on macOS.", no_args_is_help=True, rich_markup_mode=None
+    help="Run Turnkeeper as a service of systemd, or of launchd on macOS.", no_args_is_help=True, rich_markup_mode=None
 )
 _Manager = Annotated[
-    ServiceManager, typer.Option("--for", help="Which service manager; that of this machine if omitted.")
+    ServiceManager, typer.Option("--for", help="The service manager; by default that of this machine.")
 ]
 _THIS_MANAGER = ServiceManager.LAUNCHD if sys.platform == "darwin" else ServiceManager.SYSTEMD
 

@@ -34,7 +34,8 @@ _KEY = re.compile(r"[!-&(-\[\]-~]{1,4096}")  # no quote and no backslash, which 
 _MODEL = re.compile(r"[!-~]{1,200}")
 
 ModelOption = Annotated[
-    str | None, typer.Option("--model", metavar="NAME", help="Use this model, such as openai:gpt-5; see: model.")
+    str | None,
+    typer.Option("--model", metavar="NAME", help="Use this model, such as openai:gpt-5; see: turnkeeper model."),
 ]
 AddressOption = Annotated[
     str | None, typer.Option("--base-url", metavar="URL", help="The address of an OpenAI-compatible server.")

@@ -69,7 +69,7 @@ _TASKS = {
         "Stop a task from firing and cancel its running turn at its next await.",
         Panel.FIRE,
     ),
-    "tick": Later("task_runner.cli.state:tick", "Plan what is due now, then exit.", Panel.START),
+    "tick": Later("task_runner.cli.state:tick", "Plan what is due now, then exit.", Panel.FIRE),
 }
 _EMIT = Later(
     "task_runner.cli.state:emit",

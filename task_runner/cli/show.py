@@ -237,9 +237,11 @@ def _in_its_zone(text: str) -> str:
 @console.followed
 def history(
     name: Annotated[str, typer.Argument(help="A task's name or id; default all.", autocompletion=complete_name)] = "",
-    outcome: Annotated[str, typer.Option("--outcome", help="Only fires that ended, or stand, so.")] = "",
+    outcome: Annotated[
+        str, typer.Option("--outcome", help="Only fires with this outcome: succeeded, failed, skipped, …")
+    ] = "",
     all_: Annotated[
-        bool, typer.Option("--all", help="In the table too: fires that went unsent into another, which counts them.")
+        bool, typer.Option("--all", help="Also those that were merged into another one before they were sent.")
     ] = False,
     from_: Annotated[str | None, typer.Option("--from", help="Only times from then on: 2h ago, yesterday.")] = None,
     to: Annotated[str | None, typer.Option("--to", help="Only times before then.")] = None,
@@ -289,7 +291,7 @@ _COLUMNS = [
 
 def explain(
     name: NameArgument,
-    at: Annotated[str, typer.Option("--at", help="The time to explain; default the last one that was due.")] = "",
+    at: Annotated[str, typer.Option("--at", help="The time to explain; default the newest fire.")] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Explain in plain sentences what happened, or will happen, at a time, and which rule decided.

@@ -78,7 +78,7 @@ def enable(name: NameArgument, output: console.OutputOption = console.Output.TAB
     _change("EnableTask", wire.EnableTaskRequest(name=name), output, "enabled")
 
 
-YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask, as a terminal does otherwise.")]
+YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 
 def delete(name: NameArgument, yes: YesOption = False, output: console.OutputOption = console.Output.TABLE) -> None:

@@ -247,7 +247,7 @@ CursorOption = Annotated[
     str, typer.Option("--cursor", metavar="CURSOR", help="Show the next page: the cursor that the page before gave.")
 ]
 _AGAIN = "Show it again every two seconds."
-StatusOption = Annotated[str, typer.Option("--status", help="Only those of this status, also where they are over.")]
+StatusOption = Annotated[str, typer.Option("--status", help="Only those with this status, finished ones included.")]
 
 
 def watched(command: Callable[..., None], *also: str) -> Callable[..., None]:
