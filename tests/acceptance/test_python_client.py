@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,40 @@ class Lossy(Blocking):
             self._loses.remove(method)
             raise Unreachable(f"{process} cannot be reached")
         return answer
+
+
+class Breaking(Blocking):
+    """Loses its daemon after every second piece of a stream."""
+
+    async def stream(self, process: Any, method: str, request: Any, greeted: Any) -> AsyncIterator[Any]:
+        left = 2
+        async for item in super().stream(process, method, request, greeted):
+            yield item
+            if not (left := left - 1):
+                raise Unreachable(f"{process} cannot be reached")
+
+    async def pause(self, seconds: float) -> None:
+        """Not wait: it is there."""
+
+
+def test_who_follows_misses_nothing_and_sees_nothing_twice_when_the_daemon_is_lost(
+    shared: Constellation, tk: client.Turnkeeper
+) -> None:
+    broken = client.Turnkeeper(shared.home.root)
+    broken._operations = Operations(shared.home, Breaking(shared.home, "script/api", 10.0), timedelta(minutes=1))
+    with ThreadPoolExecutor(2) as pool:
+        events = pool.submit(lambda: list(islice(broken.follow_turns(), 9)))
+        whole = pool.submit(lambda: list(islice(tk.follow_turns(), 40)))
+        texts = list[str]()
+        while not (events.done() and whole.done()):
+            texts.append(f"note {len(texts)}")
+            tk.run(texts[-1], channel="broken", thread_id="broken")
+        numbers = [event.sequence for event in events.result()]
+        seen = [event.sequence for event in whole.result() if numbers[0] <= event.sequence <= numbers[-1]]
+        assert numbers[-len(seen) :] == seen
+        assert numbers == sorted({*numbers})
+    turns = list(islice(broken.follow("broken", limit=1000), len(texts)))
+    assert [turn.messages[0].text for turn in turns] == texts
 
 
 def test_a_task_is_created_once_though_the_answer_is_lost(shared: Constellation) -> None:
