@@ -130,7 +130,7 @@ def _lines(row: Row) -> list[tuple[str, str]]:
     asked = " (cancel requested)" if row["cancel_requested"] and not _is_over(row) else ""
     return lines_of(
         row,
-        "turn=turn_id status started_by channel thread=thread_id agent graph category started ended took tokens "
+        "turn=turn_id status started_by via channel thread=thread_id agent graph category started ended took tokens "
         "summary error",
         status=row["status"] + asked,
         started_by=cause,

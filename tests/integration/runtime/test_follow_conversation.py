@@ -281,6 +281,21 @@ async def test_a_restart_is_waited_for_and_nothing_is_shown_twice(desk: Desk, mo
     assert prompts == ["  prompt     go", "  prompt     again"]
 
 
+async def test_one_thread_alone_is_followed_by_a_command(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNKEEPER_HOME", str(desk.home.root))
+    await desk.run(1, thread_id="quiet")
+    await desk.run(2, thread_id="loud", task="b")
+    following = Following("main", limit=50, live=True, thread_id="quiet")
+    async with served(desk):
+        following.start()
+        first: Any = await asyncio.to_thread(following.next, PATIENCE_S)
+        await desk.run(3, thread_id="loud", task="b")
+        await desk.run(4, thread_id="quiet", prompt="again")
+        later: Any = await asyncio.to_thread(following.next, PATIENCE_S)
+        await asyncio.to_thread(following.stop)
+    assert [first.thread_id, later.thread_id] == ["quiet", "quiet"]
+
+
 async def asking(desk: Desk, text: str = "x") -> None:
     """Let a turn ask for a tool past its category."""
     desk.category("work", tools=["tool:block"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from agent_runtime.cli.chat.answer import Item, Waiting, parse, perform
+from agent_runtime.cli.chat.answer import Item, Waiting, parse, perform, would_end
 from agent_runtime.cli.chat.follow import Typed
 from agent_runtime.cli.chat.render import Panels, Safe, changes_of, known_of, render
 from agent_runtime.cli.chat.screen import LineView, Screen
@@ -268,6 +268,21 @@ def test_a_decision_binds_to_what_was_shown_and_a_number_is_never_given_again() 
     assert found.get(1) is None
     found.put(Item(kind="candidate", row={"candidate_id": "c-2"}), waits=True)
     assert found.numbers["c-2"] == 5
+
+
+def test_what_is_said_while_one_thread_is_followed_goes_to_that_thread() -> None:
+    asked = list[Any]()
+
+    def change(_method: str, request: Any) -> Any:
+        asked.append(request)
+        return wire.SendMessageResponse(thread_id="t", takes_over="loop-1")
+
+    perform(parse("hello", waiting()), "general", "r", change, thread_id="t")
+    assert would_end("general", change, thread_id="t") == "loop-1"
+    assert [(one.channel, one.thread_id, one.look) for one in asked] == [
+        ("general", "t", False),
+        ("general", "t", True),
+    ]
 
 
 def test_an_approval_for_the_task_is_asked_for_and_says_how_it_ends() -> None:
