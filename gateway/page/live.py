@@ -84,14 +84,8 @@ class Changes:
             await self._gateway.clock.sleep(AGAIN_S)
 
     async def _turns(self) -> AsyncIterator[None]:
-        runtime, asked = self._gateway.runtime(_FOLLOWER), agents.WatchTurnsRequest()
-        newest = (await runtime.ListTurns(agents.ListTurnsRequest(limit=1))).turns
-        if newest:  # what happened before is on the page already
-            async for first in runtime.WatchTurns(asked):
-                asked = agents.WatchTurnsRequest(incarnation=first.incarnation, after_sequence=newest[0].sequence)
-                break
-        yield
-        async for _ in runtime.WatchTurns(asked):
+        asked = agents.WatchTurnsRequest(details=True, from_now=True)
+        async for _ in self._gateway.runtime(_FOLLOWER).WatchTurns(asked):
             yield
 
     async def _changes(self) -> AsyncIterator[None]:

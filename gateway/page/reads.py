@@ -1,11 +1,10 @@
 """The pages: each asks for what it shows and renders it. A GET changes nothing."""
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,6 +17,7 @@ from turnkeeper.errors import NotFound
 MOST_TURNS = 30
 MOST_FIRES = 50
 MOST_OF_TIMELINE = 1000
+MOST_LANES = 60
 NEXT = 10
 SPANS = {"24h": (timedelta(hours=18), timedelta(hours=6)), "7d": (timedelta(days=6), timedelta(days=1))}
 
@@ -33,9 +33,7 @@ class Reads:
         asking, times = self._shell.asking(request), self._shell.times()
         cards, fires, tasks, status = await asyncio.gather(
             self._waiting(asking),
-            asking.runner(
-                "ListFires", schedules.ListFiresRequest(limit=200, without_folded=True), schedules.ListFiresResponse()
-            ),
+            self._fires(asking, times.now - timedelta(days=1), times.now),
             asking.runner("ListTasks", schedules.ListTasksRequest(), schedules.ListTasksResponse()),
             asking.runner("GetStatus", schedules.GetStatusRequest(), schedules.RunnerStatus()),
         )
@@ -95,9 +93,8 @@ class Reads:
         """Show one turn: what was said and called, what it asked, what it took."""
         asking, id_ = self._shell.asking(request), request.path_params["turn_id"]
         about = await asking.runtime("GetTurn", agents.GetTurnRequest(turn_id=id_), agents.Turn())
-        found = await asking.runtime(
-            "GetConversation", agents.GetConversationRequest(channel=about.channel, limit=500), agents.Conversation()
-        )
+        asked = agents.GetConversationRequest(thread_id=about.thread_id, limit=MOST_TURNS)
+        found = await asking.runtime("GetConversation", asked, agents.Conversation())
         turns = [views.turn_of(turn) for turn in found.turns if turn.turn_id == id_]
         return await self._shell.page(
             request, "conversation.html", title=f"Turn {id_}", topics="turns", channel=about.channel, turns=turns,
@@ -163,30 +160,25 @@ class Reads:
         name = chosen if chosen in SPANS else "24h"
         back, ahead = SPANS[name]
         window = views.Window(begin=times.now - back, now=times.now, end=times.now + ahead)
-        begin, end = Timestamp(), Timestamp()
-        begin.FromDatetime(window.now)
-        end.FromDatetime(window.end)
-        asked = schedules.SimulateRequest(to=end, limit=MOST_OF_TIMELINE)
-        getattr(asked, "from").CopyFrom(begin)
-        fires, planned, tasks = await asyncio.gather(
-            asking.runner(
-                "ListFires",
-                schedules.ListFiresRequest(limit=MOST_OF_TIMELINE, without_folded=True),
-                schedules.ListFiresResponse(),
-            ),
-            asking.runner(
-                "Simulate",
-                asked,
-                schedules.SimulateResponse(),
-            ),
+        fires, tasks = await asyncio.gather(
+            self._fires(asking, window.begin, window.end),
             asking.runner("ListTasks", schedules.ListTasksRequest(), schedules.ListTasksResponse()),
         )
+        armed, planned = [task.id for task in views.soonest(tasks.tasks, MOST_LANES)], schedules.SimulateResponse()
+        if armed:
+            asked = schedules.SimulateRequest(names=armed, limit=MOST_OF_TIMELINE)
+            planned = await asking.runner("Simulate", _between(asked, window.now, window.end), planned)
         zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
         return await self._shell.page(
             request, "timeline.html", title="Timeline", topics="tasks", span=name, window=window, spans=list(SPANS),
             lanes=views.lanes_of(fires.fires, planned.rows, zones, window),
             cut=bool(fires.next_cursor) or planned.truncated,
         )  # fmt: skip
+
+    async def _fires(self, asking: Asking, begin: datetime, end: datetime) -> schedules.ListFiresResponse:
+        asked = _between(schedules.ListFiresRequest(limit=MOST_OF_TIMELINE, without_folded=True), begin, end)
+        found: schedules.ListFiresResponse = await asking.runner("ListFires", asked, schedules.ListFiresResponse())
+        return found
 
     async def knowledge(self, request: Request, *, kind: str) -> Response:
         """Show the workspace's pages, one page, or memory."""
@@ -221,3 +213,10 @@ class Reads:
             "/ui/pages/{page_id}": partial(self.knowledge, kind="page"),
             "/ui/memory": partial(self.knowledge, kind="memory"),
         }
+
+
+def _between(asked: Any, begin: datetime, end: datetime) -> Any:
+    """Return a request cut to a span of time."""
+    getattr(asked, "from").FromDatetime(begin)
+    asked.to.FromDatetime(end)
+    return asked

@@ -17,11 +17,13 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from turnkeeper.console import plain
-from turnkeeper.times import format_rough, rfc3339, shown_in
+from turnkeeper.times import format_rough, parse_rfc3339, rfc3339, shown_in
 
 LONGEST = 20_000  # characters of one text; the command line shows all of it
 _LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _LOWEST_HEADING = 6
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?Z")
+_PARTS = re.compile(rf"(`[^`]+`|{_INSTANT.pattern})")
 _NOTHING = Markup("&ndash;")
 
 
@@ -127,6 +129,17 @@ class Times:
         span = (found - self.now).total_seconds()
         text = "now" if span < 1 else f"in {format_rough(span)}"
         return Markup('<span data-until="{}">{}</span>').format(rfc3339(found), text)
+
+    def said(self, text: str, zone: str = "") -> Markup:
+        """Return a sentence of the daemons' with its instants as :meth:`at` shows them, and its commands as code."""
+        parts = _PARTS.split(plain(text))
+        return Markup("").join(self._part(part, zone) for part in parts)
+
+    def _part(self, part: str, zone: str) -> Markup:
+        if _INSTANT.fullmatch(part):
+            return self.at(parse_rfc3339(part), zone)
+        is_code = len(part) > 2 and part[0] == part[-1] == "`"
+        return Markup("<code>{}</code>").format(part[1:-1]) if is_code else escape(part)
 
 
 def span(begin: Timestamp, end: Timestamp) -> str:

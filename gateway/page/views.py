@@ -4,7 +4,7 @@ import difflib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -187,7 +187,7 @@ class Turn:
 def turn_of(turn: agents.ConversationTurn) -> Turn:
     """Return a turn with its messages, what it asks and what it proposes."""
     results = {message.tool_call_id: message.text for message in turn.messages if message.tool_call_id}
-    said = [_said(message, results) for message in turn.messages if not message.tool_call_id]
+    said = _joined(_said(message, results) for message in turn.messages if not message.tool_call_id)
     cards = [
         *map(card_of_interrupt, turn.interrupts),
         *map(card_of_candidate, turn.candidates),
@@ -200,6 +200,17 @@ def turn_of(turn: agents.ConversationTurn) -> Turn:
         started_at=turn.started_at, ended_at=turn.ended_at, said=said, cards=cards, error=turn.error,
         facts=fields({"category": turn.category, "agent": turn.agent, "tokens": tokens}),
     )  # fmt: skip
+
+
+def _joined(said: Iterable[Said]) -> list[Said]:
+    """Return what was said with calls that follow one another, and no word between them, in one."""
+    found: list[Said] = []
+    for one in said:
+        if found and not one.text and one.calls and found[-1].role == one.role:
+            found[-1] = replace(found[-1], calls=[*found[-1].calls, *one.calls])
+        else:
+            found.append(one)
+    return found
 
 
 def _said(message: agents.Message, results: Mapping[str, str]) -> Said:

@@ -68,6 +68,12 @@ def test_a_time_is_shown_in_its_zone_and_in_utc_for_whoever_hovers() -> None:
     assert ">now<" in times.left(NOW)
 
 
+def test_a_sentence_of_the_daemons_has_its_times_in_the_zone_and_its_commands_as_code() -> None:
+    said = Times(NOW).said("At 2026-11-22T19:00:00.5Z: <b>; run `turnkeeper up`", "Europe/Berlin")
+    assert said.startswith('At <time datetime="2026-11-22T19:00:00.500000Z"')
+    assert ">20:00 CET</time>: &lt;b&gt;; run <code>turnkeeper up</code>" in said
+
+
 def test_json_is_laid_out_and_anything_else_stays_as_it_is() -> None:
     assert pretty('{"a":"ü"}') == '{\n  "a": "ü"\n}'
     assert pretty("no json") == "no json"

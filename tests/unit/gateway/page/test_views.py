@@ -74,8 +74,9 @@ def test_calls_stand_with_their_answers() -> None:
             agents.Message(role="tool", text="done", tool_call_id="1"),
         ],
     )
+    turn.messages.add(role="agent", tool_calls=[agents.ToolCall(id="3", name="c")])
     shown = views.turn_of(turn)
-    assert [(call.name, call.result) for call in shown.said[0].calls] == [("a", "done"), ("b", None)]
+    assert [(call.name, call.result) for call in shown.said[0].calls] == [("a", "done"), ("b", None), ("c", None)]
     assert len(shown.said) == 1
     assert shown.is_open
 
