@@ -1,10 +1,12 @@
 """A person's texts are erased from a home: no byte of them is left in it, and the records still verify."""
 
+import socket
 from typing import Any
 
 import pytest
 
 from constellation.install.erase import mask_of
+from constellation.query.tables import TABLES
 from tests.support.constellation import Constellation
 
 pytestmark = [pytest.mark.process, pytest.mark.sqlite_only("overwrites the files of the stores")]
@@ -32,6 +34,22 @@ def holding(constellation: Constellation, text: str) -> set[str]:
     return {path.name for path in files if mask.of_bytes(path.read_bytes()) is not None}
 
 
+def shown(constellation: Constellation) -> str:
+    """Return all that trails, logs, metrics, queries, the timeline and the report show."""
+    home = constellation.home
+    said = [path.read_text(errors="replace") for path in home.logs.iterdir()]
+    for process in ("task-runner", "agent-runtime"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(home.http(process)))
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            said.append(b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode())
+    asked = [("query", f"SELECT * FROM {table}", "-o", "json") for table in TABLES]
+    said += [constellation.command("turnkeeper", *each) for each in asked]
+    said.append(constellation.command("turnkeeper", "events", "--limit", "0", "-o", "json"))
+    said.append(constellation.command("turnkeeper", "report", "-o", "html"))
+    return "\n".join(said)
+
+
 def erase(constellation: Constellation, *options: str, code: int = 0) -> Any:
     done = constellation.attempt("turnkeeper", "erase", *options)
     assert done.returncode == code, done.stdout + done.stderr
@@ -40,12 +58,18 @@ def erase(constellation: Constellation, *options: str, code: int = 0) -> Any:
 
 def test_a_name_is_erased_from_all_of_a_home_which_then_verifies_and_runs_on(constellation: Constellation) -> None:
     spoken(constellation)
+    seen = shown(constellation)
+    assert "errand" in seen
+    assert "turnkeeper_turns_total" in seen
+    assert mask_of([PERSON]).of(seen) is None, "words of people show nowhere, unless the author allows it"
+    allowed = constellation.home.config.read_text().replace("[query]\n", "[query]\ntexts = true\n")
+    constellation.home.config.write_text(allowed)
+    assert PERSON in constellation.command("turnkeeper", "query", "SELECT text FROM messages")
     assert "runs" in erase(constellation, "--text", PERSON, "--yes", code=4).stderr
     constellation.stop()
     before = holding(constellation, PERSON)
     assert {"agent.db", "checkpoints.db", "schedules.db"} <= before
-    shown = erase(constellation, "--text", PERSON, "--dry-run").stdout
-    assert "agent.db messages" in shown
+    assert "agent.db messages" in erase(constellation, "--text", PERSON, "--dry-run").stdout
     assert holding(constellation, PERSON) == before, "a rehearsal changes nothing"
     assert "give --yes" in erase(constellation, "--text", PERSON, code=2).stderr
 

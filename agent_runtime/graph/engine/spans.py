@@ -28,6 +28,19 @@ class CallSpans(BaseCallbackHandler):
         super().__init__()
         self._tracing, self._parent = spans.tracing, spans.of(turn_id)
         self._open: dict[Any, Any] = {}
+        self._above: dict[Any, Any] = {}  # by the id of a run in which others begin: in which it began itself
+
+    def on_chain_start(self, *_said: Any, run_id: Any, parent_run_id: Any = None, **_kwargs: Any) -> None:
+        """Remember where a graph or a node stands: a subagent's calls belong to the call that started it."""
+        self._above[run_id] = parent_run_id
+
+    def on_chain_end(self, *_said: Any, run_id: Any, **_kwargs: Any) -> None:
+        """Forget it."""
+        self._above.pop(run_id, None)
+
+    def on_chain_error(self, *_said: Any, run_id: Any, **_kwargs: Any) -> None:
+        """Forget it."""
+        self._above.pop(run_id, None)
 
     def on_chat_model_start(
         self,
@@ -45,7 +58,7 @@ class CallSpans(BaseCallbackHandler):
         about["gen_ai.provider.name"] = str(known.get("ls_provider") or said.get("_type") or "unknown")
         if self._tracing.content:
             about["gen_ai.input.messages"] = _text([messages_to_dict(each) for each in messages])
-        self._begin(run_id, f"chat {model}", "CLIENT", about)
+        self._begin(run_id, kwargs.get("parent_run_id"), f"chat {model}", "CLIENT", about)
 
     def on_llm_end(self, response: LLMResult, *, run_id: Any, **_kwargs: Any) -> None:
         """End a model's span with the tokens that it reported."""
@@ -82,7 +95,7 @@ class CallSpans(BaseCallbackHandler):
             about["gen_ai.tool.call.id"] = str(call_id)
         if self._tracing.content:
             about["gen_ai.tool.call.arguments"] = _text(inputs or input_str)
-        self._begin(run_id, f"execute_tool {name}", "INTERNAL", about)
+        self._begin(run_id, kwargs.get("parent_run_id"), f"execute_tool {name}", "INTERNAL", about)
 
     def on_tool_end(self, output: Any, *, run_id: Any, **_kwargs: Any) -> None:
         """End a tool's span."""
@@ -96,8 +109,11 @@ class CallSpans(BaseCallbackHandler):
         else:
             self._end(run_id, type(error).__name__, {"error.type": type(error).__name__})
 
-    def _begin(self, run_id: Any, name: str, kind: str, about: Mapping[str, Any]) -> None:
-        self._open[run_id] = self._tracing.start(name, kind, self._parent, about)
+    def _begin(self, run_id: Any, within: Any, name: str, kind: str, about: Mapping[str, Any]) -> None:
+        """Begin a span under the nearest call in which it happens, or else under the turn's."""
+        while within is not None and within not in self._open:
+            within = self._above.get(within)
+        self._open[run_id] = self._tracing.start(name, kind, self._open.get(within, self._parent), about)
 
     def _end(self, run_id: Any, error: str, about: Mapping[str, Any]) -> None:
         if (span := self._open.pop(run_id, None)) is not None:
