@@ -36,6 +36,7 @@ from benchmarks import (
     bench_long_thread,
     bench_memory,
     bench_next_fire,
+    bench_shared,
     bench_store,
     bench_turns,
     bench_watching,
@@ -192,6 +193,7 @@ PARTS: dict[str, tuple[str, Part, int]] = {
     "bus": (ENVELOPES, bus, 1),
     "thread": (THREAD, long_thread, 1),
     "memory": (MEMORY, memory, 1),
+    "shared": (bench_shared.SHARED, bench_shared.shared, 5),
     "query": (bench_watching.QUERY, bench_watching.query, 5),
     "metrics": (bench_watching.METRICS, bench_watching.metrics, 9),
 }

@@ -43,6 +43,9 @@ GATES: dict[str, Gate] = {
     "list with the daemon down / import": Gate(2.0, at_most=True),
     "next --cron with the daemon down / import": Gate(2.0, at_most=True),
     "grouped count over 1,000,000 fires, in s": Gate(2.0, at_most=True),
+    "shared checkpoints 16 at once, ours / stock saver": Gate(3.0),
+    "shared checkpoints 16 at once, ours / our file": Gate(0.4),
+    "shared checkpoints 16 at once, not proved / proved": Gate(1.25, at_most=True),
     "CPU of a fire beside a query / without": Gate(1.05, at_most=True),
     "CPU of a fire with metrics / without": Gate(1.03, at_most=True),
 }

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import threading
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -37,7 +38,8 @@ def find_binaries() -> Path | None:
 class Server:
     """A server on a socket in a folder of its own; it ends with :meth:`stop`, or with the process that started it."""
 
-    def __init__(self, binaries: Path) -> None:
+    def __init__(self, binaries: Path, changes: Mapping[str, str] = SETTINGS) -> None:
+        """Start it, with other settings than a test's where `changes` says so."""
         self._folder = Path(tempfile.mkdtemp(prefix="tk-pg-"))
         self._user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
         self._as_user: list[str] = []
@@ -51,7 +53,7 @@ class Server:
         self._run(binaries / "initdb", "-D", data, *init, *order)
         import psycopg  # a process that is forked from a test has not imported it
 
-        settings = SETTINGS | {"unix_socket_directories": str(self._folder)}
+        settings = SETTINGS | dict(changes) | {"unix_socket_directories": str(self._folder)}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         self._process = subprocess.Popen(
             self._command(binaries / "postgres", "-D", data, *options), stderr=subprocess.PIPE, text=True
