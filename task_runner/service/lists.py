@@ -60,6 +60,12 @@ def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> w
     return wire.ListTasksResponse(tasks=shown, paused=paused, runtime_away=gone, **told)
 
 
+def span_of(request: wire.ListFiresRequest) -> dict[str, datetime]:
+    """Return the span of time that a request names, as `begin` and `end`. Raises InvalidInput."""
+    given = (("begin", "from"), ("end", "to"))
+    return {name: instant(getattr(request, at), at) for name, at in given if request.HasField(at)}  # type: ignore[arg-type]
+
+
 def previewed_definition(request: wire.PreviewScheduleRequest, defaults: Defaults, now: datetime) -> Definition:
     """Return the definition of a schedule that need not exist. Raises InvalidInput."""
     spec = wire.TaskSpec(name="preview", category="preview", channel="preview", prompt="preview")

@@ -3,7 +3,7 @@
 The daemon serves it over gRPC; the command line calls the same object in its own process while no daemon runs.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +24,7 @@ from task_runner.service import changes, lists
 from task_runner.service import simulate as simulating
 from task_runner.service.explain import explain
 from task_runner.service.task_spec import Defaults, as_loop, parse_spec, refuse_nul
-from task_runner.service.views import cause_of, instant, previewed, show_fire, show_task, stamp
+from task_runner.service.views import cause_of, previewed, show_fire, show_task, stamp
 from task_runner.service.watch import Change, TaskChanges
 from task_runner.store.rows import Glance
 from task_runner.store.store import Session, Store
@@ -37,6 +37,7 @@ from turnkeeper.rpc.callers import Rules, current
 from turnkeeper.storage.statements import cursor_at, number_of
 
 _PREVIEW = 3
+_SCANNED_AT_ONCE = 10_000  # entries of the ledger: about two milliseconds
 _UNNAMED = "loop-00000000"  # stands for a name until the id is drawn
 _DECISIONS_DEADLINE_S = 0.3
 _ON_GRANT = {"category", "read_only"}  # fields of a task by which it may come to do less
@@ -247,33 +248,32 @@ class Service:
 
     async def list_fires(self, request: wire.ListFiresRequest) -> wire.ListFiresResponse:
         """Return the ledger of a task, or of all, newest first, page by page."""
-        before = number_of(request.cursor)
         if request.outcome and request.outcome not in {outcome.value for outcome in Outcome}:
             hint = f"one of {', '.join(sorted(Outcome))}"
             raise InvalidInput(f"no fire has the outcome {request.outcome[:40]!r}", where="outcome", hint=hint)
+        most = request.limit or 50
+        how: dict[str, Any] = {"outcome": request.outcome, "without_folded": request.without_folded}
+        how |= {"before": number_of(request.cursor)} | lists.span_of(request)
+        if request.name:
+            how["task_id"] = (await self._store.read(lambda session: changes.find(session, request.name))).id
+        if {"begin", "end"} & set(how):
+            entries, total = await self._scan(most, how)
+        else:
+            entries, total = await self._store.read(lambda session: session.fires.page(most, **how))
+        shown = await self._store.read(lambda session: _fires_shown(session, entries))
+        following = cursor_at(entries[-1].entry_id) if len(entries) == most else ""
+        return wire.ListFiresResponse(fires=shown, total=total, next_cursor=following)
 
-        given = {"begin": "from", "end": "to"}
-        span: Any = {
-            name: instant(getattr(request, at), at)
-            for name, at in given.items()
-            if request.HasField(at)  # type: ignore[arg-type]
-        }
-
-        def read(session: Session) -> wire.ListFiresResponse:
-            task_id = changes.find(session, request.name).id if request.name else ""
-            entries, total = session.fires.page(
-                request.limit or 50,
-                task_id=task_id,
-                outcome=request.outcome,
-                before=before,
-                without_folded=request.without_folded,
-                **span,
-            )
-            more = len(entries) == (request.limit or 50)
-            following = cursor_at(entries[-1].entry_id) if more else ""
-            return wire.ListFiresResponse(fires=_fires_shown(session, entries), total=total, next_cursor=following)
-
-        return await self._store.read(read)
+    async def _scan(self, most: int, how: dict[str, Any]) -> tuple[list[Fire], int]:
+        """Look at the whole ledger, in parts: no index leads to a time, and the runner's own work comes between."""
+        found, total = list[Fire](), 0
+        for high in range(await self._store.read(lambda session: session.fires.newest()), 0, -_SCANNED_AT_ONCE):
+            ids, left = (high - _SCANNED_AT_ONCE, high), most - len(found)
+            some = partial(_page, most=left, how=how | {"ids": ids})
+            entries, count = await self._store.read(some)
+            found, total = found + entries, total + count
+            await self._clock.sleep(0)
+        return found, total
 
     async def get_fire(self, request: wire.GetFireRequest) -> wire.Fire:
 
@@ -429,6 +429,10 @@ def _within(session: Session, request: wire.CreateTaskRequest) -> wire.TaskSpec:
             continue
         spec.budget[key] = min(limit, request.spec.budget.get(key, limit))
     return spec
+
+
+def _page(session: Session, most: int, how: Mapping[str, Any]) -> tuple[list[Fire], int]:
+    return session.fires.page(most, **how)
 
 
 def _fires_shown(session: Session, entries: Iterable[Fire]) -> list[wire.Fire]:

@@ -202,6 +202,7 @@ class Fires:
         without_folded: bool = False,
         begin: datetime | None = None,
         end: datetime | None = None,
+        ids: tuple[int, int] | None = None,
     ) -> tuple[list[Fire], int]:
         """Return the newest entries, newest first, and how many there are.
 
@@ -213,17 +214,23 @@ class Fires:
             without_folded: leave out fires that went unsent into another entry.
             begin: only those that cover a time from here on.
             end: and before this.
+            ids: only entries with a number after the first, up to the second.
         """
         only = [fires.c.task_id == task_id] if task_id else []
         only += [fires.c.outcome == outcome] if outcome else []
         only += [fires.c.last_us >= to_us(begin)] if begin is not None else []
         only += [fires.c.first_us < to_us(end)] if end is not None else []
+        only += [fires.c.entry_id > ids[0], fires.c.entry_id <= ids[1]] if ids is not None else []
         if without_folded:
             folded = (fires.c.outcome == Outcome.COALESCED.value) & (fires.c.covers == 0) & fires.c.fired_us.is_(None)
             only.append(~folded)
         newest = select(fires).where(*only, *([fires.c.entry_id < before] if before else []))
         count = self._connection.execute(select(func.count()).select_from(fires).where(*only)).scalar_one()
         return self._found(newest.order_by(fires.c.entry_id.desc()).limit(limit)), count
+
+    def newest(self) -> int:
+        """Return the number of the newest entry; 0 for none."""
+        return self._connection.execute(select(func.max(fires.c.entry_id))).scalar() or 0
 
     def glances(self, ids: Collection[str]) -> dict[str, Glance]:
         """Return what a list shows of those tasks' fires."""

@@ -8,7 +8,7 @@ import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.daemon import assembly, reads
-from task_runner.service import lists
+from task_runner.service import lists, service
 from task_runner.store import reading
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
@@ -217,7 +217,7 @@ async def test_what_came_due_in_a_pause_is_not_laid_to_the_runtime(rig: Rig, pee
     assert [(row.reason, row.cause) for row in rows] == [("paused", "")]
 
 
-async def test_a_ledger_is_cut_to_a_span_of_time(rig: Rig, peer: Peer) -> None:
+async def test_a_ledger_is_cut_to_a_span_of_time(rig: Rig, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     start = rig.clock.now()
     for number in range(1, 5):
         await rig.create(f"task{number}", at=(start + timedelta(seconds=60 * number)).isoformat())
@@ -229,6 +229,9 @@ async def test_a_ledger_is_cut_to_a_span_of_time(rig: Rig, peer: Peer) -> None:
     nominals = [fire.nominal_at.ToDatetime(UTC) for fire in found.fires]
     assert sorted(nominals) == [start + timedelta(seconds=120), start + timedelta(seconds=180)], "the end is not in it"
     assert found.total == 2
+    monkeypatch.setattr(service, "_SCANNED_AT_ONCE", 1)
+    assert await rig.service.list_fires(asked) == found, "in however many parts it is looked at"
+    assert (await rig.service.list_fires(wire.ListFiresRequest(**{"from": getattr(asked, "from")}, limit=2))).total == 3
     asked.ClearField("to")
     asked.limit = 1
     assert (await rig.service.list_fires(asked)).total == 3
