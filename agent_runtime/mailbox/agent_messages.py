@@ -7,6 +7,9 @@ the right to send: workers answer, and start no others. Only agent0 talks to the
 An agent in a terminal answers through its outbox, once for each message of agent0's: that becomes a turn where agent0
 asked. What it sends unasked becomes a turn on a thread of its own, in a channel of its own, which may write nothing
 without the author; the turn's last words are the answer, in the agent's inbox.
+
+The first agent of a peer, `agent0@NAME`, is such an agent too. Whatever it sends, answers too, runs under the category
+`peer` and writes nothing without the author: its author is somebody else.
 """
 
 import asyncio
@@ -21,9 +24,9 @@ from sqlalchemy import Connection
 from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.inbox import agents_with_inboxes
 from agent_runtime.mailbox.mailboxes import Mailboxes
-from agent_runtime.mailbox.outbox import LONGEST_MESSAGE, Outbox, read_letter
+from agent_runtime.mailbox.outbox import Outbox, read_letter
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.trigger import AGENT_KINDS, FIRST_AGENT, NOT_AGENTS, RESERVED, Trigger, sendable, turn_id_of
+from agent_runtime.model.trigger import AGENT_KINDS, FIRST_AGENT, NOT_AGENTS, RESERVED, Trigger, sendable
 from agent_runtime.model.turn import TurnRecord
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import RESTART, require
@@ -35,6 +38,7 @@ from agent_runtime.store.turn_store import Store
 from agent_runtime.store.turn_writes import last_words
 from turnkeeper.bus.acks import ack_of
 from turnkeeper.bus.envelope import Envelope, check_text
+from turnkeeper.bus.letters import LONGEST_MESSAGE, MOST_HOPS, turn_id_of
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
@@ -43,7 +47,6 @@ from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
 
 SCOPE = "agent.send"
-MOST_HOPS = 8  # messages in one exchange, since an author or a fire began it
 AGAIN_S = 30.0  # between two tries of an answer when the inbox is full
 IDLE_S = 3600.0
 
@@ -230,6 +233,7 @@ def _words(ended: _Ended) -> str:
 POLL_S = 1.0  # agents write their files without a notification
 MOST_A_MINUTE = 60  # messages of one agent, at once or one by one; what is more waits in its outbox
 CATEGORY = "conversation"
+PEER = "peer"
 
 
 class _Allowance:
@@ -309,13 +313,12 @@ class Outboxes:
             self._failpoints.reach("outbox.taken")
             try:
                 data = await asyncio.to_thread(outbox.read, name)
-                letter = read_letter(data, agent, name=name, at=self._clock.now())
+                await self._deliver(read_letter(data, agent, name=name, at=self._clock.now()))
             except InvalidInput as error:
                 allowance.spend()
                 await asyncio.to_thread(outbox.refuse, name, str(error))
                 self._log.emit("outbox.refused", agent=agent, name=name, reason=str(error))
                 continue
-            await self._deliver(letter)
             allowance.spend()
             self._failpoints.reach("outbox.delivered")
             await asyncio.to_thread(outbox.finish, name)
@@ -338,24 +341,75 @@ class Outboxes:
             await self._mailboxes.post(ack_of(letter, at=self._clock.now()))
 
     async def _trigger(self, letter: Envelope) -> Trigger:
-        agent, key = letter.sender, letter.idempotency_key
+        """Return what a letter becomes. Raises InvalidInput for an answer to nothing that was asked."""
+        agent, answers = letter.sender, str(letter.meta.get("answers", ""))
         requests = await self._store.read(mail.open_requests, agent)
-        asked = [
-            (item, parent)
-            for item, parent in requests
-            if item.turn_id not in self._answered and letter.thread in {"", thread_of(agent, parent.channel)}
-        ]
-        own: dict[str, Any] = {"agent": FIRST_AGENT, "prompt": letter.text, "sender": agent}
-        if asked and (letter.thread or len(asked) == 1):
+        left = [(item, parent) for item, parent in requests if item.turn_id not in self._answered]
+        if answers:
+            asked = [(item, parent) for item, parent in left if item.turn_id == answers]
+        else:
+            asked = [pair for pair in left if letter.thread in {"", thread_of(agent, pair[1].channel)}]
+            asked = asked if letter.thread or len(asked) == 1 else []
+        if asked and is_peer(agent):
             item, parent = asked[-1]
-            own |= {"thread_id": parent.thread_id, "grant": parent.grant, "parent": item.turn_id, "hops": item.hops + 1}
-            by_fire = parent.trigger == "fire" or parent.kind == AGENT_KINDS["fire"]
-            return _trigger(parent, key, kind=AGENT_KINDS["fire" if by_fire else "author"], **own)
-        # Nobody asked: what a stranger says must not write, nor be read together with another channel's memory.
-        given = letter.thread if _is_thread_of(agent, letter.thread) else thread_of(agent, letter.thread or agent)
-        own |= {"thread_id": given, "grant": self._categories.get(CATEGORY), "channel": agent, "read_only": True}
-        turn_id, kind = turn_id_of("agent", key), AGENT_KINDS["fire"]
-        return Trigger(source="agent", key=key, turn_id=turn_id, kind=kind, hops=1, **own).sealed()
+            where = {"thread_id": parent.thread_id, "channel": parent.channel, "parent": item.turn_id}
+            return self._narrow(letter, hops=item.hops, **where)
+        if asked:
+            return _answer_of(letter, *asked[-1])
+        return await self._answer_to_fire(letter, answers) if answers else self._unasked(letter)
+
+    async def _answer_to_fire(self, letter: Envelope, turn_id: str) -> Trigger:
+        """Return what a fire's agent elsewhere says of it: a turn where the fire would have been one."""
+        fire = await self._store.read(mail.terminal_delivery_of_turn, turn_id)
+        if fire is None or fire.agent != letter.sender or turn_id in self._answered:
+            raise InvalidInput(f"answers {turn_id[:40]!r}, which is not open", where="meta")
+        return self._narrow(letter, hops=1, thread_id=fire.thread_id, channel=fire.channel, parent=turn_id)
+
+    def _unasked(self, letter: Envelope) -> Trigger:
+        # What a stranger says must not write, nor be read together with another channel's memory.
+        agent, thread = letter.sender, letter.thread
+        given = thread if _is_thread_of(agent, thread) else thread_of(agent, thread or agent)
+        return self._narrow(letter, hops=letter.meta.get("hops", 0), thread_id=given, channel=agent)
+
+    def _narrow(self, letter: Envelope, *, hops: int, **where: str) -> Trigger:
+        """Return a turn about what a letter says, which writes nothing without the author."""
+        category = PEER if is_peer(letter.sender) else CATEGORY
+        own: dict[str, Any] = {"agent": FIRST_AGENT, "prompt": letter.text, "sender": letter.sender, **where}
+        return Trigger(
+            source="agent",
+            key=letter.idempotency_key,
+            turn_id=turn_id_of("agent", letter.idempotency_key),
+            grant=self._categories.get(category),
+            read_only=category == CATEGORY,
+            kind=AGENT_KINDS["fire"],
+            hops=hops + 1,
+            **own,
+        ).sealed()
+
+
+def _answer_of(letter: Envelope, item: Delegation, parent: TurnRecord) -> Trigger:
+    by_fire = parent.trigger == "fire" or parent.kind == AGENT_KINDS["fire"]
+    return _trigger(
+        parent,
+        letter.idempotency_key,
+        thread_id=parent.thread_id,
+        agent=FIRST_AGENT,
+        grant=parent.grant,
+        prompt=letter.text,
+        kind=AGENT_KINDS["fire" if by_fire else "author"],
+        sender=letter.sender,
+        parent=item.turn_id,
+        hops=item.hops + 1,
+    )
+
+
+def is_peer(agent: str) -> bool:
+    """Tell whether an agent is a peer's.
+
+    >>> is_peer("agent0@ada"), is_peer("codex")
+    (True, False)
+    """
+    return "@" in agent
 
 
 def _is_thread_of(agent: str, thread: str) -> bool:

@@ -6,7 +6,6 @@ acknowledges and archives.
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from turnkeeper.bus.inbox import Claimed, Inbox, Put, Quarantine
 from turnkeeper.bus.inbox import open_inbox as open_folders
 from turnkeeper.bus.seals import LARGEST_FILE, unsealed
 from turnkeeper.clock import Clock, SystemClock
-from turnkeeper.config.home import Home, check_agent
+from turnkeeper.config.home import AGENT, Home, check_agent
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, meant
 from turnkeeper.process import Failpoints
@@ -31,13 +30,12 @@ from turnkeeper.times import from_us, rfc3339
 
 MOST_AT_ONCE = 100
 Row = dict[str, Any]
-_AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 
 
 def agents_with_inboxes(home: Home) -> list[str]:
     """Return the agents that have an inbox, by name, numbers in order."""
     folder = home.inbox("agent0").parent
-    found = [name for name in os.listdir(folder) if _AGENT.fullmatch(name)] if folder.is_dir() else []
+    found = [name for name in os.listdir(folder) if AGENT.fullmatch(name)] if folder.is_dir() else []
     return sorted((name for name in found if (folder / name).is_dir()), key=_natural)
 
 

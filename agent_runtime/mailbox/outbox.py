@@ -14,7 +14,6 @@ its id, or from that name where it has none: whoever finds it again after a cras
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
@@ -27,18 +26,17 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.model.trigger import FIRST_AGENT
-from turnkeeper.bus.durable_writes import Names
 from turnkeeper.bus.envelope import Envelope, encode, parse_instant, parse_object
 from turnkeeper.bus.folders import REASON
 from turnkeeper.bus.inbox import OUTGOING
+from turnkeeper.bus.letters import LONGEST_MESSAGE, MOST_HOPS, letter_key, put_letter
 from turnkeeper.clock import Clock
-from turnkeeper.config.home import Home, make_private
+from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Exhausted, InvalidInput, TurnkeeperError
-from turnkeeper.storage.files import SystemFiles, create, machine_errors
+from turnkeeper.storage.files import machine_errors
 from turnkeeper.times import rfc3339
 
-LONGEST_MESSAGE = 256 << 10  # bytes of a text between agents
 LARGEST_FILE = 1 << 20  # bytes of a message as JSON, where each character may be escaped
 MOST_LISTED = 1000  # names looked at in one pass
 MOST_UNSETTLED = 16  # files not whole yet, of one pass
@@ -82,7 +80,7 @@ def read_letter(data: bytes, sender: str, *, name: str, at: datetime) -> Envelop
             at=parse_instant(texts["ts"]) if texts["ts"] else at,
             thread=texts["thread"],
             swarm=texts["swarm"],
-            idempotency_key=_key(sender, texts["idempotency_key"] or texts["id"], name),
+            idempotency_key=letter_key(sender, texts["idempotency_key"] or texts["id"], name),
             requires_ack=fields.get("requires_ack", False),
             meta=_meta(fields.get("meta", {}), texts["kind"]),
         )
@@ -104,18 +102,23 @@ def _checked(letter: Envelope) -> Envelope:
 
 
 def _meta(given: object, kind: str) -> dict[str, Any]:
-    """Return the `meta` of an ack, which names the envelope it is about; a message has none: the runtime makes it."""
+    """Return the `meta` of a letter, checked.
+
+    An ack's names the envelope that it is about. A message's may name the turn whose message it answers, and say how
+    many messages went before it in the exchange. The runtime makes everything else.
+    """
     if not given:
         return {}
-    named = given.get("envelope") if isinstance(given, dict) and kind == "ack" and len(given) == 1 else None
-    if not isinstance(named, str):
+    known = {"envelope"} if kind == "ack" else {"answers", "hops"}
+    if not isinstance(given, dict) or not given.keys() <= known:
         raise InvalidInput("is made by the runtime; leave it out", where="meta")
-    return {"envelope": named}
-
-
-def _key(sender: str, given: str, name: str) -> str:
-    text = json.dumps([sender, given or name, bool(given)])
-    return f"agent:out:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    hops = given.get("hops", 0)
+    if not all(isinstance(value, str) for key, value in given.items() if key != "hops"):
+        raise InvalidInput("has the wrong type", where="meta")
+    if isinstance(hops, bool) or not isinstance(hops, int) or not 0 <= hops < MOST_HOPS:
+        what = f"the limit of {MOST_HOPS} messages in one exchange is reached"
+        raise InvalidInput(what if isinstance(hops, int) and hops >= MOST_HOPS else "has the wrong type", where="hops")
+    return dict(given)
 
 
 def send(home: Home, envelope: Envelope, *, clock: Clock, entropy: Entropy) -> str:
@@ -125,19 +128,8 @@ def send(home: Home, envelope: Envelope, *, clock: Clock, entropy: Entropy) -> s
         InvalidInput: the runtime would refuse it; nothing was written.
         Exhausted: no room.
     """
-    folder = home.inbox(envelope.sender)
-    data = encode(envelope)
-    read_letter(data, envelope.sender, name=envelope.id, at=envelope.at)
-    outbox, files = folder / "outbox", SystemFiles()
-    with machine_errors(outbox):
-        make_private(outbox)
-        (name,) = Names(folder, clock=clock, entropy=entropy).draw([envelope.sender], lying=os.listdir(outbox))
-        fresh = outbox / f".{name}.tmp"
-        create(fresh, data, sync=True)
-        # A rename, not a link: for a moment a link would be a file with two names, which may be another's.
-        fresh.rename(outbox / name)
-        files.sync_folder(outbox)
-    return name
+    read_letter(encode(envelope), envelope.sender, name=envelope.id, at=envelope.at)
+    return put_letter(home, envelope, clock=clock, entropy=entropy)
 
 
 @dataclass

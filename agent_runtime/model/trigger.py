@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cached_property, lru_cache
 from importlib import import_module
-from json.encoder import encode_basestring_ascii as quote
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_runtime.model.turn import Category
 from turnkeeper.bus.envelope import Encoded, Envelope, check_text, encoded, wrapped
+from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_rfc3339, rfc3339
@@ -248,16 +248,6 @@ def identify(envelope: Envelope) -> TriggerHeader | None:
 
 _HEADER = tuple(item.name for item in fields(TriggerHeader))
 _read_header = attrgetter(*_HEADER)
-
-
-def turn_id_of(*parts: str | int) -> str:
-    """Return the id of the turn that a fire's attempt, or a message's request, will be.
-
-    >>> turn_id_of("task-00000001@x", 1)
-    'turn-8ddc61531901bed8'
-    """
-    written = ",".join([quote(part) if isinstance(part, str) else str(part) for part in parts])
-    return f"turn-{hashlib.sha256(f'[{written}]'.encode()).hexdigest()[:16]}"
 
 
 def fire_key(fire_id: str, attempt: int) -> str:

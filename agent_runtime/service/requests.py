@@ -27,12 +27,13 @@ from agent_runtime.model.trigger import (
     Trigger,
     fire_key,
     message_key,
-    turn_id_of,
 )
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.categories import Categories
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.bus.envelope import CATCH_UP_POLICIES, FIRE_KINDS, check_text
+from turnkeeper.bus.letters import turn_id_of
+from turnkeeper.config.home import AGENT
 from turnkeeper.config.json_text import check_configurable, read_object
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.callers import current
@@ -47,7 +48,6 @@ MOST_ATTEMPTS = 1_000_000
 _LONGEST_WAIT_S = int(LONGEST.total_seconds())
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~+-]{0,199}", re.ASCII)
 _LABEL = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?", re.ASCII)
-_AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}", re.ASCII)
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 _EARLIEST_S, _LATEST_S = 0, 7_258_118_400  # 1970 up to 2200
@@ -154,7 +154,7 @@ def usable(name: str, get_category: GetCategory) -> Category:
 
 def _agent(name: str) -> str:
     """Return an agent's name. The runtime need not host it: other agents read in a terminal."""
-    found = _matching(_AGENT, name or FIRST_AGENT, "agent")
+    found = _matching(AGENT, name or FIRST_AGENT, "agent")
     if found in NOT_AGENTS:
         raise InvalidInput(f"{found} has no inbox", where="agent")
     return found

@@ -21,7 +21,7 @@ from agent_runtime.model.approval import AuthorDecision, read_decision
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.mapping import to_message
-from agent_runtime.model.trigger import WAKES, Trigger, message_key, turn_id_of
+from agent_runtime.model.trigger import WAKES, Trigger, message_key
 from agent_runtime.model.turn import Category, KeyRecord, TurnRecord
 from agent_runtime.permissions.categories import Categories, CategoryEntry
 from agent_runtime.permissions.exceptions import ForTask
@@ -40,6 +40,7 @@ from agent_runtime.turns.worker import Worker
 from agent_runtime.workspace.memory import Namespaces
 from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound

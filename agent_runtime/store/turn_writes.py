@@ -22,13 +22,14 @@ from agent_runtime.model.approval import (
     canonical,
 )
 from agent_runtime.model.mapping import from_row
-from agent_runtime.model.trigger import OF_GRAPH, ON_APPROVALS, WAKES, Trigger, TriggerHeader, from_meta, turn_id_of
+from agent_runtime.model.trigger import OF_GRAPH, ON_APPROVALS, WAKES, Trigger, TriggerHeader, from_meta
 from agent_runtime.model.turn import InterruptRecord, KeyRecord, PastThread, Said, TurnRecord
 from agent_runtime.permissions.exceptions import ALLOWED_BY
 from agent_runtime.store import records, turn_reads
 from agent_runtime.store.mail import add_delegation
 from agent_runtime.store.schema import cancels, candidates, interrupts, kept_messages, keys, messages, token_days, turns
 from agent_runtime.store.turn_events import add_event
+from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.errors import NotFound
 from turnkeeper.storage.statements import Statement, storable, upsert
 from turnkeeper.times import to_us

@@ -75,6 +75,11 @@ PEOPLE = {
         "Move the home to another directory, also on another disk: stop it, move it, and start it again if it ran.",
         Panel.HOME,
     ),
+    "peers": Later(
+        "constellation.cli.peers:app",
+        "Pair with other homes, so that this one's first agent can work with theirs.",
+        Panel.HOME,
+    ),
     "escalate": Later(
         "constellation.cli.commands:escalate",
         "Send yourself an alert by the page command or the webhook of [watchdog].",

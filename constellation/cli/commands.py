@@ -17,7 +17,7 @@ from constellation.install import setup
 from constellation.install.backup import back_up, back_up_among
 from constellation.install.backup import restore as put_back
 from constellation.supervisor import markers, terminals
-from constellation.supervisor.daemons import AGENT_RUNTIME, EVERY, POLL_S, SUPERVISOR, WEB, process_of, spawn
+from constellation.supervisor.daemons import AGENT_RUNTIME, EVERY, OPTIONAL, POLL_S, SUPERVISOR, process_of, spawn
 from constellation.supervisor.escalation import check_alert, send_now
 from constellation.supervisor.up_down import bring_down, bring_up, orders_of, prepare, set_workers
 from constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
@@ -255,7 +255,7 @@ def down(
     with spinner(f"stopping; waiting up to 60s for {told} to take the shutdown" if told else "stopping"):
         ended = bring_down(place, force=force)
     for name, how in ended.items():
-        if name not in {SUPERVISOR.name, WEB.name} or how != "was not running":
+        if name not in {SUPERVISOR.name, *(one.name for one in OPTIONAL)} or how != "was not running":
             note(f"{name} {how}")
 
 

@@ -75,6 +75,7 @@ def _unread(home: Home, now: float) -> Iterator[Finding]:
             count = f"{len(times)} {'envelope waits' if len(times) == 1 else 'envelopes wait'}"
             what = f"{count} for {agent.name} since {since}, and nobody reads its inbox"
             fix = f"turnkeeper inbox watch {agent.name} --tmux SESSION, or: turnkeeper inbox drain {agent.name}"
+            fix = "set [peers] enabled = true, then run: turnkeeper up" if "@" in agent.name else fix
             yield Finding(process="", what=what, fix=fix, degraded=False)
 
 
@@ -177,9 +178,24 @@ def examine(home: Home, now: float) -> Iterator[Check]:
         ("stores", lambda: _stores(home)),
         ("keys", lambda: _keys(home)),
         ("inboxes", lambda: _inboxes(home)),
+        ("listens", lambda: _listens(home)),
     )
     for name, find in looks:
         yield Check(name=name, findings=tuple(find()))
+
+
+def _listens(home: Home) -> Iterator[Finding]:
+    """Yield where processes of the home listen on TCP."""
+    try:
+        settings = load_settings(home)
+    except InvalidInput:  # said by another check
+        return
+    metrics = {DAEMONS[0].name: settings.metrics.agent_runtime_port, DAEMONS[1].name: settings.metrics.task_runner_port}
+    places = {name: f"127.0.0.1:{port}" for name, port in metrics.items() if port and settings.metrics.enabled}
+    places |= {"web": f"{settings.web.bind}:{settings.web.port}", "peers": settings.peers.listen}
+    for process, place in places.items():
+        if is_held(home, process):
+            yield Finding(process=process, what=f"listens on {place}", fix="", degraded=False)
 
 
 def _preflight(home: Home) -> Iterator[Finding]:

@@ -9,8 +9,8 @@ from constellation.supervisor.daemons import (
     AGENT_RUNTIME,
     DAEMONS,
     EVERY,
+    OPTIONAL,
     SUPERVISOR,
-    WEB,
     Daemon,
     is_suspended,
     log_of,
@@ -33,14 +33,15 @@ VIA = "turnkeeper/cli"
 
 
 def rows(place: Home, found: list[Finding], *, supervised: bool) -> list[dict[str, Any]]:
-    """Return a row for each process; the supervisor's and the web's only where there is meant to be one.
+    """Return a row for each process; the supervisor's and the optional ones' only where there is meant to be one.
 
     A process is `running` (it answers), `starting` (it does not serve yet), `not answering` (it said that it serves,
     and cannot be called), `suspended` (by a signal) or `stopped`. The supervisor answers nobody: it runs if it lives.
     """
     orders = read_orders(place) if supervised else None
-    web = [WEB] if is_held(place, WEB.name) or (orders and orders.web) else []
-    daemons = (*DAEMONS, *web, *([SUPERVISOR] if supervised else []))
+    wanted = orders.optional if orders else frozenset()
+    optional = [one for one in OPTIONAL if one.name in wanted or is_held(place, one.name)]
+    daemons = (*DAEMONS, *optional, *([SUPERVISOR] if supervised else []))
     return [_row(place, daemon) | {"markers": _markers(found, daemon)} for daemon in daemons]
 
 

@@ -31,8 +31,17 @@ from turnkeeper.times import rfc3339
 
 VERSION = 1
 MANIFEST = "manifest.json"
-_PLAIN = ("config.toml", ".env", "peers.toml", "state/workers", "state/audit-heads.jsonl")
-_TREES = ("categories", "tasks", "workspace", "keys", "state/notes", "state/crash-handoffs", "state/restart-archive")
+_PLAIN = ("config.toml", ".env", "peers.toml", "state/workers", "state/audit-heads.jsonl", "state/peers.json")
+_TREES = (
+    "categories",
+    "tasks",
+    "workspace",
+    "keys",
+    "state/peers",
+    "state/notes",
+    "state/crash-handoffs",
+    "state/restart-archive",
+)
 _NAMED = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 
 

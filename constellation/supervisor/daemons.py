@@ -52,7 +52,9 @@ TASK_RUNNER = Daemon(name="task-runner", package="task_runner")
 SUPERVISOR = Daemon(name="supervisor", package="constellation.supervisor", command=())
 DAEMONS = (AGENT_RUNTIME, TASK_RUNNER)
 WEB = Daemon(name="web", package="gateway", command=())
-EVERY = (*DAEMONS, WEB)  # what may have left markers, a lock or a log
+PEERS = Daemon(name="peers", package="constellation.peers", command=())
+OPTIONAL = (WEB, PEERS)  # they run where the settings say so
+EVERY = (*DAEMONS, *OPTIONAL)  # what may have left markers, a lock or a log
 
 
 def log_of(home: Home, daemon: Daemon) -> Path:

@@ -27,7 +27,8 @@ def read_now(home: Home) -> list[str]:
     """Return the agents in terminals whose inboxes are read now, by name."""
     folder = home.inbox("agent0").parent
     readers = {path.name: _reader(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
-    return [agent for agent, reader in readers.items() if reader and not reader.startswith(daemons.AGENT_RUNTIME.name)]
+    ours = (daemons.AGENT_RUNTIME.name, daemons.PEERS.name)  # no terminal: they are stopped with the rest
+    return [agent for agent, reader in readers.items() if reader and not reader.startswith(ours)]
 
 
 def tell_all(home: Home, *, clock: SystemClock, entropy: Entropy) -> dict[str, str]:

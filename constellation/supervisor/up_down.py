@@ -36,9 +36,10 @@ def prepare(home: Home, settings: Settings) -> list[str]:
             forget(home, daemon.name, keep_start=under_way)
         before, orders = read_orders(home), orders_of(settings)
         write_orders(home, orders, SystemClock().now())
-        if before is not None and before.web and not orders.web:  # nobody looks after it any more
-            daemons.stop(home, daemons.WEB)
-            forget(home, daemons.WEB.name, keep_start=False)  # a start that nobody has verified did not fail
+        for daemon in [one for one in daemons.OPTIONAL if before is not None and one.name in before.optional]:
+            if daemon.name not in orders.optional:  # nobody looks after it any more
+                daemons.stop(home, daemon)
+                forget(home, daemon.name, keep_start=False)  # a start that nobody has verified did not fail
         return take_pending(home)
 
 
@@ -125,7 +126,9 @@ def orders_of(settings: Settings) -> Orders:
     said = settings.watchdog.model_dump()
     limits = {name: said.pop(name) for name in list(said) if name not in {"command", "webhook", "announce"}}
     kept = Kept(keep_s=settings.logs.keep, largest_mb=settings.logs.largest_mb)
-    return Orders(limits=Limits(**limits), routes=Routes(**said), kept=kept, web=settings.web.enabled)
+    enabled = {daemons.WEB.name: settings.web.enabled, daemons.PEERS.name: settings.peers.enabled}
+    optional = frozenset(name for name, wanted in enabled.items() if wanted)
+    return Orders(limits=Limits(**limits), routes=Routes(**said), kept=kept, optional=optional)
 
 
 def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:

@@ -48,12 +48,12 @@ class Orders:
     limits: policy.Limits = field(default_factory=policy.Limits)
     routes: Routes = field(default_factory=Routes)
     kept: Kept = field(default_factory=Kept)
-    web: bool = False
+    optional: frozenset[str] = frozenset()  # the names of those of `OPTIONAL` that are to run
 
     @property
     def wanted(self) -> Sequence[daemons.Daemon]:
         """The processes that are meant to run."""
-        return daemons.EVERY if self.web else daemons.DAEMONS
+        return (*daemons.DAEMONS, *(one for one in daemons.OPTIONAL if one.name in self.optional))
 
 
 class Watchdog:
@@ -337,14 +337,19 @@ def read_orders(home: Home) -> Orders | None:
         if "kept" in says:
             keep_s, largest_mb = (markers.number(says["kept"][name]) for name in ("keep_s", "largest_mb"))
             kept = Kept(keep_s=keep_s, largest_mb=int(largest_mb))
-        return Orders(limits=policy.Limits(**limits), routes=routes, kept=kept, web=says.get("web") is True)
+        optional = frozenset(one.name for one in daemons.OPTIONAL if says.get(one.name) is True)
+        return Orders(limits=policy.Limits(**limits), routes=routes, kept=kept, optional=optional)
     except (KeyError, TypeError, ValueError, AttributeError):
         return Orders()
 
 
 def write_orders(home: Home, orders: Orders, at: datetime) -> None:
     """Say that the constellation is to run, under these orders."""
-    parts = {"limits": asdict(orders.limits), "kept": asdict(orders.kept), "web": orders.web}
+    parts = {
+        "limits": asdict(orders.limits),
+        "kept": asdict(orders.kept),
+        **dict.fromkeys(sorted(orders.optional), True),
+    }
     says = {"at": rfc3339(at), **parts, **asdict(orders.routes)}
     markers.write_marker(markers.WANTED.at(home), says)
 

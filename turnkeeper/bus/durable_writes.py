@@ -20,7 +20,7 @@ from turnkeeper.storage.files import Files, SystemFiles, attempt, create, machin
 from turnkeeper.times import to_us
 
 MARK = ".newest"
-_NAME = re.compile(r"(\d{20})-(\d{1,10})-[0-9a-f]{8}-\d{6,12}-[a-z0-9-]+\.json", re.ASCII)
+_NAME = re.compile(r"(\d{20})-(\d{1,10})-[0-9a-f]{8}-\d{6,12}-[a-z0-9@-]+\.json", re.ASCII)
 _LATEST_NS = 9 * 10**18  # in the year 2255; a forged name beyond it does not push ours there
 _DIGITS = 20
 _TAG_DIGITS = 8

@@ -96,7 +96,7 @@ KINDS = frozenset({"message", "fire", "loop-tick", "handoff", "shutdown", "ack",
 # What the contract says of a fire: what asked for it, and what became of the times that were missed before it.
 FIRE_KINDS = frozenset({"scheduled", "manual", "backfill", "wake", "event"})
 CATCH_UP_POLICIES = frozenset({"skip", "run-once", "run-all"})
-_PARTY = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
+_PARTY = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|agent0@[a-z][a-z0-9-]{0,31}", re.ASCII)
 _KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 # Made once: `json.dumps` makes one for each call. What was checked holds no circle.

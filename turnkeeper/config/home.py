@@ -23,7 +23,8 @@ VARIABLE = "TURNKEEPER_HOME"
 RESTORED = "this home was restored from a backup whose original may still run"
 TAKE_OVER = "make sure that the original home runs nowhere, then run: turnkeeper up --takeover"
 LONGEST_SOCKET_PATH = 107  # bytes; sun_path of unix(7) less its terminator
-_AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
+# An agent's name; `agent0@NAME` is the first agent of the peer that is called NAME here.
+AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}|agent0@[a-z][a-z0-9-]{0,31}", re.ASCII)
 MOVED = "moved to: "  # what the file begins with that `turnkeeper move` leaves where a home was
 _LONGEST_WORD = 1 << 14  # bytes
 _MOST_MOVES = 16  # that lead from one place to the next
@@ -218,8 +219,8 @@ def make_private(folder: Path) -> None:
 
 
 def check_agent(name: str) -> str:
-    """Return an agent's name if it is one: a letter, then up to 31 of `a-z0-9-`. Raises InvalidInput."""
-    if not _AGENT.fullmatch(name):
+    """Return an agent's name if it is one: a letter, then up to 31 of `a-z0-9-`; or a peer's. Raises InvalidInput."""
+    if not AGENT.fullmatch(name):
         raise InvalidInput(f"{name[:40]!r} is not an agent's name", where="agent", hint="use a-z, 0-9 and -")
     return name
 

@@ -21,7 +21,7 @@ from turnkeeper.times import format_duration, parse_duration
 _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 FIRST_AGENT = "agent0"
 MOST_WORKERS = 64
-SHIPPED_AUTONOMOUS = ("memory-consolidation", "catch-up-summary", "re-validation-walk", "loop")
+SHIPPED_AUTONOMOUS = ("memory-consolidation", "catch-up-summary", "re-validation-walk", "loop", "peer")
 
 
 def _seconds(value: object) -> object:
@@ -247,6 +247,28 @@ class WebSettings(_Section):
         return self
 
 
+class PeerSettings(_Section):
+    """`[peers]`: other homes whose first agents speak with this one's."""
+
+    enabled: bool = Field(False, description="let `turnkeeper up` start it and keep it running")
+    listen: str = Field(
+        "",
+        pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$",
+        description="where it listens for peers, HOST:PORT; needed where it is enabled",
+    )
+    address: str = Field(
+        "",
+        pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$",
+        description="where peers reach it, HOST:PORT; empty: as `listen`",
+    )
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if self.enabled and not self.listen:
+            raise ValueError("enabled needs listen: the HOST:PORT where it listens for peers")
+        return self
+
+
 class QuerySettings(_Section):
     """`[query]`: what `turnkeeper query` shows."""
 
@@ -320,6 +342,7 @@ class Settings(_Section):
     node: NodeSettings = Field(default_factory=NodeSettings)
     web: WebSettings = Field(default_factory=WebSettings)
     mcp: McpSettings = Field(default_factory=McpSettings)
+    peers: PeerSettings = Field(default_factory=PeerSettings)
 
     @property
     def kept(self) -> HistorySettings:

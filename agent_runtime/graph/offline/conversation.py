@@ -29,7 +29,9 @@ MOST_QUOTES = 3
 LONGEST_PAGE = 1_200
 _LINE, _TO_THE_END = re.IGNORECASE | re.MULTILINE, re.IGNORECASE | re.MULTILINE | re.DOTALL
 _READING = re.compile(r"^[^\S\n]*+(?:then\s+)?(search|read|fetch):\s*(.+)$", _LINE)
-_TELL = re.compile(r"^[^\S\n]*+(?:then\s+)?tell ([a-z][a-z0-9-]{0,31}):\s*(.+)$", re.MULTILINE)
+_TELL = re.compile(
+    r"^[^\S\n]*+(?:then\s+)?tell ([a-z][a-z0-9-]{0,31}(?:@[a-z][a-z0-9-]{0,31})?):\s*(.+)$", re.MULTILINE
+)
 _RESTART = re.compile(r"^[^\S\n]*+(?:then\s+)?restart:\s*(.+)$", _LINE)
 _ASK = re.compile(r"^[^\S\n]*+(?:then\s+)?ask (researcher|reviewer):\s*(.+)\Z", _TO_THE_END)
 _PROPOSE_PAGE = re.compile(r"^[^\S\n]*+(?:then\s+)?propose page:\s*([^:\n]+):\s*(.+)\Z", _TO_THE_END)

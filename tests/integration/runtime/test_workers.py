@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 from langchain_core.messages import AIMessage
 
-from agent_runtime.mailbox.agent_messages import MOST_HOPS, thread_of
-from agent_runtime.model.trigger import Trigger, from_envelope, to_envelope, turn_id_of
+from agent_runtime.mailbox.agent_messages import thread_of
+from agent_runtime.model.trigger import Trigger, from_envelope, to_envelope
 from agent_runtime.store import mail
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, look_again, soon
@@ -18,6 +18,7 @@ from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.acks import read_acks
 from turnkeeper.bus.envelope import Envelope, decode, with_sender
 from turnkeeper.bus.inbox import Inbox
+from turnkeeper.bus.letters import MOST_HOPS, turn_id_of
 from turnkeeper.config.settings import AgentSettings
 from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.files import SystemFiles

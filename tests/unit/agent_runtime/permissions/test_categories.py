@@ -32,7 +32,8 @@ def write(home: Home, name: str, text: str) -> Path:
 def test_the_shipped_ones_are_there_and_have_nothing_wrong(home: Home) -> None:
     entries = {entry.name: entry for entry in load(home).all()}
     assert set(entries) == {
-        "catch-up-summary", "conversation", "loop", "memory-consolidation", "re-validation-walk", "research-sweep"
+        "catch-up-summary", "conversation", "loop", "memory-consolidation", "peer", "re-validation-walk",
+        "research-sweep",
     }  # fmt: skip
     assert all(entry.source == "shipped" and not entry.problem for entry in entries.values())
     assert [finding for path in SHIPPED.glob("*.toml") for finding in lint(path)] == []
@@ -40,7 +41,7 @@ def test_the_shipped_ones_are_there_and_have_nothing_wrong(home: Home) -> None:
 
 def test_what_a_new_home_lets_run_by_itself_is_what_is_shipped_for_it(home: Home) -> None:
     declared = {entry.name for entry in load(home).all() if entry.declared_autonomous}
-    assert declared == {"catch-up-summary", "loop", "memory-consolidation", "re-validation-walk"}
+    assert declared == {"catch-up-summary", "loop", "memory-consolidation", "peer", "re-validation-walk"}
     assert declared <= set(Settings().categories.autonomous_allowed)
 
 

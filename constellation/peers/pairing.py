@@ -1,0 +1,420 @@
+"""Who a home is to its peers, and who they are to it: keys and certificates, invitations, and the list of peers.
+
+A home has an ed25519 key, which its peers pin. The key signs a root certificate, which a peer keeps, and certificates
+of a few days for connections. An invitation holds a key of its own, drawn for it: whoever has it can prove that, before
+a byte of what it says is read. The list of peers is `state/peers.json`, replaced whole; the commands and the process
+`peers` change it, each under its lock.
+"""
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from cryptography import exceptions, x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+from turnkeeper.config.home import Home, make_private
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, meant
+from turnkeeper.storage.files import create, machine_errors, replace_whole
+from turnkeeper.times import parse_rfc3339, rfc3339
+
+SERVER_NAME = "peer.turnkeeper.invalid"  # what every certificate is for; the key behind it says whose it is
+LASTS = timedelta(days=7)  # a certificate for connections
+_SLACK = timedelta(hours=1)  # by which two clocks may differ
+_ROOT_LASTS = timedelta(days=365 * 50)
+_PREFIX = "turnkeeper-peer."
+_LARGEST = 8192
+_LARGEST_CERTIFICATE = 2048
+_SECRET_DIGITS = 64
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A key and its root certificate."""
+
+    key: ed25519.Ed25519PrivateKey
+    root: x509.Certificate
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What names the key: see :func:`fingerprint_of`."""
+        return fingerprint_of(self.root)
+
+    def certificate(self, now: datetime, lasts: timedelta = LASTS) -> tuple[bytes, bytes]:
+        """Return a new certificate for connections and its private key, both PEM."""
+        own = ec.generate_private_key(ec.SECP256R1())  # gRPC connects with none that is an ed25519 key itself
+        names: list[x509.GeneralName] = [
+            x509.DNSName(SERVER_NAME), x509.UniformResourceIdentifier(f"turnkeeper:{self.fingerprint}")
+        ]  # fmt: skip
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(_named("Turnkeeper peer"))
+            .issuer_name(self.root.subject)
+            .public_key(own.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _SLACK)
+            .not_valid_after(now + lasts)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .sign(self.key, None)
+        )
+        return made.public_bytes(serialization.Encoding.PEM), _pem(own)
+
+
+def identity_from(secret: bytes, now: datetime) -> Identity:
+    """Return the identity of a secret of 32 bytes, with a root certificate made now."""
+    key = ed25519.Ed25519PrivateKey.from_private_bytes(secret)
+    name = _named(f"Turnkeeper home {_digest(key.public_key())[:16]}")
+    root = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SLACK)
+        .not_valid_after(now + _ROOT_LASTS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, None)
+    )
+    return Identity(key, root)
+
+
+def open_identity(home: Home, entropy: Entropy, now: datetime) -> Identity:
+    """Return the home's identity, made where there was none. Raises Corrupt where it was lost."""
+    path, made = home.keys / "peers.json", home.keys_made("peers")
+    make_private(home.keys)
+    if not path.exists():
+        if made.exists():
+            hint = "restore it from a backup; or remove state/key-made-peers, and pair with everybody anew"
+            raise Corrupt("the key that peers know this home by is lost", where=str(path), hint=hint)
+        secret = entropy.hex(_SECRET_DIGITS)
+        root = identity_from(bytes.fromhex(secret), now).root.public_bytes(serialization.Encoding.DER)
+        with machine_errors(path):
+            create(path, json.dumps({"version": 1, "secret": secret, "root": _text(root)}).encode(), sync=True)
+            made.touch(mode=0o600)
+    try:
+        says = json.loads(path.read_bytes())
+        key = ed25519.Ed25519PrivateKey.from_private_bytes(bytes.fromhex(says["secret"]))
+        return Identity(key, read_root(base64.b64decode(says["root"])))
+    except (ValueError, KeyError, TypeError, InvalidInput) as error:
+        raise Corrupt("is not the key of a home", where=str(path), hint="restore it from a backup") from error
+
+
+def read_root(der: bytes) -> x509.Certificate:
+    """Return a root certificate. Raises InvalidInput for anything but one of an ed25519 key that signed itself."""
+    with contextlib.suppress(ValueError, TypeError, exceptions.InvalidSignature):
+        found = x509.load_der_x509_certificate(der[:_LARGEST_CERTIFICATE])
+        found.verify_directly_issued_by(found)
+        if isinstance(found.public_key(), ed25519.Ed25519PublicKey):
+            return found
+    raise InvalidInput("is not the certificate of a home", where="certificate")
+
+
+def fingerprint_of(root: x509.Certificate) -> str:
+    """Return the SHA-256 of a home's public key, in 8 groups of 8 hexadecimal digits."""
+    return _digest(root.public_key())
+
+
+def holder_of(certificate: bytes, roots: Mapping[str, x509.Certificate]) -> str | None:
+    """Return the fingerprint of the home whose key made a certificate (DER), None where none of these did.
+
+    A certificate that names another home than the one that signed it is nobody's.
+    """
+    with contextlib.suppress(ValueError, x509.ExtensionNotFound):
+        found = x509.load_der_x509_certificate(certificate)
+        named = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = named.get_values_for_type(x509.UniformResourceIdentifier)
+        for fingerprint, root in roots.items():
+            with contextlib.suppress(ValueError, TypeError, exceptions.InvalidSignature):
+                found.verify_directly_issued_by(root)
+                return fingerprint if uris == [f"turnkeeper:{fingerprint}"] else None
+    return None
+
+
+def trusting(roots: Mapping[str, x509.Certificate], own: Path) -> ssl.SSLContext:
+    """Return the TLS of a server: 1.3 only, and a client's certificate from one of these homes.
+
+    Args:
+        roots: the homes that may connect.
+        own: the file with the server's certificate and private key.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(own)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols(["h2"])
+    context.num_tickets = 0  # no session is resumed: each connection proves itself anew
+    for root in roots.values():
+        context.load_verify_locations(cadata=root.public_bytes(serialization.Encoding.DER))
+    return context
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """What one person gives another, so that their homes can pair.
+
+    Attributes:
+        address: where the inviting home listens, HOST:PORT.
+        root: its root certificate.
+        secret: the key with which the one who accepts proves that it has the invitation.
+        until: when it ends.
+    """
+
+    address: str
+    root: x509.Certificate
+    secret: bytes
+    until: datetime
+
+    def written(self) -> str:
+        """Return it as one word."""
+        says = {
+            "address": self.address,
+            "root": _text(self.root.public_bytes(serialization.Encoding.DER)),
+            "secret": self.secret.hex(),
+            "until": rfc3339(self.until),
+        }
+        return _PREFIX + base64.urlsafe_b64encode(json.dumps(says).encode()).decode().rstrip("=")
+
+
+def read_invitation(text: str) -> Invitation:
+    """Return an invitation. Raises InvalidInput for what is none."""
+    word = "".join(text.split())
+    wrong = InvalidInput(
+        "is not an invitation", where="INVITATION", hint="copy all of what `turnkeeper peers invite` printed"
+    )
+    if not word.startswith(_PREFIX) or len(word) > _LARGEST:
+        raise wrong
+    encoded = word.removeprefix(_PREFIX)
+    try:
+        says = json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
+        secret = bytes.fromhex(says["secret"])
+        ed25519.Ed25519PrivateKey.from_private_bytes(secret)
+        root = read_root(base64.b64decode(says["root"]))
+        return Invitation(check_address(says["address"]), root, secret, parse_rfc3339(says["until"]))
+    except (ValueError, KeyError, TypeError, InvalidInput) as error:
+        raise wrong from error
+
+
+def check_address(address: str) -> str:
+    """Return an address HOST:PORT, or [IPV6]:PORT. Raises InvalidInput."""
+    host, _, port = address.rpartition(":")
+    plain = host.strip("[]").replace(".", "").replace("-", "").replace(":", "")
+    fits = len(address) <= 255 and (":" not in host or (host[:1] == "[" and host[-1:] == "]"))
+    if not (plain.isascii() and plain.isalnum() and port.isdigit() and 0 < int(port) < 1 << 16 and fits):
+        raise InvalidInput(f"{address[:60]!r} is not an address", where="address", hint="write HOST:PORT")
+    return address
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+def _digest(key: object) -> str:
+    assert isinstance(key, ed25519.Ed25519PublicKey)
+    digits = sha256(key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)).hexdigest()
+    return "-".join(digits[place : place + 8] for place in range(0, len(digits), 8))
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+MOST_PEERS = 64
+MOST_INVITATIONS = 64
+_PEER_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """A home that this one is paired with.
+
+    Attributes:
+        name: what it is called here; its agent is `agent0@NAME`.
+        address: where it listens, HOST:PORT.
+        certificate: its root certificate, DER in base64.
+        added_at: RFC 3339.
+    """
+
+    name: str
+    address: str
+    certificate: str
+    added_at: str
+
+    @property
+    def agent(self) -> str:
+        """The name of its first agent here."""
+        return f"agent0@{self.name}"
+
+    @property
+    def root(self) -> x509.Certificate:
+        """Its root certificate."""
+        return read_root(base64.b64decode(self.certificate))
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of its key."""
+        return fingerprint_of(self.root)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenInvitation:
+    """An invitation that nobody has accepted yet.
+
+    Attributes:
+        name: what the home that accepts it will be called here.
+        certificate: the root certificate of its key, DER in base64.
+        until: RFC 3339.
+    """
+
+    name: str
+    certificate: str
+    until: str
+
+    @property
+    def root(self) -> x509.Certificate:
+        """The root certificate of its key."""
+        return read_root(base64.b64decode(self.certificate))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registry:
+    """All of them, by name."""
+
+    peers: tuple[Peer, ...] = ()
+    invitations: tuple[OpenInvitation, ...] = field(default=())
+
+    def peer(self, name: str) -> Peer:
+        """Return a peer by its name. Raises NotFound."""
+        for one in self.peers:
+            if one.name == name:
+                return one
+        hint = meant(name, [one.name for one in self.peers]) if self.peers else "see: turnkeeper peers invite --help"
+        raise NotFound(f"no peer {name[:40]!r}", where="NAME", hint=hint)
+
+    def with_invitation(self, fresh: OpenInvitation, now: datetime) -> "Registry":
+        """Add an invitation; one for the same name takes its place, and those that ended go. Raises Conflict."""
+        check_name(fresh.name)
+        if any(one.name == fresh.name for one in self.peers):
+            hint = "choose another name, or run: turnkeeper peers remove NAME"
+            raise Conflict(f"{fresh.name} is a peer already", where="NAME", hint=hint)
+        left = [one for one in self.open_at(now) if one.name != fresh.name]
+        if len(left) >= MOST_INVITATIONS:
+            raise Conflict(f"{MOST_INVITATIONS} invitations are open", where="NAME", hint="wait until some end")
+        return replace(self, invitations=(*left, fresh))
+
+    def open_at(self, now: datetime) -> list[OpenInvitation]:
+        """Return the invitations that can be accepted now."""
+        return [one for one in self.invitations if parse_rfc3339(one.until) > now]
+
+    def with_peer(self, fresh: Peer) -> "Registry":
+        """Add a peer; the same home under the same name takes its place. Raises Conflict, InvalidInput."""
+        check_name(fresh.name)
+        for one in self.peers:
+            if (one.name == fresh.name) != (one.fingerprint == fresh.fingerprint):
+                what = f"{one.name} is another home" if one.name == fresh.name else f"this home is a peer: {one.name}"
+                raise Conflict(what, where="NAME", hint="run: turnkeeper peers list")
+        left = tuple(one for one in self.peers if one.name != fresh.name)
+        if len(left) >= MOST_PEERS:
+            raise Conflict(f"a home has at most {MOST_PEERS} peers", where="NAME")
+        kept = tuple(one for one in self.invitations if one.name != fresh.name)
+        return Registry(peers=tuple(sorted((*left, fresh), key=lambda one: one.name)), invitations=kept)
+
+    def without(self, name: str) -> "Registry":
+        """Remove a peer. Raises NotFound."""
+        gone = self.peer(name)
+        return replace(self, peers=tuple(one for one in self.peers if one != gone))
+
+
+def check_name(name: str) -> str:
+    """Return the name of a peer. Raises InvalidInput."""
+    if not _PEER_NAME.fullmatch(name):
+        raise InvalidInput(f"{name[:40]!r} is not a name", where="NAME", hint="use a-z, 0-9 and -, a letter first")
+    return name
+
+
+def der_text(root: x509.Certificate) -> str:
+    """Return a certificate as the registry keeps it."""
+    return base64.b64encode(root.public_bytes(serialization.Encoding.DER)).decode()
+
+
+def registry_of(home: Home) -> Path:
+    """Return where the registry of a home is."""
+    return home.root / "state" / "peers.json"
+
+
+def read_registry(home: Home) -> Registry:
+    """Return a home's registry, empty where nothing was paired. Raises Corrupt."""
+    path = registry_of(home)
+    try:
+        says = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return Registry()
+    except ValueError as error:
+        raise Corrupt("is not a list of peers", where=str(path), hint="restore it from a backup") from error
+    try:
+        found = Registry(
+            peers=tuple(Peer(**one) for one in says["peers"]),
+            invitations=tuple(OpenInvitation(**one) for one in says["invitations"]),
+        )
+        for name, root in [(one.name, one.root) for one in found.peers] + [
+            (one.name, one.root) for one in found.invitations
+        ]:
+            check_name(name)
+            assert root is not None
+    except (KeyError, TypeError, ValueError, InvalidInput) as error:
+        raise Corrupt("is not a list of peers", where=str(path), hint="restore it from a backup") from error
+    return found
+
+
+@contextlib.contextmanager
+def changing(home: Home) -> Iterator[list[Registry]]:
+    """Give the registry in a list of one; what the list holds at the end of the block is written."""
+    path = registry_of(home)
+    with machine_errors(path):
+        make_private(path.parent)
+        descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            box = [read_registry(home)]
+            before = box[0]
+            yield box
+            if box[0] != before:
+                replace_whole(path, json.dumps({"version": 1, **asdict(box[0])}, indent=1).encode())
+        finally:
+            os.close(descriptor)
+
+
+def add_peer(home: Home, peer: Peer) -> None:
+    """Write a peer down, and give its agent an inbox. Raises Conflict."""
+    with changing(home) as box:
+        box[0] = box[0].with_peer(peer)
+    make_private(home.inbox(peer.agent))
+
+
+def remove_peer(home: Home, name: str, now: datetime) -> Path | None:
+    """Forget a peer; return where its agent's folders lie now, if there were any. Raises NotFound."""
+    with changing(home) as box:
+        gone = box[0].peer(name)
+        box[0] = box[0].without(name)
+    folder = home.inbox(gone.agent)
+    if not folder.is_dir():
+        return None
+    aside = folder.with_name(f"{folder.name}.removed-{now:%Y%m%dT%H%M%SZ}")
+    folder.rename(aside)
+    return aside

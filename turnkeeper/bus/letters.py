@@ -1,0 +1,52 @@
+"""Letters: what an agent outside the runtime sends, as files in its outbox, and the ids that follow from a letter."""
+
+import hashlib
+import json
+import os
+from json.encoder import encode_basestring_ascii as quote
+
+from turnkeeper.bus.durable_writes import Names
+from turnkeeper.bus.envelope import Envelope, encode
+from turnkeeper.clock import Clock
+from turnkeeper.config.home import Home, make_private
+from turnkeeper.entropy import Entropy
+from turnkeeper.storage.files import SystemFiles, create, machine_errors
+
+LONGEST_MESSAGE = 256 << 10  # bytes of a text between agents
+MOST_HOPS = 8  # messages in one exchange, since an author or a fire began it
+
+
+def turn_id_of(*parts: str | int) -> str:
+    """Return the id of the turn that a fire's attempt, or a message's request, will be.
+
+    >>> turn_id_of("task-00000001@x", 1)
+    'turn-8ddc61531901bed8'
+    """
+    written = ",".join([quote(part) if isinstance(part, str) else str(part) for part in parts])
+    return f"turn-{hashlib.sha256(f'[{written}]'.encode()).hexdigest()[:16]}"
+
+
+def letter_key(sender: str, given: str, name: str = "") -> str:
+    """Return the idempotency key of a letter: from the key that it gives, or from the name of its file."""
+    text = json.dumps([sender, given or name, bool(given)])
+    return f"agent:out:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def turn_of_letter(sender: str, given: str) -> str:
+    """Return the id of the turn that a letter with a key of its own becomes."""
+    return turn_id_of("agent", letter_key(sender, given))
+
+
+def put_letter(home: Home, letter: Envelope, *, clock: Clock, entropy: Entropy) -> str:
+    """Put an envelope into the outbox of its sender, whole and synced; return its name. Raises Exhausted."""
+    folder, data = home.inbox(letter.sender), encode(letter)
+    outbox, files = folder / "outbox", SystemFiles()
+    with machine_errors(outbox):
+        make_private(outbox)
+        (name,) = Names(folder, clock=clock, entropy=entropy).draw([letter.sender], lying=os.listdir(outbox))
+        fresh = outbox / f".{name}.tmp"
+        create(fresh, data, sync=True)
+        # A rename, not a link: for a moment a link would be a file with two names, which may be another's.
+        fresh.rename(outbox / name)
+        files.sync_folder(outbox)
+    return name
