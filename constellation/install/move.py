@@ -47,7 +47,9 @@ def move(folder: Annotated[Path, typer.Argument(help="The new directory.", metav
         _move_and_go_on(old, new, passed)
     else:
         remember(old, new, passed)
-    note(f"the home is {new.root}; {passed[-1] if passed else place} leads there, so that every command finds it")
+    named = (passed or [place])[-1]
+    led = f"; {named} leads there, so that every command finds it" if named != new.root else ""
+    note(f"the home is {new.root}{led}")
 
 
 def _check_target(old: Home, new: Home, passed: list[Path]) -> None:
@@ -73,7 +75,9 @@ def _move_and_go_on(old: Home, new: Home, passed: list[Path]) -> None:
     service = f"turnkeeper{systemd.tag_of(old, os.environ)}.service"
     with spinner("stopping"):
         ended = bring_down(old)
-    note("\n".join(f"{name} {how}" for name, how in ended.items() if how not in {"stopped", "was not running"}))
+    for name, how in ended.items():
+        if how not in {"stopped", "was not running"}:
+            note(f"{name} {how}")
     with spinner("moving"), machine_errors(new.root):
         aside = relocate(old, new, passed)
     if aside is not None:

@@ -115,7 +115,8 @@ class Question:
     @property
     def is_before_creation(self) -> bool:
         """Whether there was no task yet at that time."""
-        return self.at < self.revisions[0].valid_from.replace(microsecond=0)  # a time in question is a whole second
+        created_at = self.revisions[0].valid_from
+        return self.at < (created_at.replace(microsecond=0) if self.newest_meant else created_at)
 
 
 def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -> wire.ExplainFireResponse:

@@ -39,7 +39,8 @@ def test_a_home_that_runs_is_moved_in_one_command_and_runs_on_where_every_comman
     was = process_of(of_home.home, AGENT_RUNTIME)
     done = of_home.attempt("turnkeeper", "move", str(second))
     assert done.returncode == 0, done.stderr
-    assert f"the home is {second}" in done.stderr
+    told = f"the home is {second}; {first} leads there, so that every command finds it"
+    assert done.stderr.splitlines() == ["everything runs again", told]
     is_now = process_of(Home(root=second), AGENT_RUNTIME)
     assert is_now not in {None, was}, "it runs again, in the new place"
     assert first.read_text().startswith(f"{MOVED}{second}\n")
@@ -57,6 +58,7 @@ def test_a_home_that_runs_is_moved_in_one_command_and_runs_on_where_every_comman
     of_home.command("turnkeeper", "down")
     done = of_home.attempt("turnkeeper", "move", str(first))
     assert (done.returncode, first.is_dir(), third.is_file()) == (0, True, True), done.stderr
+    assert done.stderr.splitlines() == [f"the home is {first}"]
     assert process_of(of_home.home, AGENT_RUNTIME) is None, "what did not run is not started"
     assert of_home.ask("task-runner", "show", "digest")["name"] == "digest"
 
