@@ -31,7 +31,7 @@ from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
 from agent_runtime.store.database import get_meta, set_meta
 from agent_runtime.store.schema import bridged_events, turn_events, turns
 from turnkeeper.storage.handover import announce
-from turnkeeper.storage.statements import Statement, among, last_number, listed, storable, upsert
+from turnkeeper.storage.statements import Statement, among, last_number, listed, of_server, storable, upsert
 from turnkeeper.times import from_us, to_us
 
 REVIEWS = ("PROPOSED", "CONTRADICTED", "REVIEWED")  # events of candidates and deviations: no state of a turn
@@ -168,6 +168,8 @@ class EventSource:
 
     def happened(self, connection: Connection, turn_id: str, state: str, at: datetime) -> None:
         """Report that a turn, or its graph, began, or that it waits."""
+        if of_server(connection):  # another process may have been told since what is wanted
+            self.wanted = frozenset(json.loads(get_meta(connection, _WANTED) or "[]"))
         if state == "STARTED":
             self._emit(connection, "turn_start", turn_id, at)
         if state in _STARTS:

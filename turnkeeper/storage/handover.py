@@ -35,6 +35,7 @@ from turnkeeper.times import to_us
 SCHEMA = "runtime"  # of the tables of agent-runtime, in a shared database
 NEWS = "turnkeeper_envelopes"  # the channel of notifications that envelopes wait
 OUTCOMES = "turnkeeper_outcomes"  # likewise, that there are turn events
+LOOK_S = 1.0
 FIRE, ENVELOPE, LOOK = "fire", "envelope", "look"
 
 
@@ -151,7 +152,7 @@ def notify(connection: sa.Connection, threads: Collection[str], channel: str = N
 
 
 async def listen(url: str, on_news: Callable[[], None], on_trouble: Callable[[str], None], clock: Clock) -> None:
-    """Call `on_news` whenever other processes have committed, for ever. Without it all works, at the next look."""
+    """Call `on_news` whenever other processes have committed, and each second: no notification is needed."""
     import psycopg  # noqa: PLC0415  only where a server is used
 
     while True:
@@ -159,11 +160,13 @@ async def listen(url: str, on_news: Callable[[], None], on_trouble: Callable[[st
             async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
                 for channel in (NEWS, OUTCOMES):
                     await connection.execute(f'LISTEN "{channel}"'.encode())
-                async for _ in connection.notifies():
+                while True:
+                    async for _ in connection.notifies(timeout=LOOK_S):
+                        on_news()
                     on_news()
         except psycopg.Error as error:
             on_trouble(f"{type(error).__name__}: {error}"[:300])
-        await clock.sleep(1.0)
+        await clock.sleep(LOOK_S)
 
 
 def _look(thread_id: str, why: str, wish: bytes) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 from sqlalchemy import select, update
 
@@ -18,6 +19,7 @@ from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.clock import look_again
 from tests.support.scripted import calls
 from turnkeeper.config.home import Home
+from turnkeeper.storage import handover
 
 Pair = tuple[Bench, Bench]
 TOOLS = ["tool:note", "tool:block", "tool:pause"]
@@ -128,6 +130,26 @@ async def test_a_thread_whose_owner_lost_it_goes_on_with_the_next(pair: Pair) ->
     assert await other.history() == ["STARTED", "SUCCEEDED"]
     rows = await other.runtime.store.read(lambda c: c.execute(select(schema.turns.c.epoch, schema.turns.c.tries)).all())
     assert [tuple(row) for row in rows] == [(2, 2)]
+
+
+async def test_all_goes_on_without_notifications_at_the_next_look(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody's pooler may lose them: then a look finds what was put, cancelled and ended, a second later."""
+    monkeypatch.setattr(handover, "notify", lambda *_about: None)
+    receipt, _, other = await running(pair)
+    await other.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id, reason="enough"), None)
+    assert (await other.stopped(receipt.turn_id)).state == STATES.CANCELLED
+
+
+async def test_what_one_was_told_to_report_of_turns_the_other_reports_as_well(pair: Pair) -> None:
+    await pair[0].runtime.store.write(
+        lambda c: pair[0].runtime.store.event_source.want(c, frozenset({"turn_start", "turn_end"}), 0)
+    )
+    for bench in pair:
+        bench.script["go"] = []
+    for number in range(1, 7):
+        await pair[number % 2].run(number, thread_id=f"thread-{number}")
+    names = await pair[1].runtime.store.read(lambda c: c.execute(select(schema.bridged_events.c.name)).scalars().all())
+    assert sorted(names) == ["turn_end"] * 6 + ["turn_start"] * 6
 
 
 async def test_every_write_for_a_turn_proves_its_epoch(pair: Pair) -> None:
