@@ -62,9 +62,8 @@ def _request(asked: wire.Interrupt) -> dict[str, Any]:
 
 
 def _described(asked: wire.Interrupt) -> str:
-    needs = f"It needs {asked.missing_scope}." if asked.missing_scope else ""
-    asks = f"{asked.task_name or 'The agent'} asks for {asked.tool}."
-    return " ".join(filter(None, (asks, asked.question, needs)))
+    asks, why = f"{asked.task_name or 'The agent'} asks to call {asked.tool}", asked.question.strip().rstrip(".")
+    return f"{asks}: {why}." if why else f"{asks}."
 
 
 def _question(asked: wire.Interrupt) -> dict[str, Any]:
