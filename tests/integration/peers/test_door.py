@@ -155,7 +155,7 @@ async def test_neither_tls_1_2_nor_bytes_without_tls_come_in(listening: Listenin
 
 async def test_a_replay_of_a_connection_s_bytes_says_nothing(listening: Listening) -> None:
     host, _, port = listening.address.rpartition(":")
-    heard = bytearray()
+    heard, ended = bytearray(), asyncio.Event()
 
     async def between(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inside, outside = await asyncio.open_connection(host, int(port))
@@ -172,11 +172,16 @@ async def test_a_replay_of_a_connection_s_bytes_says_nothing(listening: Listenin
             writer.close()
 
         await asyncio.gather(there(), back(), return_exceptions=True)
+        for one in (writer, outside):
+            one.close()
+            await asyncio.gather(one.wait_closed(), return_exceptions=True)
+        ended.set()
 
     tap = await asyncio.start_server(between, "127.0.0.1", 0)
     address = f"127.0.0.1:{tap.sockets[0].getsockname()[1]}"
     async with channel_to(address, listening.root.public_bytes(Encoding.PEM), ADA.certificate(NOW)) as channel:
         await peers_pb2_grpc.PeersStub(channel).Deliver(wire.PeerMessage(key="k", text="once"), timeout=5)
+    await ended.wait()
     tap.close()
     assert len(listening.letters()) == 1
     reader, writer = await asyncio.open_connection(host, int(port))
