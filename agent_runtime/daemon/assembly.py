@@ -197,7 +197,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         server.add(add_AgentRuntimeServicer_to_server, servicer, described)
         settle_heap()
         await server.start()
-        runtime.log.emit("process.started")
+        runtime.log.emit("process.started", after=lock.after)
         kept = Progress(home, PROCESS, os.getpid(), runtime.trouble).run(
             runtime.clock, lambda: keep_reachable(lock, server, runtime.log, readers, exporter)
         )

@@ -42,7 +42,8 @@ SENTENCES = {
     "logs.pruned": "the watchdog removed old trails: {removed}; and cut large logs: {cut}.",
     "audit.unsigned": "{process} could not sign the records: {error}.",
     # The runner, about fires.
-    "fire.committed": f"the task runner wrote down {_OF_TASK}, due {{due_at}}.",
+    "fire.committed": f"the task runner wrote down {_OF_TASK}, due {{due_at}}"
+    "[; it stands for {more} scheduled times, from {first_nominal_at} to {last_nominal_at}].",
     "fire.skipped": "the task runner did not fire task {task} for {count} scheduled time(s) from {first_nominal_at} to "
     "{last_nominal_at}: {reason}.",
     "fire.sent": f"the task runner sent {_OF_TASK} to the agent runtime[, attempt {{attempt}}].",
@@ -55,7 +56,8 @@ SENTENCES = {
     "fire.released": f"the task runner learned that {_OF_TASK} is no longer held.",
     "fire.retried": f"the task runner starts attempt {{next_attempt}} of {_OF_TASK}[: {{reason}}].",
     "fire.asked_to_end": f"the task runner asked the agent runtime to end {_OF_TASK}[: {{reason}}].",
-    "fire.settled": f"the task runner recorded that {_OF_TASK} ended as {{outcome}}[: {{reason}}].",
+    "fire.settled": f"the task runner recorded that {_OF_TASK} ended as {{outcome}}[: {{reason}}]"
+    "[; it is part of fire {into}].",
     "fire.due": f"{_OF_TASK} is due, and the task runner waits for its store.",
     "fire.answered": f"the agent runtime answered {_OF_TASK}; the task runner waits for its store to write that down.",
     "fire.heard": f"the agent runtime said that the turn of {_OF_TASK} is now {{state}}; the task runner waits for its "
@@ -137,7 +139,8 @@ SENTENCES = {
     "run.unreachable": "{process} could not put back its socket, lock or pid file: {reason}.",
     "metrics.unserved": "{process} could not serve metrics at {where}: {reason}.",
     # Processes.
-    "process.started": "{process} serves (pid {pid}).",
+    "process.started": "{process} serves (pid {pid})[; the process before it, pid {after}, did not stop in order: "
+    "it was killed, or crashed].",
     "process.draining": "{process} ends its turns before it stops (pid {pid}).",
     "process.stopped": "{process} stopped (pid {pid}).",
     "session.began": "the agent runtime opened its store (session {epoch}).",
@@ -201,6 +204,10 @@ def _texts(record: Record, show: Callable[[datetime], str]) -> dict[str, str]:
     if record.kind == "turn.stopped":
         state = str(fields.get("state") or _UNKNOWN)
         fields["ended"] = _ENDED.get(state, f"ended as {state}")
+    if record.kind == "fire.committed":
+        fields["more"] = count if isinstance(count := fields.get("count"), int) and count > 1 else ""
+    if record.kind == "fire.settled" and fields.get("outcome") == "coalesced":
+        fields["into"], fields["reason"] = fields.get("reason"), ""
     if record.kind == "daemon.started":
         fields["crashed"] = "ended unplanned" if fields.get("crashed") else ""
     if fields.get("attempt") in {1, "1"} and record.kind == "fire.sent":

@@ -58,7 +58,7 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
             runner.dispatcher.traceparent = traceparent_of
         settle_heap()
         await server.start()
-        log.emit("process.started")
+        log.emit("process.started", after=lock.after)
         try:
             progress = Progress(home, PROCESS, os.getpid(), runner.trouble)
             kept = progress.run(SystemClock(), lambda: keep_reachable(lock, server, log, exporter=exporter))

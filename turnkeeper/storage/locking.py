@@ -22,7 +22,13 @@ _LONGEST = 200  # bytes of the line that names the reader
 
 
 class ProcessLock:
-    """The right to be `process` on this home, held until closed or until the process dies."""
+    """The right to be `process` on this home, held until closed or until the process dies.
+
+    Attributes:
+        after: the pid of the process that had it before, if that ended without letting it go; else None.
+    """
+
+    after: int | None = None
 
     def __init__(self, home: Home, process: str) -> None:
         self._lock_path = home.lock(process)
@@ -33,6 +39,7 @@ class ProcessLock:
     def __enter__(self) -> Self:
         """Take the lock and write the pid file. Raises Conflict if another process holds it."""
         self._descriptor = self._take()
+        self.after = _read_pid(self._pid_path)
         with contextlib.suppress(OSError):  # the lock holds without it, and `holder_pid` looks on
             self._pid_path.write_text(f"{os.getpid()}\n", encoding="ascii")
         return self

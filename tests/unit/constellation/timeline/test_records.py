@@ -125,6 +125,14 @@ def test_a_sentence_names_who_did_what_and_leaves_out_what_is_not_known() -> Non
     assert say(told(1, "fire.settled", fire_id="f", outcome="succeeded", reason=""), at) == (
         "the task runner recorded that fire f of task (unknown) ended as succeeded."
     )
+    night = sent._replace(fields={**sent.fields, "count": 3, "first_nominal_at": "2026-11-22T00:00:00Z"})
+    night = night._replace(fields={**night.fields, "last_nominal_at": "2026-11-22T02:00:00Z"})
+    assert say(night, at).endswith("due 02:00; it stands for 3 scheduled times, from 00:00 to 02:00.")
+    assert say(told(1, "fire.settled", fire_id="f", outcome="coalesced", reason="g"), at) == (
+        "the task runner recorded that fire f of task (unknown) ended as coalesced; it is part of fire g."
+    )
+    assert say(told(1, "process.started", pid=8), at) == "task-runner serves (pid 8)."
+    assert "the process before it, pid 7, did not stop in order" in say(told(1, "process.started", pid=8, after=7), at)
     assert say(told(1, "turn.stopped", turn_id="t", state="interrupted"), at) == (
         "the agent runtime recorded that turn t waits for the author's decision."
     )

@@ -54,8 +54,10 @@ def test_a_second_process_is_refused_and_told_who_holds_the_lock(home: Home) -> 
     assert not is_held(home, "task-runner")
     assert home.pid("task-runner").exists(), "a crash leaves the pid file"
     assert holder_pid(home, "task-runner") is None, "and nobody believes it"
-    with ProcessLock(home, "task-runner"):
-        pass
+    with ProcessLock(home, "task-runner") as after_a_crash:
+        assert after_a_crash.after == holder.pid
+    with ProcessLock(home, "task-runner") as after_an_end:
+        assert after_an_end.after is None
 
 
 def test_what_others_remove_of_a_lock_is_put_back(home: Home) -> None:
