@@ -1,4 +1,4 @@
-"""The gateway's application: the guard before everything, then each surface under its path."""
+"""The gateway's application: the door before everything, then each surface under its path."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,7 +10,7 @@ from starlette.routing import Mount, Route
 
 from gateway import lg, mcp, page
 from gateway.calls import Gateway, Surface
-from gateway.guard import Guard
+from gateway.door import Door
 from gateway.keys import Keys
 
 
@@ -35,4 +35,4 @@ def build(gateway: Gateway, keys: Keys, offered: Mapping[str, Surface]) -> Any:
     exactly = [Route(path, endpoint=surface.app) for path, surface in offered.items() if path]
     routes = [*exactly, *(Mount(path, app=surface.app) for path, surface in offered.items())]
     app = Starlette(routes=routes, lifespan=running)
-    return Guard(app, keys, gateway.sessions, gateway.settings.web, gateway.clock)
+    return Door(app, keys, gateway.sessions, gateway.settings.web, gateway.clock)

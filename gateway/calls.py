@@ -36,7 +36,7 @@ _STATUS: dict[type[errors.TurnkeeperError], int] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Who:
-    """Who makes a request, as the guard found it.
+    """Who makes a request, as the door found it.
 
     Attributes:
         surface: `web`, `api` or `mcp`; empty for what answers everybody.

@@ -14,7 +14,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.responses import JSONResponse
 
 from gateway.calls import MOST_OF_ONE, MOST_STREAMS, RUNNER, RUNTIME, Gateway, Streams, Surface, Who
-from gateway.guard import page_of
+from gateway.door import page_of
 from gateway.mcp.desk import Desk
 from gateway.mcp.server import following, make_server
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub

@@ -9,7 +9,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from gateway.calls import Gateway, Surface
-from gateway.guard import PLAIN_HOSTS
+from gateway.door import PLAIN_HOSTS
 from gateway.page.acts import Acts
 from gateway.page.live import Live
 from gateway.page.reads import Reads

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from gateway.calls import RUNNER, RUNTIME, need
-from gateway.guard import PLAIN_HOSTS, cookie_name
+from gateway.door import PLAIN_HOSTS, cookie_name
 from gateway.keys import Scope
 from gateway.page import views
 from gateway.page.reads import Reads

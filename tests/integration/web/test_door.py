@@ -15,10 +15,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway import __main__ as server
+from gateway import door, page
 from gateway.app import build
-from gateway.calls import Gateway, Surface
-from gateway.guard import HEADERS
-from gateway.keys import Keys, Sessions
+from gateway.calls import Gateway, Surface, Who
+from gateway.door import HEADERS, Door
+from gateway.keys import Keys, Scope, Sessions
 from gateway.streams import EventStream
 from tests.support.web import Web, free_port, serving
 from turnkeeper.clock import SystemClock
@@ -27,7 +28,7 @@ from turnkeeper.config.settings import load_settings
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("guard")]
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("door")]
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,7 @@ class Idle:
     """A surface whose streams say nothing."""
 
     def __init__(self, gateway: Gateway) -> None:
+        self.sessions = gateway.sessions
         self.streams, self.left, self.all_ended = gateway.streams, 64, asyncio.Event()
         self.surface = Surface(Starlette(routes=[Route("/ok", self.ok), Route("/idle", self.idle)]))
 
@@ -71,7 +73,7 @@ async def in_this_process(home: Home) -> AsyncIterator[tuple[Idle, int]]:
     keys.create(entropy)
     gateway = Gateway(home, settings, Sessions(keys, clock, entropy), clock=clock, entropy=entropy)
     idle = Idle(gateway)
-    web = server.Server(server.config_of(build(gateway, keys, {"/lg": idle.surface})))
+    web = server.Server(server.config_of(build(gateway, keys, {"/lg": idle.surface, "": page.surface(gateway)})))
     task = asyncio.create_task(web.serve([server.listener(settings.web)]))
     await web.ready.wait()
     yield idle, settings.web.port
@@ -235,6 +237,84 @@ async def test_of_a_hundred_idle_streams_64_are_served_eight_of_one_client_and_a
             writer.close()
         await asyncio.wait_for(gateway.all_ended.wait(), 20)
         assert gateway.streams.open == 0
+
+
+class Forgetful(dict[str, int]):
+    """Remembers no token."""
+
+    def __setitem__(self, key: str, value: int) -> None:
+        pass
+
+
+async def nothing(*_given: object) -> None:
+    pass
+
+
+async def anybody(_door: Door, _request: Request, surface: str) -> Who:
+    return Who(surface=surface, scope=Scope.DECIDE)
+
+
+@pytest.mark.parametrize(
+    ("rule", "instead", "attack"),
+    [
+        ("_check_host", lambda *_: None, {"host": "evil.example"}),
+        ("_check_origin", lambda *_: {}, {"origin": "http://evil.example"}),
+        ("_client", anybody, {"path": "/lg/behind"}),
+        ("_check_change", nothing, {"method": "POST", "path": "/ui/logout", "cookie": "yes", "origin": "http://evil.example"}),
+        ("_bounded", lambda _request, receive: receive, {"method": "POST", "path": "/ui/login", "length": str(5 << 20)}),
+    ],
+)  # fmt: skip
+async def test_an_attack_succeeds_without_the_rule_that_stops_it(
+    monkeypatch: pytest.MonkeyPatch, home: Home, rule: str, instead: Any, attack: dict[str, str]
+) -> None:
+    async with in_this_process(home) as (idle, port):
+        session = idle.sessions.log_in(Web(home, port).token(), plain_host=False)
+        assert session is not None
+        sent = {"method": "GET", "path": "/lg/ok", "host": f"localhost:{port}", **attack}
+        if "cookie" in sent:
+            sent["cookie"] = f"turnkeeper-{port}={session.id}"
+        assert await answered(port, **sent) in {401, 403, 413, 421}
+        monkeypatch.setattr(Door if hasattr(Door, rule) else door, rule, instead)
+        if rule == "_check_change":  # behind which the Origin is asked as well
+            monkeypatch.setattr(Door, "_check_origin", lambda *_: {})
+            assert await answered(port, **sent) not in {401, 403, 421}
+            assert idle.sessions.find(session.id) is None, "the page of another origin logged the browser out"
+        else:
+            wait_s = 0.3 if rule == "_bounded" else 20.0
+            assert await answered(port, wait_s=wait_s, **sent) not in {401, 413, 421}
+
+
+async def test_a_token_is_good_for_ever_where_none_is_remembered(home: Home) -> None:
+    async with in_this_process(home) as (idle, port):
+        token = Web(home, port).token()
+        assert idle.sessions.log_in(token, plain_host=False) is not None
+        assert idle.sessions.log_in(token, plain_host=False) is None
+        idle.sessions._taken = Forgetful()
+        assert idle.sessions.log_in(token, plain_host=False) is not None
+
+
+async def answered(
+    port: int, *, method: str, path: str, host: str, length: str = "0", wait_s: float = 20.0, **headers: str
+) -> int:
+    """Return the status of one request, whose body is announced and never sent."""
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        f"Host: {host}",
+        f"Content-Length: {length}",
+        "Content-Type: application/json",
+    ]
+    lines += [f"{key}: {value}" for key, value in headers.items()]
+    if path == "/ui/login":
+        lines.append(f"Origin: http://localhost:{port}")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write("\r\n".join([*lines, "Connection: close", "", ""]).encode())
+    try:
+        async with asyncio.timeout(wait_s):
+            return int((await reader.readline()).split()[1])
+    except TimeoutError:
+        return 100  # it waits for the rest of the body
+    finally:
+        writer.close()
 
 
 def test_another_address_and_an_origin_of_everybody_are_refused_in_the_settings(home: Home) -> None:

@@ -86,7 +86,7 @@ def is_open(path: str) -> bool:
     return path in PUBLIC or path.startswith(STATIC) or not surface_of(path)
 
 
-class Guard:
+class Door:
     """An ASGI application that lets a request through to another one, or answers it."""
 
     def __init__(self, app: Any, keys: Keys, sessions: Sessions, settings: WebSettings, clock: Clock) -> None:
