@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from playwright.sync_api import Error, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.support.langgraph import CATEGORY, Lg, constellation_with_web, said
 from tests.support.web import free_port
@@ -86,17 +86,6 @@ class Player:
         self.steps += 1
         self.page.screenshot(path=self.out / f"{self.steps:02}-{name}.png")
 
-    def open(self, entry: Locator, shown: Locator) -> None:
-        """Click until what it opens is shown: agent-inbox loads itself again a few times after it was loaded."""
-        for _ in range(10):
-            entry.click()
-            try:
-                shown.wait_for(timeout=3000)
-            except Error:
-                continue
-            return
-        shown.wait_for()
-
     def waiting(self, what: str, thread_id: str = "") -> str:
         """Have a task ask for a call of a tool; return its thread."""
         made, self.what = thread_id or self.lg.thread(), what
@@ -148,8 +137,8 @@ def play_chat(player: Player, address: str) -> None:
 def play_inbox(player: Player, address: str) -> None:
     """Accept, edit, respond, ignore and resolve what tasks ask for.
 
-    The inbox is added by what its dialog would write down: without it, agent-inbox loads itself again and again for a
-    while when it is opened.
+    The inbox is added by what its dialog would write down, and threads are opened by their addresses: in the Chromium
+    that this was written with, a build of agent-inbox does not follow its own links, and loads itself again instead.
     """
     page = player.page
     inbox = {"id": "turnkeeper", "graphId": "agent0", "deploymentUrl": player.api_url, "selected": True}
@@ -158,16 +147,18 @@ def play_inbox(player: Player, address: str) -> None:
         f"for (const [name, value] of Object.entries({json.dumps(stored)})) localStorage[name] = value"
     )
     thread_id = player.waiting("the shed leaks")
+    listed = f"{address}/?agent_inbox={inbox['id']}&offset=0&limit=10&inbox=interrupted"
     for name, act, decision in INBOX:
-        page.goto(f"{address}/?agent_inbox={inbox['id']}&offset=0&limit=10&inbox=interrupted")
-        page.wait_for_load_state("networkidle")
+        page.goto(listed)
+        expect(page.get_by_text("asks to call memory_put")).to_have_count(1)
         player.picture(f"inbox-{name}-list")
-        player.open(page.get_by_text("asks to call memory_put").first, page.get_by_text(player.what).last)
+        page.goto(f"{listed}&view_state_thread_id={thread_id}")
+        expect(page.get_by_text(player.what).last).to_be_visible()
+        page.wait_for_load_state("networkidle")
         player.picture(f"inbox-{name}")
         act(page)
         decided = player.decided(thread_id)
         assert decided["decision"] == decision, decided
-        expect(page.get_by_text("asks to call memory_put")).to_have_count(0)
         player.picture(f"inbox-{name}-done")
         thread_id = player.waiting(f"it was to be {name}")
 
@@ -187,10 +178,7 @@ def respond(page: Page) -> None:
 
 
 def ignore(page: Page) -> None:
-    page.get_by_role("button", name="Ignore").click()
-
-
-def resolve(page: Page) -> None:
+    """Ignore a call: the button of that name is for questions alone."""
     page.get_by_role("button", name="Mark as Resolved").click()
 
 
@@ -199,7 +187,6 @@ INBOX = (
     ("edit", edit, "edit"),
     ("respond", respond, "reject"),
     ("ignore", ignore, "reject"),
-    ("resolve", resolve, "reject"),
 )
 
 
