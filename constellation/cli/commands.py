@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from constellation.inspect.condition import examine, findings, newer_stores
+from constellation.inspect.condition import examine, findings, missing_packages, newer_stores
 from constellation.install import setup
 from constellation.install.backup import back_up, back_up_among
 from constellation.install.backup import restore as put_back
@@ -216,6 +216,8 @@ def up(
     for error in newer_stores(place):
         raise error
     settings = load_settings(place)
+    for missing in missing_packages(settings):
+        raise missing
     if takeover:
         markers.clear_marker(markers.RESTORED.at(place))
     place.check_taken_over()

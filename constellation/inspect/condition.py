@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
@@ -20,7 +21,7 @@ from constellation.supervisor import markers
 from constellation.supervisor.daemons import DAEMONS, EVERY
 from constellation.supervisor.watchdog import read_orders, troubles_of
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
-from turnkeeper.config.settings import load_settings
+from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError
 from turnkeeper.storage import damage
 from turnkeeper.storage.files import why_unwritable
@@ -251,12 +252,13 @@ def _inboxes(home: Home) -> Iterator[Finding]:
 
 
 LEAST_FREE_BYTES = 64 << 20
+_OF_WEB = ("starlette", "uvicorn", "jinja2", "markdown_it")
 _ENTRY_POINTS = ("agent_runtime.daemon", "task_runner.daemon", "constellation.supervisor")
 
 
 def preflight(home: Home) -> list[TurnkeeperError]:
     """Return everything that would keep a daemon from starting on this home; empty when it can start."""
-    return [*_program_errors(), *_file_errors(home), *_store_errors(home)]
+    return [*_program_errors(), *_missing(home), *_file_errors(home), *_store_errors(home)]
 
 
 def _program_errors() -> Iterator[TurnkeeperError]:
@@ -267,6 +269,18 @@ def _program_errors() -> Iterator[TurnkeeperError]:
     for name in _ENTRY_POINTS:
         if find_spec(name) is None:
             yield TurnkeeperError(f"{name} is not installed", where=sys.prefix, hint="install turnkeeper again")
+
+
+def missing_packages(settings: Settings) -> Iterator[TurnkeeperError]:
+    """Yield what is enabled whose packages are not installed."""
+    if settings.web.enabled and any(find_spec(name) is None for name in _OF_WEB):
+        what = "is enabled, and the packages that it takes are not installed"
+        yield InvalidInput(what, where="[web]", hint="run: pip install 'turnkeeper[web]'")
+
+
+def _missing(home: Home) -> Iterator[TurnkeeperError]:
+    with suppress(TurnkeeperError):  # said by another check
+        yield from missing_packages(load_settings(home))
 
 
 def _file_errors(home: Home) -> Iterator[TurnkeeperError]:

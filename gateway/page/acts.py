@@ -15,7 +15,7 @@ from gateway.page.shell import Shell
 from gateway.page.text import zone_of
 from protos.turnkeeper.v1 import agent_runtime_pb2 as agents
 from protos.turnkeeper.v1 import schedules_pb2 as schedules
-from turnkeeper.errors import Conflict, InvalidInput, TurnkeeperError
+from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.times import shown_in, written_time
 
 _DONE = {"approve": "Approved", "reject": "Rejected", "edit": "Approved with your arguments", "answer": "Answered"}
@@ -66,6 +66,8 @@ class Acts:
     async def change_state(self, request: Request) -> Response:
         """Pause, resume, disable, enable or run a task."""
         name, form = request.path_params["name"], request.scope["form"]
+        if request.path_params["action"] not in _STATES:
+            raise NotFound("there is no such change")
         method, message, said = _STATES[request.path_params["action"]]
         fields: dict[str, Any] = {"name": name}
         if method == "PauseTask":

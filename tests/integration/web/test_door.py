@@ -324,3 +324,33 @@ def test_another_address_and_an_origin_of_everybody_are_refused_in_the_settings(
             load_settings(home)
     home.config.write_text("[web]\nbind = '0.0.0.0'\ninsecure_bind = true\n")
     assert load_settings(home).web.bind == "0.0.0.0"
+
+
+PAGES = (
+    *("/ui/", "/ui/decisions", "/ui/conversations", "/ui/conversations/a", "/ui/turns/t", "/ui/tasks", "/ui/loops", "/ui/tasks/a"),
+    *("/ui/tasks/a/edit", "/ui/tasks/a/slot", "/ui/timeline", "/ui/pages", "/ui/pages/a", "/ui/memory"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_while_the_daemons_are_away_each_page_says_so_and_since_when(browser: Web, path: str) -> None:
+    answer = browser.ask(path, cookie=browser.cookie)
+    assert answer.status in {200, 503}
+    assert "has not answered since <time" in answer.body
+
+
+def test_a_change_while_the_daemons_are_away_is_refused_on_the_page_that_it_came_from(browser: Web) -> None:
+    page_key = browser.ask("/ui/tasks", cookie=browser.cookie).body.partition('name="page_key" value="')[2][:32]
+    for path, form in (
+        ("/ui/decisions/interrupt/i", {"do": "approve", "args_hash": "h"}),
+        ("/ui/conversations/a", {"text": "x"}),
+        ("/ui/turns/t/cancel", {}),
+        ("/ui/tasks/a/do/pause", {}),
+        ("/ui/tasks/a/do/unknown", {}),
+        ("/ui/tasks/a/edit", {"do": "save", "revision": "1"}),
+    ):
+        answer = browser.post(path, {"page_key": page_key, "next": "/ui/tasks", **form})
+        assert answer.status in {303, 404, 503}, path
+        if answer.status == 303:
+            assert answer.headers["location"] == "/ui/tasks"
+            assert "cannot be reached" in browser.ask("/ui/tasks", cookie=browser.cookie).body

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from constellation.inspect import condition
 from constellation.inspect.condition import examine, findings
 from constellation.supervisor import markers
 from constellation.supervisor.markers import write_marker
@@ -22,6 +23,16 @@ def broken(home: Home) -> dict[str, str]:
 
 def test_a_fresh_home_is_well(home: Home):
     assert broken(home) == {}
+
+
+def test_a_web_server_that_is_enabled_and_not_installed_is_named_with_what_to_install(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+):
+    home.config.write_text("[web]\nenabled = true\n")
+    assert broken(home) == {}
+    monkeypatch.setattr(condition, "find_spec", lambda name: None if name == "uvicorn" else object())
+    what = "[web]: is enabled, and the packages that it takes are not installed"
+    assert broken(home) == {what: "run: pip install 'turnkeeper[web]'"}
 
 
 def test_what_is_meant_to_run_and_does_not(home: Home):
