@@ -58,7 +58,7 @@ def of_peer(constellation: Constellation, channel: str, peer: str) -> list[str]:
     """Return what a peer's agent said in a channel, one text for each turn about it."""
     if channel not in {one["channel"] for one in constellation.ask("agent-runtime", "conversation", "list")}:
         return []
-    said = [str(turn["messages"][0]["text"]) for turn in constellation.conversation(channel, 100)]
+    said = [str(turn["messages"][0]["text"]) for turn in constellation.conversation(channel, 500)]
     return [text for text in said if text.startswith(f"{peer} to agent0: ")]
 
 
