@@ -4,6 +4,7 @@ Over HTTP the key that the guard found says who asks, and a session is its key's
 """
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,7 +28,8 @@ MOST_SESSIONS = 256
 
 
 def serve(home: Home) -> None:
-    """Serve one client until it closes stdin. Raises InvalidInput if the settings cannot be read."""
+    """Serve one client until it closes stdin, or a signal ends the process. Raises InvalidInput for bad settings."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the thread that reads stdin cannot be interrupted; nothing is kept
     asyncio.run(_serve(home))
 
 

@@ -7,6 +7,7 @@ import asyncio
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -410,6 +411,16 @@ async def test_a_wait_that_is_cancelled_leaves_the_turn_alone_and_a_repeated_mes
         assert shown["reply"]
     turns = constellation.conversation(channel)
     assert [one["text"] for turn in turns for one in turn["messages"] if one["role"] == "author"] == ["hello"]
+
+
+def test_ctrl_c_ends_it_though_nobody_closed_its_stdin(constellation: Constellation) -> None:
+    program = [str(Path(sys.executable).parent / "turnkeeper"), "--home", str(constellation.home.root), "mcp"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+        child.stdin.flush()
+        assert child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        assert child.wait(20) == -signal.SIGINT
 
 
 def test_a_client_that_dies_while_it_waits_ends_the_program_and_not_the_turn(constellation: Constellation) -> None:

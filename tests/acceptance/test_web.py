@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from constellation.supervisor.daemons import WEB, process_of
+from constellation.supervisor.daemons import AGENT_RUNTIME, SUPERVISOR, TASK_RUNNER, WEB, process_of
 from tests.support.constellation import Constellation
 from tests.support.web import ROOT, Web, free_port, settings
 from turnkeeper.config.home import Home
@@ -28,6 +28,8 @@ def test_up_starts_it_where_it_is_enabled_a_death_is_repaired_and_down_ends_it(c
     home.config.write_text(f"[web]\nport = {port}\n")
     constellation.command("turnkeeper", "up")
     assert process_of(home, WEB) is None, "off by default"
+    running = [process_of(home, daemon) for daemon in (SUPERVISOR, AGENT_RUNTIME, TASK_RUNNER)]
+    assert [process.net_connections("inet") for process in running if process] == [[], [], []], "nothing listens"
     assert not (home.keys / "web.json").exists()
     assert constellation.attempt("gateway", "web", "open", "--print").returncode == 5
 
@@ -67,14 +69,18 @@ def test_a_port_that_is_taken_is_said_and_stops_no_daemon(constellation: Constel
     assert constellation.ask("task-runner", "list") == []
 
 
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+for package in ("turnkeeper", "task_runner", "agent_runtime", "constellation"):
+    for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+        if ".migrations." not in found.name and found.name != f"{package}.__main__":
+            importlib.import_module(found.name)
+print(*sys.modules)
+"""
+
+
 def test_while_it_is_off_nothing_of_it_is_imported() -> None:
-    names = (
-        "constellation.supervisor.__main__ agent_runtime.daemon.__main__ task_runner.daemon.__main__ turnkeeper.console"
-    )
-    program = f"import sys; [__import__(n) for n in '{names}'.split()]; print(*sys.modules)"
-    modules = set(
-        subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.split()
-    )
+    imported = subprocess.run([sys.executable, "-c", IMPORT_ALL], cwd=ROOT, capture_output=True, text=True, check=True)
+    modules = {name.partition(".")[0] for name in imported.stdout.split()}
+    assert {"grpc", "langgraph", "typer"} <= modules
     assert modules.isdisjoint({"starlette", "uvicorn", "jinja2", "mcp", "gateway"})
