@@ -38,6 +38,7 @@ from benchmarks import (
     bench_next_fire,
     bench_shared,
     bench_store,
+    bench_tabs,
     bench_turns,
     bench_watching,
     gates,
@@ -196,6 +197,7 @@ PARTS: dict[str, tuple[str, Part, int]] = {
     "shared": (bench_shared.SHARED, bench_shared.shared, 5),
     "query": (bench_watching.QUERY, bench_watching.query, 5),
     "metrics": (bench_watching.METRICS, bench_watching.metrics, 9),
+    "tabs": (bench_tabs.TITLE, bench_tabs.tabs, 5),
 }
 HEADER = """# Results
 
