@@ -22,8 +22,8 @@ GATE = "p99 lateness with 50 tabs - without, ms"
 TITLE = "Open tabs"
 ABOUT = """
 A hundred fires due at one moment, with and without the page open in 50 tabs, in turn. Each tab has its stream, and is
-told what changes, at most once a second. The one in front also asks for the first page again whenever it is told: a browser
-closes the streams of tabs that nobody sees. The browser runs on the machine that is measured.
+told what changes, at most once a second. The one in front also asks for the first page again whenever it is told. (The
+page closes the streams of tabs that nobody sees.) The browser runs on the machine that is measured.
 """
 
 

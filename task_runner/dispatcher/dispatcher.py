@@ -28,7 +28,7 @@ from task_runner.store.rows import Key, Outgoing
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Corrupt, Denied, TurnkeeperError
+from turnkeeper.errors import Corrupt, Denied, TurnkeeperError, first_of
 from turnkeeper.event_log import EventLog, told_if_late
 from turnkeeper.process import Failpoints
 
@@ -164,8 +164,8 @@ class Dispatcher:
                 group.create_task(self._pass_on(stream))
                 group.create_task(self._receive(stream, receipts))
                 group.create_task(self._record(receipts))
-        except* TurnkeeperError as broken:
-            raise broken.exceptions[0] from None
+        except ExceptionGroup as broken:
+            raise first_of(broken) from None
         finally:
             self.connected = self._takes = False
             stream.close()
