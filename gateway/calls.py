@@ -73,7 +73,7 @@ def need(request: HTTPConnection, scope: Scope) -> Who:
 
 def status_of(error: errors.TurnkeeperError) -> int:
     """Return an error's HTTP status: never 501, which clients repeat; 503 where asking again can help."""
-    return _STATUS.get(type(error), 500)
+    return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
 
 
 async def refuse(_request: HTTPConnection, error: Exception) -> Response:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -107,7 +108,15 @@ class Api:
         self.once = Once(lambda: gateway.entropy.hex(32))
         self.channel = gateway.settings.web.langgraph_channel
         self.since = self.now()
-        self.started: dict[str, str] = {}  # by thread, the run that a client of the newer protocol started last
+        self._started: OrderedDict[str, str] = OrderedDict()
+
+    def begun(self, thread_id: str, turn_id: str = "") -> str:
+        """Return the run that a client of the newer protocol started last on a thread; `turn_id` names another one."""
+        if turn_id:
+            self._started[thread_id] = turn_id
+        while len(self._started) > MOST_READ:
+            self._started.popitem(last=False)
+        return self._started.get(thread_id, "")
 
     def now(self) -> str:
         """Return the time as clients read it."""

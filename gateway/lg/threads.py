@@ -261,7 +261,7 @@ class Threads:
         else:
             raise InvalidInput(f"no command {str(method)[:40]!r}", where="method", hint="run.start or input.respond")
         started, _ = await self._runs.start(who, runtime, thread_id, body)
-        self._api.started[thread_id] = started.turn_id
+        self._api.begun(thread_id, started.turn_id)
         return {"run_id": started.turn_id, "thread_id": started.thread_id}
 
     async def _assistant(self, runtime: Any, thread_id: str) -> str:
@@ -279,7 +279,7 @@ class Threads:
 
     async def _protocol(self, who: Who, runtime: Any, thread_id: str, events: ThreadEvents) -> AsyncIterator[bytes]:
         newest = await runtime.ListTurns(wire.ListTurnsRequest(thread_id=thread_id, limit=1))
-        since = self._api.started.get(thread_id) or (newest.turns[0].turn_id if newest.turns else "")
+        since = self._api.begun(thread_id) or (newest.turns[0].turn_id if newest.turns else "")
         followed = Followed(runtime, self._api.gateway.clock, thread_id, "")
         begun = not since
         async with aclosing(followed.changes()) as changes:

@@ -279,6 +279,14 @@ def test_the_end_as_goto_rejects_what_waits(lg: Lg) -> None:
     lg.refused("POST", place, DECIDE | {"command": {"goto": "agent"}})
 
 
+def test_a_busy_thread_takes_the_next_message_in_line_or_refuses_it_if_asked_to(lg: Lg) -> None:
+    place = f"/threads/{lg.waiting()['thread_id']}/runs"
+    assert "is busy" in lg.refused("POST", place, RUN | {"multitask_strategy": "reject"}, status=409)
+    run = lg.ask("POST", place, RUN | {"multitask_strategy": "enqueue"})
+    kept = lg.ask("GET", f"{place}/{run['run_id']}/join")
+    assert (lg.ask("GET", f"{place}/{run['run_id']}")["status"], len(kept["__interrupt__"])) == ("pending", 1)
+
+
 def test_post_runs(lg: Lg) -> None:
     run = lg.ask("POST", "/runs", RUN)
     assert lg.ask("GET", f"/threads/{run['thread_id']}/runs/{run['run_id']}")["run_id"] == run["run_id"]

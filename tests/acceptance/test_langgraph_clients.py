@@ -233,6 +233,17 @@ async def test_a_kill_during_the_making_of_a_cron_leaves_one_task(lg: Lg, client
         assert [one["cron_id"] for one in await client.crons.search(metadata=metadata)] == [made["cron_id"]]
 
 
+async def test_a_cron_that_is_made_while_the_runner_is_away_is_made_once_when_it_is_back(lg: Lg, client: Any) -> None:
+    thread_id, metadata = lg.thread(), {"kill": "away"}
+    lg.constellation.kill(TASK_RUNNER)
+    options = {"schedule": "0 9 * * *", "input": said("What is new?"), "metadata": metadata, "enabled": False}
+    making = client.crons.create_for_thread(thread_id, "agent0", **options)
+    made, _ = await asyncio.gather(making, asyncio.to_thread(lg.constellation.start, TASK_RUNNER))
+    until_reachable(lg)
+    (found,) = await client.crons.search(metadata=metadata)
+    assert (found["cron_id"], found["enabled"]) == (made["cron_id"], False)
+
+
 def kill_daemon(daemon: Any) -> Any:
     def kill(lg: Lg) -> None:
         lg.constellation.kill(daemon)
