@@ -42,6 +42,7 @@ TEXTS: Mapping[str, Collection[str]] = {
     "interrupts": ("args_json", "question", "message", "edited_json", "once_only"),
     "exceptions": ("args_json", "any_value_json", "ended_why"),
     "turn_events": ("summary", "error"),
+    "thread_records": ("metadata_json",),
     "bridged_events": ("data_json",),
     "effects": ("result_json",),
     "handoffs": ("text",),
@@ -72,7 +73,7 @@ _HASHED = {
     ("exceptions", "ended_why"): ("exception", "number", "ended_hash"),
     ("candidates", "body"): ("candidate", "candidate_id", "text_hash"),
 }
-_EMPTY = {"args_json": "{}", "result_json": "{}", "data_json": "{}"}
+_EMPTY = dict.fromkeys(("args_json", "result_json", "data_json", "metadata_json"), "{}")
 
 
 def _written(character: str) -> Iterator[bytes]:
@@ -250,7 +251,8 @@ class Eraser:
         """Return what a cell becomes; None where it stays."""
         texts = {**TEXTS, **PAGES} if self._pages else TEXTS
         is_text = cell.column in texts.get(cell.table, ())
-        if is_text and cell.table != "writes" and cell.row.get("turn_id") in chosen.turns and cell.table not in PAGES:
+        said_in = cell.row.get("turn_id") in chosen.turns and cell.table not in {"writes", *PAGES}
+        if is_text and (said_in or (cell.table == "thread_records" and cell.row["thread_id"] in chosen.threads)):
             value: str | bytes | None = _EMPTY.get(cell.column, "") if cell.value else None
             value = None if value == cell.value else value
         else:

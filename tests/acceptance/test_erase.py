@@ -23,6 +23,9 @@ def spoken(constellation: Constellation) -> None:
     constellation.command("agent-runtime", "approvals", "resolve", pending["interrupt_id"], "--approve")
     constellation.until_outcome("errand", "succeeded")
     constellation.command("agent-runtime", "send", "general", f"What do you know of {PERSON.upper()}?", "--wait")
+    (newest, *_) = constellation.ask("agent-runtime", "turns", "list", "--channel", "general")
+    about = ("--metadata", f"about={PERSON}", "--metadata", "plan=under the apple tree")
+    constellation.command("agent-runtime", "threads", "put", newest["thread_id"], *about)
     constellation.command("agent-runtime", "send", "other", "What is the weather like in the garden?", "--wait")
     constellation.command("task-runner", "delete", "errand", "--yes")
 
@@ -88,6 +91,7 @@ def test_all_that_was_said_in_a_channel_is_erased_and_nothing_of_another(constel
     erase(constellation, "--channel", "general", "--text", "green", "--yes")
     assert holding(constellation, FACT) == set()
     assert holding(constellation, "Summarise the garden, then remember") == set()
+    assert holding(constellation, "under the apple tree") == set()
     assert "agent.db" in holding(constellation, "What is the weather like in the garden?")
     constellation.command("turnkeeper", "audit", "verify")
     constellation.start()

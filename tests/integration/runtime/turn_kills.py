@@ -35,6 +35,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 
 from agent_runtime.daemon import __main__ as daemon
 from agent_runtime.graph.agent import default
+from agent_runtime.store.turn_events import REVIEWS
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import SystemClock
@@ -376,9 +377,9 @@ class Kills:
             saver.close()
 
     def states(self, sent: Sent) -> list[str]:
-        return self._column(
-            "SELECT state FROM turn_events WHERE fire_id = ? ORDER BY sequence", (sent.request.fire_id,)
-        )
+        """Return the states of a fire's turns, in order; what became of what they proposed is no state."""
+        query = "SELECT state FROM turn_events WHERE fire_id = ? ORDER BY sequence"
+        return [state for state in self._column(query, (sent.request.fire_id,)) if state not in REVIEWS]
 
     def _column(self, query: str, values: tuple[str, ...]) -> list[str]:
         with contextlib.closing(
