@@ -167,7 +167,9 @@ class SharedMailboxes(Mailboxes):
         at = self._clock.now()
         fresh = iter(await self._database.run(lambda c: handover.put_all(c, rows, at)) if rows else [])
         return [
-            Put(name=item.header.key, fresh=next(fresh)) if item.header.agent in self.agents else _elsewhere(item)
+            Put(name=item.header.key, fresh=next(fresh))
+            if item.header.agent in self.agents
+            else _not_hosted(item.header.agent)
             for item in items
         ]
 
@@ -181,7 +183,11 @@ class SharedMailboxes(Mailboxes):
         """Take what waits for threads that nobody owns, and for those of this process, in order."""
         taken = await super().claim(limit)
         for lease, rows in await self.ownership.take():
-            await self._on_taken(lease.thread_id)
+            try:
+                await self._on_taken(lease.thread_id)
+            except BaseException:
+                self.ownership.held.pop(lease.thread_id, None)  # it is freed at a renewal, and taken again
+                raise
             taken += [self._delivery(row, lease) for row in rows]
         return taken
 
@@ -239,16 +245,17 @@ class SharedMailboxes(Mailboxes):
 
     def _claimed(self, row: Row) -> Claimed:
         try:
-            if row.kind == FIRE:
-                trigger = self._read_fire(row.envelope)
-                if trigger.agent not in self.agents:
-                    raise InvalidInput(
-                        f"{trigger.agent} is not hosted; machines that share a store deliver to no terminal"
-                    )
-                return Claimed(name=row.key, envelope=to_envelope(trigger, envelope_id=row.key, at=self._clock.now()))
-            return Claimed(name=row.key, envelope=decode(row.envelope))
-        except TurnkeeperError as error:
-            return Claimed(name=row.key, envelope=self._blank(row), fault=str(error))
+            return Claimed(name=row.key, envelope=self._envelope(row))
+        except Exception as error:  # noqa: BLE001  whatever is wrong with it, it is set aside, and holds up no other
+            return Claimed(name=row.key, envelope=self._blank(row), fault=str(error) or type(error).__name__)
+
+    def _envelope(self, row: Row) -> Envelope:
+        if row.kind != FIRE:
+            return decode(row.envelope)
+        trigger = self._read_fire(row.envelope)
+        if trigger.agent not in self.agents:
+            raise _not_hosted(trigger.agent)
+        return to_envelope(trigger, envelope_id=row.key, at=self._clock.now())
 
     def _blank(self, row: Row) -> Envelope:
         """Return an envelope that says of a row only what its columns do."""
@@ -262,6 +269,6 @@ def _row_of(item: EncodedTrigger) -> dict[str, Any]:
     return {**named, "kind": "envelope", "envelope": item.encoded.data}
 
 
-def _elsewhere(item: EncodedTrigger) -> TurnkeeperError:
-    what = f"{item.header.agent} is not hosted; machines that share a store deliver to no terminal"
+def _not_hosted(agent: str) -> TurnkeeperError:
+    what = f"{agent} is not hosted; machines that share a store deliver to no terminal"
     return InvalidInput(what, where="agent")

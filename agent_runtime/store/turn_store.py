@@ -57,10 +57,7 @@ class Finished:
 def _transaction(
     work: Callable[Concatenate["Store", Connection, datetime, P], T],
 ) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
-    """Make a method one transaction: it gets the open connection and the time, and runs in the database's thread.
-
-    Where machines share the store, only the owner of the thread may run it.
-    """
+    """Make a method one transaction with its time; where machines share the store, only a thread's owner may run it."""
     return _made(work, by_owner=True)
 
 
@@ -386,6 +383,12 @@ class Store:
         return Finished(state="paused", released=turn_writes.release_held(connection, turn.thread_id, at))
 
     @_transaction
+    def look_again(self, connection: Connection, at: datetime, turn_id: str) -> None:
+        """Have a paused turn looked at when its pause ends."""
+        turn = _turn(connection, turn_id)
+        self._look(connection, at, turn.thread_id, turn_id, until=turn.paused_until)
+
+    @_transaction
     def finish(
         self,
         connection: Connection,
@@ -447,16 +450,14 @@ class Store:
         """Write threads that ran elsewhere with their turns, by channel: all or none.
 
         The last turn of one that waits for its author waits here too; what it asks is read from its checkpoint.
-
-        Raises:
-            Conflict: as :func:`agent_runtime.store.turn_reads.is_imported`.
+        Raises Conflict as :func:`agent_runtime.store.turn_reads.is_imported`.
         """
         for channel, each in threads.items():
             for thread in each:
                 if not turn_reads.is_imported(connection, thread):
-                    turn_writes.import_thread(
-                        connection, at, thread, self.right.epoch, channel=channel, grant=grant, graph=graph
-                    )
+                    how: dict[str, Any] = {"channel": channel, "grant": grant, "graph": graph}
+                    turn_writes.import_thread(connection, at, thread, self.right.epoch, **how)
+                    self._look(connection, at, thread.thread_id, "imported")
 
     @_transaction
     def hold(self, connection: Connection, at: datetime, trigger: Trigger, held_by: tuple[str, ...]) -> None:
@@ -575,9 +576,7 @@ class Store:
         """Write that the author was reminded of an approval, or alerted; False if it was written, or waits no more."""
         return turn_writes.mark_told(connection, interrupt_id, what, at)
 
-    def _look(
-        self, connection: Connection, at: datetime, thread_id: str, why: str, until: datetime | None = None
-    ) -> None:
+    def _look(self, connection: Connection, at: datetime, thread_id: str, why: str, until: Any = None) -> None:
         """Have whoever owns a thread look at it, where that may be another process, or a later one."""
         if self.right.shared:
             handover.look(connection, thread_id, f"{why} {to_us(at)}", at, until=until)

@@ -89,6 +89,10 @@ class Lanes:
         """How many items wait or are being dealt with."""
         return self._depth
 
+    def has(self, thread_id: str) -> bool:
+        """Return whether something goes on or waits on a thread."""
+        return thread_id in self._lanes
+
     def put(self, thread_id: str, item: Item) -> None:
         """Queue an item behind those of its thread; nothing for one of another process, to which a row says it."""
         if self._shared is not None and not self._shared.owns(thread_id):

@@ -221,7 +221,10 @@ class Turns:
         if item.delivery is not None:
             await self._mailboxes.archive(item.delivery)
 
-    async def _drop(self, _item: Item, _decision: Decision, _facts: Facts) -> bool:
+    async def _drop(self, item: Item, _decision: Decision, facts: Facts) -> bool:
+        newest = facts.newest
+        if self._mailboxes.is_shared and item.asked.source == "recovery" and newest and newest.status == "paused":
+            await self._store.look_again(newest.turn_id)  # another machine's clock is ahead: its pause goes on
         return True
 
     async def _start(self, item: Item, _decision: Decision, facts: Facts) -> bool:

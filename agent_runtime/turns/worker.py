@@ -260,6 +260,8 @@ class Worker:
         try:
             with under(delivery.lease):
                 await self._route(delivery)
+            if delivery.lease is not None and not self._lanes.has(delivery.lease.thread_id):
+                await self._mailboxes.let_go(delivery.lease.thread_id)  # it was set aside
         except Fenced:
             return  # the thread's next owner gets it again
         except Exception as error:  # noqa: BLE001  recorded; without the claim loop nothing would run any more

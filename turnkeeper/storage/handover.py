@@ -87,6 +87,7 @@ class Handover:
         self._withdraw = Statement(sa.delete(envelopes).where(waiting))
         some = sa.select(envelopes.c.number).where(envelopes.c.state == "waiting").limit(sa.bindparam("most"))
         self._waiting = Statement(sa.select(sa.func.count()).select_from(some.subquery()))
+        self._now = Statement(sa.select(now_us()))
         live = owners.c.until_us > now_us()
         self._live = Statement(sa.select(sa.func.count()).select_from(owners).where(live))
         self._cancel = Statement(upsert(cancels, [cancels.c.turn_id]))
@@ -103,8 +104,11 @@ class Handover:
     def look(
         self, connection: sa.Connection, thread_id: str, why: str, at: datetime, *, until: datetime | None = None
     ) -> None:
-        """Have the owner of a thread look at it, not before `until`; `why` is as of no other look that waits."""
-        due_us = 0 if until is None else to_us(until)
+        """Have the owner of a thread look at it, not before `until`; `why` is as of no other look that waits.
+
+        How long that is counts, by the database's clock: the machine's may be another's.
+        """
+        due_us = 0 if until is None else self._now.value(connection) + to_us(until) - to_us(at)
         self.put_all(connection, [_look(thread_id, why, b"") | {"not_before_us": due_us}], at)
 
     def cancel(self, connection: sa.Connection, turn_id: str, thread_id: str, reason: str, at: datetime) -> None:

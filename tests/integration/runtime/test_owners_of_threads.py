@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 
 from agent_runtime.model.lease import Fenced, Lease, under
 from agent_runtime.store import leases, schema
@@ -130,6 +130,43 @@ async def test_a_thread_whose_owner_lost_it_goes_on_with_the_next(pair: Pair) ->
     assert await other.history() == ["STARTED", "SUCCEEDED"]
     rows = await other.runtime.store.read(lambda c: c.execute(select(schema.turns.c.epoch, schema.turns.c.tries)).all())
     assert [tuple(row) for row in rows] == [(2, 2)]
+
+
+async def test_a_pause_ends_on_whichever_machine(pair: Pair) -> None:
+    """The first look comes too early, as by a clock that is ahead: the pause goes on, and the next look ends it."""
+    for bench in pair:
+        bench.script["go"] = [calls(("pause", {}))]
+    event = await pair[0].run(1)
+    assert event.state == STATES.PAUSED
+    store = pair[0].runtime.store
+    early = await store.read(looks)
+    await store.write(lambda c: c.execute(update(schema.envelopes).values(not_before_us=0)))
+    while await store.read(looks) in ([], early):
+        await look_again()
+    await store.write(lambda c: c.execute(update(schema.turns).values(paused_until_us=1)))
+    await store.write(lambda c: c.execute(update(schema.envelopes).values(not_before_us=0)))
+    assert (await pair[1].stopped(event.turn_id, after=event.sequence)).state == STATES.CANCELLED
+
+
+def looks(connection: Connection) -> list[int]:
+    return list(connection.execute(select(schema.envelopes.c.number)).scalars())
+
+
+async def test_what_nobody_can_run_fails_and_its_thread_is_let_go(pair: Pair) -> None:
+    request = pair[0].fire(1)
+    request.category = "unheard-of"
+    row = {"key": f"fire:{request.fire_id}:1", "thread_id": "thread-a", "agent": "agent0", "kind": "fire"}
+    at = pair[0].runtime.clock.now()
+    put = [{**row, "envelope": request.SerializeToString()}, {**row, "key": "fire:x@1:1", "envelope": b"\xff\xff"}]
+    await pair[0].runtime.store.write(lambda c: schema.handover.put_all(c, put, at))
+    events = await pair[1].events(until=lambda event: event.fire_id == "x@1")
+    assert {event.state for event in events} == {STATES.FAILED}
+    while any(bench.runtime.mailboxes.owns("thread-a") for bench in pair):
+        await look_again()
+    states = select(schema.envelopes.c.state, schema.envelopes.c.reason).order_by(schema.envelopes.c.number)
+    first, second = await pair[0].runtime.store.read(lambda c: c.execute(states).all())
+    assert (first.state, second.state) == ("quarantined", "quarantined")
+    assert "unheard-of" in first.reason
 
 
 async def test_all_goes_on_without_notifications_at_the_next_look(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
