@@ -94,6 +94,12 @@ class Desk:
     clock: Clock = field(default_factory=SystemClock)
     watched: dict[str, set[asyncio.Event]] = field(default_factory=dict)
 
+    def decides_at(self, approval: str = "") -> dict[str, str]:
+        """Return where the person decides, on the command line and on the page: one approval, or all that waits."""
+        command = f"turnkeeper approvals show {approval}" if approval else "turnkeeper triage"
+        url = f"{self.page}/ui/decisions{f'#card-{approval}' if approval else ''}" if self.page else ""
+        return {"command": command, "url": url}
+
     async def call(self, method: str, request: Any, via: str) -> Any:
         """Call a daemon. Raises TurnkeeperError."""
         daemon = self.runner if request.DESCRIPTOR.file is runner.DESCRIPTOR else self.runtime

@@ -272,7 +272,14 @@ class Conversation(Answer):
     next_cursor: str = Field("", description="for older turns; empty where there are none")
 
 
-class Inbox(Answer):
+class DecidedElsewhere(Answer):
+    """Where the person decides."""
+
+    command: str = Field("", description="the command with which the person decides")
+    url: str = Field("", description="the page on which the person decides; empty where no page is served")
+
+
+class Inbox(DecidedElsewhere):
     """All that waits for the person."""
 
     quotes: str = QUOTES
@@ -281,14 +288,12 @@ class Inbox(Answer):
     deviations: list[DeviationView] = []
 
 
-class DecisionAsked(Answer):
-    """How a question stands after the person was asked, or where the person decides."""
+class DecisionAsked(DecidedElsewhere):
+    """How a question stands after the person was asked."""
 
     interrupt_id: str
     status: Literal["decided", "declined", "link"]
     decision: str = ""
-    command: str = Field("", description="the command with which the person decides")
-    url: str = Field("", description="the page on which the person decides; empty where no page is served")
 
 
 class Decision(BaseModel):

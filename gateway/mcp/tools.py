@@ -291,6 +291,7 @@ async def inbox_list(ctx: Ctx, channel: str = "") -> model.Inbox:
     counts = f"{asked.total} approvals, {proposed.total} proposals and {found.total} contradictions"
     return model.Inbox(
         summary=f"{counts} wait for the person",
+        **_desk(ctx).decides_at(),
         approvals=views(model.ApprovalView, asked.interrupts),
         candidates=views(model.CandidateView, proposed.candidates),
         deviations=views(model.DeviationView, found.deviations),
@@ -343,10 +344,10 @@ async def approval_request_decision(
 
     You cannot decide it: no argument takes a decision.
     """
-    command, page = f"turnkeeper approvals show {interrupt_id}", _desk(ctx).page
-    links = {"command": command, "url": f"{page}/ui/decisions/{interrupt_id}" if page else ""}
+    links = _desk(ctx).decides_at(interrupt_id)
     if isinstance(outcome, AcceptedElicitation) and outcome.data is None:
-        summary = f"only the person can decide it; ask them to open {links['url'] or f'a terminal and run: {command}'}"
+        where = links["url"] or f"a terminal and run: {links['command']}"
+        summary = f"only the person can decide it; ask them to open {where}"
         return model.DecisionAsked(summary=summary, interrupt_id=interrupt_id, status="link", **links)
     if not isinstance(outcome, AcceptedElicitation):
         summary = "the person did not decide; it goes on waiting"

@@ -147,10 +147,16 @@ async def test_over_http_it_schedules_reads_and_asks_as_far_as_its_key_goes(
     keys = {scope: web.key(f"{scope}-{era}", scope) for scope in ("read", "work", "decide")}
     async with http_client(web, keys["work"], era, elicitation_callback=person) as to:
         waits = await approval(to, task)
+        constellation.until_outcome(task, "interrupted")
         assert (await ask(to, "task_explain", name=task))["verdict"] == "interrupted"
         shown = await ask(to, "approval_request_decision", interrupt_id=waits["interrupt_id"])
         assert (shown["status"], person.seen) == ("link", [])
-        assert shown["url"] == f"{web.origin}/ui/decisions/{waits['interrupt_id']}"
+        origin, _, path = shown["url"].partition("/ui/")
+        assert origin == web.origin
+        web.log_in()
+        page = web.ask(f"/ui/{path.partition('#')[0]}", cookie=web.cookie).body
+        assert f'id="{path.partition("#")[2]}"' in page
+        assert (await ask(to, "inbox_list"))["url"] == f"{web.origin}/ui/decisions"
     async with http_client(web, keys["read"], era, elicitation_callback=person) as to:
         for tool, arguments in (
             ("task_create", {"name": "x", "when": {"in": "1h"}, "prompt": "x"}),
@@ -224,6 +230,7 @@ async def test_over_stdio_it_schedules_a_task_reads_why_it_stopped_and_the_perso
     info, person = mcp_types.Implementation(name="Claude Code", version="1"), answered("accept", decision="approve")
     async with Client(parameters, mode=era, client_info=info, elicitation_callback=person) as to:
         waits = await approval(to, f"stdio-{era}")
+        constellation.until_outcome(f"stdio-{era}", "interrupted")  # which the runner learns a moment later
         told = await ask(to, "task_explain", name=f"stdio-{era}")
         assert told["verdict"] == "interrupted"
         assert any("for its author to decide" in line for line in told["lines"])
@@ -248,7 +255,7 @@ async def test_a_form_declined_a_client_without_forms_and_long_arguments_decide_
     async with client(home, era, FORM) as to:  # which cannot show a form
         shown = await ask(to, "approval_request_decision", **chosen)
         assert (shown["status"], shown["command"]) == ("link", f"turnkeeper approvals show {waits['interrupt_id']}")
-        assert shown["url"].endswith(f"/decisions/{waits['interrupt_id']}")
+        assert shown["url"].endswith(f"/ui/decisions#card-{waits['interrupt_id']}")
     person = answered("accept", decision="approve")
     async with client(home, era, elicitation_callback=person) as to:  # as the settings are without a word
         assert (await ask(to, "approval_request_decision", **chosen))["status"] == "link"
