@@ -192,6 +192,13 @@ async def test_a_kill_during_a_stream_leaves_one_turn_and_the_stream_ends(lg: Lg
     assert [run["status"] for run in await client.runs.list(thread_id)] == ["success"]
 
 
+def test_a_stream_goes_on_over_the_runtimes_death_for_a_client_that_does_not_connect_again(lg: Lg) -> None:
+    body = {"assistant_id": "agent0", "input": said(SLOW)}
+    told = lg.stream(f"/threads/{lg.thread()}/runs/stream", body, then=lambda: KILLS["runtime"](lg))
+    assert [name for name, _ in told][-1] == "end"
+    assert types(told[-2][1])[-1] == "ai"
+
+
 @pytest.mark.filterwarnings("ignore:Request failed, attempting reconnect")
 @pytest.mark.parametrize("process", ["gateway", "runtime"])
 async def test_a_kill_during_a_wait_leaves_one_turn_and_the_wait_returns(lg: Lg, client: Any, process: str) -> None:
