@@ -133,11 +133,14 @@ class Api:
 
     async def assistants(self, runtime: Any) -> list[wire.Graph]:
         """Return the graphs and assistants that there are; the default one has the name that clients know it by."""
-        found = (await runtime.ListGraphs(wire.ListGraphsRequest())).graphs
+        found = list((await runtime.ListGraphs(wire.ListGraphsRequest())).graphs)
+        default = next((one.name for one in found if one.is_default), "")
         for one in found:
             if one.is_default:
                 one.name = OWN
-        return list(found)
+            elif one.graph == default:
+                one.graph = OWN
+        return found
 
     async def graph_of(self, runtime: Any, given: str) -> tuple[str, str]:
         """Return an assistant's name, and the graph that daemons know it by. Raises NotFound."""
