@@ -80,6 +80,11 @@ PEOPLE = {
         "Pair with other homes, so that this one's first agent can work with theirs.",
         Panel.HOME,
     ),
+    "migrate": Later(
+        "constellation.install.migrate:migrate",
+        "Move what the home's files hold into a PostgreSQL database that several machines may share. The files stay.",
+        Panel.HOME,
+    ),
     "escalate": Later(
         "constellation.cli.commands:escalate",
         "Send yourself an alert by the page command or the webhook of [watchdog].",

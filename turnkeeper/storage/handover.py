@@ -37,6 +37,20 @@ NEWS = "turnkeeper_envelopes"  # the channel of notifications that envelopes wai
 OUTCOMES = "turnkeeper_outcomes"  # likewise, that there are turn events
 LOOK_S = 1.0
 FIRE, ENVELOPE, LOOK = "fire", "envelope", "look"
+# The tables of checkpoints. What is a checkpoint's own stands in bytes: it may hold what a text cannot, as a NUL.
+CHECKPOINTS = (
+    """CREATE TABLE IF NOT EXISTS checkpoints (
+        thread_id text COLLATE "C" NOT NULL, checkpoint_ns text COLLATE "C" NOT NULL DEFAULT '',
+        checkpoint_id text COLLATE "C" NOT NULL, parent_checkpoint_id text COLLATE "C",
+        type text, checkpoint bytea, metadata bytea,
+        PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id))""",
+    """CREATE TABLE IF NOT EXISTS writes (
+        thread_id text COLLATE "C" NOT NULL, checkpoint_ns text COLLATE "C" NOT NULL DEFAULT '',
+        checkpoint_id text COLLATE "C" NOT NULL, task_id text COLLATE "C" NOT NULL,
+        task_path text COLLATE "C" NOT NULL DEFAULT '', idx integer NOT NULL, channel text COLLATE "C" NOT NULL,
+        type text, value bytea,
+        PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, task_id, idx))""",
+)
 
 
 def tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table, sa.Table]:

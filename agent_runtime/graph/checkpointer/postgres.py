@@ -18,22 +18,9 @@ from agent_runtime.graph.checkpointer.rows import check_columns, continue_ids
 from agent_runtime.model.lease import Fenced, Lease
 from turnkeeper.errors import Corrupt, Unreachable
 from turnkeeper.storage.database import Call
+from turnkeeper.storage.handover import CHECKPOINTS
 
 _MAKING = "SELECT pg_advisory_xact_lock(1667787892)"  # of processes that begin at once, one makes the tables
-# What is a checkpoint's own stands in bytes: it may hold what a text of PostgreSQL cannot, as a NUL.
-SCHEMA = (
-    """CREATE TABLE IF NOT EXISTS checkpoints (
-        thread_id text COLLATE "C" NOT NULL, checkpoint_ns text COLLATE "C" NOT NULL DEFAULT '',
-        checkpoint_id text COLLATE "C" NOT NULL, parent_checkpoint_id text COLLATE "C",
-        type text, checkpoint bytea, metadata bytea,
-        PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id))""",
-    """CREATE TABLE IF NOT EXISTS writes (
-        thread_id text COLLATE "C" NOT NULL, checkpoint_ns text COLLATE "C" NOT NULL DEFAULT '',
-        checkpoint_id text COLLATE "C" NOT NULL, task_id text COLLATE "C" NOT NULL,
-        task_path text COLLATE "C" NOT NULL DEFAULT '', idx integer NOT NULL, channel text COLLATE "C" NOT NULL,
-        type text, value bytea,
-        PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, task_id, idx))""",
-)
 
 
 class CheckpointDatabase(Checkpoints):
@@ -84,7 +71,7 @@ _HOLD = "SELECT thread_id, epoch FROM threads WHERE thread_id = ANY (?1) ORDER B
 def _prepare(connection: "_Connection", where: str, *, fenced: bool) -> None:
     connection.execute("BEGIN")
     connection.execute(_MAKING)
-    for statement in SCHEMA:
+    for statement in CHECKPOINTS:
         connection.execute(statement)
     connection.execute("COMMIT")
     check_columns(connection, where)

@@ -1,0 +1,184 @@
+"""`turnkeeper migrate`: what a home's files hold goes into a database that several machines may share.
+
+All of it goes in one transaction, or none. Each table is counted on both sides before the commit. The files stay as
+they are; the settings then name the database, so that nothing goes on with the files.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from sqlalchemy import Boolean, Connection, MetaData, Table, func, insert, select, text
+
+from constellation.supervisor.daemons import EVERY, SUPERVISOR
+from turnkeeper.bus.envelope import decode, encode
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import StoreSettings, load_settings
+from turnkeeper.console import home, note
+from turnkeeper.console import status as spinner
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput
+from turnkeeper.storage import handover, nodes, sqlite_files
+from turnkeeper.storage.database import Database, in_schema
+from turnkeeper.storage.files import append_synced
+from turnkeeper.storage.locking import ProcessLock
+
+_STORES = ((nodes.SCHEMA, "task_runner.store:migrations"), (handover.SCHEMA, "agent_runtime.store:migrations"))
+_NOT_COPIED = frozenset({"alembic_version", "nodes", "slots", "owners", "threads"})
+_AT_ONCE = 1000
+# What was told and not yet taken in; fires that were sent and not answered: the runtime has them, or never got them.
+_SETTLED = (
+    """UPDATE runtime.turn_events SET taken =
+        sequence <= coalesce((SELECT sequence FROM runner.follow WHERE peer = 'agent-runtime'), 0)""",
+    """UPDATE runner.fires f SET outcome = 'accepted', accepted_us = fired_us WHERE is_open AND outcome = 'sent'
+        AND concat('fire:', f.fire_id, ':', f.attempt) IN
+        (SELECT key FROM runtime.keys UNION ALL SELECT key FROM runtime.envelopes)""",
+    """UPDATE runner.fires SET outcome = 'pending', ready_us = due_us, fired_us = NULL
+        WHERE is_open AND outcome = 'sent'""",
+)
+_UNFINISHED = (
+    "SELECT thread_id FROM runtime.turns WHERE status IN ('running', 'interrupted', 'paused')"
+    " UNION SELECT thread_id FROM runtime.kept_messages"
+)
+
+
+def migrate(
+    url: Annotated[str, typer.Option("--to", help="The database, as postgresql://USER@HOST/NAME.", metavar="URL")],
+) -> None:
+    """Move what the home's files hold into a PostgreSQL database that several machines may share. The files stay.
+
+    Refused while anything runs on the home, and into a database that holds tasks or turns already. Afterwards the
+    home's config.toml names the database. A password is PostgreSQL's to find: PGPASSWORD or ~/.pgpass.
+
+    Example: turnkeeper down && turnkeeper migrate --to postgresql://turnkeeper@db.example.org/turnkeeper
+    """
+    place = home()
+    place.check()
+    _check(place, url)
+    with spinner("moving"):
+        counts = move_into(place, url)
+    filled = {name: count for name, count in counts.items() if count}
+    note("\n".join(f"{name:<28} {count}" for name, count in sorted(filled.items())))
+    note(f"{sum(filled.values())} rows of {len(filled)} tables are in the database, and {place.config} names it")
+    note("the files stay as they were; on each other machine, write the same [store] into its config.toml")
+
+
+def _check(place: Home, url: str) -> None:
+    """Raise InvalidInput or Conflict if the home cannot go there."""
+    try:
+        shared = StoreSettings(url=url).is_shared
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].removeprefix("Value error, ")  # the whole would show a password
+        raise InvalidInput(said, where="--to", hint="postgresql://USER@HOST/NAME") from None
+    if not shared:
+        raise InvalidInput("is the home's own files", where="--to", hint="postgresql://USER@HOST/NAME")
+    if load_settings(place).store.is_shared:
+        raise Conflict("names a database already", where=str(place.config))
+    if place.config.exists() and "[store]" in place.config.read_text(encoding="utf-8"):
+        raise Conflict("has a section [store]", where=str(place.config), hint="remove it: it is written anew")
+
+
+def move_into(place: Home, url: str) -> dict[str, int]:
+    """Copy the home's stores and waiting envelopes, and let its settings name the database; return rows by table."""
+    with ExitStack() as held:
+        for daemon in (SUPERVISOR, *EVERY):
+            held.enter_context(ProcessLock(place, daemon.name))  # raises Conflict: it runs
+        _check_current(place)
+        stores = []
+        for schema, migrations in _STORES:
+            stores.append(Database(in_schema(url, schema), migrations=migrations))
+            held.callback(stores[-1].close)
+        counts: dict[str, int] = stores[-1].submit(lambda connection: _copy(connection, place)).result()
+        append_synced(place.config, f'\n[store]\nurl = "{url}"\n'.encode())
+        return counts
+
+
+def _check_current(place: Home) -> None:
+    """Bring the schemas of the home's files up to date. Raises Conflict, Corrupt or MachineTrouble."""
+    for path, (_, migrations) in zip((place.schedules_db, place.agent_db), _STORES, strict=True):
+        if path.exists():
+            Database(path, migrations=migrations).close()
+
+
+def _copy(connection: Connection, place: Home) -> dict[str, int]:
+    for statement in handover.CHECKPOINTS:
+        connection.execute(text(statement))
+    if any(connection.execute(text(f"SELECT EXISTS (SELECT FROM {each})")).scalar() for each in _EMPTY):  # noqa: S608
+        raise Conflict("holds tasks or turns already", where="--to", hint="name a new database")
+    counts: dict[str, int] = {}
+    files = (("runner", place.schedules_db), ("runtime", place.agent_db), ("runtime", place.checkpoints_db))
+    for schema, path in files:
+        if path.exists():
+            with sqlite_files.reading(path) as file:
+                counts |= dict(_copy_store(connection, file, schema))
+    at = SystemClock().now()
+    waiting = list(_waiting(place, {row[0] for row in connection.execute(text("SELECT key FROM runtime.keys"))}))
+    put = handover.handover_of()
+    counts["envelopes that wait"] = sum(put.put_all(connection, waiting, at))
+    for statement in _SETTLED:
+        connection.execute(text(statement))
+    for (thread_id,) in connection.execute(text(_UNFINISHED)).all():
+        put.look(connection, thread_id, "moved", at)
+    return counts
+
+
+_EMPTY = ("runner.tasks", "runner.fires", "runtime.turns", "runtime.messages", "runtime.checkpoints")
+
+
+def _copy_store(connection: Connection, file: sqlite3.Connection, schema: str) -> Iterator[tuple[str, int]]:
+    """Copy the tables that a file and a schema both have; yield how many rows each has. Raises Corrupt."""
+    tables = MetaData(schema=schema)
+    tables.reflect(connection, schema=schema)
+    for table in tables.sorted_tables:
+        if table.name in _NOT_COPIED or not sqlite_files.has_table(file, table.name):
+            continue
+        if table.name in {"meta", "audit"}:  # opening the stores began them
+            connection.execute(table.delete())
+        rows = _rows(file, table)
+        while batch := [row for _, row in zip(range(_AT_ONCE), rows, strict=False)]:
+            connection.execute(insert(table), batch)
+        (count,) = file.execute(f'SELECT count(*) FROM "{table.name}"').fetchone()  # noqa: S608
+        found = connection.execute(select(func.count()).select_from(table)).scalar()
+        if found != count:
+            raise Corrupt(f"has {count} rows in the file, and {found} in the database", where=f"{schema}.{table.name}")
+        _go_on_numbering(connection, file, table)
+        yield f"{schema}.{table.name}", count
+
+
+def _rows(file: sqlite3.Connection, table: Table) -> Iterator[dict[str, Any]]:
+    have = {row[1] for row in file.execute(f'PRAGMA table_info("{table.name}")')}
+    columns = [column for column in table.columns if column.name in have]
+    flags = [column.name for column in columns if isinstance(column.type, Boolean)]
+    names = ", ".join(f'"{column.name}"' for column in columns)
+    for values in file.execute(f'SELECT {names} FROM "{table.name}"'):  # noqa: S608
+        row = dict(zip((column.name for column in columns), values, strict=True))
+        yield row | {name: None if row[name] is None else bool(row[name]) for name in flags}
+
+
+def _go_on_numbering(connection: Connection, file: sqlite3.Connection, table: Table) -> None:
+    """Let the database number the next row after every row that the file ever had."""
+    for column in table.primary_key:
+        sequence = f"pg_get_serial_sequence('{table.schema}.{table.name}', '{column.name}')"
+        if not connection.execute(text(f"SELECT {sequence}")).scalar():
+            continue
+        (highest,) = file.execute(f'SELECT max("{column.name}") FROM "{table.name}"').fetchone()  # noqa: S608
+        if sqlite_files.has_table(file, "sqlite_sequence"):
+            ever = file.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", [table.name]).fetchone()
+            highest = max(highest or 0, ever[0] if ever else 0)
+        if highest:
+            connection.execute(text(f"SELECT setval({sequence}, {int(highest)})"))
+
+
+def _waiting(place: Home, taken: set[str]) -> Iterator[dict[str, Any]]:
+    """Yield the envelopes of hosted agents that became no turn yet, in the order of their inboxes."""
+    for agent in sorted((place.root / "channels" / "agent").glob("agent[0-9]*")):
+        for path in sorted([*agent.glob("claimed/*.json"), *agent.glob("inbox/*.json")], key=lambda path: path.name):
+            if path.name.startswith("."):
+                continue
+            envelope = decode(path.read_bytes())
+            if (key := envelope.idempotency_key or envelope.id) not in taken:
+                found = {"key": key, "thread_id": envelope.thread, "agent": agent.name, "kind": handover.ENVELOPE}
+                yield found | {"envelope": encode(envelope)}

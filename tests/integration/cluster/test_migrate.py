@@ -1,0 +1,77 @@
+"""A home with tasks, threads, an open approval, memory and history moves into a shared database, and goes on there."""
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.acceptance.test_upgrades import RELEASED, Upgraded
+from tests.support.postgres import Server
+from turnkeeper.errors import EXIT_USAGE
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def url(postgres_server: Server | None) -> Iterator[str]:
+    if postgres_server is None:
+        pytest.skip("a home moves into a server's database: --database postgres")
+    made = postgres_server.create()
+    yield made
+    postgres_server.drop(made)
+
+
+@pytest.fixture
+def left(url: str) -> Iterator[Upgraded]:
+    folder = Path(tempfile.mkdtemp(prefix="tk-"))
+    made = Upgraded(RELEASED[0], folder)
+    yield made
+    made.stop()
+    shutil.rmtree(folder)
+
+
+def test_a_home_moves_with_all_that_it_holds_and_goes_on(left: Upgraded, url: str) -> None:
+    tables = {}
+    done = left.attempt("turnkeeper", "migrate", "--to", url)
+    assert done.returncode == 0, done.stderr
+    with closing(sqlite3.connect(left.home.agent_db)) as file, psycopg.connect(url) as database:
+        for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            found = database.execute("SELECT to_regclass(%s)", (f"runtime.{name}",)).fetchone()
+            if found != (None,) and name not in {"alembic_version", "sqlite_sequence", "envelopes"}:
+                count = f'SELECT count(*) FROM "{name}"'
+                tables[name] = file.execute(count).fetchone()[0]
+                query = count.replace('"', "runtime.", 1).replace('"', "")
+                assert database.execute(query.encode()).fetchone() == (tables[name],), name
+    assert min(tables["turns"], tables["memory"], tables["interrupts"]) > 0
+    assert f"runtime.turns{tables['turns']}" in done.stderr.replace(" ", "")
+    assert "already" in left.attempt("turnkeeper", "migrate", "--to", url).stderr, "it is moved once"
+    left.command("turnkeeper", "up")
+    for line in (
+        line for line in left.told if line.startswith(("agent-runtime conversation", "agent-runtime workspace"))
+    ):
+        left.says_still(line)
+    (pending,) = left.told["agent-runtime interrupts list"]
+    left.command("agent-runtime", "interrupts", "resolve", pending["interrupt_id"], "--approve")
+    left.until_outcome("errand", "succeeded")
+    left.until_outcome("held", "succeeded")
+    assert "buy seeds" in {entry["text"] for entry in left.ask("agent-runtime", "memory", "list")}
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        ("sqlite", EXIT_USAGE, "the home's own files"),
+        ("postgresql://me:secret@h/d", EXIT_USAGE, "holds a password"),
+        ("mysql://h/d", EXIT_USAGE, "--to"),
+    ],
+)
+def test_a_url_that_will_not_do_changes_nothing(left: Upgraded, given: str, code: int, said: str) -> None:
+    before = left.home.config.read_bytes() if left.home.config.exists() else b""
+    done = left.attempt("turnkeeper", "migrate", "--to", given)
+    assert (done.returncode, said in done.stderr, "secret" in done.stderr) == (code, True, False), done.stderr
+    assert (left.home.config.read_bytes() if left.home.config.exists() else b"") == before
