@@ -4,13 +4,11 @@ All of it goes in one transaction, or none. Each table is counted on both sides 
 they are; the settings then name the database, so that nothing goes on with the files.
 """
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from sqlalchemy import Boolean, Connection, MetaData, Table, func, insert, select, text
 
 from constellation.supervisor.daemons import EVERY, SUPERVISOR
@@ -18,8 +16,7 @@ from turnkeeper.bus.envelope import decode, encode
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import StoreSettings, load_settings
-from turnkeeper.console import home, note
-from turnkeeper.console import status as spinner
+from turnkeeper.console import home, note, status
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
 from turnkeeper.storage import handover, nodes, sqlite_files
 from turnkeeper.storage.database import Database, in_schema
@@ -58,7 +55,7 @@ def migrate(
     place = home()
     place.check()
     _check(place, url)
-    with spinner("moving"):
+    with status("moving"):
         counts = move_into(place, url)
     filled = {name: count for name, count in counts.items() if count}
     note("\n".join(f"{name:<28} {count}" for name, count in sorted(filled.items())))
@@ -70,8 +67,9 @@ def _check(place: Home, url: str) -> None:
     """Raise InvalidInput or Conflict if the home cannot go there."""
     try:
         shared = StoreSettings(url=url).is_shared
-    except ValidationError as error:
-        said = error.errors()[0]["msg"].removeprefix("Value error, ")  # the whole would show a password
+    except ValueError as error:
+        found: Any = error
+        said = found.errors()[0]["msg"].removeprefix("Value error, ")  # the whole would show a password
         raise InvalidInput(said, where="--to", hint="postgresql://USER@HOST/NAME") from None
     if not shared:
         raise InvalidInput("is the home's own files", where="--to", hint="postgresql://USER@HOST/NAME")
@@ -128,7 +126,7 @@ def _copy(connection: Connection, place: Home) -> dict[str, int]:
 _EMPTY = ("runner.tasks", "runner.fires", "runtime.turns", "runtime.messages", "runtime.checkpoints")
 
 
-def _copy_store(connection: Connection, file: sqlite3.Connection, schema: str) -> Iterator[tuple[str, int]]:
+def _copy_store(connection: Connection, file: Any, schema: str) -> Iterator[tuple[str, int]]:
     """Copy the tables that a file and a schema both have; yield how many rows each has. Raises Corrupt."""
     tables = MetaData(schema=schema)
     tables.reflect(connection, schema=schema)
@@ -148,7 +146,7 @@ def _copy_store(connection: Connection, file: sqlite3.Connection, schema: str) -
         yield f"{schema}.{table.name}", count
 
 
-def _rows(file: sqlite3.Connection, table: Table) -> Iterator[dict[str, Any]]:
+def _rows(file: Any, table: Table) -> Iterator[dict[str, Any]]:
     have = {row[1] for row in file.execute(f'PRAGMA table_info("{table.name}")')}
     columns = [column for column in table.columns if column.name in have]
     flags = [column.name for column in columns if isinstance(column.type, Boolean)]
@@ -158,7 +156,7 @@ def _rows(file: sqlite3.Connection, table: Table) -> Iterator[dict[str, Any]]:
         yield row | {name: None if row[name] is None else bool(row[name]) for name in flags}
 
 
-def _go_on_numbering(connection: Connection, file: sqlite3.Connection, table: Table) -> None:
+def _go_on_numbering(connection: Connection, file: Any, table: Table) -> None:
     """Let the database number the next row after every row that the file ever had."""
     for column in table.primary_key:
         sequence = f"pg_get_serial_sequence('{table.schema}.{table.name}', '{column.name}')"
