@@ -153,7 +153,7 @@ class Api:
 
     def name_of(self, graph: str) -> str:
         """Return by which assistant's name clients know a graph of a thread or a task."""
-        return graph or OWN
+        return OWN if graph in {"", self.gateway.settings.default_graph} else graph
 
     async def thread(self, runtime: Any, thread_id: str) -> wire.Thread:
         """Return a thread. Raises NotFound."""

@@ -101,6 +101,7 @@ def test_post_threads(lg: Lg) -> None:
 
 
 def test_get_threads_thread_id(lg: Lg, thread: str) -> None:
+    lg.turn(thread)
     found = lg.ask("GET", f"/threads/{thread}")
     assert found["values"]["messages"][0]["type"] == "human"
     assert found["metadata"]["graph_id"] == "agent0"
@@ -187,6 +188,7 @@ def test_post_threads_thread_id_runs(lg: Lg) -> None:
     run = answer.json()
     assert answer.headers["content-location"] == f"/threads/{made}/runs/{run['run_id']}"
     assert run["status"] in {"pending", "running", "success"}
+    assert run["assistant_id"] == lg.ask("GET", "/assistants/agent0")["assistant_id"]
     lg.ask("POST", "/threads/nowhere/runs", RUN, status=404)
     lg.ask("POST", "/threads/made-by-a-run/runs", RUN | {"if_not_exists": "create"})
     lg.refused("POST", f"/threads/{made}/runs", RUN | {"assistant_id": "nobody"}, status=404)

@@ -26,7 +26,7 @@ class Runtime:
 @pytest.fixture
 def api() -> Api:
     web = SimpleNamespace(langgraph_channel="general", langgraph_category="loop")
-    gateway: Any = SimpleNamespace(clock=ManualClock(), settings=SimpleNamespace(web=web))
+    gateway: Any = SimpleNamespace(clock=ManualClock(), settings=SimpleNamespace(web=web, default_graph="garden"))
     return Api(gateway)
 
 
@@ -53,6 +53,10 @@ async def test_an_unknown_assistant_is_answered_with_the_names_that_there_are(ap
 
 async def test_an_assistant_of_the_default_graph_names_it_as_clients_know_it(api: Api) -> None:
     assert {one.name: one.graph for one in await api.assistants(Runtime())}["brief"] == "agent0"
+
+
+def test_a_thread_of_the_default_graph_is_agent0s(api: Api) -> None:
+    assert [api.name_of(graph) for graph in ("", "garden", "research")] == ["agent0", "agent0", "research"]
 
 
 def test_a_page_tells_its_total_and_where_the_next_one_begins() -> None:
