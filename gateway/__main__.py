@@ -30,6 +30,7 @@ from turnkeeper.rpc.server import UnixServer, keep_reachable
 from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "web"
+NICE = 10  # where the processor is short, a page waits rather than a fire
 HEADERS_S = 10.0  # how long the first line and the headers of a request may take
 MOST_CONNECTIONS = 256
 _STOP_GRACE_S = 2
@@ -141,6 +142,7 @@ def config_of(app: Any) -> uvicorn.Config:
 def main(argv: list[str]) -> int:
     """Serve the home that `argv` names; return the exit code."""
     home = Home(root=Path(argv[0]))
+    os.nice(NICE)
 
     def serve_home() -> None:
         home.check()

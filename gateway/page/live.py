@@ -1,19 +1,19 @@
 """What changes while a page is open: one follower of each daemon for the whole gateway, one stream for each tab.
 
-A stream says which kinds of things changed, at most once a second, and the tab asks for its page again: nothing is
-replayed, and a hint that was missed costs nothing. A tab with an open conversation is also sent its turns as they
-change, and what running turns say.
+A stream says which kinds of things changed, at most once a second and less often the more tabs are open, and the tab
+asks for its page again: nothing is replayed, and a hint that was missed costs nothing. A tab with an open conversation
+is also sent its turns as they change, and what running turns say.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from starlette.requests import Request
 
-from gateway.calls import Gateway, Who, who_of
+from gateway.calls import Who, who_of
 from gateway.page.shell import Shell
 from gateway.streams import EventStream, event
 from protos.turnkeeper.v1 import agent_runtime_pb2 as agents
@@ -21,7 +21,8 @@ from protos.turnkeeper.v1 import schedules_pb2 as schedules
 from turnkeeper.errors import TurnkeeperError
 
 CHANGED, TURN, SPEECH = "changed", "turn", "speech"
-REST_S = 1.0  # between two hints to one tab
+REST_S = 1.0  # between two hints
+TABS_A_SECOND = 5  # that are made to ask again
 AGAIN_S = 2.0  # before a daemon that is away is asked again
 SHOWN_TURNS = 10
 _MOST_WAITING = 32
@@ -35,9 +36,9 @@ class Reader:
         self._topics: set[str] = set()
         self._news = asyncio.Event()
 
-    def tell(self, topic: str) -> None:
-        """Note that something of a kind changed."""
-        self._topics.add(topic)
+    def tell(self, topics: Iterable[str]) -> None:
+        """Note that things of these kinds changed."""
+        self._topics |= {*topics}
         self._news.set()
 
     async def next(self) -> str:
@@ -49,10 +50,11 @@ class Reader:
 
 
 class Changes:
-    """Follows both daemons while anybody reads."""
+    """Follows both daemons while anybody reads, and tells all tabs together: then they ask the same."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, shell: Shell) -> None:
+        self._gateway, self._answers = shell.gateway, shell.answers
+        self._all = Reader()
         self._readers: set[Reader] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -64,6 +66,7 @@ class Changes:
         if not self._tasks:
             parts = (("turns", self._turns), ("tasks", self._changes))
             self._tasks = [asyncio.create_task(self._follow(topic, part)) for topic, part in parts]
+            self._tasks.append(asyncio.create_task(self._spread()))
         try:
             yield reader
         finally:
@@ -79,8 +82,8 @@ class Changes:
         while True:
             with suppress(TurnkeeperError):
                 async for _ in part():
-                    self._tell(topic)
-            self._tell(topic)
+                    self._all.tell([topic])
+            self._all.tell([topic])
             await self._gateway.clock.sleep(AGAIN_S)
 
     async def _turns(self) -> AsyncIterator[None]:
@@ -92,16 +95,21 @@ class Changes:
         async for _ in self._gateway.runner(_FOLLOWER).WatchTasks(schedules.WatchTasksRequest()):
             yield
 
-    def _tell(self, topic: str) -> None:
-        for reader in self._readers:
-            reader.tell(topic)
+    async def _spread(self) -> None:
+        """Tell all tabs what changed, once a second, and less often the more there are."""
+        while True:
+            topics = (await self._all.next()).split()
+            self._answers.forget()
+            for reader in self._readers:
+                reader.tell(topics)
+            await self._gateway.clock.sleep(max(REST_S, len(self._readers) / TABS_A_SECOND))
 
 
 class Live:
     """The stream of one tab."""
 
     def __init__(self, shell: Shell) -> None:
-        self._shell, self._changes = shell, Changes(shell.gateway)
+        self._shell, self._changes = shell, Changes(shell)
 
     async def stream(self, request: Request) -> Any:
         """Answer with the events of a tab, and of the conversation that it shows."""
@@ -124,7 +132,6 @@ class Live:
     async def _hints(self, reader: Reader, queue: "asyncio.Queue[bytes]") -> None:
         while True:
             await queue.put(event(await reader.next(), name=CHANGED))
-            await self._shell.gateway.clock.sleep(REST_S)
 
     async def _conversation(self, request: Request, channel: str, queue: "asyncio.Queue[bytes]") -> None:
         runtime = self._shell.gateway.runtime(who_of(request))

@@ -30,14 +30,14 @@ class Reads:
 
     async def today(self, request: Request) -> Response:
         """Show what waits, what went wrong since yesterday, what fires next, and the daemons."""
-        asking, times = self._shell.asking(request), self._shell.times()
+        asking, times = self._shell.asking(), self._shell.times()
         cards, fires, tasks, status = await asyncio.gather(
             self._waiting(asking),
-            self._fires(asking, times.now - timedelta(days=1), times.now),
+            self._gone_wrong(asking, times.now - timedelta(days=1), times.now),
             asking.runner("ListTasks", schedules.ListTasksRequest(), schedules.ListTasksResponse()),
             asking.runner("GetStatus", schedules.GetStatusRequest(), schedules.RunnerStatus()),
         )
-        wrong = views.went_wrong(fires.fires, times.now - timedelta(days=1))[:20]
+        wrong = views.went_wrong(fires, times.now - timedelta(days=1))[:20]
         zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
         return await self._shell.page(
             request, "today.html", title="Today", topics="tasks turns", cards=cards, wrong=wrong, zones=zones,
@@ -46,7 +46,7 @@ class Reads:
 
     async def decisions(self, request: Request) -> Response:
         """Show everything that waits for the author, in full."""
-        cards = await self._waiting(self._shell.asking(request))
+        cards = await self._waiting(self._shell.asking())
         return await self._shell.page(request, "decisions.html", title="Decisions", topics="turns", cards=cards)
 
     async def _waiting(self, asking: Asking) -> list[views.Card]:
@@ -70,7 +70,7 @@ class Reads:
 
     async def channels(self, request: Request) -> Response:
         """Show the channels."""
-        found = await self._shell.asking(request).runtime(
+        found = await self._shell.asking().runtime(
             "ListChannels", agents.ListChannelsRequest(), agents.ListChannelsResponse()
         )
         return await self._shell.page(
@@ -80,7 +80,7 @@ class Reads:
     async def conversation(self, request: Request) -> Response:
         """Show a channel's newest turns."""
         channel = request.path_params["channel"]
-        found = await self._shell.asking(request).runtime(
+        found = await self._shell.asking().runtime(
             "GetConversation", agents.GetConversationRequest(channel=channel, limit=MOST_TURNS), agents.Conversation()
         )
         turns = [views.turn_of(turn) for turn in found.turns]
@@ -91,7 +91,7 @@ class Reads:
 
     async def turn(self, request: Request) -> Response:
         """Show one turn: what was said and called, what it asked, what it took."""
-        asking, id_ = self._shell.asking(request), request.path_params["turn_id"]
+        asking, id_ = self._shell.asking(), request.path_params["turn_id"]
         about = await asking.runtime("GetTurn", agents.GetTurnRequest(turn_id=id_), agents.Turn())
         asked = agents.GetConversationRequest(thread_id=about.thread_id, limit=MOST_TURNS)
         found = await asking.runtime("GetConversation", asked, agents.Conversation())
@@ -104,7 +104,7 @@ class Reads:
     async def tasks(self, request: Request, *, loops: bool) -> Response:
         """Show the tasks that the address asks for; of them only loops, or only others."""
         query = query_of(request, "state", "channel", "q")
-        found = await self._shell.asking(request).runner(
+        found = await self._shell.asking().runner(
             "ListTasks", schedules.ListTasksRequest(), schedules.ListTasksResponse()
         )
         every = [task for task in found.tasks if views.is_loop(task) is loops]
@@ -116,7 +116,7 @@ class Reads:
 
     async def task(self, request: Request, *, status: int = 200, **more: Any) -> Response:
         """Show a task with its next ten times and what became of the last ones."""
-        asking, name = self._shell.asking(request), request.path_params["name"]
+        asking, name = self._shell.asking(), request.path_params["name"]
         task = await asking.runner("GetTask", schedules.GetTaskRequest(name=name), None)
         if task is None:
             return await self._shell.page(request, "plain.html", 503, title=name, error="task-runner does not answer")
@@ -145,7 +145,7 @@ class Reads:
 
     async def slot(self, request: Request) -> Response:
         """Show why a task ran, or did not, at a time."""
-        asking, name = self._shell.asking(request), request.path_params["name"]
+        asking, name = self._shell.asking(), request.path_params["name"]
         task = await asking.runner("GetTask", schedules.GetTaskRequest(name=name), schedules.Task())
         asked = schedules.ExplainFireRequest(name=name, at=query_of(request, "at")["at"])
         found = await asking.runner("ExplainFire", asked, schedules.ExplainFireResponse())
@@ -155,7 +155,7 @@ class Reads:
 
     async def timeline(self, request: Request) -> Response:
         """Show what fired, and what is planned, over a day or a week."""
-        asking, times = self._shell.asking(request), self._shell.times()
+        asking, times = self._shell.asking(), self._shell.times()
         chosen = query_of(request, "span")["span"]
         name = chosen if chosen in SPANS else "24h"
         back, ahead = SPANS[name]
@@ -175,6 +175,16 @@ class Reads:
             cut=bool(fires.next_cursor) or planned.truncated,
         )  # fmt: skip
 
+    async def _gone_wrong(self, asking: Asking, begin: datetime, end: datetime) -> list[schedules.Fire]:
+        """Return what failed, was skipped or cancelled in that time, and the newest of all, newest first."""
+        wanted = [
+            schedules.ListFiresRequest(outcome=outcome, limit=20) for outcome in ("failed", "skipped", "cancelled")
+        ]
+        wanted.append(schedules.ListFiresRequest(limit=MOST_FIRES, without_folded=True))
+        asked = [asking.runner("ListFires", _between(one, begin, end), schedules.ListFiresResponse()) for one in wanted]
+        found = {fire.entry_id: fire for answer in await asyncio.gather(*asked) for fire in answer.fires}
+        return sorted(found.values(), key=lambda fire: fire.nominal_at.ToNanoseconds(), reverse=True)
+
     async def _fires(self, asking: Asking, begin: datetime, end: datetime) -> schedules.ListFiresResponse:
         asked = _between(schedules.ListFiresRequest(limit=MOST_OF_TIMELINE, without_folded=True), begin, end)
         found: schedules.ListFiresResponse = await asking.runner("ListFires", asked, schedules.ListFiresResponse())
@@ -182,7 +192,7 @@ class Reads:
 
     async def knowledge(self, request: Request, *, kind: str) -> Response:
         """Show the workspace's pages, one page, or memory."""
-        asking, shown = self._shell.asking(request), dict[str, Any](pages=None, page=None, entries=None)
+        asking, shown = self._shell.asking(), dict[str, Any](pages=None, page=None, entries=None)
         if kind == "pages":
             request_ = agents.ListPagesRequest(tag=query_of(request, "tag")["tag"])
             shown["pages"] = (await asking.runtime("ListPages", request_, agents.ListPagesResponse())).pages
@@ -216,7 +226,7 @@ class Reads:
 
 
 def _between(asked: Any, begin: datetime, end: datetime) -> Any:
-    """Return a request cut to a span of time."""
-    getattr(asked, "from").FromDatetime(begin)
-    asked.to.FromDatetime(end)
+    """Return a request cut to a span of whole minutes, so that many tabs ask the same."""
+    getattr(asked, "from").FromDatetime(begin.replace(second=0, microsecond=0))
+    asked.to.FromDatetime(end.replace(second=0, microsecond=0) + timedelta(minutes=1))
     return asked

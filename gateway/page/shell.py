@@ -1,5 +1,6 @@
 """How a page is made: ask the daemons, note which of them is away, and render a template with what was found."""
 
+import asyncio
 from collections.abc import Mapping, MutableMapping
 from datetime import datetime
 from pathlib import Path
@@ -15,29 +16,53 @@ from gateway.calls import RUNNER, RUNTIME, Gateway, Who, status_of, who_of
 from gateway.keys import Note
 from gateway.page import text, views
 from protos.turnkeeper.v1 import agent_runtime_pb2 as agents
+from turnkeeper.clock import Clock
 from turnkeeper.errors import TurnkeeperError, Unreachable
 
 FOLDER = Path(__file__).parent
 NOTE_S = 15.0
+FRESH_S = 1.0
 
 
 def environment() -> Environment:
     """Return the templates: each value is escaped, and a name that is not there is an error."""
     made = Environment(
         loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, finalize=text.printed,
+        lstrip_blocks=True, auto_reload=False, finalize=text.printed,
     )  # fmt: skip
     made.filters |= {"markdown": text.markdown, "tone": views.tone, "path": lambda part: quote(str(part), safe="")}
     made.globals |= {"span": text.span, "happened": views.happened}
     return made
 
 
+class Answers:
+    """What the daemons answered a moment ago, for all tabs that ask the same: many tabs cost them as much as one."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        who = Who(surface="web")
+        self._callers = {RUNTIME: gateway.runtime(who), RUNNER: gateway.runner(who)}
+        self._clock = gateway.clock
+        self._asked: dict[tuple[str, str, bytes], tuple[float, asyncio.Task[Any]]] = {}
+
+    async def ask(self, peer: str, method: str, request: Message) -> Any:
+        """Return the answer to a request, which may be a second old. Raises TurnkeeperError."""
+        now, key = self._clock.monotonic(), (peer, method, request.SerializeToString(deterministic=True))
+        self._asked = {one: found for one, found in self._asked.items() if now - found[0] < FRESH_S}
+        if key not in self._asked:
+            call = getattr(self._callers[peer], method)
+            self._asked[key] = (now, asyncio.ensure_future(call(request)))
+        return await asyncio.shield(self._asked[key][1])
+
+    def forget(self) -> None:
+        """Ask again from now on: something changed."""
+        self._asked = {}
+
+
 class Asking:
     """The daemons, as one request of a browser asks them. A daemon that is away is noted, and answers nothing."""
 
-    def __init__(self, gateway: Gateway, who: Who, away: MutableMapping[str, datetime]) -> None:
-        self.who, self._away, self._clock = who, away, gateway.clock
-        self._callers = {RUNTIME: gateway.runtime(who), RUNNER: gateway.runner(who)}
+    def __init__(self, answers: Answers, clock: Clock, away: MutableMapping[str, datetime]) -> None:
+        self._answers, self._clock, self._away = answers, clock, away
 
     async def runtime(self, method: str, request: Message, default: Any) -> Any:
         """Ask the agent runtime; `default` is what it answers while it is away. Raises TurnkeeperError."""
@@ -49,7 +74,7 @@ class Asking:
 
     async def _ask(self, peer: str, method: str, request: Message, default: Any) -> Any:
         try:
-            answer = await getattr(self._callers[peer], method)(request)
+            answer = await self._answers.ask(peer, method, request)
         except Unreachable:
             self._away.setdefault(peer, self._clock.now())
             return default
@@ -63,13 +88,14 @@ class Shell:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway, self.templates = gateway, environment()
         self.away: dict[str, datetime] = {}
+        self.answers = Answers(gateway)
         self._turn = self.templates.from_string(
             '{% from "parts.html" import turn_item with context %}{{ turn_item(turn) }}'
         )
 
-    def asking(self, request: Request) -> Asking:
-        """Return the daemons, as this request asks them."""
-        return Asking(self.gateway, who_of(request), self.away)
+    def asking(self) -> Asking:
+        """Return the daemons, as one request asks them."""
+        return Asking(self.answers, self.gateway.clock, self.away)
 
     def times(self) -> text.Times:
         """Return what writes times, as of now."""
@@ -77,7 +103,7 @@ class Shell:
 
     async def page(self, request: Request, template: str, status: int = 200, **shown: Any) -> Response:
         """Return a page. `topics` among what is shown says what of the daemons makes it old."""
-        asking = self.asking(request)
+        asking = self.asking()
         channels = (
             await asking.runtime("ListChannels", agents.ListChannelsRequest(), agents.ListChannelsResponse())
         ).channels
@@ -122,6 +148,7 @@ class Shell:
     def back(self, request: Request, said: str, default: str, *, bad: bool = False) -> Response:
         """Return to the page of the form that asked, and say there what came of it."""
         session = who_of(request).session
+        self.answers.forget()
         if session is not None:
             session.note = Note(tone="bad" if bad else "good", text=said)
         return RedirectResponse(own(request.scope["form"].get("next", ""), default), 303)

@@ -1,0 +1,73 @@
+"""Many tabs cost the daemons as much as one: what was asked a moment ago is not asked again, until something changed."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from gateway.calls import RUNNER, Gateway
+from gateway.page.reads import _between
+from gateway.page.shell import FRESH_S, Answers
+from protos.turnkeeper.v1 import schedules_pb2 as schedules
+from tests.support.clock import ManualClock, look_again
+from turnkeeper.errors import Unreachable
+
+
+class Runner:
+    """A runner that counts what it is asked, and may be away."""
+
+    def __init__(self) -> None:
+        self.asked, self.away = 0, False
+
+    async def ListTasks(self, _request: Any) -> Any:
+        self.asked += 1
+        await look_again()
+        if self.away:
+            raise Unreachable("task-runner cannot be reached")
+        return schedules.ListTasksResponse(total=self.asked)
+
+
+class Two:
+    """As much of a gateway as it takes."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock, self.one = clock, Runner()
+
+    def runner(self, _who: Any) -> Any:
+        return self.one
+
+    runtime = runner
+
+
+async def test_what_fifty_tabs_ask_together_is_asked_once_and_again_after_a_change_or_a_second(
+    clock: ManualClock,
+) -> None:
+    two = Two(clock)
+    answers, request = Answers(cast("Gateway", two)), schedules.ListTasksRequest()
+
+    async def ask() -> int:
+        return int((await answers.ask(RUNNER, "ListTasks", request)).total)
+
+    assert set(await asyncio.gather(*(ask() for _ in range(50)))) == {1}
+    answers.forget()
+    assert await ask() == 2, "something changed"
+    clock.advance(FRESH_S)
+    assert await ask() == 3
+    first = asyncio.ensure_future(answers.ask(RUNNER, "ListTasks", schedules.ListTasksRequest(channel="x")))
+    await look_again()
+    first.cancel()
+    assert (await answers.ask(RUNNER, "ListTasks", schedules.ListTasksRequest(channel="x"))).total == 4, (
+        "one tab was closed"
+    )
+    two.one.away = True
+    answers.forget()
+    found = await asyncio.gather(ask(), ask(), return_exceptions=True)
+    assert [type(one) for one in found] == [Unreachable, Unreachable]
+
+
+def test_tabs_that_ask_within_a_minute_ask_for_the_same_span() -> None:
+    def asked(second: int) -> Any:
+        at = datetime(2026, 11, 22, 20, 30, second, tzinfo=UTC)
+        return _between(schedules.ListFiresRequest(), at, at)
+
+    assert asked(1) == asked(59)
+    assert asked(1).to.ToDatetime(UTC) == datetime(2026, 11, 22, 20, 31, tzinfo=UTC)
