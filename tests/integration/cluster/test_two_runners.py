@@ -1,16 +1,23 @@
 """Two runners of one database: each fire is handed over once, whoever is killed."""
 
+import signal
+from datetime import timedelta
+
 from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 from task_runner.daemon.assembly import call
 from tests.integration.cluster.shared import Cluster
+from turnkeeper.clock import SystemClock
+from turnkeeper.process import VARIABLE
+from turnkeeper.times import rfc3339
 
 TASKS = 100
 
 
-def declare(cluster: Cluster, **fields: str) -> None:
-    """Declare a hundred tasks, by a command of a home whose runner does not run."""
-    fields = {"every": "1s", "category": "loop", "channel": "general", "prompt": "p", "grace": "60s"} | fields
-    specs = [schedules_pb2.TaskSpec(name=f"task-{number}", max_fires=1, **fields) for number in range(TASKS)]
+def declare(cluster: Cluster) -> None:
+    """Declare a hundred tasks for one time soon, by a command of a home whose runner does not run."""
+    fields = {"category": "loop", "channel": "general", "prompt": "p", "grace": "1h"}
+    at = rfc3339(SystemClock().now().replace(microsecond=0) + timedelta(seconds=3))
+    specs = [schedules_pb2.TaskSpec(name=f"task-{number}", at=at, **fields) for number in range(TASKS)]
     call(cluster.home(0), "ApplyTasks", schedules_pb2.ApplyTasksRequest(specs=specs))
 
 
@@ -28,3 +35,20 @@ def test_two_runners_hand_each_fire_over_once(cluster: Cluster) -> None:
     assert cluster.value("SELECT count(*) FROM runner.fires WHERE fire_id IS NOT NULL") == TASKS
     both = [("machine-1", "task-runner"), ("machine-2", "task-runner")]
     cluster.until(lambda: cluster.rows("SELECT name, role FROM runner.nodes ORDER BY name") == both)
+
+
+def test_runners_that_are_killed_between_and_inside_the_two_commits_lose_and_double_nothing(cluster: Cluster) -> None:
+    declare(cluster)
+    points = ("runner.committed", "runner.claimed", "runner.sent", "runner.handed")
+    for place, point in enumerate(points, 1):
+        doomed = cluster.start(cluster.home(place), **{VARIABLE: point})
+        assert doomed.wait(60) == -signal.SIGKILL, point
+        assert (cluster.value("SELECT count(*) FROM runtime.envelopes") > 0) == (point == "runner.handed"), point
+    handed = cluster.value("SELECT count(*) FROM runtime.envelopes")
+    accepted = "SELECT count(*) FROM runner.fires WHERE outcome = 'accepted'"
+    assert handed == cluster.value(accepted), "both are of one commit"
+    cluster.start(cluster.home(9))
+    cluster.until(lambda: cluster.value("SELECT count(*) FROM runtime.envelopes") >= TASKS)
+    assert cluster.value("SELECT count(DISTINCT key) FROM runtime.envelopes") == TASKS
+    assert cluster.value(accepted) == cluster.value("SELECT count(*) FROM runner.fires WHERE fire_id IS NOT NULL")
+    assert cluster.rows("SELECT DISTINCT fires, accepted FROM runner.tasks") == [(1, 1)]
