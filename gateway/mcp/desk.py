@@ -13,14 +13,14 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as runner
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.settings import McpSettings
-from turnkeeper.errors import Denied, NotFound
+from turnkeeper.errors import Denied, NotFound, Unreachable
 from turnkeeper.rpc.channel import AsyncCaller
 
 MADE_BY = "mcp"  # the tag of a task that names the client which made it
 _PROGRAM = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 64
-QUEUED = "queued"
-UNDER_WAY = frozenset({QUEUED, "accepted", "kept", "running"})
+QUEUED, AWAY = "queued", "not known while agent-runtime is away"
+UNDER_WAY = frozenset({QUEUED, AWAY, "accepted", "kept", "running"})
 _BEAT_S = 5.0  # between two signs of life while a tool waits
 
 
@@ -147,8 +147,13 @@ class Desk:
         with self._watching(turn_id) as changed:
             while True:
                 changed.clear()
-                turn = await self.turn(turn_id, via)
                 spent = self.clock.monotonic() - began
+                try:
+                    turn = await self.turn(turn_id, via)
+                except Unreachable:  # it comes back, and the turn goes on
+                    if spent >= wait_s:
+                        raise
+                    turn = runtime.Turn(turn_id=turn_id, status=AWAY)
                 if turn.status not in UNDER_WAY or spent >= wait_s:
                     return turn
                 await beat(spent, turn.status)

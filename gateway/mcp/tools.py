@@ -18,7 +18,7 @@ from gateway.mcp.model import view, views
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as runner
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.errors import InvalidInput, NotFound, Unreachable
 
 _NEWEST = 50  # turns of a thread among which one is looked for
 LONGEST_FORM = 2000  # characters of arguments that a person can be expected to read in a form
@@ -231,8 +231,12 @@ async def message_send(
         request_id=request_id or SystemEntropy().hex(32),
         keep_loop=True,  # a program's message takes over no work that goes on by itself
     )
-    sent = await _call(ctx, "SendMessage", request)
-    shown = await _turn_shown(ctx, sent.turn_id, wait_s)
+    try:
+        sent = await _call(ctx, "SendMessage", request)
+        shown = await _turn_shown(ctx, sent.turn_id, wait_s)
+    except Unreachable as error:
+        hint = f"{error.hint}; then call again with request_id {request.request_id}: it is sent once"
+        raise Unreachable(error.what, hint=hint) from error
     return shown.model_copy(update={"thread_id": sent.thread_id, "duplicate": sent.duplicate})
 
 

@@ -467,3 +467,29 @@ async def test_a_daemon_that_is_away_is_named_with_what_to_do_and_found_again(co
             constellation.start(daemon)
             while (await to.call_tool(tool)).is_error:  # until the channel tries again
                 await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+
+
+async def test_a_runtime_killed_while_a_client_waits_costs_no_turn_and_sends_nothing_twice(
+    constellation: Constellation,
+) -> None:
+    async with client(constellation.home, "auto") as to:
+        waits = await approval(to, "outlives")  # so that the message has to wait
+
+        async def beat(*_: Any) -> None:
+            if not killed:
+                killed.append(AGENT_RUNTIME.name)
+                constellation.kill(AGENT_RUNTIME)
+                constellation.start(AGENT_RUNTIME)
+                constellation.command("agent-runtime", "approvals", "resolve", waits["interrupt_id"], "--reject", "no")
+
+        killed: list[str] = []
+        message = {"text": "hello", "channel": "outlives", "wait_s": 50}
+        result = await to.call_tool("message_send", message, progress_callback=beat)
+        assert killed
+        assert result.structured_content["status"] == "succeeded", result.content
+        constellation.kill(AGENT_RUNTIME)
+        told = await refused(to, "message_send", text="again", channel="outlives", request_id="r-9")
+        assert told.endswith("start it with: turnkeeper up; then call again with request_id r-9: it is sent once")
+        constellation.start(AGENT_RUNTIME)
+    turns = constellation.conversation("outlives")
+    assert [one["text"] for turn in turns for one in turn["messages"] if one["role"] == "author"] == ["hello"]
