@@ -96,6 +96,10 @@ class Mailboxes:
         """Return the headers of the triggers with these keys whose envelopes wait, claimed or not."""
         return {key: self._queued[key] for key in keys if key in self._queued}
 
+    async def of_turn(self, turn_id: str) -> TriggerHeader | None:
+        """Return the header of the trigger that will be this turn, if its envelope waits, claimed or not."""
+        return next((known for known in self._queued.values() if known.turn_id == turn_id), None)
+
     def lease_of(self, _thread_id: str) -> Lease | None:
         """Return the lease of a thread; a home of one machine needs none."""
         return None

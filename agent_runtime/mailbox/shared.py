@@ -16,7 +16,15 @@ from typing import Any
 from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
 from agent_runtime.model.decide import Incoming
 from agent_runtime.model.lease import Lease
-from agent_runtime.model.trigger import EncodedTrigger, Trigger, TriggerHeader, from_envelope, header_of, to_envelope
+from agent_runtime.model.trigger import (
+    EncodedTrigger,
+    Trigger,
+    TriggerHeader,
+    from_envelope,
+    header_of,
+    to_envelope,
+    turn_id_of_key,
+)
 from agent_runtime.store import leases
 from agent_runtime.store.leases import Row
 from agent_runtime.store.schema import handover
@@ -178,6 +186,12 @@ class SharedMailboxes(Mailboxes):
         rows = await self._database.run(lambda c: leases.known(c, keys))
         found = {row.key: from_envelope(self._claimed(row).envelope) for row in rows if row.kind != LOOK}
         return {key: header_of(trigger) for key, trigger in found.items()}
+
+    async def of_turn(self, turn_id: str) -> TriggerHeader | None:
+        """Return the header of the trigger that will be this turn, of those that wait, here or anywhere."""
+        keys = await self._database.run(leases.waiting_keys)
+        found = await self.find([key for key in keys if turn_id_of_key(key) == turn_id])
+        return next(iter(found.values()), None)
 
     async def claim(self, limit: int) -> list[Delivery]:
         """Take what waits for threads that nobody owns, and for those of this process, in order."""

@@ -134,7 +134,7 @@ class TurnLookup:
     async def get_turn(self, request: wire.GetTurnRequest | wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:
         """Return a turn, or a stand-in for a fire or message that has none. Raises NotFound, InvalidInput."""
         wanted = _wanted(request.turn_id, request.fire_id, request.attempt)
-        waiting = self._waiting(wanted)  # looked at first: an envelope leaves only once its key row is on disk
+        waiting = await self._waiting(wanted)  # looked at first: an envelope leaves only once its key row is on disk
         found = await self._runtime.store.read(lambda connection: _find(connection, wanted))
         if found is None:
             if waiting is None:
@@ -166,12 +166,12 @@ class TurnLookup:
             turn.cancel_requested = True
         return turn
 
-    def _waiting(self, turn_id: str) -> wire.Turn | None:
+    async def _waiting(self, turn_id: str) -> wire.Turn | None:
         """Return a stand-in for a trigger whose envelope waits in an inbox, or is claimed and not yet begun."""
-        for known in self._runtime.mailboxes.queued():
-            if known.turn_id == turn_id:
-                return to_message(wire.Turn, known, status="accepted", trigger="fire" if known.fire_id else "author")
-        return None
+        known = await self._runtime.mailboxes.of_turn(turn_id)
+        if known is None:
+            return None
+        return to_message(wire.Turn, known, status="accepted", trigger="fire" if known.fire_id else "author")
 
 
 def _delivered(connection: Connection, turn_id: str) -> wire.Turn | None:

@@ -150,6 +150,12 @@ def quarantine(connection: Connection, lease: Lease, number: int, reason: str) -
     _SET_ASIDE.run(connection, of=number, state="quarantined", reason=reason)
 
 
+def waiting_keys(connection: Connection) -> list[str]:
+    """Return the keys of what nobody has dealt with yet, the oldest thousands of them."""
+    keys: list[str] = _KEYS.values(connection)
+    return keys
+
+
 def known(connection: Connection, keys: Collection[str]) -> list[Row]:
     """Return the envelopes with these keys that were not dealt with yet."""
     return [Row(**values) for values in _KNOWN.dicts(connection, keys=listed(sorted(keys)))]
@@ -208,4 +214,6 @@ _COLUMNS = [envelopes.c[name] for name in Row.__dataclass_fields__]
 _ROWS = Statement(select(*_COLUMNS).where(_NUMBERED, envelopes.c.state == "claimed").order_by(envelopes.c.number))
 _ARCHIVE = Statement(delete(envelopes).where(envelopes.c.number == bindparam("number")))
 _SET_ASIDE = Statement(update(envelopes).where(envelopes.c.number == bindparam("of")))
+_NOT_DEALT_WITH = or_(envelopes.c.state == "waiting", envelopes.c.state == "claimed")
+_KEYS = Statement(select(envelopes.c.key).where(_NOT_DEALT_WITH).order_by(envelopes.c.number).limit(10_000))
 _KNOWN = Statement(select(*_COLUMNS).where(among(envelopes.c.key, "keys"), envelopes.c.state != "quarantined"))

@@ -105,8 +105,10 @@ class WorkerThread:
         self._held: list[Call] = []
         self._open = True
         self._guard = threading.Lock()
+        self._serves = [serve, *others]
         self._threads = [
-            threading.Thread(target=self._run, args=(each,), name=name, daemon=True) for each in (serve, *others)
+            threading.Thread(target=self._run, args=(each,), name=name, daemon=True)
+            for each in range(len(self._serves))
         ]
         for thread in self._threads:
             thread.start()
@@ -174,13 +176,13 @@ class WorkerThread:
         if not self._open:
             raise RuntimeError(f"{self._name} is closed")
 
-    def _run(self, serve: Callable[[Sequence[Call]], None]) -> None:
+    def _run(self, number: int) -> None:
         going = True
         while going:
             batch, going = self._next()
             batch = [call for call in batch if call.wanted()]
             try:
-                serve(batch)
+                self._serves[number](batch)
             except BaseException as error:  # noqa: BLE001  every caller of the batch gets it; the thread goes on
                 for call in batch:
                     call.error = error

@@ -18,8 +18,10 @@ def place(home: Home, place_of: Places) -> Path | str:
 
 
 @pytest_asyncio.fixture
-async def bench(home: Home, place: Path | str) -> AsyncIterator[Bench]:
-    made = Bench(home, place=place)
+async def bench(request: pytest.FixtureRequest, home: Home, place: Path | str) -> AsyncIterator[Bench]:
+    """A runtime on files; with a server, as one of several machines that share it, unless the test is of one machine's."""
+    alone = request.node.get_closest_marker("one_machine") is not None
+    made = Bench(home, place=place, shared="" if alone or isinstance(place, Path) else place)
     await made.open()
     yield made
     await made.close()

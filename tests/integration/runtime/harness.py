@@ -17,6 +17,7 @@ from agent_runtime.model.turn import TurnContext
 from agent_runtime.service.servicer import Runtime, Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.clock import look_again
+from tests.support.cluster import end_lease
 from tests.support.scripted import ScriptedModel
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import open_inbox
@@ -91,8 +92,17 @@ class Bench:
         worker: Any = self.runtime.worker
         worker._claiming.cancel()
         self._left.append(self.runtime)
+        if self.shared:
+            await self._die()
         self.blocked, self.go = asyncio.Event(), asyncio.Event()
         await self.open()
+
+    async def _die(self) -> None:
+        """Let the abandoned runtime's lease end, as if its process were gone for longer than that."""
+        mailboxes: Any = self.runtime.mailboxes
+        mailboxes.ownership._keeping.cancel()
+        mailboxes._listener.cancel()
+        await self.runtime.store.read(end_lease, mailboxes.ownership.owner)
 
     def post(self, envelope: Envelope) -> str:
         """Put an envelope with the home's seal, as another process of the home does; return its name."""

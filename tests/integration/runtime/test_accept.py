@@ -13,6 +13,8 @@ from turnkeeper.bus.envelope import decode, encode
 from turnkeeper.bus.seals import unsealed
 from turnkeeper.errors import InvalidInput
 
+pytestmark = pytest.mark.one_machine("it is about files of envelopes")
+
 
 class Stream:
     """The part of a call's context that a stream of fires uses."""

@@ -37,6 +37,7 @@ async def test_a_turn_that_a_crash_cut_goes_on_from_its_checkpoint(bench: Bench)
     assert [line.role for line in shown.messages] == ["trigger", *["agent", "tool"] * 3, "agent"]
 
 
+@pytest.mark.one_machine("it writes for a turn that it does not own")
 async def test_a_superseded_process_writes_nothing(bench: Bench) -> None:
     bench.script["go"] = [calls(("block", {}))]
     receipt = await bench.service.Fire(bench.fire(), None)
@@ -89,6 +90,7 @@ async def test_an_envelope_that_was_claimed_and_never_begun_is_adopted(bench: Be
     assert await bench.history() == ["STARTED", "SUCCEEDED"] * 2
 
 
+@pytest.mark.one_machine("it writes for a turn that it does not own")
 async def test_a_row_without_input_is_given_its_input(bench: Bench) -> None:
     store = bench.runtime.store
     worker: Any = bench.runtime.worker

@@ -92,6 +92,7 @@ async def by_another_path(bench: Bench, event: wire.TurnEvent, value: Any) -> No
     narrowing.end(event.turn_id)
 
 
+@pytest.mark.one_machine("it puts the store into a state of its own")
 @pytest.mark.parametrize("ending", ["succeeded", "interrupted", "paused", "held"])
 async def test_what_was_dealt_with_and_not_archived_is_archived_and_nothing_else(bench: Bench, ending: str) -> None:
     scripts = {"succeeded": [], "interrupted": ASKS, "paused": [calls(("pause", {}))], "held": []}
@@ -134,6 +135,7 @@ async def test_an_outcome_that_was_not_written_is_written_and_nothing_runs_twice
     assert sum(isinstance(message, HumanMessage) for message in await messages(bench)) == 1
 
 
+@pytest.mark.one_machine("it puts the store into a state of its own")
 @pytest.mark.parametrize("cut", ["in a later step", "before its outcome is written"])
 async def test_a_resume_goes_on_without_its_answer_once_that_was_taken(bench: Bench, cut: str) -> None:
     bench.category("work", tools=["tool:block"])
@@ -167,6 +169,7 @@ async def test_a_pause_met_by_its_fire_survives_a_crash(bench: Bench) -> None:
     assert await bench.history() == ["STARTED", "PAUSED", "STARTED", "SUCCEEDED"]
 
 
+@pytest.mark.one_machine("it puts the store into a state of its own")
 @pytest.mark.parametrize("comes", ["a fire", "a message", "a cancel of another turn"])
 async def test_a_crash_is_healed_before_anything_else_is_done(bench: Bench, comes: str) -> None:
     bench.script["go"] = [calls(("block", {}))]
@@ -226,6 +229,7 @@ async def test_a_pause_is_given_what_its_fire_says(bench: Bench) -> None:
     assert value["nominal_at"] == "2026-09-21T14:13:22Z"
 
 
+@pytest.mark.one_machine("it puts the store into a state of its own")
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_pause_ends_by_itself_though_nothing_comes(
     home: Home, clock: ManualClock, place: Path | str, restarted: bool
@@ -260,6 +264,7 @@ async def test_a_pause_that_is_cancelled_lets_the_waiting_fire_go(bench: Bench) 
     await messages(bench)
 
 
+@pytest.mark.one_machine("it puts the store into a state of its own")
 async def test_a_pause_keeps_back_a_message_until_its_fire_has_come(bench: Bench) -> None:
     await paused(bench)
     sent = await bench.send("hello")
@@ -304,6 +309,7 @@ async def test_after_a_turn_that_did_not_end_well_the_next_one_starts_fresh_on_t
     assert said[-4:] == ["later", "", "noted c", "done"]
 
 
+@pytest.mark.one_machine("it puts the store into a state of its own")
 async def test_a_question_settled_by_another_path_lets_go_of_its_thread(bench: Bench) -> None:
     bench.script["go"] = [*ASKS]
     event = await bench.run(1)
@@ -319,6 +325,7 @@ async def test_a_question_settled_by_another_path_lets_go_of_its_thread(bench: B
     assert "the author says blue" in [message.content for message in await messages(bench)]
 
 
+@pytest.mark.one_machine("it puts the store into a state of its own")
 async def test_a_pause_settled_by_another_path_lets_go_of_its_thread(bench: Bench) -> None:
     event = await paused(bench)
     await by_another_path(bench, event, {"fire_id": "elsewhere"})
@@ -328,6 +335,7 @@ async def test_a_pause_settled_by_another_path_lets_go_of_its_thread(bench: Benc
     assert "woken by elsewhere" in [message.content for message in await messages(bench)]
 
 
+@pytest.mark.one_machine("it puts the store into a state of its own")
 async def test_what_another_path_came_to_ask_is_asked_and_holds_the_thread(bench: Bench) -> None:
     bench.script["go"] = [*ASKS, calls(("ask", {"question": "why?"}))]
     event = await bench.run(1)
@@ -347,6 +355,7 @@ async def test_what_another_path_came_to_ask_is_asked_and_holds_the_thread(bench
         await bench.resolve(first.interrupt_id, "answer", message="red")
 
 
+@pytest.mark.one_machine("it puts the store into a state of its own")
 async def test_an_answer_is_never_given_to_what_another_path_came_to_ask(bench: Bench) -> None:
     bench.script["go"] = [calls(("ask_twice", {}))]
     bench.category("work", tools=["tool:ask_twice"])

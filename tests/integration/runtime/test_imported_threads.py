@@ -26,6 +26,8 @@ from tests.integration.runtime.harness import STATES, Bench
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 
+pytestmark = pytest.mark.one_machine("the command writes the files of a home whose daemon is down")
+
 bench = authors_graphs.bench
 
 

@@ -19,6 +19,8 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NotifySettings, Settings
 
+pytestmark = pytest.mark.one_machine("it breaks files and stores of the home")
+
 FULL = OSError(28, "No space left on device")
 BUG = RuntimeError("a bug of ours")
 
@@ -163,7 +165,7 @@ async def test_an_interval_that_the_machine_broke_does_not_count_and_says_what_i
 ) -> None:
     monkeypatch.setattr(worker, "LONGEST_WAIT_S", 0.001)
     writer: Any = bench.runtime.worker._engines.of("")._checkpoints._file.writer
-    serve, failing = writer._serve, threading.Event()
+    serve, failing = writer._serves[0], threading.Event()
     failing.set()
 
     def fail(batch: Any) -> None:
@@ -174,7 +176,7 @@ async def test_an_interval_that_the_machine_broke_does_not_count_and_says_what_i
             error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
             raise error
 
-    writer._serve = fail
+    writer._serves = [fail]
     receipt = await bench.service.Fire(bench.fire(), None)
     async with asyncio.timeout(PATIENCE_S):
         while len(bench.trail("turn.trouble")) < 20:

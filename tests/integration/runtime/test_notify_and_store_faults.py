@@ -20,6 +20,8 @@ from turnkeeper.config.settings import NotifySettings
 from turnkeeper.errors import Corrupt, Exhausted, NotFound
 from turnkeeper.event_log import EventLog, read_events
 
+pytestmark = pytest.mark.one_machine("it is about files of the home")
+
 NOTIFICATION = Notification(event="interrupt", task="digest", channel="main", turn_id="turn-1", interrupt_id="i-1")
 
 

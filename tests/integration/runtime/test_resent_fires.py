@@ -26,6 +26,7 @@ async def test_a_fire_is_a_duplicate_also_when_its_category_has_gone(bench: Benc
     assert await bench.history() == ["STARTED", "SUCCEEDED"]
 
 
+@pytest.mark.one_machine("a worker goes, and its inbox becomes a terminal's")
 async def test_a_fire_is_a_duplicate_also_when_its_worker_has_gone_and_a_new_one_waits_for_it(bench: Bench) -> None:
     few = bench.settings
     bench.settings = few.model_copy(update={"agents": {"agent0": AgentSettings(workers=1)}})

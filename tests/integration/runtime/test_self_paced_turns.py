@@ -235,6 +235,7 @@ async def test_out_of_scope_it_asks_the_author(bench: Bench) -> None:
     assert asked.missing_scope == "loop.wakeup"
 
 
+@pytest.mark.one_machine("it reads the envelope's file")
 async def test_a_loops_fire_says_in_its_envelope_that_it_is_a_loops(bench: Bench) -> None:
     await bench.service.Fire(bench.fire(agent="codex", prompt="look at CI", **of_loop()), None)
     files, clock, entropy = SystemFiles(), SystemClock(), SystemEntropy()

@@ -15,6 +15,8 @@ from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict
 from turnkeeper.storage.files import SystemFiles
 
+pytestmark = pytest.mark.one_machine("agents in terminals read folders of one machine")
+
 
 class Reader:
     """What reads `codex`'s inbox in a terminal."""

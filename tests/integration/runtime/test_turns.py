@@ -80,6 +80,7 @@ async def test_a_stream_answers_each_fire_in_order_and_survives_a_bad_one(bench:
     assert all(r.disposition == wire.FireReceipt.ACCEPTED for r in receipts if r is not receipts[6])
 
 
+@pytest.mark.one_machine("it reads the files of envelopes")
 async def test_turns_of_one_thread_run_one_after_the_other_in_order(bench: Bench) -> None:
     bench.script["wait"] = [calls(("block", {}))]
     first = await bench.service.Fire(bench.fire(1, prompt="wait"), None)
@@ -205,6 +206,7 @@ async def test_a_forged_envelope_is_set_aside(bench: Bench) -> None:
     assert len(bench.trail("envelope.quarantined")) == 1
 
 
+@pytest.mark.one_machine("it reads the files of envelopes")
 async def test_at_rest_every_envelope_is_delivered(bench: Bench) -> None:
     turns = [await bench.service.Fire(bench.fire(number, thread_id=f"t{number % 3}"), None) for number in range(1, 13)]
     await asyncio.gather(*(bench.stopped(turn.turn_id) for turn in turns))

@@ -58,6 +58,7 @@ async def until_at_rest(bench: Bench, turns: int) -> list[wire.ConversationTurn]
     return await bench.conversation()
 
 
+@pytest.mark.one_machine("a worker or a terminal comes and goes, by files")
 async def test_a_worker_is_asked_on_its_own_thread_and_answers_agent0_in_the_channel(staffed: Bench) -> None:
     bench = staffed
     bench.script["go"] = [send("agent1", "count the pages"), AIMessage("I asked agent1")]
@@ -101,6 +102,7 @@ async def test_an_author_who_replies_while_a_worker_works_reaches_agent0(staffed
     await until_at_rest(bench, 4)
 
 
+@pytest.mark.one_machine("a worker or a terminal comes and goes, by files")
 async def test_agent0_also_writes_to_an_agent_in_a_terminal_that_has_an_inbox(staffed: Bench) -> None:
     bench = staffed
     inbox = Inbox(bench.home.inbox("codex"), files=SystemFiles(), clock=bench.runtime.clock, entropy=SeededEntropy(1))
@@ -208,6 +210,7 @@ async def test_a_forged_message_between_workers_is_set_aside(staffed: Bench) -> 
     assert "agents write to agent0" in path.read_text()
 
 
+@pytest.mark.one_machine("a worker or a terminal comes and goes, by files")
 async def test_who_asks_for_an_ack_gets_one_from_the_runtime_too(staffed: Bench) -> None:
     bench = staffed
     event = await bench.run()
