@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -381,7 +380,9 @@ class _Basis:
             return Mailboxes(*where, **how)
         beside = open_database(self.url)
         self.stack.callback(beside.close)
-        trouble = partial(self.log.emit, "store.unreachable")
+
+        def trouble(why: str) -> None:
+            self.log.emit("store.unreachable", reason=why)
 
         def on_news() -> None:
             for signal_ in (arrived, store.events, store.conversations):
@@ -394,7 +395,7 @@ class _Basis:
             ownership=Ownership(beside, clock=self.clock, entropy=self.entropy, log=self.log),
             read_fire=lambda data: read_fire(FireRequest.FromString(data), categories.get),
             on_taken=self.saver.acontinue,
-            listening=lambda: listen(self.url, on_news, lambda why: trouble(reason=why), self.clock),
+            listening=lambda: listen(self.url, on_news, trouble, self.clock),
         )
 
     def _trouble(self, working: worker.Worker) -> str:

@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
@@ -26,7 +25,6 @@ from agent_runtime.model.trigger import (
     turn_id_of_key,
 )
 from agent_runtime.store import leases
-from agent_runtime.store.leases import Row
 from agent_runtime.store.schema import handover
 from turnkeeper.bus.envelope import Envelope, decode
 from turnkeeper.bus.inbox import Claimed, Put
@@ -71,7 +69,7 @@ class Ownership:
         self.owner = f"{os.uname().nodename}/{os.getpid()}/{self._entropy.hex(8)}"
         await self._database.run(lambda c: leases.begin(c, self.owner))
 
-    async def take(self) -> list[tuple[Lease, list[Row]]]:
+    async def take(self) -> list[tuple[Lease, list[leases.Row]]]:
         """Take threads for which something waits; return leases with the oldest of it, also of threads of before."""
         taken = []
         for thread_id in await self._database.run(lambda c: leases.wanted(c, self.owner, MOST_TAKEN + len(self.held))):
@@ -84,7 +82,7 @@ class Ownership:
                 taken.append(found)
         return taken
 
-    def _take(self, connection: Any, thread_id: str, held: Lease | None) -> tuple[Lease, list[Row]] | None:
+    def _take(self, connection: Any, thread_id: str, held: Lease | None) -> tuple[Lease, list[leases.Row]] | None:
         lease = held or leases.take(connection, thread_id, self.owner)
         return None if lease is None else (lease, leases.load(connection, lease, adopt=held is None))
 
@@ -128,8 +126,8 @@ class Ownership:
         """Own nothing any more, and say so: others may go on at once."""
         if self._keeping is not None:
             self._keeping.cancel()
-        with suppress(TurnkeeperError):  # the server is away: the lease ends by itself
-            await self._database.run(self._leave)
+        # Where the server is away, the lease ends by itself.
+        await asyncio.gather(self._database.run(self._leave), return_exceptions=True)
         self.held.clear()
 
     def _leave(self, connection: Any) -> None:
@@ -249,7 +247,7 @@ class SharedMailboxes(Mailboxes):
         """Release a thread for which nothing is left; False if something waits for it."""
         return await self.ownership.let_go(thread_id)
 
-    def _delivery(self, row: Row, lease: Lease) -> Delivery:
+    def _delivery(self, row: leases.Row, lease: Lease) -> Delivery:
         own: dict[str, Any] = {"agent": row.agent, "lease": lease, "number": row.number}
         if row.kind != LOOK:
             return Delivery(claimed=self._claimed(row), **own)
@@ -257,13 +255,13 @@ class SharedMailboxes(Mailboxes):
         wish = Incoming(source="cancel", turn_id=turn_id) if turn_id else Incoming(source="recovery")
         return Delivery(claimed=Claimed(name=row.key, envelope=self._blank(row)), wish=wish, **own)
 
-    def _claimed(self, row: Row) -> Claimed:
+    def _claimed(self, row: leases.Row) -> Claimed:
         try:
             return Claimed(name=row.key, envelope=self._envelope(row))
         except Exception as error:  # noqa: BLE001  whatever is wrong with it, it is set aside, and holds up no other
             return Claimed(name=row.key, envelope=self._blank(row), fault=str(error) or type(error).__name__)
 
-    def _envelope(self, row: Row) -> Envelope:
+    def _envelope(self, row: leases.Row) -> Envelope:
         if row.kind != FIRE:
             return decode(row.envelope)
         trigger = self._read_fire(row.envelope)
@@ -271,7 +269,7 @@ class SharedMailboxes(Mailboxes):
             raise _not_hosted(trigger.agent)
         return to_envelope(trigger, envelope_id=row.key, at=self._clock.now())
 
-    def _blank(self, row: Row) -> Envelope:
+    def _blank(self, row: leases.Row) -> Envelope:
         """Return an envelope that says of a row only what its columns do."""
         named: dict[str, Any] = {"idempotency_key": row.key, "thread": row.thread_id, "to": row.agent}
         return Envelope(id=row.key, kind="fire", sender="task-runner", text="", at=self._clock.now(), **named)

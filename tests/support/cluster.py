@@ -7,9 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, update
 
 from agent_runtime.model.lease import Lease
-from agent_runtime.store import leases
+from agent_runtime.store import leases, schema
 from agent_runtime.store.database import open_database
-from agent_runtime.store.schema import owners
 from turnkeeper.storage.database import in_schema
 from turnkeeper.storage.handover import SCHEMA
 
@@ -38,5 +37,7 @@ def taken(url: str, thread_id: str = "t", owner: str = "one") -> tuple[str, Leas
 
 def end_lease(connection: Connection, owner: str | int) -> None:
     """Let an owner's time be over, as if it had been stopped for longer than its lease; of a process by its id."""
-    of_process = owners.c.owner.contains(f"/{owner}/")
-    connection.execute(update(owners).where((owners.c.owner == str(owner)) | of_process).values(until_us=0))
+    of_process = schema.owners.c.owner.contains(f"/{owner}/")
+    connection.execute(
+        update(schema.owners).where((schema.owners.c.owner == str(owner)) | of_process).values(until_us=0)
+    )

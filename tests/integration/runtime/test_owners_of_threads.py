@@ -1,7 +1,6 @@
 """Two runtimes share one database: whoever is asked, the owner of the thread does it, and whoever looks sees it."""
 
 import asyncio
-import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,8 +26,8 @@ TOOLS = ["tool:note", "tool:block", "tool:pause"]
 
 @pytest_asyncio.fixture
 async def pair(home: Home, shared_url: str) -> AsyncIterator[Pair]:
-    folder = Path(tempfile.mkdtemp(prefix="tk-"))
-    beside = Home(root=folder / "home")
+    folder = tempfile.TemporaryDirectory(prefix="tk-")
+    beside = Home(root=Path(folder.name) / "home")
     beside.create()
     both = Bench(home, shared=shared_url), Bench(beside, shared=shared_url)
     for bench in both:
@@ -38,7 +37,7 @@ async def pair(home: Home, shared_url: str) -> AsyncIterator[Pair]:
     yield both
     for bench in both:
         await bench.close()
-    shutil.rmtree(folder)
+    folder.cleanup()
 
 
 async def running(pair: Pair) -> tuple[wire.FireReceipt, Bench, Bench]:

@@ -1,6 +1,5 @@
 """Two runtimes with homes of their own share one database: each thread has one owner, and nothing is lost or doubled."""
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -64,11 +63,10 @@ def until(true: Callable[[], Any], what: str) -> None:
 
 @contextmanager
 def made_home() -> Iterator[Home]:
-    folder = Path(tempfile.mkdtemp(prefix="tk-"))
-    made = Home(root=folder / "home")
-    made.create()
-    yield made
-    shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
+        made = Home(root=Path(folder) / "home")
+        made.create()
+        yield made
 
 
 @pytest.fixture
