@@ -82,7 +82,7 @@ PEOPLE = {
     ),
     "migrate": Later(
         "constellation.install.migrate:migrate",
-        "Move what the home's files hold into a PostgreSQL database that several machines may share. The files stay.",
+        "Move what the home's files hold into a PostgreSQL database that several machines may share.",
         Panel.HOME,
     ),
     "escalate": Later(

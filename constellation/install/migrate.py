@@ -45,10 +45,10 @@ _UNFINISHED = (
 def migrate(
     url: Annotated[str, typer.Option("--to", help="The database, as postgresql://USER@HOST/NAME.", metavar="URL")],
 ) -> None:
-    """Move what the home's files hold into a PostgreSQL database that several machines may share. The files stay.
+    """Move what the home's files hold into a PostgreSQL database that several machines may share.
 
-    Refused while anything runs on the home, and into a database that holds tasks or turns already. Afterwards the
-    home's config.toml names the database. A password is PostgreSQL's to find: PGPASSWORD or ~/.pgpass.
+    The files stay. Refused while anything runs on the home, and into a database that holds tasks or turns already.
+    Afterwards the home's config.toml names the database. A password is PostgreSQL's to find: PGPASSWORD or ~/.pgpass.
 
     Example: turnkeeper down && turnkeeper migrate --to postgresql://turnkeeper@db.example.org/turnkeeper
     """

@@ -28,8 +28,8 @@ PACKAGES = {
     ),
     "constellation.cli": (
         *("init", "model", "up", "down", "restart", "status", "logs", "events", "query", "report", "demo"),
-        *("doctor", "backup", "restore", "move", "erase", "peers", "escalate", "quiet", "config", "keys", "audit"),
-        *("service", "watchdog"),
+        *("doctor", "backup", "restore", "move", "migrate", "erase", "peers", "escalate", "quiet", "config", "keys"),
+        *("audit", "service", "watchdog"),
     ),
     "gateway.cli": ("web", "mcp"),
     "task_runner.cli": ("emit", "task", "loop"),
