@@ -19,6 +19,13 @@ from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.times import shown_in, written_time
 
 _DONE = {"approve": "Approved", "reject": "Rejected", "edit": "Approved with your arguments", "answer": "Answered"}
+_FOLLOWS = {
+    "approve": "The call runs now",
+    "edit": "The call runs now",
+    "reject": "The agent is told so, and the call does not run",
+    "answer": "The agent goes on with your answer",
+}
+_MOST_ABOUT = 400  # characters of what was decided
 _STATES = {
     "pause": ("PauseTask", schedules.PauseTaskRequest, "is paused"),
     "resume": ("ResumeTask", schedules.ResumeTaskRequest, "fires again"),
@@ -45,7 +52,8 @@ class Acts:
             await getattr(self._shell.gateway.runtime(need(request, Scope.DECIDE)), method)(asked)
         except TurnkeeperError as error:
             return self._shell.back(request, f"Not decided: {error}", "/ui/decisions", bad=True)
-        return self._shell.back(request, f"{_DONE[does]}: {form.get('title', id_)}", "/ui/decisions")
+        said = decided(kind, does, form.get("about", id_)[:_MOST_ABOUT], form.get("text", "").strip())
+        return self._shell.back(request, said, "/ui/decisions")
 
     async def send(self, request: Request) -> Response:
         """Send a message into a channel."""
@@ -146,6 +154,15 @@ class Acts:
             "/ui/tasks/{name}/edit": self.edit,
             "/ui/tasks/{name}/do/{action}": self.change_state,
         }
+
+
+def decided(kind: str, does: str, about: str, text: str) -> str:
+    """Return what was decided, about what, with the reason or the answer that was given, and what comes of it."""
+    ours = kind == "interrupt"
+    done = "Accepted" if does == "approve" and not ours else _DONE[does]
+    counts = does in {"reject", "answer"} or not ours
+    given = f" {'Answer' if does == 'answer' else 'Reason'}: “{text}”." if text and counts else ""
+    return f"{done}: {about}.{given}{f' {_FOLLOWS[does]}.' if ours else ''}"
 
 
 def _decision(kind: str, id_: str, does: str, form: Mapping[str, str]) -> tuple[str, Any]:

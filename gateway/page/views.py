@@ -14,6 +14,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as schedules
 from turnkeeper.times import format_rough
 
 MOST_LISTED, NEXT_LISTED = 40, 10  # rows of one task in the table of a timeline
+BEGINNING = 80  # characters of arguments where there is no room for all
 OPEN_TURN = frozenset({"running", "interrupted", "paused"})
 # How a state is coloured, for whoever tells colours apart; its word stands beside it always.
 TONES = (
@@ -77,6 +78,18 @@ class Card:
     def waits(self) -> bool:
         """Whether it is to be decided."""
         return bool(self.ways)
+
+    @property
+    def begins(self) -> str:
+        """The first words of the arguments, or of the question or proposal, in one line."""
+        shown = self.args if self.args not in {"", "{}"} else self.body
+        text = " ".join(shown.split())
+        return text if len(text) <= BEGINNING else f"{text[:BEGINNING]}…"
+
+    @property
+    def about(self) -> str:
+        """What is decided, in one line: title, first words, task."""
+        return f"{self.title}{f' {self.begins}' if self.begins else ''}{f', asked by {self.task}' if self.task else ''}"
 
 
 def card_of_interrupt(one: agents.Interrupt) -> Card:

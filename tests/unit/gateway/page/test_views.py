@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gateway.page import views
+from gateway.page import acts, views
 from protos.turnkeeper.v1 import agent_runtime_pb2 as agents
 from protos.turnkeeper.v1 import schedules_pb2 as schedules
 
@@ -59,6 +59,24 @@ def test_a_proposed_page_is_compared_with_the_version_that_it_was_made_from() ->
     stale = views.card_of_candidate(proposed, agents.Page(page_id="p", body="x", version=3))
     assert not stale.diff
     assert ("", "the page has changed since: it is at version 3 now") in stale.facts
+
+
+def test_a_decision_is_named_by_its_task_and_the_first_words_of_its_arguments() -> None:
+    first, second = (
+        views.card_of_interrupt(
+            agents.Interrupt(kind="permission", tool="put", args_json=json.dumps({"a": text}), task_name="t")
+        )
+        for text in ("milk", "b" * 200)
+    )
+    assert (first.begins, first.about) == ('{ "a": "milk" }', 'put { "a": "milk" }, asked by t')
+    assert len(second.begins) == views.BEGINNING + 1
+    said = acts.decided("interrupt", "reject", first.about, "too dear")
+    assert said == f"Rejected: {first.about}. Reason: “too dear”. The agent is told so, and the call does not run."
+    assert acts.decided("interrupt", "approve", "put", "") == "Approved: put. The call runs now."
+    assert acts.decided("interrupt", "answer", "question", "yes") == (
+        "Answered: question. Answer: “yes”. The agent goes on with your answer."
+    )
+    assert acts.decided("candidate", "approve", "P", "fine") == "Accepted: P. Reason: “fine”."
 
 
 def test_calls_stand_with_their_answers() -> None:
