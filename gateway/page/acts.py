@@ -84,8 +84,7 @@ class Acts:
             fields["request_id"] = form.get("request_id", "")
         elif method == "ResumeTask":
             fields["replay"] = form.get("replay") == "yes"
-        until = f" until {form['for']}" if fields.get("until") and form.get("for") else ""
-        return await self._act(request, RUNNER, method, message(**fields), f"{name} {said}{until}", "/ui/tasks")
+        return await self._act(request, RUNNER, method, message(**fields), f"{name} {said}", "/ui/tasks")
 
     def _until(self, form: Mapping[str, str]) -> str:
         """Return until when a pause holds: the time that was typed, else the choice; empty for no end."""
@@ -118,9 +117,11 @@ class Acts:
         who = need(request, Scope.WORK)
         caller = self._shell.gateway.runtime(who) if peer == RUNTIME else self._shell.gateway.runner(who)
         try:
-            await getattr(caller, method)(asked)
+            answer = await getattr(caller, method)(asked)
         except TurnkeeperError as error:
             return self._shell.back(request, str(error), default, bad=True)
+        if method == "PauseTask" and answer.HasField("paused_until"):
+            said += f" {self._shell.times().until(answer.paused_until, answer.spec.timezone)}"
         return self._shell.back(request, said, default)
 
     async def log_in(self, request: Request) -> Response:

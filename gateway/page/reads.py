@@ -19,7 +19,7 @@ MOST_FIRES = 50
 MOST_OF_TIMELINE = 1000
 MOST_LANES = 60
 NEXT = 10
-SPANS = {"24h": (timedelta(hours=18), timedelta(hours=6)), "7d": (timedelta(days=6), timedelta(days=1))}
+SPANS = {"24h": (timedelta(hours=24), timedelta(hours=6)), "7d": (timedelta(days=6), timedelta(days=1))}
 
 
 class Reads:
@@ -148,10 +148,14 @@ class Reads:
         asking, name = self._shell.asking(), request.path_params["name"]
         task = await asking.runner("GetTask", schedules.GetTaskRequest(name=name), schedules.Task())
         asked = schedules.ExplainFireRequest(name=name, at=query_of(request, "at")["at"])
-        found = await asking.runner("ExplainFire", asked, schedules.ExplainFireResponse())
-        return await self._shell.page(
-            request, "slot.html", title=f"{name}: why", topics="tasks", task=task, found=found, name=name
+        found, runner = await asyncio.gather(
+            asking.runner("ExplainFire", asked, schedules.ExplainFireResponse()),
+            asking.runner("GetStatus", schedules.GetStatusRequest(), schedules.RunnerStatus()),
         )
+        return await self._shell.page(
+            request, "slot.html", title=f"{name}: why", topics="tasks", task=task, found=found, name=name,
+            runner=runner, away_then=views.runner_was_away(found, runner),
+        )  # fmt: skip
 
     async def timeline(self, request: Request) -> Response:
         """Show what fired, and what is planned, over a day or a week."""

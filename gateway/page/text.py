@@ -17,8 +17,9 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from turnkeeper.console import plain
-from turnkeeper.times import format_rough, parse_rfc3339, rfc3339, shown_in
+from turnkeeper.times import format_rough, parse_rfc3339, rfc3339, shown_in, written_time
 
+PAUSES = ("1h", "tomorrow 9am", "monday 9am")
 LONGEST = 20_000  # characters of one text; the command line shows all of it
 _LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _LOWEST_HEADING = 6
@@ -86,7 +87,7 @@ def zone_of(name: str) -> ZoneInfo | None:
     """Return a zone by its name; None, which is the machine's, for a name that is none."""
     try:
         return ZoneInfo(name) if name else None
-    except (ValueError, OSError):
+    except (KeyError, ValueError, OSError):
         return None
 
 
@@ -96,19 +97,40 @@ class Times:
     def __init__(self, now: datetime) -> None:
         self.now = now
 
-    def at(self, at: Timestamp | datetime | None, zone: str = "", *, brief: bool = False) -> Markup:
-        """Write an instant in a zone, in UTC for whoever hovers: `Mon 23 Nov 09:00 CET`, today without the day."""
+    def at(
+        self, at: Timestamp | datetime | None, zone: str = "", *, brief: bool = False, dated: bool = False
+    ) -> Markup:
+        """Write an instant in a zone, in UTC for whoever hovers: `Mon 23 Nov 09:00 CET`, today's day if `dated`."""
         found = instant(at)
         if found is None:
             return _NOTHING
         shown, today = shown_in(found, zone_of(zone)), shown_in(self.now, zone_of(zone))
-        day = "" if shown.date() == today.date() else f"{shown:%a} {shown.day} {shown:%b} "
+        day = "" if shown.date() == today.date() and not dated else f"{shown:%a} {shown.day} {shown:%b} "
         year = "" if shown.year == today.year else f"{shown.year} "
         seconds = f":{shown:%S}" if shown.second and not brief else ""
         name = "" if brief else f" {shown:%Z}"
         title = f"{found:%Y-%m-%d %H:%M:%S} UTC"
         text = f"{day}{year}{shown:%H:%M}{seconds}{name}"
         return Markup('<time datetime="{}" title="{}">{}</time>').format(rfc3339(found), title, text)
+
+    def until(self, at: Timestamp | datetime, zone: str = "") -> str:
+        """Write the end of something in words, with its day: `until Monday 23 Nov, 09:00 CET`."""
+        shown = shown_in(instant(at) or self.now, zone_of(zone))
+        year = "" if shown.year == shown_in(self.now, zone_of(zone)).year else f" {shown.year}"
+        return f"until {shown:%A} {shown.day} {shown:%b}{year}, {shown:%H:%M %Z}"
+
+    def pauses(self, zone: str) -> list[tuple[str, str]]:
+        """Return the ends of a pause to choose from: as a form sends them, and in words."""
+        now = shown_in(self.now, zone_of(zone))
+        written = {choice: datetime.fromisoformat(written_time(choice, now)) for choice in PAUSES}
+        return [
+            (
+                choice if at.tzinfo else at.isoformat(),
+                self.until(at if at.tzinfo else at.replace(tzinfo=now.tzinfo), zone),
+            )
+            for choice, at in written.items()
+            if choice != PAUSES[-1] or at != written[PAUSES[1]]  # on a Sunday, tomorrow is Monday
+        ]
 
     def ago(self, at: Timestamp | datetime | None) -> Markup:
         """Write how long ago an instant was."""

@@ -270,6 +270,14 @@ def happened(fire: schedules.Fire) -> Happened:
     )
 
 
+def runner_was_away(found: schedules.ExplainFireResponse, runner: schedules.RunnerStatus) -> bool:
+    """Tell whether a time was missed, or caught up later, that lies before the runner's start; the runtime aside."""
+    begun, at, fired = instant(runner.serving_since), instant(found.at), instant(found.fire.fired_at)
+    if begun is None or at is None or at >= begun or found.fire.cause:
+        return False
+    return fired >= begun if fired is not None else found.fire.reason == "missed"
+
+
 def went_wrong(fires: Iterable[schedules.Fire], since: datetime) -> list[Happened]:
     """Return what failed, was skipped or was caught up later since then, in the order given."""
     found = []
@@ -307,6 +315,12 @@ def chosen(tasks: Iterable[schedules.Task], query: Mapping[str, str]) -> list[sc
         and (not channel or task.spec.channel == channel)
         and all(word in f"{task.spec.name} {task.spec.prompt}".lower() for word in words.lower().split())
     ]
+
+
+def skips(task: schedules.Task, one: schedules.Nominal) -> bool:
+    """Tell whether a task's pause, as it is now, skips one of its next times."""
+    ends = task.paused_until.ToNanoseconds() if task.HasField("paused_until") else None
+    return task.state == "paused" and (ends is None or one.due_at.ToNanoseconds() < ends)
 
 
 SCHEDULES = ("cron", "every", "at", "rrule")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.page.shell import environment, own
-from gateway.page.text import LONGEST, Times, markdown, pretty
+from gateway.page.text import LONGEST, Times, markdown, pretty, zone_of
 
 NOW = datetime(2026, 11, 22, 20, 0, tzinfo=UTC)
 
@@ -62,10 +62,21 @@ def test_a_time_is_shown_in_its_zone_and_in_utc_for_whoever_hovers() -> None:
     assert shown == '<time datetime="2026-11-23T08:00:00Z" title="2026-11-23 08:00:00 UTC">Mon 23 Nov 09:00 CET</time>'
     assert ">21:00 CET<" in times.at(NOW, "Europe/Berlin"), "today without its day"
     assert ">Sun 22 Nov 2020 21:00:05 CET<" in times.at(datetime(2020, 11, 22, 20, 0, 5, tzinfo=UTC), "Europe/Berlin")
+    assert ">Sun 22 Nov 21:00 CET<" in times.at(NOW, "Europe/Berlin", dated=True)
     assert times.at(None) == "&ndash;"
     assert ">5m ago<" in times.ago(NOW - timedelta(minutes=5))
     assert ">in 1h 1s<" in times.left(NOW + timedelta(seconds=3601))
     assert ">now<" in times.left(NOW)
+
+
+def test_the_ends_of_a_pause_are_named_by_day_and_zone() -> None:
+    assert Times(NOW).pauses("Europe/Riga") == [
+        ("1h", "until Sunday 22 Nov, 23:00 EET"),
+        ("2026-11-23T09:00:00", "until Monday 23 Nov, 09:00 EET"),
+    ], "on a Sunday, tomorrow is Monday"
+    assert len(Times(NOW + timedelta(days=1)).pauses("Europe/Riga")) == 3
+    assert Times(NOW).until(NOW + timedelta(days=60), "UTC") == "until Thursday 21 Jan 2027, 20:00 UTC"
+    assert zone_of("No/Where") is None
 
 
 def test_a_sentence_of_the_daemons_has_its_times_in_the_zone_and_its_commands_as_code() -> None:

@@ -2,11 +2,12 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gateway.page import acts, views
+from gateway.page import acts, reads, views
 from protos.turnkeeper.v1 import agent_runtime_pb2 as agents
 from protos.turnkeeper.v1 import schedules_pb2 as schedules
 
@@ -153,6 +154,40 @@ def test_what_went_wrong_is_what_failed_was_skipped_or_stands_for_more() -> None
     assert [(one.outcome, one.why) for one in found] == [
         ("failed", "boom"), ("skipped", "missed, 3 times"), ("succeeded", "stands for 2 times"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "hours", "away"),
+    [
+        ({"outcome": "skipped", "reason": "missed"}, 2, True),
+        ({"outcome": "skipped", "reason": "missed", "cause": "the agent runtime did not answer"}, 2, False),
+        ({"outcome": "skipped", "reason": "paused"}, 2, False),
+        ({"outcome": "skipped", "reason": "missed"}, 0, False),
+        ({"outcome": "succeeded", "fired_at": stamp(NOW)}, 2, True),
+        ({"outcome": "succeeded", "fired_at": stamp(NOW - timedelta(hours=2))}, 2, False),
+    ],
+)
+def test_a_missed_time_before_the_runners_start_is_laid_to_that(more: dict[str, Any], hours: int, away: bool) -> None:
+    found = schedules.ExplainFireResponse(at=stamp(NOW - timedelta(hours=hours)), fire=schedules.Fire(**more))
+    runner = schedules.RunnerStatus(serving_since=stamp(NOW - timedelta(hours=1)))
+    assert views.runner_was_away(found, runner) is away
+    assert not views.runner_was_away(found, schedules.RunnerStatus())
+
+
+def test_a_pause_skips_the_times_before_its_end() -> None:
+    task = schedules.Task(state="paused")
+    soon, later = (schedules.Nominal(due_at=stamp(NOW + timedelta(hours=hours))) for hours in (1, 3))
+    assert views.skips(task, soon)
+    assert views.skips(task, later)
+    task.paused_until.CopyFrom(stamp(NOW + timedelta(hours=3)))
+    assert views.skips(task, soon)
+    assert not views.skips(task, later)
+    task.state = "active"
+    assert not views.skips(task, soon)
+
+
+def test_a_short_timeline_shows_all_of_last_night() -> None:
+    assert reads.SPANS["24h"][0] >= timedelta(hours=24)
 
 
 def test_a_lane_has_a_mark_for_each_fire_with_its_lateness_and_length_and_for_what_is_planned() -> None:
