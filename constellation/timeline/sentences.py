@@ -111,6 +111,7 @@ SENTENCES = {
     "attachment.put": "the author attached a file of {size} bytes to page {page_id}.",
     "outbox.accepted": "the agent runtime took a {kind} from the outbox of {agent}[; its turn is {turn_id}].",
     "outbox.refused": "the agent runtime refused what {agent} put into its outbox ({name}): {reason}.",
+    "store.unreachable": "the agent runtime could not reach its database, and tries again: {reason}.",
     "lease.lost": "the agent runtime no longer owns thread {thread_id}, and goes on with nothing on it: {reason}.",
     "lease.trouble": "the agent runtime could not renew its right to its threads, and tries again: {reason}.",
     "peers.paired": "peers paired with {peer} ({address}).",

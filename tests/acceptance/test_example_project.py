@@ -24,7 +24,7 @@ PROJECT = ROOT / "examples" / "langgraph-project"
 PROGRAMS = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "constellation"}
 LOOKS = re.compile(r"(cat|turnkeeper task (history|list|show)|turnkeeper \S+ (list|show|check)) ")
 VARIES = (
-    (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?Z?", "<when>"),
+    (r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?Z?", "<when>"),
     (r"\b(task|turn)-[0-9a-f]+\b", "<id>"),
     (r"@\d{8}T\d{6}Z", "@<when>"),
     (r"\b([0-9a-f]{32}|[0-9a-f]{10})\b", "<id>"),

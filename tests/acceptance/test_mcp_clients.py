@@ -34,7 +34,11 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import McpSettings
 from turnkeeper.rpc.channel import AsyncCaller, connect
 
-pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.xdist_group("mcp"),
+    pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
+]
 ERAS = pytest.mark.parametrize("era", ["auto", "legacy"])
 ASKS = "Summarise the garden, then remember: the pump was replaced"
 LINK, FORM = McpSettings(), McpSettings(decide="elicit")
