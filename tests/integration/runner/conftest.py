@@ -144,7 +144,12 @@ def place(home: Home, place_of: Places) -> Path | str:
 
 
 @pytest.fixture
-async def rig(home: Home, clock: ManualClock, place: Path | str) -> AsyncIterator[Rig]:
+async def rig(home: Home, clock: ManualClock, place: Path | str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    """A runner whose units run in the order in which they came, also on a server: its clock moves only between them.
+
+    What several units at once may do to each other is for `tests/integration/cluster/`.
+    """
+    monkeypatch.setattr("task_runner.store.store.CONNECTIONS", 1)
     made = Rig(home, clock, place)
     yield made
     await made.close()
