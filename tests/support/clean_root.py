@@ -25,7 +25,8 @@ from turnkeeper.clock import SystemClock
 ROOT = Path(__file__).parents[2]
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
-LENT = ("/etc/resolv.conf", CERTIFICATES, "/etc/pip.conf", "/etc/xdg/pip", "/opt/pypi", "/opt/pypi-more", "/opt/wheels")
+# What the steps may read of this machine; LEND names more, such as where its own packages are, with colons between.
+LENT = ("/etc/resolv.conf", CERTIFICATES, "/etc/pip.conf", "/etc/xdg/pip", *os.environ.get("LEND", "").split(":"))
 
 
 class Step(NamedTuple):
@@ -75,7 +76,7 @@ class Root:
     def do(self, step: Step, built: dict[str, "Root"], context: Path) -> None:
         """Carry one step out."""
         if step.name == "RUN":
-            lent = [f"mount --bind {path} {self._place(path)}" for path in LENT if Path(path).exists()]
+            lent = [f"mount --bind {path} {self._place(path)}" for path in LENT if path and Path(path).exists()]
             script = " && ".join([*lent, shlex.join(self.argv(["sh", "-c", step.text]))])
             subprocess.run(["unshare", "--mount", "sh", "-c", script], check=True)
         elif step.name == "ENV":
