@@ -16,7 +16,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import Corrupt, InvalidInput
 from turnkeeper.event_log import record_act
 from turnkeeper.rpc.pages import page_of
 from turnkeeper.storage.locking import is_held, reader_of
@@ -58,8 +58,11 @@ def _address(place: Home) -> str:
     settings = load_settings(place).peers
     address = settings.address or settings.listen
     if not address:
-        hint = "write it into config.toml, with enabled = true; then run: turnkeeper up"
+        hint = "write it into config.toml under [peers], with enabled = true; then run: turnkeeper up"
         raise InvalidInput("is not set: peers could not reach this home", where="[peers] listen", hint=hint)
+    if address.rpartition(":")[0] in {"0.0.0.0", "[::]"}:  # noqa: S104  it is refused
+        what, hint = "is not set", 'write by which name the other home reaches this one: address = "HOST:PORT"'
+        raise InvalidInput(f"{what}, and listen = {address!r} names no machine", where="[peers] address", hint=hint)
     return address
 
 
@@ -86,7 +89,8 @@ def invite(
         box[0] = box[0].with_invitation(fresh, now)
     record_act(place.logs, daemons.PEERS.name, "peers invite", name, clock)
     print(pairing.Invitation(address, own.root, secret, until).written())
-    console.note(f"{name} accepts it by {console.when(until)}, with: turnkeeper peers add YOUR-NAME INVITATION")
+    console.note(f"send this line to {name}, who accepts it by {console.when(until)} with:")
+    console.note("  turnkeeper peers add NAME INVITATION    (NAME: what this home is called over there)")
     if not is_held(place, daemons.PEERS.name):
         console.note("nothing listens for peers yet: set [peers] enabled = true, then run: turnkeeper up")
 
@@ -132,13 +136,14 @@ def list_(
 
     Example: turnkeeper peers list
     """
+    place = _place()
     rows = [
         {"name": one.name, "agent": one.agent, "address": one.address, "added_at": one.added_at}
         | {"fingerprint": one.fingerprint}
-        for one in pairing.read_registry(_place()).peers
+        for one in pairing.read_registry(place).peers
     ]
     shown, told = page_of(rows, "name", limit=limit, cursor=cursor)
-    footer = "" if rows else "no peer yet: turnkeeper peers invite NAME"
+    footer = _own_key(place) if rows else "no peer yet: turnkeeper peers invite NAME"
     console.show_page(shown, _COLUMNS, output, name_key="name", page=told, footer=footer)
 
 
@@ -191,6 +196,14 @@ def remove(
     console.note(f"parted from {name}")
     if aside is not None:
         console.note(f"what was sent and received is kept in {aside}")
+
+
+def _own_key(place: Home) -> str:
+    """Say which key peers know this home by, so that two people can compare."""
+    clock = SystemClock()
+    with suppress(Corrupt):
+        return f"this home's own key: {pairing.open_identity(place, SystemEntropy(), clock.now()).fingerprint}"
+    return "this home's own key is lost: see turnkeeper doctor"
 
 
 def _contacts(place: Home) -> dict[str, Any]:

@@ -194,9 +194,13 @@ def _listens(home: Home) -> Iterator[Finding]:
     metrics = {DAEMONS[0].name: settings.metrics.agent_runtime_port, DAEMONS[1].name: settings.metrics.task_runner_port}
     places = {name: f"127.0.0.1:{port}" for name, port in metrics.items() if port and settings.metrics.enabled}
     places |= {"web": f"{settings.web.bind}:{settings.web.port}", "peers": settings.peers.listen}
+    says = home.run / "peers.listens"  # where it listens since it started, whatever was set meanwhile
+    real = {"peers": says.read_text()} if says.is_file() else {}
     for process, place in places.items():
         if is_held(home, process):
-            yield Finding(process=process, what=f"listens on {place}", fix="", degraded=False)
+            now, fix = real.get(process, place), "turnkeeper down, then turnkeeper up"
+            what = f"listens on {now}" if now == place else f"listens on {now}; set since: {place or 'nothing'}"
+            yield Finding(process=process, what=what, fix="" if now == place else fix, degraded=False)
 
 
 def _preflight(home: Home) -> Iterator[Finding]:

@@ -150,6 +150,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         await served.look()
         await health.start()
         log.emit("process.started", listen=settings.listen)
+        replace_whole(home.run / "peers.listens", settings.listen.encode())
         progress = Progress(home, PROCESS, os.getpid())
         parts = [
             asyncio.create_task(served.door.run(listener)),

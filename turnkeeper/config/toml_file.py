@@ -36,7 +36,10 @@ class TomlFile:
         try:
             self.data: dict[str, Any] = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOML error
-            raise InvalidInput(f"not valid TOML: {error}", where=str(path)) from error
+            twice = re.search(r"Cannot declare \((.*?),?\) twice", str(error))
+            table = "" if twice is None else twice[1].replace("'", "").replace(", ", ".")
+            hint = f"[{table}] stands there twice: write all its keys under the first one" if table else ""
+            raise InvalidInput(f"not valid TOML: {error}", where=str(path), hint=hint) from error
         if is_deeper(self.data, DEEPEST):
             raise InvalidInput(f"nested deeper than {DEEPEST} levels", where=str(path))
 

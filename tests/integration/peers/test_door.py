@@ -13,6 +13,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from constellation.cli import app
 from constellation.peers import __main__ as process
 from constellation.peers import door, pairing
 from constellation.peers.exchange import Place, asked_of, channel_to
@@ -28,6 +29,7 @@ from constellation.peers.pairing import (
 )
 from protos.turnkeeper.v1 import peers_pb2 as wire
 from protos.turnkeeper.v1 import peers_pb2_grpc
+from turnkeeper import console
 from turnkeeper.bus.letters import LONGEST_MESSAGE, turn_of_letter
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -288,3 +290,22 @@ def test_a_lost_key_is_not_replaced_in_silence(home: Home) -> None:
     (home.keys / "peers.json").unlink()
     with pytest.raises(Corrupt, match="is lost"):
         open_identity(home, SystemEntropy(), NOW)
+
+
+def test_an_address_that_names_no_machine_is_not_written_into_an_invitation(home: Home, capsys: Any) -> None:
+    home.create()
+    home.config.write_text('[peers]\nlisten = "0.0.0.0:7474"\n')
+    assert console.run(app, ["--home", str(home.root), "peers", "invite", "bob"]) == 2
+    assert "[peers] address: is not set" in capsys.readouterr().err
+    assert pairing.read_registry(home).invitations == ()
+
+
+def test_two_people_can_compare_the_keys_of_their_homes(home: Home, capsys: Any) -> None:
+    home.create()
+    own = open_identity(home, SystemEntropy(), NOW).fingerprint
+    peer = pairing.Peer(name="ada", address="h:1", certificate=pairing.der_text(ADA.root), added_at=rfc3339(NOW))
+    pairing.add_peer(home, peer)
+    console.run(app, ["--home", str(home.root), "peers", "list"])
+    said = capsys.readouterr()
+    assert ADA.fingerprint in said.out
+    assert f"this home's own key: {own}" in said.out + said.err

@@ -85,3 +85,18 @@ def test_mail_that_waits_where_nobody_reads(home: Home):
         assert unread(home) == []
     with ProcessLock(home, "agent-runtime"):
         assert len(unread(home)) == 2, "the runtime runs and does not read agent0's"
+
+
+def test_where_peers_listens_is_what_it_took_when_it_started_not_what_was_set_since(home: Home):
+    def found() -> list[tuple[str, str]]:
+        checks = {check.name: check for check in examine(home, 0.0)}
+        return [(one.what, one.fix) for one in checks["listens"].findings]
+
+    home.config.write_text('[peers]\nlisten = "127.0.0.1:1"\n')
+    assert found() == []
+    with ProcessLock(home, "peers"):
+        (home.run / "peers.listens").write_text("127.0.0.1:1")
+        assert found() == [("listens on 127.0.0.1:1", "")]
+        home.config.write_text('[peers]\nlisten = "127.0.0.1:2"\n')
+        what = "listens on 127.0.0.1:1; set since: 127.0.0.1:2"
+        assert found() == [(what, "turnkeeper down, then turnkeeper up")]
