@@ -47,7 +47,7 @@ from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
 
 SCOPE = "agent.send"
-AGAIN_S = 30.0  # between two tries of an answer when the inbox is full
+AGAIN_S = 30.0  # between two tries of an answer when the inbox is full, or the machine that owed it may be gone
 IDLE_S = 3600.0
 
 
@@ -103,7 +103,7 @@ class AgentMessages:
     async def keep_answering(self) -> None:
         """Send answers as they become due, those first that an earlier process owed. Runs until it is cancelled."""
         while True:
-            news, again_s = self.owing.next(), IDLE_S
+            news, again_s = self.owing.next(), AGAIN_S if self._mailboxes.is_shared else IDLE_S
             try:
                 await self.answer_owed()
             except (TurnkeeperError, OSError) as error:  # the inbox or the disk is full: what is owed stays on record

@@ -6,6 +6,9 @@ as an author's answer would, and the next process resumes with it. Where several
 
 An alert is a marker that the supervisor sends as it sends its own (docs/lifecycle.md). It is written before the store
 says so: a kill in between writes it again. Once the approval waits no more, an alert that was not sent is withdrawn.
+
+Where machines share the store, each has such a timer. What the store says was done, one of them did: the alert of any
+other is withdrawn at once.
 """
 
 import hashlib
@@ -39,6 +42,8 @@ class Deadlines:
         """Go on with a thread by its lane; `tell` notifies the author."""
         self._store, self._log, self._failpoints = parts.store, parts.log, parts.failpoints
         self._lanes, self._tell, self._home, self._clock = lanes, tell, home, clock
+        # Another machine may have asked, and be gone since.
+        self._idle_s = LONGEST_WAIT_S if parts.mailboxes.is_shared else IDLE_S
         self._files = SystemFiles()
 
     async def run(self) -> None:
@@ -69,7 +74,7 @@ class Deadlines:
                 await self._escalate(item)
         self._withdraw_alerts(waiting)
         left = [(at - self._clock.now()).total_seconds() for item in waiting for at in _next_times(item, now)]
-        return min(max(min(left, default=LONGEST_WAIT_S), 0.0), LONGEST_WAIT_S) if waiting else IDLE_S
+        return min(max(min(left, default=LONGEST_WAIT_S), 0.0), LONGEST_WAIT_S) if waiting else self._idle_s
 
     async def _remind(self, item: InterruptRecord) -> None:
         if await self._store.told(item.interrupt_id, "reminded_at"):
@@ -82,6 +87,8 @@ class Deadlines:
         self._failpoints.reach("runtime.approval_escalated")
         if await self._store.told(item.interrupt_id, "escalated_at"):
             self._log.emit("interrupt.escalated", durable=True, **_names(item))
+        else:  # another machine did it, or it waits no more
+            self._files.unlink(self._alert_of(item))
 
     def _write_alert(self, item: InterruptRecord) -> None:
         place = self._alert_of(item)

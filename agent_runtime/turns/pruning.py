@@ -4,20 +4,24 @@ What goes has been over for longer than `[history]` says. What stays, however ol
 turn of a thread, which says where that goes on, unless one fire had the thread for itself; an answer that is owed;
 anything at all while the runner has yet to read how a fire of that time ended. Keys stay for ever, so that a fire or a
 message that comes again has no second effect, and so do proposals, pages, and the records' hashes.
+
+Where several machines share the store, each batch is one transaction of whichever comes first, checkpoints included.
+A thread that goes is taken for it, so that no turn begins there meanwhile.
 """
 
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, delete, exists, select
+from sqlalchemy import ColumnElement, Connection, TableClause, column, delete, exists, select
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.model.decide import FINISHED, UNFINISHED
-from agent_runtime.store import schema
+from agent_runtime.store import leases, schema
 from agent_runtime.store.turn_store import Store
 from turnkeeper.clock import Clock
 from turnkeeper.config.settings import HistorySettings
 from turnkeeper.event_log import EventLog
+from turnkeeper.storage.statements import alone, of_server
 from turnkeeper.times import to_us
 
 LARGEST_BATCH = 100
@@ -72,18 +76,25 @@ class Pruner:
         before = self._before(self._keep.keep_turns)
         if await self._store.read(_is_unread, before, self._store.read_up_to):
             return 0
-        removed = 0
-        while found := await self._store.read(old_turns, before):
-            # First: a kill in between leaves the rows, which say that the thread is to go.
-            for thread_id in {one.own_thread for one in found} - {""}:
-                await self._saver.adelete_thread(thread_id)
-            await self._store.write(remove_turns, found)
-            removed += len(found)
+        removed, prune = 0, self._batch_of_all if self._store.right.shared else self._batch
+        while gone := await prune(before):
+            removed += gone
             await self._clock.sleep(BETWEEN_BATCHES_S)
         if removed:
             at = self._clock.now()
             await self._store.write(lambda connection: schema.audit.prune(connection, at, before, rows=removed))
         return removed
+
+    async def _batch(self, before: datetime) -> int:
+        found = await self._store.read(old_turns, before)
+        # First: a kill in between leaves the rows, which say that the thread is to go.
+        for thread_id in {one.own_thread for one in found} - {""}:
+            await self._saver.adelete_thread(thread_id)
+        await self._store.write(remove_turns, found)
+        return len(found)
+
+    async def _batch_of_all(self, before: datetime) -> int:
+        return await self._store.write(prune_shared, before)
 
     async def _others(self) -> int:
         before, removed = self._before(self._keep.keep_events), 0
@@ -97,8 +108,14 @@ class Pruner:
 def _is_unread(connection: Connection, before: datetime, read_up_to: int) -> bool:
     """Tell whether the runner has yet to read how a fire went before a time."""
     events = schema.turn_events.c
-    unread = (events.sequence > read_up_to) & (events.at_us < to_us(before)) & (events.fire_id != "")
+    unread = ~_read(connection, read_up_to) & (events.at_us < to_us(before)) & (events.fire_id != "")
     return connection.execute(select(events.sequence).where(unread).limit(1)).first() is not None
+
+
+def _read(connection: Connection, read_up_to: int) -> ColumnElement[bool]:
+    """Return that a runner has read an event: of a shared store each says so itself."""
+    events = schema.turn_events.c
+    return events.taken if of_server(connection) else events.sequence <= read_up_to
 
 
 def old_turns(connection: Connection, before: datetime, limit: int = LARGEST_BATCH) -> list[Old]:
@@ -112,6 +129,26 @@ def old_turns(connection: Connection, before: datetime, limit: int = LARGEST_BAT
     query = select(turns.number, turns.turn_id, turns.thread_id, goes_on.label("goes_on"))
     query = query.where(over, goes_on | of_fire, ~is_owed).order_by(turns.number).limit(limit)
     return [Old(row[0], row[1], "" if row[3] else row[2]) for row in connection.execute(query)]
+
+
+def prune_shared(connection: Connection, before: datetime, limit: int = LARGEST_BATCH) -> int:
+    """Remove a batch of turns of a shared store, with the checkpoints of threads that go; return how many.
+
+    None, where another process does that. A thread stays while an owner of it lives.
+    """
+    if not alone(connection, "pruning turns"):
+        return 0
+    taken = {""}
+    for thread_id in sorted({one.own_thread for one in old_turns(connection, before, limit)} - {""}):
+        if leases.take(connection, thread_id, owner="") is not None:  # nobody owns it, or can until this is committed
+            taken.add(thread_id)
+    found = [one for one in old_turns(connection, before, limit) if one.own_thread in taken]
+    threads = sorted(taken - {""})
+    for name in ("writes", "checkpoints"):
+        kept = TableClause(name, column("thread_id"))
+        connection.execute(delete(kept).where(kept.c.thread_id.in_(threads)))
+    remove_turns(connection, found)
+    return len(found)
 
 
 def remove_turns(connection: Connection, found: list[Old]) -> None:
@@ -131,7 +168,7 @@ def _prune_events(connection: Connection, before: datetime, read_up_to: int) -> 
     waits = select(keys.turn_id).where(keys.became.in_(["held", "kept"]), keys.released.is_(False))
     goes_on = select(turns.turn_id).where(turns.status.in_(UNFINISHED))
     over = events.turn_id.not_in(waits) & events.turn_id.not_in(goes_on)
-    read = (events.sequence <= read_up_to) & (events.at_us < to_us(before)) & over
+    read = _read(connection, read_up_to) & (events.at_us < to_us(before)) & over
     return _drop(connection, schema.turn_events, events.sequence, read)
 
 
@@ -144,7 +181,9 @@ def _prune_handoffs(connection: Connection, before: datetime, _read_up_to: int) 
 
 
 def _drop(connection: Connection, table: Any, key: Any, condition: ColumnElement[bool]) -> int:
-    """Remove a batch of rows; return how many."""
+    """Remove a batch of rows; return how many. None, where another process does that."""
+    if not alone(connection, f"pruning {table.name}"):
+        return 0
     found = connection.execute(select(key).where(condition).order_by(key).limit(LARGEST_BATCH)).scalars().all()
     connection.execute(delete(table).where(key.in_(found)))
     return len(found)

@@ -1,4 +1,7 @@
-"""Letting old history go, a little at a time: of each task one entry stays, which says what range was pruned."""
+"""Letting old history go, a little at a time: of each task one entry stays, which says what range was pruned.
+
+Where several runners share the store, each batch is done by whichever comes first; another one's pass ends there.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -6,13 +9,17 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
+from sqlalchemy import Connection
+
 from task_runner.model.task import OPEN, Fire, FireKind, Outcome
 from task_runner.planner import entries
 from task_runner.store.schema import audit
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.event_log import EventLog
+from turnkeeper.storage.statements import alone
 
+_NAME = "pruning the ledger"
 LARGEST_BATCH = 500
 FIRST_AFTER_S = 60.0
 BETWEEN_PASSES_S = 3600.0
@@ -57,18 +64,25 @@ class Pruner:
             await self._clock.sleep(BETWEEN_BATCHES_S)
         while await self._store.run(partial(_forget, before=before)) == LARGEST_BATCH:
             await self._clock.sleep(BETWEEN_BATCHES_S)
-        await self._store.transact(partial(audit.prune, at=self._clock.now(), before=before, rows=removed))
+        await self._store.transact(partial(_prune_records, at=self._clock.now(), before=before, rows=removed))
         if removed:
             self._log.emit("history.pruned", entries=removed)
         return removed
 
 
 def _forget(session: Session, before: datetime) -> int:
-    return session.events.forget_before(before, LARGEST_BATCH)
+    return session.events.forget_before(before, LARGEST_BATCH) if session.alone(_NAME) else 0
+
+
+def _prune_records(connection: Connection, at: datetime, before: datetime, *, rows: int) -> None:
+    if rows or alone(connection, _NAME):  # what this one has pruned is put on record in any case
+        audit.prune(connection, at, before, rows=rows)
 
 
 def prune_batch(session: Session, before: datetime, after: int, limit: int = LARGEST_BATCH) -> Pruned:
     """Prune among the next entries in the order of planning; the first that is younger than `before` ends a pass."""
+    if not session.alone(_NAME):
+        return Pruned(None, 0)
     entries = session.locked(lambda: session.fires.numbered(after, limit))
     old: dict[str, list[Fire]] = defaultdict(list)
     for fire in entries:

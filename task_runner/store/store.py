@@ -23,7 +23,7 @@ from task_runner.store.tasks import Tasks
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.storage.database import Database
-from turnkeeper.storage.statements import of_server, upsert
+from turnkeeper.storage.statements import alone, of_server, upsert
 from turnkeeper.times import from_us, to_us
 
 T = TypeVar("T")
@@ -64,6 +64,10 @@ class Session:
     @property
     def shared(self) -> Shared:
         return Shared(self._connection)
+
+    def alone(self, name: str) -> bool:
+        """Return whether no other runner does what is called `name`, and keep it so until this transaction ends."""
+        return alone(self._connection, name)
 
     def locked(self, find: Callable[[], list[Fire]]) -> list[Fire]:
         """Return the fires that `find` returns, as they are once nobody else can change them."""

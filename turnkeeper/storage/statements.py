@@ -46,6 +46,7 @@ TEXT = String().with_variant(Text(collation="C"), "postgresql")
 # What numbers rows. SQLite numbers those of an INTEGER PRIMARY KEY itself; its integers have eight bytes in any case.
 NUMBER = BigInteger().with_variant(Integer, "sqlite")
 NEVER_AGAIN: Any = {"sqlite_autoincrement": True}  # of a table: no number of a deleted row is given to a new one
+_ALONE = 0x616C6F6E  # of advisory locks of a server: those under which one process does what any might
 _SQLITE: Any = sqlite.dialect(paramstyle="named")  # as its driver takes a mapping
 
 
@@ -273,6 +274,17 @@ def number_in_order(connection: Connection) -> None:
     """Let whoever else numbers rows of the store wait until this transaction ends: numbers rise as commits come."""
     if of_server(connection):
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock('audit'::regclass::oid::bigint)")
+
+
+def alone(connection: Connection, name: str) -> bool:
+    """Return whether no other process does what is called `name`, and keep it so until this transaction ends.
+
+    A file has one owner, who does everything.
+    """
+    if not of_server(connection):
+        return True
+    asked = connection.exec_driver_sql("SELECT pg_try_advisory_xact_lock(%s, hashtext(%s))", (_ALONE, name))
+    return bool(asked.scalar())
 
 
 def _driver(connection: Connection) -> Any:

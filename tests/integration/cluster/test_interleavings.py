@@ -90,7 +90,7 @@ UNITS: dict[str, Unit] = {
     "prune": lambda session: pruner.prune_batch(session, NOW, 0),
 }
 
-CLAIMS = {"plan", "hand over", "take"}
+CLAIMS = {"plan", "hand over", "take", "prune"}
 
 
 class Gate:
@@ -264,6 +264,19 @@ def test_an_event_is_taken_in_once(stage: Stage) -> None:
     for each in (stage.first, stage.second):
         each.database.submit(lambda c: counts.append(shared.take(Session(c, lambda: NOW), NOW)[0])).result(10)
     assert counts == [2, 0]
+
+
+def test_one_runner_prunes_at_a_time_and_another_one_does_not_wait_for_it(stage: Stage) -> None:
+    stage.set_back()
+    stage.first.gate.arm(3)
+    first = stage.first.begin(UNITS["prune"])
+    assert stage.first.gate.reached.wait(10)
+    before, found = stage.left(), list[pruner.Pruned]()
+    stage.second.begin(lambda session: found.append(pruner.prune_batch(session, NOW, 0))).result(10)
+    assert (found, stage.left()) == ([(None, 0)], before)
+    stage.first.gate.goes_on.set()
+    first.result(10)
+    assert stage.left() != before
 
 
 def test_events_of_one_task_are_taken_in_by_one_runner_at_a_time(stage: Stage) -> None:

@@ -5,19 +5,25 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select, update
 
-from agent_runtime.store import schema
-from agent_runtime.turns.pruning import Pruner
+from agent_runtime.model.lease import Fenced
+from agent_runtime.store import leases, schema
+from agent_runtime.turns.pruning import Pruner, prune_shared
 from constellation.audit.records import examine
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
+from tests.support.clock import look_again
+from tests.support.cluster import doing
 from tests.support.scripted import calls
 from turnkeeper.config.settings import HistorySettings, Settings
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import NotFound
 from turnkeeper.rpc.callers import Via, answer_for
 from turnkeeper.storage.chain import Signer
+from turnkeeper.storage.database import in_schema
+from turnkeeper.storage.handover import SCHEMA
+from turnkeeper.storage.statements import alone
 
 AT_ONCE = 1e-6  # seconds: whatever is over is old
 
@@ -30,6 +36,10 @@ def pruner(bench: Bench, **keep: float) -> Pruner:
 
 
 async def read_by_runner(bench: Bench) -> None:
+    """Have the runner take all turn events in; and wait until no thread is owned."""
+    while bench.shared and bench.runtime.mailboxes.ownership.held:  # type: ignore[attr-defined]
+        await look_again()
+    await bench.runtime.store.read(lambda connection: connection.execute(update(schema.turn_events).values(taken=True)))
     bench.runtime.store.read_up_to = await bench.runtime.store.read(
         lambda connection: connection.execute(select(func.max(schema.turn_events.c.sequence))).scalar() or 0
     )
@@ -41,7 +51,6 @@ async def counts(bench: Bench, *tables: Any) -> Sequence[int]:
     )
 
 
-@pytest.mark.one_machine("turns of a shared store are not pruned yet")
 async def test_a_fires_own_thread_goes_whole_and_what_comes_again_has_no_effect(bench: Bench) -> None:
     bench.script["go"] = [calls(("note", {"text": "the pump"})), AIMessage("done")]
     first = bench.fire(1)
@@ -90,6 +99,33 @@ async def test_nothing_goes_that_the_runner_has_yet_to_read_and_nothing_where_al
     assert await pruner(bench, keep_turns=0, keep_events=0).pass_over() == (0, 0)
     assert await pruner(bench, keep_turns=3600, keep_events=3600).pass_over() == (0, 0)
     assert (await pruner(bench).pass_over())[0] == 1
+
+
+async def test_one_machine_prunes_at_a_time_and_a_thread_that_is_owned_stays(bench: Bench) -> None:
+    if not bench.shared:
+        pytest.skip("several machines share a server's database: --database postgres")
+    bench.script["go"] = [AIMessage("one")]
+    first = bench.fire(1)
+    first.thread_id = first.fire_id
+    await bench.stopped((await bench.service.Fire(first, None)).turn_id)
+    await read_by_runner(bench)
+    before = bench.runtime.clock.now()
+    with doing(in_schema(bench.shared, SCHEMA)) as do:
+        do(lambda c: leases.begin(c, "another"))
+        lease = do(lambda c: leases.take(c, first.fire_id, "another"))
+        assert do(lambda c: prune_shared(c, before)) == 0, "its owner lives"
+        do(lambda c: leases.free(c, lease))
+
+        def while_another_prunes(connection: Connection) -> int:
+            assert alone(connection, "pruning turns")
+            assert connection.execute(select(func.count()).select_from(schema.turns)).scalar() == 1
+            with doing(in_schema(bench.shared, SCHEMA)) as beside:
+                return beside(lambda c: prune_shared(c, before))
+
+        assert do(while_another_prunes) == 0
+        assert do(lambda c: prune_shared(c, before)) == 1
+        with pytest.raises(Fenced):
+            do(lambda c: leases.check(c, lease))
 
 
 @pytest.mark.sqlite_only("reads the file of a store")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage
 
+from agent_runtime.store.turn_reads import timed_interrupts
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, SETTINGS, STATES, Bench, look_again, soon
 from tests.support.clock import ManualClock
@@ -284,3 +285,27 @@ async def test_a_duration_that_cannot_be_is_refused(timed: Bench, field: str, va
     with pytest.raises(InvalidInput) as refused:
         await timed.service.Fire(timed.fire(**{field: value}), None)
     assert refused.value.where == field
+
+
+async def test_of_machines_that_share_a_store_one_raises_the_alert(home: Home, place_of: PlaceOf) -> None:
+    place = place_of(home.agent_db)
+    if isinstance(place, Path):
+        pytest.skip("several machines share a server's database: --database postgres")
+    other = Home(root=home.root.with_name("another"))
+    other.create()
+    benches = [Bench(each, ManualClock(), place=place, shared=place) for each in (home, other)]
+    try:
+        await benches[0].open()
+        await ask(benches[0])
+        await benches[1].open()
+        (item,) = await benches[0].runtime.store.read(timed_interrupts)
+        for bench in benches:  # both have read that it is due
+            worker: Any = bench.runtime.worker
+            await worker._deadlines._escalate(item)
+            await worker._deadlines._remind(item)
+        assert [len(bench.trail("interrupt.escalated")) for bench in benches] == [1, 0]
+        assert [len(bench.trail("interrupt.reminded")) for bench in benches] == [1, 0]
+        assert [len(alerts(bench)) for bench in benches] == [1, 0]
+    finally:
+        for bench in benches:
+            await bench.close()
