@@ -35,6 +35,7 @@ def fake() -> Iterator[Any]:
             "LD_PRELOAD": str(found[0]),
             "FAKETIME": f"@{text}",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",  # else a wait for the steady clock is none, and threads spin
             "TZ": "UTC",
         }
 
