@@ -15,7 +15,7 @@ demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/turnkeeper demo
 
 test: $(READY)  ## Every test; those that need an absent server skip with a reason.
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
 
 test-postgres: $(READY)  ## The tests of the stores, on a PostgreSQL server that they start.
 	@$(BIN)/python -m pytest -n 3 --database postgres $(PYTEST_ARGS)

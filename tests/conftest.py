@@ -5,9 +5,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.support import postgres, templates
 from tests.support.clock import ManualClock
@@ -55,6 +57,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if (only := item.get_closest_marker("sqlite_only")) is not None:
             item.add_marker(pytest.mark.skip(reason=f"on SQLite only: {only.args[0]}"))
+
+
+class SharedTogether(LoadScopeScheduling):
+    """Hands out tests one by one, and those of a module at once where they share a fixture: one worker makes it."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return run_together(nodeid)
+
+
+def run_together(nodeid: str) -> str:
+    """Return what a test has in common with those that run on its worker: its module, or nothing but itself."""
+    module = nodeid.partition("::")[0]
+    return module if shares_a_fixture(module) else nodeid
+
+
+@cache
+def shares_a_fixture(module: str) -> bool:
+    return module.endswith(".py") and 'scope="module"' in (Path(__file__).parents[1] / module).read_text()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    return SharedTogether(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,7 +9,7 @@ import pytest
 from tests.support.constellation import AGENT_RUNTIME
 from tests.support.langgraph import Lg, constellation_with_web, said
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("langgraph_api")]
+pytestmark = pytest.mark.process
 RUN = {"assistant_id": "agent0", "input": said("Hello")}
 APPROVE = {"decisions": [{"type": "approve"}]}
 DECIDE = {"assistant_id": "agent0", "input": {}, "command": {"resume": APPROVE}, "on_disconnect": "cancel"}

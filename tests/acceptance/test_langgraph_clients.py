@@ -14,7 +14,7 @@ import pytest
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER
 from tests.support.langgraph import ASKS, CATEGORY, CLIENTS, Lg, constellation_with_web, said
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("langgraph_clients")]
+pytestmark = pytest.mark.process
 APPROVE = {"decisions": [{"type": "approve"}]}
 MAJORS = ("1", "2")
 

@@ -36,7 +36,6 @@ from turnkeeper.rpc.channel import AsyncCaller, connect
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.xdist_group("mcp"),
     pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
 ]
 ERAS = pytest.mark.parametrize("era", ["auto", "legacy"])

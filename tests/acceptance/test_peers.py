@@ -14,7 +14,7 @@ from tests.support.constellation import Constellation
 from tests.support.web import free_port
 from turnkeeper.config.home import Home
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("peers")]
+pytestmark = pytest.mark.process
 
 
 class Pair:

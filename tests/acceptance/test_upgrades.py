@@ -17,7 +17,7 @@ from tests.support.constellation import Constellation
 from turnkeeper.config.home import Home
 from turnkeeper.errors import EXIT_CONFLICT, EXIT_DEGRADED
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("upgrades")]
+pytestmark = pytest.mark.process
 
 RELEASED = sorted((Path(__file__).parents[1] / "fixtures" / "homes").glob("*.tar.xz"))
 # The keys that tell the items of a list apart, the most telling first.

@@ -28,7 +28,7 @@ from turnkeeper.config.settings import load_settings
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("door")]
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
