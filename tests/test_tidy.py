@@ -3,12 +3,16 @@
 import ast
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import run_together
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("turnkeeper", "task_runner", "agent_runtime", "constellation", "gateway")
@@ -147,6 +151,27 @@ def test_no_modules_import_each_other() -> None:
     modules = frozenset(map(module_name, own_modules()))
     graph = {module_name(path): set(imported(path, modules)) for path in own_modules()}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
+
+
+def test_tests_that_share_a_constellation_run_on_one_worker() -> None:
+    page = "tests/acceptance/test_page.py"
+    assert {run_together(f"{page}::test_{name}") for name in ("one", "two[a::b]")} == {page}
+    assert run_together("tests/test_tidy.py::test_one") == "tests/test_tidy.py::test_one", "others run on any"
+
+
+# What others load by its name: LangChain a provider, trafilatura and Starlette what they need and do not declare.
+LOADED_BY_OTHERS = {"langchain-anthropic", "lxml-html-clean", "python-multipart"}
+
+
+def test_every_package_that_is_installed_with_ours_is_used() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = (needed for extra, needed in project["optional-dependencies"].items() if extra not in {"dev", "bench"})
+    declared = {re.match(r"[\w.-]+", one)[0].lower() for needed in [project["dependencies"], *extras] for one in needed}
+    texts = "\n".join(path.read_text() for path in own_modules())
+    named = set(re.findall(r"(?:\bimport |\bfrom |[\"'])([A-Za-z]\w*)", texts))
+    owners = packages_distributions()
+    used = {one.lower().replace("_", "-") for module in named for one in owners.get(module, ())}
+    assert declared - used - LOADED_BY_OTHERS == set()
 
 
 @pytest.mark.parametrize("path", own_modules(), ids=name)

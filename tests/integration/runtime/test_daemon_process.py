@@ -88,7 +88,7 @@ def test_a_home_of_one_machine_loads_no_driver_of_a_server(home: Home) -> None:
                 await runtime.worker.stop(1.0)
 
         asyncio.run(serve())
-        print(sorted({"psycopg", "psycopg_pool", "procrastinate"} & sys.modules.keys()))
+        print(sorted({"psycopg", "psycopg_pool"} & sys.modules.keys()))
     """
     argv = [sys.executable, "-c", script, str(home.root)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
