@@ -25,6 +25,7 @@ _LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _LOWEST_HEADING = 6
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?Z")
 _PARTS = re.compile(rf"(`[^`]+`|{_INSTANT.pattern})")
+_MARKS = re.compile(r"^[ \t]*(?:[-*+>]|#{1,6})[ \t]+", re.MULTILINE)
 _NOTHING = Markup("&ndash;")
 
 
@@ -170,6 +171,15 @@ def span(begin: Timestamp, end: Timestamp) -> str:
     if first is None or last is None:
         return ""
     return format_rough(max((last - first) / timedelta(seconds=1), 0.0))
+
+
+def unmarked(text: str) -> str:
+    r"""Return Markdown without the marks at the beginnings of lines, for where it is shown in one line.
+
+    >>> unmarked("# News\n- the office moves - soon")
+    'News\nthe office moves - soon'
+    """
+    return _MARKS.sub("", text)
 
 
 def fields(pairs: Mapping[str, object]) -> list[tuple[str, object]]:

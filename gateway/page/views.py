@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.page.text import fields, instant, pretty
+from gateway.page.text import fields, instant, pretty, unmarked
 from protos.turnkeeper.v1 import agent_runtime_pb2 as agents
 from protos.turnkeeper.v1 import schedules_pb2 as schedules
 from turnkeeper.times import format_rough
@@ -82,7 +82,7 @@ class Card:
     @property
     def begins(self) -> str:
         """The first words of the arguments, or of the question or proposal, in one line."""
-        shown = self.args if self.args not in {"", "{}"} else self.body
+        shown = self.args if self.args not in {"", "{}"} else unmarked(self.body)
         text = " ".join(shown.split())
         return text if len(text) <= BEGINNING else f"{text[:BEGINNING]}…"
 

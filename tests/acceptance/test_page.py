@@ -280,6 +280,21 @@ def test_every_page_is_readable_on_a_phone_without_scripts_and_has_no_fault_that
     plain.close()
 
 
+def test_words_in_tables_stay_whole_and_sentences_together(tab: Tab, constellation: Constellation) -> None:
+    name = f"wordy-{'and-' * 12}long"
+    constellation.create(name, "--in", "5h", "--prompt", "Say it.", channel="desk")
+    page = tab.go("/ui/timeline")
+    page.set_viewport_size({"width": 650, "height": 800})
+    why = page.locator("tbody tr", has=page.get_by_role("link", name=name, exact=True)).get_by_text("why")
+    assert why.first.evaluate("link => link.getClientRects().length") == 1, "a word is broken"
+    page.goto(f"{tab.origin}/ui/tasks?q=wordy")
+    page.set_viewport_size({"width": 390, "height": 800})
+    cell = page.locator("td[data-label=Schedule]")
+    gap = "cell => { const range = document.createRange(); range.selectNodeContents(cell.firstChild);"
+    gap += " return cell.querySelector('time').getBoundingClientRect().left - range.getBoundingClientRect().right; }"
+    assert cell.evaluate(gap) < 8, "the time stands apart from its sentence"
+
+
 def violations(page: Page, axe: str, rules: Iterable[str]) -> list[str]:
     """Run axe-core from the tool's side, which the page's policy does not concern."""
     client = page.context.new_cdp_session(page)

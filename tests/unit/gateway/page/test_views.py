@@ -71,6 +71,8 @@ def test_a_decision_is_named_by_its_task_and_the_first_words_of_its_arguments() 
     )
     assert (first.begins, first.about) == ('{ "a": "milk" }', 'put { "a": "milk" }, asked by t')
     assert len(second.begins) == views.BEGINNING + 1
+    proposed = views.card_of_candidate(agents.Candidate(title="P", body="# News\n- 1 note\n- 2 pages\n"), None)
+    assert proposed.begins == "News 1 note 2 pages"
     said = acts.decided("interrupt", "reject", first.about, "too dear")
     assert said == f"Rejected: {first.about}. Reason: “too dear”. The agent is told so, and the call does not run."
     assert acts.decided("interrupt", "approve", "put", "") == "Approved: put. The call runs now."
