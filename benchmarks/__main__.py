@@ -33,6 +33,7 @@ from benchmarks import (
     bench_commands,
     bench_cpu,
     bench_fires,
+    bench_flood,
     bench_long_thread,
     bench_memory,
     bench_next_fire,
@@ -198,6 +199,7 @@ PARTS: dict[str, tuple[str, Part, int]] = {
     "query": (bench_watching.QUERY, bench_watching.query, 5),
     "metrics": (bench_watching.METRICS, bench_watching.metrics, 9),
     "tabs": (bench_tabs.TITLE, bench_tabs.tabs, 5),
+    "flood": (bench_flood.TITLE, bench_flood.flood, 5),
 }
 HEADER = """# Results
 

@@ -31,7 +31,7 @@ def tabs(times: int) -> Section:
     """Measure waves with and without tabs, one after the other."""
     without, open_ = list[float](), list[float]()
     with place() as folder, closing(Ours(folder)) as ours:
-        port = _free_port()
+        port = free_port()
         ours.home.config.write_text(f"{CONFIG}[web]\nport = {port}\n")
         ours.start_both()
         ours.start("gateway", "web")
@@ -47,7 +47,7 @@ def tabs(times: int) -> Section:
     return Section(title=TITLE, about=ABOUT, header=header, rows=rows, gates={GATE: added})
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port: int = bound.getsockname()[1]

@@ -31,6 +31,7 @@ from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "peers"
 LOOK_S = 1.0
+NICE = 10  # where the processor is short, peers and strangers wait rather than a fire
 _GRACE_S = 2.0
 _SERVICE = peers_pb2.DESCRIPTOR.services_by_name["Peers"]
 
@@ -175,6 +176,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
 def main(argv: list[str]) -> int:
     """Serve the home that `argv` names; return the exit code."""
     home = Home(root=Path(argv[0]))
+    os.nice(NICE)
 
     def serve_home() -> None:
         home.check()

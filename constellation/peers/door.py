@@ -8,6 +8,7 @@ import asyncio
 import ipaddress
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from turnkeeper.event_log import EventLog
 
 HANDSHAKE_S = 5.0
 MOST_HANDSHAKES = 16  # at once, of all who connect
+MOST_HANDSHAKES_OF_AN_ADDRESS = 4
 MOST_CONNECTIONS = 128
 MOST_OF_A_PEER = 4
 CONNECTIONS_A_SECOND = 20.0  # of all; of one address a quarter
@@ -32,6 +34,7 @@ _PIECE = 1 << 16
 _TOLD_EVERY_S = 60.0
 _MOST_ADDRESSES = 4096
 _TROUBLE_S = 1.0
+_REFUSED_AT_ONCE, _PAUSE_S = 16, 0.05  # so that a flood, of whatever size, costs little: the rest waits in the kernel
 
 
 class Bucket:
@@ -96,7 +99,7 @@ class Door:
     log: EventLog
     handshake_s: float = HANDSHAKE_S
     refused: int = 0
-    _shaking: int = 0
+    _shaking: Counter[str] = field(default_factory=Counter[str])  # by address
     _connected: dict[str, int] = field(default_factory=dict)
     _serving: set[asyncio.Task[None]] = field(default_factory=set)
     _refusals: _Refusals = field(default_factory=_Refusals)
@@ -117,12 +120,14 @@ class Door:
                     each.clear()
                 now = self.clock.monotonic()
                 own = each.setdefault(address[0], Bucket(CONNECTIONS_A_SECOND / 4, CONNECTIONS_A_SECOND, now))
-                busy = self._shaking >= MOST_HANDSHAKES or len(self._serving) >= MOST_CONNECTIONS
-                if busy or not (own.take(1, now) and everybody.take(1, now)):
+                if self._is_busy(address[0]) or not (own.take(1, now) and everybody.take(1, now)):
                     taken.close()
                     self._refuse("too many connections")
+                    if self.refused % _REFUSED_AT_ONCE == 0:
+                        await self.clock.sleep(_PAUSE_S)
                     continue
-                serving = asyncio.create_task(self._serve(taken))
+                self._shaking[address[0]] += 1
+                serving = asyncio.create_task(self._serve(taken, address[0]))
                 self._serving.add(serving)
                 serving.add_done_callback(self._serving.discard)
         finally:
@@ -130,11 +135,15 @@ class Door:
                 task.cancel()
             await asyncio.gather(*self._serving, return_exceptions=True)
 
-    async def _serve(self, taken: socket.socket) -> None:
+    def _is_busy(self, address: str) -> bool:
+        all_, own = self._shaking.total(), self._shaking[address]
+        most = all_ >= MOST_HANDSHAKES or len(self._serving) >= MOST_CONNECTIONS
+        return most or own >= MOST_HANDSHAKES_OF_AN_ADDRESS
+
+    async def _serve(self, taken: socket.socket, address: str) -> None:
         loop, known = asyncio.get_running_loop(), self.known
         reader = asyncio.StreamReader(_PIECE)
         protocol = asyncio.StreamReaderProtocol(reader)
-        self._shaking += 1
         try:
             transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol, taken, ssl=known.context, ssl_handshake_timeout=self.handshake_s
@@ -144,7 +153,8 @@ class Door:
             self._refuse(f"{type(error).__name__}: {error}"[:200])
             return
         finally:
-            self._shaking -= 1
+            self._shaking[address] -= 1
+            self._shaking += Counter()  # which leaves out those with none
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
         holder = holder_of(certificate or b"", known.roots) or ""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from constellation.peers.__main__ import NICE
 from constellation.supervisor.daemons import AGENT_RUNTIME, PEERS, process_of
 from tests.support.constellation import Constellation
 from tests.support.web import free_port
@@ -79,6 +80,9 @@ def test_work_goes_there_and_its_answer_comes_back_to_who_asked(pair: Pair) -> N
     )
     assert (fire["outcome"], fire["reason"]) == ("succeeded", "delivered")
     assert [row["state"] for row in pair.ada.ask("turnkeeper", "peers", "status")] == ["reachable"]
+    (process,) = filter(None, [process_of(pair.ada.home, PEERS)])
+    lower = "strangers who connect take no time from fires"
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICE), lower
     assert pair.ada.violations(drained=False) == pair.bob.violations(drained=False) == []
 
 

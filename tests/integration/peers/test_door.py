@@ -219,6 +219,25 @@ async def test_who_shakes_hands_slowly_is_cut_and_who_comes_too_often_is_not_hea
     assert len(facts) == 1, "said once a minute"
 
 
+async def test_strangers_at_one_address_keep_no_peer_out_and_a_flood_is_heard_in_pieces(listening: Listening) -> None:
+    pauses = list[float]()
+
+    class Counted(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            pauses.append(seconds)
+
+    there, at = listening.served.door, listening.address.rpartition(":")
+    there.handshake_s, there.clock = 30.0, Counted()
+    silent = [socket.create_connection((at[0], int(at[2])), source_address=("127.0.0.2", 0)) for _ in range(60)]
+    async with listening.as_(ADA) as stub:
+        await stub.Deliver(wire.PeerMessage(key="k", text="Am I heard?"), timeout=5)
+    assert len(listening.letters()) == 1
+    assert there.refused >= 60 - door.MOST_HANDSHAKES_OF_AN_ADDRESS
+    assert len(pauses) >= 3, "between which everything else runs"
+    for one in silent:
+        one.close()
+
+
 async def test_an_invitation_is_good_for_one_home_and_until_it_ends(listening: Listening) -> None:
     place, secret = listening.place, bytes([7]) * 32
     proof = identity_from(secret, NOW)
