@@ -23,12 +23,12 @@ PEOPLE = {
     "approvals": _APPROVALS,
     "candidates": Later(
         "agent_runtime.cli.review:app",
-        "Changes that agents propose to the workspace; nothing becomes canonical until you accept it.",
+        "Changes that agents propose to the workspace; nothing there changes until you accept one.",
         Panel.TALK,
     ),
     "deviations": Later(
         "agent_runtime.cli.review:deviations_app",
-        "Contradictions between a canonical page and something else; only you close one.",
+        "Contradictions between a page of yours and something else; only you close one.",
         Panel.TALK,
     ),
     "revalidation": Later(

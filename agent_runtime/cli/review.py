@@ -16,11 +16,11 @@ from turnkeeper.console import Output, OutputOption, console, note, plain, show_
 from turnkeeper.errors import InvalidInput, NotFound
 
 app = typer.Typer(
-    help="Changes that agents propose to the workspace; nothing becomes canonical until you accept it.",
+    help="Changes that agents propose to the workspace; nothing there changes until you accept one.",
     rich_markup_mode=None,
 )
 deviations_app = typer.Typer(
-    help="Contradictions between a canonical page and something else; only you close one.", rich_markup_mode=None
+    help="Contradictions between a page of yours and something else; only you close one.", rich_markup_mode=None
 )
 revalidation_app = typer.Typer(
     help="Pages to check again because something they are derived from has changed.", rich_markup_mode=None
@@ -117,7 +117,9 @@ def diff(candidate: CandidateId) -> None:
 
 @app.command("accept")
 def accept(candidate: CandidateId, note: Note = "", output: OutputOption = Output.TABLE) -> None:
-    """Accept a candidate: a page becomes canonical in the workspace, a summary in its channel.
+    """Accept a candidate: a page takes its place in the workspace, a summary is marked as accepted in its channel.
+
+    What is accepted is called canonical: agents read it as yours.
 
     The command fails with exit code 4 if the page has changed since the candidate was proposed.
 
@@ -168,7 +170,7 @@ def list_deviations(
     limit: terminal.LimitOption = 1000,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the contradictions of canonical pages that you have not decided, newest first.
+    """List the contradictions of pages that you have not decided, newest first.
 
     Example: turnkeeper deviations list --channel general
     """

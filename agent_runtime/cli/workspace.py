@@ -326,7 +326,7 @@ def import_(
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Import a folder of Markdown as its author. The pages are canonical at once; unchanged ones stay as they are.
+    """Import a folder of Markdown as its author. The pages hold at once; unchanged ones stay as they are.
 
     Front matter between two lines of --- may give title, tags and sources. If one file cannot be imported, nothing is
     written. An import that is interrupted later continues when you run it again.
@@ -430,7 +430,7 @@ _PAGES = columns("PAGE=page_id TITLE TAGS LIFECYCLE ORIGIN #VERSION UPDATED=upda
 def list_(
     tag: Annotated[str, typer.Option("--tag", help="Only pages with this tag.")] = "",
     lifecycle: Annotated[
-        str, typer.Option("--lifecycle", help="Only pages of this lifecycle: draft or canonical.")
+        str, typer.Option("--lifecycle", help="Only pages of this lifecycle: draft, or canonical, which holds.")
     ] = "",
     origin: Annotated[
         str, typer.Option("--origin", help="Only pages of this origin: authored, imported, agent-produced or observed.")
@@ -477,13 +477,13 @@ def put(
         list[str] | None,
         typer.Option("--source", help="A page or address that it is derived from; by default its sources stay."),
     ] = None,
-    draft: Annotated[bool, typer.Option("--draft", help="Write a draft instead of a canonical page.")] = False,
+    draft: Annotated[bool, typer.Option("--draft", help="Write a draft, which does not hold yet.")] = False,
     attach: Annotated[
         list[Path] | None, typer.Option("--attach", help="A file to attach; repeat the option for more.")
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Write a page as its author. It is canonical at once; the version before it is kept.
+    """Write a page as its author. It holds at once; the version before it is kept.
 
     A file may begin with front matter, as for `workspace import`. Pages derived from a page that changed are queued
     for re-validation.

@@ -97,6 +97,9 @@ def _did_nothing(turn: TurnRecord, said: Sequence[wire.Message], asked: Sequence
     return not spoke and not any(call.name in _PROPOSALS for message in said for call in message.tool_calls)
 
 
+_UTC = frozenset({"UTC", "Etc/UTC", "Etc/UCT", "UCT", "Etc/Universal", "Universal", "Etc/Zulu", "Zulu"})
+
+
 def _local(at: Timestamp, timezone: str) -> str:
     """Write an instant as the task's author thinks of it; seconds only where there are any."""
     try:
@@ -104,4 +107,5 @@ def _local(at: Timestamp, timezone: str) -> str:
     except (ValueError, OSError, KeyError):
         zone, name = ZoneInfo("UTC"), "UTC"  # a zone that this machine does not know
     local = datetime.fromtimestamp(at.seconds, zone)
+    name = "UTC" if name in _UTC else name
     return f"{local:%Y-%m-%d %H:%M:%S}".removesuffix(":00") + f" {name}"

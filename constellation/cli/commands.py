@@ -295,7 +295,7 @@ def restart(
         Watchdog(place, clock=clock, entropy=entropy, environ=os.environ).tick()
     with spinner("restarting"):
         ended = _await(place, id_, clock)
-    note(f"agent-runtime restarted (pid {ended.get('pid')}); turns that it cut go on")
+    note(f"agent-runtime restarted (pid {ended.get('pid')}); turns that it interrupted continue where they were")
 
 
 def model(
@@ -375,7 +375,7 @@ def status(output: OutputOption = Output.TABLE) -> None:
     """Show whether the processes run, what the watchdog found, and what waits for your decision.
 
     Exits with 6 when a process that is supposed to run does not run or answer, or the watchdog found a problem that
-    persists. After `turnkeeper down` nothing is supposed to run, and the exit code is 0.
+    persists. Before the first `turnkeeper up` and after `down` nothing is supposed to run, and the exit code is 0.
 
     Example: turnkeeper status -o json
     """

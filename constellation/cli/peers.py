@@ -46,6 +46,7 @@ _STATES = (
     ),
     console.Column("REASON", lambda row: str(row["reason"]) or "-"),
 )
+_SET = "nothing listens for peers yet: set enabled = true below [peers] in config.toml of the home; run: turnkeeper up"
 
 
 def _place() -> Home:
@@ -92,7 +93,7 @@ def invite(
     console.note(f"send this line to {name}, who accepts it by {console.when(until)} with:")
     console.note("  turnkeeper peers add NAME INVITATION    (NAME: what this home is called over there)")
     if not is_held(place, daemons.PEERS.name):
-        console.note("nothing listens for peers yet: set [peers] enabled = true, then run: turnkeeper up")
+        console.note(_SET)
 
 
 @app.command()
@@ -122,7 +123,7 @@ def add(
     console.note(f"paired with {name}, {given.address}; its key is {fresh.fingerprint}")
     console.note(f"agent0 can now send to agent0@{name}; a task does with: --agent agent0@{name}")
     if not is_held(place, daemons.PEERS.name):
-        console.note("nothing listens for peers yet: set [peers] enabled = true, then run: turnkeeper up")
+        console.note(_SET)
 
 
 @app.command("list")

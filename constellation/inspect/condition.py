@@ -76,7 +76,7 @@ def _unread(home: Home, now: float) -> Iterator[Finding]:
             count = f"{len(times)} {'envelope waits' if len(times) == 1 else 'envelopes wait'}"
             what = f"{count} for {agent.name} since {since}, and nobody reads its inbox"
             fix = f"turnkeeper inbox watch {agent.name} --tmux SESSION, or: turnkeeper inbox drain {agent.name}"
-            fix = "set [peers] enabled = true, then run: turnkeeper up" if "@" in agent.name else fix
+            fix = f"set enabled = true below [peers] in {home.config}; run: turnkeeper up" if "@" in agent.name else fix
             yield Finding(process="", what=what, fix=fix, degraded=False)
 
 

@@ -48,8 +48,9 @@ def move(folder: Annotated[Path, typer.Argument(help="The new directory.", metav
     else:
         remember(old, new, passed)
     named = (passed or [place])[-1]
-    led = f"; {named} leads there, so that every command finds it" if named != new.root else ""
-    note(f"the home is {new.root}{led}")
+    note(f"the home is {new.root}")
+    if named != new.root:
+        note(f"{named} is now a small file that leads every command there; delete it once nothing names that place")
 
 
 def _check_target(old: Home, new: Home, passed: list[Path]) -> None:

@@ -3,6 +3,7 @@
 `init` asks on a terminal if no option answers, writes after the last question, and never shows a key.
 """
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import sys
 import zoneinfo
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -233,7 +235,7 @@ def _asked_key(name: str, base_url: str) -> str:
         note(f"{variable} of this shell goes into .env in the home")
         return checked_key(found)
     if not _on_a_terminal():
-        return ""
+        return _NO_KEY if base_url else ""
     enter = "none, if your server needs no key" if base_url else "later"
     question = f"{variable}, which is not shown (Enter: {enter})"
     key = checked_key(typer.prompt(question, "", hide_input=True, show_default=False, err=True))
@@ -289,6 +291,49 @@ def set_model(place: Home, model: Model) -> None:
         for path in (place.config, place.environment):
             replace_whole(path, before[path].encode()) if path in before else path.unlink(missing_ok=True)
         raise InvalidInput(f"agent-runtime could not start with it, and nothing was changed: {why}", where="model")
+    if model.base_url:
+        with spinner("asking the server"):
+            note(of_server(model, _key_of(place, model.name)))
+    elif model.name != OFFLINE:
+        note(f"{model.name} can be loaded; its provider was not asked, so the first turn shows whether it answers")
+
+
+_PATIENCE_S = 5.0
+_MOST_NAMED = 10
+
+
+def _key_of(place: Home, model: str) -> str:
+    stated = import_module("dotenv").dotenv_values(place.environment, interpolate=False)
+    return stated.get(key_name(model)) or os.environ.get(key_name(model), "")
+
+
+def of_server(model: Model, key: str) -> str:
+    """Return in a sentence whether a server of the author's own answers, and which models it offers."""
+    url = model.base_url.rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        return f"{url} is no http address: turns fail until it is; set it again with --base-url"
+    http = import_module("urllib.request")  # it takes long to load
+    request = http.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with http.urlopen(request, timeout=_PATIENCE_S) as answer:
+            offered = [str(one["id"]) for one in json.loads(answer.read(1 << 20))["data"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:  # an HTTPError is an OSError with a code
+        return _without_list(url, error)
+    provider, _, name = model.name.partition(":")
+    named = ", ".join(f"{provider}:{one}" for one in offered[:_MOST_NAMED])
+    offers = f"it offers {named}{' and more' if len(offered) > _MOST_NAMED else ''}" if offered else "it names no model"
+    missing = f"; {name} is not among them, so turns may fail" if offered and name not in offered else ""
+    return f"{url} answers; {offers}{missing}"
+
+
+def _without_list(url: str, error: Exception) -> str:
+    code = getattr(error, "code", None)
+    if code in {401, 403}:
+        return f"{url} answers, and refuses the key (status {code}): turns fail until it takes it"
+    if code or not isinstance(error, OSError):
+        return f"{url} answers, and does not list its models: the name must be one that it knows"
+    why = getattr(error, "reason", error)
+    return f"{url} does not answer ({getattr(why, 'strerror', '') or why}): turns fail until it does"
 
 
 def _write(place: Home, text: str, path: Path) -> None:

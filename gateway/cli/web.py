@@ -74,7 +74,7 @@ def open_(
     """
     place = _place()
     if not is_held(place, "web"):
-        hint = "run: turnkeeper web serve; or set [web] enabled = true, and run: turnkeeper up"
+        hint = f"set enabled = true below [web] in {place.config}, and run: turnkeeper up; or run: turnkeeper web serve"
         raise Unreachable("the page is not served", where=str(place.root), hint=hint)
     settings, clock = load_settings(place).web, SystemClock()
     token = sign_token(Keys(place).login_secret(), clock.now(), SystemEntropy(), plain_host=plain_host)

@@ -170,6 +170,9 @@ def create_spec(spec: wire.TaskSpec, *, dry_run: bool, output: console.Output, l
         *events_lines(answer.task.spec),
     ]
     console.show_record(row, output, name_key="name", lines=lines)
+    if loop and not dry_run:
+        console.note(f"run it now: turnkeeper task run {answer.task.id}")
+        console.note(f"stop it: turnkeeper loop stop {answer.task.id}")
     if not dry_run:
         chosen.note_unless_serving()
 
@@ -233,7 +236,11 @@ def _show(answer: Any, output: console.Output, *, dry_run: bool) -> None:
     ]
     what = f"{', '.join(changed) or 'nothing'} {'would be changed' if dry_run else 'changed'}"
     written = " (dry run: nothing was written)" if dry_run else ""
-    footer = f"{answer.task.spec.name}: {what}, now {answer.task.schedule}{written}"
+    if sides["old"] == sides["new"]:
+        rows, upcoming = [], f"; it fires as before, next {rows[0]['new']}" if rows else ""
+        footer = f"{answer.task.spec.name}: {what}{upcoming}{written}"
+    else:
+        footer = f"{answer.task.spec.name}: {what}, now {answer.task.schedule}{written}"
     console.show_rows(rows, columns, output, name_key="new", footer=footer)
 
 

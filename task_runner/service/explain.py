@@ -266,10 +266,10 @@ def _of_entry(asked: Question, entry: Fire) -> Explanation:
 def _of_nothing(asked: Question) -> Explanation:
     """Explain a time that no scheduled entry covers."""
     if asked.is_before_creation:
-        hint = "Nothing was due then."
+        hint = "There was no task yet, so nothing was due."
         if _is_scheduled(asked):
             span = f"--from {rfc3339(asked.at)} --to {rfc3339(asked.at + timedelta(minutes=1))}"
-            hint += f" `turnkeeper task backfill {asked.task.definition.name} {span}` fires for it."
+            hint += f" `turnkeeper task backfill {asked.task.definition.name} {span}` runs it now for that time."
         return Explanation("before_creation", (hint,))
     if not _is_scheduled(asked):
         return _not_scheduled(asked)

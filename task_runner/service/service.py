@@ -37,6 +37,7 @@ from turnkeeper.rpc.callers import Rules, current
 from turnkeeper.storage.statements import cursor_at, number_of
 
 _PREVIEW = 3
+_COMPARED = 7  # times before and after an edit: a week of a daily schedule shows the days that it leaves out
 _SCANNED_AT_ONCE = 10_000  # entries of the ledger: about two milliseconds
 _UNNAMED = "loop-00000000"  # stands for a name until the id is drawn
 _DECISIONS_DEADLINE_S = 0.3
@@ -128,8 +129,8 @@ class Service:
             changed=definition != task.definition,
             changed_fields=changes.changed_fields(task.definition, definition),
             warnings=warnings,
-            old_next=previewed(task.definition, now, _PREVIEW, task),
-            new_next=previewed(definition, now, _PREVIEW, task),
+            old_next=previewed(task.definition, now, _COMPARED, task),
+            new_next=previewed(definition, now, _COMPARED, task),
         )
         if not request.dry_run:
             how: Any = {"revision": request.revision, "by": str(current())}

@@ -1,6 +1,6 @@
 """The example project does what its README says: the README's own commands, run in order, print what stands there.
 
-So does the page on moving from LangGraph Server, which takes the same project.
+So does the page on moving from LangGraph Server, which takes the same project, and the session in the main README.
 """
 
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from constellation.demo.driver import PATIENCE_S, Driver
+from tests.integration.lifecycle.test_setup import typed
 from turnkeeper.config.home import VARIABLE, Home
 
 pytestmark = pytest.mark.process
@@ -22,11 +23,15 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 PROJECT = ROOT / "examples" / "langgraph-project"
 PROGRAMS = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "constellation"}
-LOOKS = re.compile(r"(cat|turnkeeper task (history|list|show)|turnkeeper \S+ (list|show|check)) ")
+LOOKS = re.compile(r"(cat|turnkeeper task (history|list|show)|turnkeeper \S+ (list|show|check)|turnkeeper status) ")
+OF_TERMINALS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\r")
 VARIES = (
     (r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?Z?", "<when>"),
     (r"\b(task|turn)-[0-9a-f]+\b", "<id>"),
-    (r"@\d{8}T\d{6}Z", "@<when>"),
+    (r"@\d{8}T\d{6}Z(~m[0-9a-f]{12})?", "@<when>"),
+    (r"\bc-[0-9a-f]{12}\b", "<id>"),
+    (r"(?<=running  )\d+", "<pid>"),
+    (r"(?<=in )Etc/UTC", "UTC"),
     (r"\b([0-9a-f]{32}|[0-9a-f]{10})\b", "<id>"),
     (r"\bpid \d+", "<pid>"),
     (r"(?<![\w.])\d+(\.\d+)?(ms|s|m)\b( \d+s)?", "<long>"),
@@ -134,3 +139,21 @@ def test_the_example_imports_nothing_of_ours() -> None:
         r"^\s*(?:from|import) (turnkeeper|task_runner|agent_runtime|constellation|protos)", re.MULTILINE
     )
     assert not [path for path in PROJECT.glob("*.py") if imported.search(path.read_text())]
+
+
+def test_a_reader_of_the_main_page_sees_the_session_that_it_shows(reader: Reader) -> None:
+    text = (ROOT / "README.md").read_text()
+    (create,) = re.findall(r"^    (turnkeeper task create digest .*\\\n.*)\n", text, re.MULTILINE)
+    for command in ("turnkeeper init --yes", "turnkeeper up", create):
+        reader.type(command)
+    steps = read_steps(text)
+    assert len(steps) > 8
+    for step in steps:
+        if step.command == "turnkeeper triage":
+            answers = [("[q]uit:", key) for key in re.findall(r"\[q\]uit: (\w)$", step.printed, re.MULTILINE)]
+            printed = OF_TERMINALS.sub("", typed(reader.home, "triage", answers=answers)[1])
+        elif step.command.startswith("kill "):
+            printed = reader.type("kill -9 $(cat ~/.turnkeeper/state/run/agent-runtime.pid)")
+        else:
+            printed = reader.follow(step)
+        assert step.printed == "…\n" or plain(printed) == plain(step.printed), step.command

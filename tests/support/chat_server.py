@@ -108,6 +108,12 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_args: Any) -> None:
         """Say nothing."""
 
+    def do_GET(self) -> None:
+        """List the models; nothing else is to be had by GET."""
+        found = self.path == "/v1/models"
+        self._begin(200 if found else 404, "application/json", {})
+        self.wfile.write(json.dumps({"object": "list", "data": [{"id": "stub-model"}] if found else []}).encode())
+
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.answer_model(request)

@@ -63,7 +63,7 @@ class Item:
             return asked(self.row)
         if self.kind == "deviation":
             return f"{self.row['page_id']}: {self.row['says']} / {self.row['found']}"
-        return f"{self.row['kind']} “{self.row['title']}”"
+        return f"{str(self.row['kind']).removeprefix('candidate-')} “{self.row['title']}”"
 
     @property
     def cut(self) -> bool:
@@ -190,7 +190,8 @@ def _edit_problem(item: Item, text: str, *, question: bool) -> str:
         fits = isinstance(json.loads(text), dict)
     except ValueError:
         fits = False
-    return "" if fits else 'arguments are a JSON object, as {"tier": "channel"}'
+    args = clipped(json.dumps(item.row["args"], ensure_ascii=False), 200)
+    return "" if fits else f"write all arguments of the call, as a JSON object; they are now: {args}"
 
 
 def perform(
@@ -255,10 +256,10 @@ def _resolve(command: Command, item: Item, change: Callable[[str, Any], Any]) ->
 _WAYS = {
     "candidate": "[a]ccept, [r]eject why",
     "deviation": "[a]ccept what was found, [r] the page stands",
-    "permission": "[a]pprove, [f]or the task from now on, [r]eject why, [e]dit {…}",
-    "proposal": "[a]pprove, [f]or the task from now on, [r]eject why, [e]dit {…}",
+    "permission": "[a]pprove, [f]or the task from now on, [r]eject why, [e]dit JSON",
+    "proposal": "[a]pprove, [f]or the task from now on, [r]eject why, [e]dit JSON",
     "question": "[t]ext of the answer",
-    "calls": "[a]pprove, [r]eject why, [e]dit {…}, [t]ext of the answer",
+    "calls": "[a]pprove, [r]eject why, [e]dit JSON, [t]ext of the answer",
 }
 _SHORT = ("a", "f", "r", "e", "t")
 _DONE = {
@@ -294,6 +295,8 @@ def triage(
             continue
         came = perform(said, channel, SystemEntropy().hex(32), change_in_conversation)
         note(came)
+        if said.item.kind == "interrupt" and not came.startswith(REFUSED):
+            note(f"what it answers: turnkeeper turns show {turn.turn_id}")
         done, left = (done, left + 1) if came.startswith(REFUSED) else (done + 1, left)
     note(f"{done} decided, {left} left" if done or left else "nothing waits for you")
 

@@ -282,7 +282,8 @@ def _candidate(row: Row, numbers: Numbers) -> Card | Decided:
     short, kind = str(row["candidate_id"]), str(row["kind"]).removeprefix("candidate-")
     if row["lifecycle"] != "candidate":
         note = f": {row['note']}" if row["note"] else ""
-        return "proposed", f"{kind} “{row['title']}”  [{row['lifecycle']}]{note}", row["lifecycle"]
+        state = "accepted" if row["lifecycle"] == "canonical" else row["lifecycle"]
+        return "proposed", f"{kind} “{row['title']}”  [{state}]{note}", state
     number = numbers.get(short)
     commands = [
         ("read", f"turnkeeper candidates show {short}"),
@@ -295,10 +296,17 @@ def _candidate(row: Row, numbers: Numbers) -> Card | Decided:
         id=short,
         title=row["title"],
         body=row["body"],
-        facts=[("from", ", ".join(row["sources"]))] if row["sources"] else [],
+        facts=[*([("from", ", ".join(row["sources"]))] if row["sources"] else []), ("if accepted", _accepted(row))],
         commands=[*_here(number, f"a {number} · r {number} why"), *commands],
         number=number,
     )
+
+
+def _accepted(row: Row) -> str:
+    """Return what changes if a proposal is accepted."""
+    if not row["page_id"]:
+        return "marked as accepted in this channel; no page changes"
+    return f"it becomes page {row['page_id']} of your workspace, and the version before it is kept"
 
 
 def _deviation(row: Row, numbers: Numbers) -> Card | Decided:
@@ -329,7 +337,7 @@ def _waits(row: Row) -> Pairs:
     ]
 
 
-_KEYS = {"approve": "a {}", "reject": "r {} why", "edit": "e {} {{…}}", "respond": "t {} text"}
+_KEYS = {"approve": "a {}", "reject": "r {} why", "edit": "e {} JSON", "respond": "t {} text"}
 
 
 def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
@@ -346,7 +354,7 @@ def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
     stem, standing = answer.removesuffix("--approve"), rows.can_stand(row)
     always = [("for the task", f"{answer} --for-task")] if standing else []
     commands = [("approve", answer), *always, ("reject", f'{stem}--reject "why"'), ("change", f"{stem}--edit JSON")]
-    keys = f"a {number} · r {number} why · e {number} {{…}}{f' · f {number} for the task' if standing else ''}"
+    keys = f"a {number} · r {number} why · e {number} JSON{f' · f {number} for the task' if standing else ''}"
     keys, commands = (f"t {number} text", [("answer", answer)]) if question else (keys, commands)
     return Card(
         does="asks you",

@@ -9,13 +9,16 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from constellation.install import setup
 from constellation.install.init import config_text, initialise
 from constellation.install.setup import chosen_model, key_name
+from tests.support.chat_server import serving
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 
@@ -127,11 +130,23 @@ def test_a_model_is_shown_and_changed_by_one_command_and_only_if_it_can_be_made(
     assert {path: path.read_bytes() for path in before} == before
     done = run(home, "model", "openai:gpt-5", "--base-url", "http://127.0.0.1:9/v1", "--key-file", "-", text=f"{KEY}\n")
     assert (done.returncode, KEY in done.stdout + done.stderr) == (0, False), done.stderr
+    assert "http://127.0.0.1:9/v1 does not answer (Connection refused): turns fail until it does" in done.stderr
     shown = run(home, "model").stdout
     assert ("openai:gpt-5" in shown, "http://127.0.0.1:9/v1" in shown) == (True, True)
     assert run(home, "model", "offline").returncode == 0
     assert load_settings(home).model.base_url == ""
     assert KEY in home.environment.read_text()
+
+
+def test_a_server_of_ones_own_is_asked_which_models_it_offers(home: Home) -> None:
+    initialise(home, example=False)
+    with serving() as server:
+        done = run(home, "model", "openai:x", "--base-url", server.url)  # nobody is there to give a key
+        assert f"{server.url} answers; it offers openai:stub-model; x is not among them" in done.stderr, done.stderr
+        found = setup.Model(name="openai:stub-model", base_url=server.url)
+        assert setup.of_server(found, KEY) == f"{server.url} answers; it offers openai:stub-model"
+        assert "does not list its models" in setup.of_server(replace(found, base_url=f"{server.url}/elsewhere"), "")
+        assert "is no http address" in setup.of_server(replace(found, base_url="file:///etc"), "")
 
 
 def test_a_key_of_the_shell_is_kept_for_the_daemons(home: Home, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

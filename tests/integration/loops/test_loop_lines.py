@@ -54,15 +54,16 @@ async def tasks(runner: Runner) -> list[wire.Task]:
 async def test_a_loop_is_made_in_the_conversation_in_which_it_is_typed_and_said_back(
     talking: Bench, runner: Runner
 ) -> None:
-    (said,) = await typed("/loop 15m check the build")
+    said, *what_next = await typed("/loop 15m check the build")
     (task,) = await tasks(runner)
+    assert what_next == [f"run it now: turnkeeper task run {task.id}", f"stop it: /loop stop {task.id}"]
     (turn,) = await talking.conversation()
     assert (task.schedule, task.spec.prompt, task.spec.channel) == ("every 15m, exactly", "check the build", "main")
     assert task.spec.thread_id == turn.thread_id, "its turns go on with this conversation"
     assert not task.spec.HasField("created_by"), "it is the author's own"
     assert said.startswith(f"{task.id} runs every 15m: check the build; next 2")
     await typed('/loop "0 9 * * 1-5" what is open?')
-    (paced,) = await typed("/loop 2 days ago the pump was replaced; is it tight?")
+    paced, *_ = await typed("/loop 2 days ago the pump was replaced; is it tight?")
     assert "at its own pace" in paced, "a prompt is not taken for an interval"
     await typed("/loop every 2h look", new=True)
     found = {one.spec.prompt: one for one in await tasks(runner)}

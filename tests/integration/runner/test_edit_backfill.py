@@ -28,11 +28,16 @@ def test_an_edit_changes_what_is_given_and_nothing_else(command) -> None:
     command("create", "digest", "--every", "1h", *REST, "--tag", "a=b", "--retries", "2", "--catch-up", "skip")
     before = json.loads(command("show", "digest", "-o", "json")[1])
     code, out, err = command("edit", "digest", "--every", "2h", "--dry-run")
-    assert (code, out.splitlines()[0].split("  ")[0], len(out.splitlines())) == (0, "OLD NEXT", 4)
+    assert (code, out.splitlines()[0].split("  ")[0], len(out.splitlines())) == (0, "OLD NEXT", 8)
     assert "schedule would be changed, now " in err
     assert "(dry run: nothing was written)" in err
     assert json.loads(command("show", "digest", "-o", "json")[1]) == before
-    assert command("edit", "digest", "--prompt", "q", "--catch-up", "run-all")[0] == 0
+    code, out, err = command("edit", "digest", "--prompt", "q", "--catch-up", "run-all")
+    assert (code, out, "prompt, catch_up, overlap changed; it fires as before, next " in err) == (
+        0,
+        "",
+        True,
+    ), err
     after = json.loads(command("show", "digest", "-o", "json")[1])
     assert {key: value for key, value in after.items() if before[key] != value and key != "updated_at"} == {
         "prompt": "q", "catch_up": "run-all", "overlap": "queue", "revision": 2,
@@ -41,6 +46,13 @@ def test_an_edit_changes_what_is_given_and_nothing_else(command) -> None:
     assert json.loads(command("show", "digest", "-o", "json")[1])["revision"] == 2
     assert command("edit", "digest", "--no-read-only", "--cron", "0 9 * * *", "-o", "json")[0] == 0
     assert json.loads(command("show", "digest", "-o", "json")[1])["cron"] == "0 9 * * *"
+
+
+def test_the_times_before_and_after_an_edit_show_the_days_that_a_schedule_leaves_out(command) -> None:
+    command("create", "digest", "--cron", "0 9 * * *", *REST)
+    out = command("edit", "digest", "--cron", "0 8 * * 1-5")[1].splitlines()[1:]
+    old, new = ({line.split("  ")[side][:3] for line in out} for side in (0, 1))
+    assert ({"Sat", "Sun"} <= old, {"Sat", "Sun"} & new, len(out)) == (True, set(), 7), out
 
 
 def test_an_edit_takes_a_value_away_that_is_given_as_none(command) -> None:

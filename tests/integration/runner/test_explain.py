@@ -146,6 +146,7 @@ async def test_outside_its_bounds_excluded_not_a_nominal_time_and_before_creatio
         "not_nominal", True,
     )  # fmt: skip
     verdict, text = await asked(rig, -60)
+    assert "There was no task yet, so nothing was due. `turnkeeper task backfill " in text
     assert (verdict, "was created at 2026-03-02T09:00:00Z" in text, "backfill" in text) == (
         "before_creation",
         True,

@@ -365,6 +365,8 @@ async def test_triage_goes_through_what_waits(
     said = capsys.readouterr()
     assert "turnkeeper approvals resolve" in said.out
     assert "1 decided, 0 left" in said.err
+    assert f"what it answers: turnkeeper turns show {(await desk.conversation())[0].turn_id}\n" in said.err
+    assert "write all arguments of the call, as a JSON object; they are now: {" in said.err
     assert long in said.out, "an approval binds to all of it, and so all of it is shown"
     assert desk.noted == []
     assert "not today" in (await desk.conversation())[0].messages[2].text
