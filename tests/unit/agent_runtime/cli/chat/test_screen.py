@@ -29,7 +29,7 @@ from turnkeeper.errors import Conflict
 OURS = re.compile(r"\x1b\[[0-9;]*[mAKHJ]|\r")  # colours, and the moves by which the foot of the screen is drawn anew
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
 PROPOSED = wire.Candidate(
-    candidate_id="c-1", kind="candidate-page", title="Garden", body="# Garden\n\nOpen.", lifecycle="candidate",
+    candidate_id="c-1", kind="candidate-page", page_id="garden", title="Garden", body="# Garden\n\nOpen.", lifecycle="candidate",
     sources=["garden@2", "https://example.org/a"],
 )  # fmt: skip
 FOUND = wire.Deviation(
