@@ -69,7 +69,7 @@ from turnkeeper.rpc.traces import TurnSpans, tracing_of
 from turnkeeper.storage.chain import Signer
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.database import Database, in_schema
-from turnkeeper.storage.handover import SCHEMA, listen
+from turnkeeper.storage.handover import NEWS, OUTCOMES, SCHEMA, listen
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
 
 MOST_AT_ONCE = 32
@@ -384,7 +384,7 @@ class _Basis:
         def trouble(why: str) -> None:
             self.log.emit("store.unreachable", reason=why)
 
-        def on_news() -> None:
+        def on_news(_channel: str) -> None:
             for signal_ in (arrived, store.events, store.conversations):
                 signal_.notify()
 
@@ -395,7 +395,7 @@ class _Basis:
             ownership=Ownership(beside, clock=self.clock, entropy=self.entropy, log=self.log),
             read_fire=lambda data: read_fire(FireRequest.FromString(data), categories.get),
             on_taken=self.saver.acontinue,
-            listening=lambda: listen(self.url, on_news, trouble, self.clock),
+            listening=lambda: listen(self.url, on_news, trouble, self.clock, self.settings.store.heard(NEWS, OUTCOMES)),
         )
 
     def _trouble(self, working: worker.Worker) -> str:

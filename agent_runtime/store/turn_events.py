@@ -168,8 +168,7 @@ class EventSource:
 
     def happened(self, connection: Connection, turn_id: str, state: str, at: datetime) -> None:
         """Report that a turn, or its graph, began, or that it waits."""
-        if of_server(connection):  # another process may have been told since what is wanted
-            self.wanted = frozenset(json.loads(get_meta(connection, _WANTED) or "[]"))
+        self._ask(connection)
         if state == "STARTED":
             self._emit(connection, "turn_start", turn_id, at)
         if state in _STARTS:
@@ -177,10 +176,15 @@ class EventSource:
         if state in _HALTS:
             self._emit(connection, "agent_end", turn_id, at, state=_HALTS[state])
 
+    def _ask(self, connection: Connection) -> None:
+        if of_server(connection):  # a runner may have said since what is wanted
+            self.wanted = frozenset(json.loads(get_meta(connection, _WANTED) or "[]"))
+
     def ended(self, connection: Connection, turn: TurnRecord, state: str, at: datetime) -> None:
         """Report that a turn is over; `turn` is as it was before that."""
         if turn.status in FINISHED:
             return
+        self._ask(connection)
         if turn.status == "running":
             self._emit(connection, "agent_end", turn.turn_id, at, state=state)
         self._emit(connection, "turn_end", turn.turn_id, at, state=state)

@@ -90,11 +90,12 @@ async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[A
     A part that meets trouble of the machine is begun again. One that fails otherwise ends the process, which its
     supervisor starts again.
     """
+    beside: list[Any] = [part for part in (runner.beat, runner.listener) if part is not None]
     parts = [
         asyncio.create_task(keep_running(part.run, SystemClock(), log.emit), name=type(part).__name__)
         for part in (
             runner.loop, runner.dispatcher, runner.follower, runner.runtime_events, runner.canceller, runner.pruner,
-            runner.signer, *filter(None, [runner.beat]),
+            runner.signer, *beside,
         )
     ]  # fmt: skip
     parts.append(asyncio.create_task(progress, name="Progress"))

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,8 +14,8 @@ from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 from task_runner.daemon.reads import PROCESS, defaults_of
 from task_runner.dispatcher import dispatcher as sending
 from task_runner.dispatcher import outcomes
+from task_runner.dispatcher import shared as cluster
 from task_runner.dispatcher.runtime_client import Runtime
-from task_runner.dispatcher.shared import POLL_S, SharedFollower, SharedHandover, SharedRuntime
 from task_runner.scheduler import firing, planning
 from task_runner.scheduler.loop import LONGEST_WAIT_S, Loop
 from task_runner.scheduler.pruner import Pruner
@@ -36,6 +36,7 @@ from turnkeeper.rpc.callers import Identity
 from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Signer
 from turnkeeper.storage.database import in_schema
+from turnkeeper.storage.handover import OUTCOMES, TASKS
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.times import rfc3339
 
@@ -55,6 +56,7 @@ class Runner:
         dispatcher: sends fires.
         follower: takes outcomes in.
         runtime_events: takes in what happens inside turns.
+        listener: hears what other processes of a shared database have done; None where the store is the home's.
         canceller: ends turns that a waiting fire wants ended.
         pruner: deletes old history.
         warm_up: makes the first fire as fast as the second.
@@ -66,9 +68,10 @@ class Runner:
     store: Store
     service: operations.Service
     loop: Loop
-    dispatcher: sending.Dispatcher | SharedHandover
-    follower: outcomes.Follower | SharedFollower
-    runtime_events: outcomes.RuntimeEvents
+    dispatcher: sending.Dispatcher | cluster.SharedHandover
+    follower: outcomes.Follower | cluster.SharedFollower
+    runtime_events: outcomes.RuntimeEvents | cluster.SharedRuntimeEvents
+    listener: cluster.Listener | None
     canceller: sending.Canceller
     pruner: Pruner
     signer: Signer
@@ -98,15 +101,15 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
     pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=stagger_s)
     common: Any = {"clock": clock, "log": log}
     sends: Any = {"failpoints": failpoints, "pace": pace, "changed": changed, "planned": planned}
-    dispatcher, follower, wakes = _exchange(store, runtime, entropy, common, sends)
+    dispatcher, follower, runtime_events = _exchange(store, runtime, entropy, common, sends)
     loop = Loop(
         store, clock=clock, log=log, failpoints=failpoints, changed=changed, planned=planned,
-        handover=dispatcher, asking=dispatcher.asking, longest_wait_s=POLL_S if shared else LONGEST_WAIT_S,
+        handover=dispatcher, asking=dispatcher.asking, longest_wait_s=cluster.POLL_S if shared else LONGEST_WAIT_S,
     )  # fmt: skip
-    runtime_events = outcomes.RuntimeEvents(store, runtime, entropy=entropy, wakes=wakes, **common)
+    concerned = (changed, dispatcher.work, dispatcher.asking, runtime_events.changed)
 
     def task_changed() -> None:
-        for event in (changed, dispatcher.work, dispatcher.asking, runtime_events.changed):
+        for event in concerned:
             event.set()
 
     service = operations.Service(
@@ -123,6 +126,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
             dispatcher=dispatcher,
             follower=follower,
             runtime_events=runtime_events,
+            listener=_listener(loaded, concerned, follower, runtime_events, common),
             canceller=sending.Canceller(store, runtime, clock=clock, log=log, work=dispatcher.asking),
             signer=Signer(home, store.transact, audit, clock=clock, entropy=entropy, emit=log.emit),
             pruner=Pruner(store, clock=clock, log=log, keep=timedelta(seconds=settings.keep_history)),
@@ -139,16 +143,31 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
 
 def _exchange(
     store: Store, runtime: Runtime, entropy: Entropy, common: Any, sends: Any
-) -> tuple[sending.Dispatcher | SharedHandover, outcomes.Follower | SharedFollower, outcomes.Wakes]:
-    """Return what brings fires to the runtime, and their outcomes back, and whom those concern."""
+) -> tuple[
+    sending.Dispatcher | cluster.SharedHandover,
+    outcomes.Follower | cluster.SharedFollower,
+    outcomes.RuntimeEvents | cluster.SharedRuntimeEvents,
+]:
+    """Return what brings fires to the runtime, their outcomes back, and what happens inside turns."""
     own = partial(sending.Dispatcher, store, runtime, entropy=entropy)
-    sender = (partial(SharedHandover, store) if store.is_shared else own)(**sends, **common)
+    sender = (partial(cluster.SharedHandover, store) if store.is_shared else own)(**sends, **common)
     wakes = outcomes.Wakes(
         planning=sends["changed"], dispatch=sender.work, lost=sender.lost, asking=sender.asking
     )  # fmt: skip
+    common = common | {"wakes": wakes}
     if store.is_shared:
-        return sender, SharedFollower(store, runtime, wakes=wakes, **common), wakes
-    return sender, outcomes.Follower(store, runtime, entropy=entropy, wakes=wakes, **common), wakes
+        return sender, cluster.SharedFollower(store, runtime, **common), cluster.SharedRuntimeEvents(store, **common)
+    common |= {"entropy": entropy}
+    return sender, outcomes.Follower(store, runtime, **common), outcomes.RuntimeEvents(store, runtime, **common)
+
+
+def _listener(
+    settings: Settings, concerned: Sequence[asyncio.Event], follower: Any, runtime_events: Any, common: Any
+) -> cluster.Listener | None:
+    if not settings.store.is_shared:
+        return None
+    wakened = {TASKS: concerned, OUTCOMES: [follower.news, runtime_events.changed]}
+    return cluster.Listener(settings.store, wakened, **common)
 
 
 async def _opened(
@@ -165,7 +184,12 @@ async def _opened(
     node_id = f"{PROCESS}-{entropy.hex(12)}"
     beat = nodes.Beat(store.transact, nodes.nodes_of(), clock, node_id=node_id, name=settings.node.name, role=PROCESS)
     await beat.once() if daemon else await beat.set_clock()
-    return clock, store, SharedRuntime.of(store, clock, home.socket(_RUNTIME), identity), beat if daemon else None
+    return (
+        clock,
+        store,
+        cluster.SharedRuntime.of(store, clock, home.socket(_RUNTIME), identity),
+        beat if daemon else None,
+    )
 
 
 async def _warm_up(store: Store, clock: SystemClock, entropy: Entropy) -> None:

@@ -283,7 +283,7 @@ class RuntimeEvents:
         """Follow one stream until it ends or other names are wanted. Raises TurnkeeperError when it breaks."""
         self.changed.clear()
         names, (incarnation, after) = await self._store.read(
-            lambda session: (_names(session), session.events_read.get())
+            lambda session: (names_wanted(session), session.events_read.get())
         )
         if not names and not incarnation:  # no events were ever wanted
             await self._clock.wait(self.changed, LONGEST_WAIT_S)
@@ -314,18 +314,23 @@ class RuntimeEvents:
         with told_if_late(self._log, lambda: [_happened(one) for one in happened]):
             taken = await self._store.run(record)
         self._reconnector.succeeded()
-        self._log.emit_all(taken.planned.events)
-        if taken.planned.committed:
-            self._wakes.planning.set()
-            self._wakes.dispatch.set()
-        if taken.planned.asking:
-            self._wakes.asking.set()
+        follow_up(taken, self._log, self._wakes)
         return taken
 
     async def _until_others_are_wanted(self, names: frozenset[str]) -> None:
-        while await self._store.read(_names) == names:
+        while await self._store.read(names_wanted) == names:
             self.changed.clear()
             await self._clock.wait(self.changed, LONGEST_WAIT_S)
+
+
+def follow_up(taken: TakenIn, log: EventLog, wakes: Wakes) -> None:
+    """Write out what events led to, and wake whom that concerns."""
+    log.emit_all(taken.planned.events)
+    if taken.planned.committed:
+        wakes.planning.set()
+        wakes.dispatch.set()
+    if taken.planned.asking:
+        wakes.asking.set()
 
 
 def event_of(event: wire.BridgedEvent, now: datetime) -> events.Event:
@@ -342,5 +347,6 @@ def event_of(event: wire.BridgedEvent, now: datetime) -> events.Event:
     )
 
 
-def _names(session: Session) -> frozenset[str]:
+def names_wanted(session: Session) -> frozenset[str]:
+    """Return the names of what happens inside turns that some task waits for."""
     return session.events.wanted() & frozenset(events.LIFECYCLE)

@@ -6,7 +6,7 @@ row that one runner takes in, under the lock of its task. Neither needs a runtim
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -14,15 +14,19 @@ from typing import Any
 from task_runner.dispatcher import outcomes
 from task_runner.dispatcher.dispatcher import Pace, first_late_s, key_of, plan_what_was_left
 from task_runner.dispatcher.runtime_client import LARGEST_BATCH, Runtime
+from task_runner.model.events import Event, id_of
 from task_runner.model.task import Fire, thread_of
 from task_runner.planner import ledger, log_records, self_paced
 from task_runner.scheduler import planning
+from task_runner.scheduler.events import TakenIn, take_in
 from task_runner.store.rows import Key, Outgoing
-from task_runner.store.shared import Told
+from task_runner.store.shared import Happened, Told
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
+from turnkeeper.config.settings import StoreSettings
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
+from turnkeeper.storage.handover import listen
 from turnkeeper.times import from_us
 
 POLL_S = 1.0  # between two looks where nothing says that there is something new
@@ -57,6 +61,29 @@ class SharedRuntime(Runtime):
                 session.shared.cancel(fire_id, attempt, thread_id, reason, now, asleep=not unless_waiting)
 
         await self._store.run(ask)
+
+
+class Listener:
+    """Hears at once what other processes of the database have done. Whoever waits looks each second in any case."""
+
+    def __init__(
+        self, settings: StoreSettings, wakened: Mapping[str, Collection[asyncio.Event]], *, clock: Clock, log: EventLog
+    ) -> None:
+        """Take, by channel of notifications, whom it concerns."""
+        self._settings, self._wakened, self._clock, self._log = settings, wakened, clock, log
+
+    async def run(self) -> None:
+        """Listen for ever."""
+        await listen(
+            self._settings.shared_url, self._heard, self._trouble, self._clock, self._settings.heard(*self._wakened)
+        )
+
+    def _heard(self, channel: str) -> None:
+        for event in self._wakened.get(channel, ()):
+            event.set()
+
+    def _trouble(self, why: str) -> None:
+        self._log.emit("store.unreachable", reason=why)
 
 
 class SharedHandover:
@@ -222,6 +249,57 @@ class SharedFollower:
         """Take in all that was told."""
         while await self.take_in():
             pass
+
+
+class SharedRuntimeEvents:
+    """Takes in what happens inside turns, whichever runtime they run on; one runner does so at a time."""
+
+    def __init__(self, store: Store, *, clock: Clock, log: EventLog, wakes: outcomes.Wakes) -> None:
+        """Set `changed` whenever tasks may wait for other events than before, or some have happened."""
+        self._store, self._clock, self._log, self._wakes = store, clock, log, wakes
+        self.changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Take in for ever."""
+        while True:
+            self.changed.clear()
+            if not await self.take_in():
+                await self._clock.wait(self.changed, POLL_S)
+
+    async def take_in(self) -> int:
+        """Take in one batch, in one transaction; return how many events it was."""
+        count, taken = await self._store.run(partial(take_happened, now=self._clock.now()))
+        outcomes.follow_up(taken, self._log, self._wakes)
+        return count
+
+
+def take_happened(session: Session, now: datetime) -> tuple[int, TakenIn]:
+    """Take in what happened inside turns, and say what is wanted of them; return how many events, and what they led to.
+
+    None, where another runner does that at this moment.
+    """
+    if not session.alone("taking in what happens inside turns"):
+        return 0, TakenIn()
+    names, (known, position) = outcomes.names_wanted(session), session.events_read.get()
+    if not names and not known:  # no events were ever wanted
+        return 0, TakenIn()
+    session.shared.want(names)
+    incarnation = session.shared.incarnation()
+    found = session.shared.happened(names, position if known == incarnation else 0, _LIMIT)
+    if not found:
+        return 0, TakenIn()
+    taken = take_in(session, [_event_of(each, now) for each in found], now)
+    session.events_read.move(incarnation, found[-1].sequence)
+    session.shared.forget_happened(found[-1].sequence)
+    return len(found), taken
+
+
+def _event_of(happened: Happened, now: datetime) -> Event:
+    """Return an event by the id that it has in the stream of a runtime, too."""
+    named = happened._asdict()
+    number, at_us = named.pop("sequence"), named.pop("at_us")
+    id_ = id_of(happened.name, happened.turn_id, number, at_us * 1000, happened.tool)
+    return Event(id=id_, at=min(from_us(at_us), now), **named)
 
 
 def take(session: Session, now: datetime) -> tuple[int, planning.Planned, list[Fire]]:

@@ -90,7 +90,7 @@ class Service:
             shown = wire.Task(spec=spec, schedule=describe(definition), kind=kind_of(definition))
             return wire.CreateTaskResponse(task=shown, warnings=warnings, next=previewed(definition, now, _PREVIEW))
         how: Any = {"loop": request.loop, "by": str(current())}
-        done = await self._store.run(
+        done = await self._store.change(
             lambda session: changes.create(
                 session, _within(session, request), self._defaults, now, self._entropy, **how
             )
@@ -151,7 +151,7 @@ class Service:
         if request.dry_run:
             done = await self._store.rehearse(self._apply(request, now))
         else:
-            done = await self._store.run(self._apply(request, now))
+            done = await self._store.change(self._apply(request, now))
             self._record([event for change in done for event in change.events])
             if any(change.action == "deleted" or _ON_GRANT & {*change.fields} for change in done):
                 await self._review_exceptions()
@@ -219,13 +219,13 @@ class Service:
     async def end_ephemeral(self) -> None:
         """Delete what lasts as long as a daemon: when one stops, and what a killed one left when the next starts."""
         now = self._clock.now()
-        self._record(await self._store.run(lambda session: changes.end_ephemeral(session, now)))
+        self._record(await self._store.change(lambda session: changes.end_ephemeral(session, now)))
 
     async def run_task(self, request: wire.RunTaskRequest) -> wire.Fire:
         """Commit a manual fire."""
         request_id = check_request_id(request.request_id or self._entropy.hex(12))
         now = self._clock.now()
-        fire, events, task = await self._store.run(
+        fire, events, task = await self._store.change(
             lambda session: changes.run_now(session, request.name, request_id, now)
         )
         self._record(events)
@@ -237,7 +237,7 @@ class Service:
         asked.CopyFrom(request)
         asked.request_id = check_request_id(request.request_id or self._entropy.hex(12))
         work = partial(changes.backfill, asked=asked, now=now)
-        answer, events = await (self._store.rehearse(work) if asked.dry_run else self._store.run(work))
+        answer, events = await (self._store.rehearse(work) if asked.dry_run else self._store.change(work))
         if not asked.dry_run:
             self._record(events)
         return answer
@@ -312,7 +312,7 @@ class Service:
         """Take in an event that an author or an agent emits, once for each id."""
         now = self._clock.now()
         event = read_emitted(request, now, self._entropy.hex(12))
-        taken = await self._store.run(lambda session: emit(session, event, now))
+        taken = await self._store.change(lambda session: emit(session, event, now))
         self._record(taken.planned.events)
         return wire.EmitEventResponse(duplicate=not taken.fresh, matched=taken.matched, event_id=event.id)
 
@@ -366,7 +366,7 @@ class Service:
             done = work(session)
             return done, self._shown(session, done.task)
 
-        done, shown = await self._store.run(changing)
+        done, shown = await self._store.change(changing)
         self._record(done.events)
         return shown
 

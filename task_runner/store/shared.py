@@ -5,7 +5,7 @@ The tables are the runtime's; here is what a runner writes into them, and reads 
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -13,12 +13,13 @@ import sqlalchemy as sa
 
 from task_runner.store.schema import fires, slots, tasks
 from turnkeeper.storage.handover import FIRE, SCHEMA, handover_of
-from turnkeeper.storage.statements import TEXT, Statement, among, listed
+from turnkeeper.storage.statements import TEXT, Statement, among, listed, one_of, upsert
 from turnkeeper.times import to_us
 
 MOST_WAITING = 4096  # envelopes that no runtime has begun: with more, fires wait in the ledger, where policies hold
 _CATCH_UP = "catch-up"
 _ASLEEP = frozenset({"interrupted", "paused"})
+_GOES_ON = _ASLEEP | {"running"}
 
 
 class Told(NamedTuple):
@@ -41,6 +42,24 @@ class Told(NamedTuple):
     def held_by(self) -> list[str]:
         """The questions that a held fire waits for."""
         return json.loads(self.held_by_json or "[]") if self.state == "HELD" else []
+
+
+class Happened(NamedTuple):
+    """What happened inside a turn, as the runtime wrote it, with what the turn's row says."""
+
+    sequence: int
+    name: str
+    turn_id: str
+    tool: str
+    data_json: str
+    at_us: int
+    thread_id: str
+    fire_id: str
+    task_id: str
+    task_name: str
+    channel: str
+    category: str
+    agent: str
 
 
 class Shared:
@@ -96,6 +115,25 @@ class Shared:
             _TAKEN.run(self._connection, numbers=listed([each.sequence for each in taken]))
         return taken
 
+    def incarnation(self) -> str:
+        """Return the name of the runtimes' store; empty before a runtime has opened it."""
+        return _META.value(self._connection, of="incarnation") or ""
+
+    def want(self, names: Collection[str]) -> None:
+        """Have the runtimes keep what happens inside turns by these names from now on."""
+        wanted = json.dumps(sorted(names))
+        if (_META.value(self._connection, of="bridged") or "[]") != wanted:
+            _SET_META.run(self._connection, key="bridged", value=wanted)
+
+    def happened(self, names: Collection[str], after: int, limit: int) -> list[Happened]:
+        """Return at most `limit` events of these names that happened inside turns behind a number, in order."""
+        rows = _HAPPENED.rows(self._connection, names=listed(names), after=after, limit=limit)
+        return [Happened(*row) for row in rows]
+
+    def forget_happened(self, through: int) -> None:
+        """Forget what was taken in up to a number; what a turn that goes on may tell again stays."""
+        _FORGET_HAPPENED.run(self._connection, through=through)
+
 
 def turn_of(fire_id: str, attempt: int) -> str:
     """Return the id of the turn that an attempt of a fire is, or will be."""
@@ -114,7 +152,9 @@ _told = _columns(
     "turn_events", "sequence", "fire_id", "attempt", "turn_id", "thread_id", "trigger", "state", "at_us", "error",
     "held_by_json", "tokens_in", "tokens_out", "wake_after_s", "taken", taken=sa.Boolean(), **_NUMBERS,
 )  # fmt: skip
-_turns = _columns("turns", "turn_id", "status")
+_turns = _columns("turns", "turn_id", "status", *Happened._fields[6:])
+_meta = _columns("meta", "key", "value")
+_happened = _columns("bridged_events", *Happened._fields[:6], **_NUMBERS)
 
 
 def _new(*columns: Any) -> sa.Select[Any]:
@@ -137,6 +177,21 @@ _TAKE = Statement(
 )
 _TAKEN = Statement(sa.update(_told).where(among(_told.c.sequence, "numbers")).values(taken=sa.true()))
 _STATUS = Statement(sa.select(_turns.c.status).where(_turns.c.turn_id == sa.bindparam("turn")))
+_META = Statement(sa.select(_meta.c.value).where(_meta.c.key == sa.bindparam("of")))
+_SET_META = Statement(upsert(_meta, [_meta.c.key], ["value"]))
+_HAPPENED = Statement(
+    sa.select(*_happened.c, *(_turns.c[name] for name in Happened._fields[6:]))
+    .join(_turns, _turns.c.turn_id == _happened.c.turn_id)
+    .where(_happened.c.sequence > sa.bindparam("after"), among(_happened.c.name, "names"))
+    .order_by(_happened.c.sequence)
+    .limit(sa.bindparam("limit"))
+)
+_FORGET_HAPPENED = Statement(
+    sa.delete(_happened).where(
+        _happened.c.sequence <= sa.bindparam("through"),
+        _happened.c.turn_id.not_in(sa.select(_turns.c.turn_id).where(one_of(_turns.c.status, _GOES_ON))),
+    )
+)
 _SLOT = Statement(
     sa.select(slots.c.until_us).where(slots.c.name == sa.bindparam("slot")).with_for_update(skip_locked=True)
 )

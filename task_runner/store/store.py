@@ -23,6 +23,7 @@ from task_runner.store.tasks import Tasks
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.storage.database import Database
+from turnkeeper.storage.handover import TASKS, notify
 from turnkeeper.storage.statements import alone, of_server, upsert
 from turnkeeper.times import from_us, to_us
 
@@ -68,6 +69,10 @@ class Session:
     def alone(self, name: str) -> bool:
         """Return whether no other runner does what is called `name`, and keep it so until this transaction ends."""
         return alone(self._connection, name)
+
+    def tell(self) -> None:
+        """Tell other runners, once this is committed, that tasks have changed."""
+        notify(self._connection, [""], TASKS)
 
     def locked(self, find: Callable[[], list[Fire]]) -> list[Fire]:
         """Return the fires that `find` returns, as they are once nobody else can change them."""
@@ -160,6 +165,15 @@ class Store:
     async def run(self, work: Callable[[Session], T]) -> T:
         """Run `work` in one transaction; return its result once that is on disk. Its exception undoes it alone."""
         return await self._database.run(lambda connection: work(Session(connection, self._clock.now, self._at_home)))
+
+    async def change(self, work: Callable[[Session], T]) -> T:
+        """Run what an author changes, as :meth:`run` does; other runners of the database are told of it."""
+
+        def told(session: Session) -> T:
+            session.tell()
+            return work(session)
+
+        return await self.run(told)
 
     async def read(self, work: Callable[[Session], T]) -> T:
         """Run `work`, which changes nothing, and waits for nobody, and return its result."""

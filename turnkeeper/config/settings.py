@@ -171,12 +171,20 @@ class StoreSettings(_Section):
         description="sqlite: files in the home; postgresql://… shares them with other machines (turnkeeper[postgres])",
     )
 
+    notifications: bool = Field(
+        True, description="whether machines hear of each other at once (LISTEN); else they look each second"
+    )
+
     @field_validator("url")
     @classmethod
     def _without_password(cls, value: str) -> str:
         if re.match(r"postgresql://[^/@]*:[^/@]+@", value) or re.search(r"[?&]password=", value):
             raise ValueError("holds a password; put it into PGPASSWORD or ~/.pgpass, as for any client of PostgreSQL")
         return value
+
+    def heard(self, *channels: str) -> tuple[str, ...]:
+        """Return those of some channels of notifications that are listened to."""
+        return channels if self.notifications else ()
 
     @property
     def is_shared(self) -> bool:

@@ -34,7 +34,8 @@ from turnkeeper.times import to_us
 
 SCHEMA = "runtime"  # of the tables of agent-runtime, in a shared database
 NEWS = "turnkeeper_envelopes"  # the channel of notifications that envelopes wait
-OUTCOMES = "turnkeeper_outcomes"  # likewise, that there are turn events
+OUTCOMES = "turnkeeper_outcomes"  # likewise, that there are turn events, or events that happened inside turns
+TASKS = "turnkeeper_tasks"  # likewise, that an author has changed tasks
 LOOK_S = 1.0
 FIRE, ENVELOPE, LOOK = "fire", "envelope", "look"
 # The tables of checkpoints. What is a checkpoint's own stands in bytes: it may hold what a text cannot, as a NUL.
@@ -169,22 +170,40 @@ def notify(connection: sa.Connection, threads: Collection[str], channel: str = N
             connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (channel, thread_id if len(thread_id) < 500 else ""))
 
 
-async def listen(url: str, on_news: Callable[[], None], on_trouble: Callable[[str], None], clock: Clock) -> None:
-    """Call `on_news` whenever other processes have committed, and each second: no notification is needed."""
+async def listen(
+    url: str,
+    on_news: Callable[[str], None],
+    on_trouble: Callable[[str], None],
+    clock: Clock,
+    channels: Collection[str] = (NEWS, OUTCOMES),
+) -> None:
+    """Call `on_news` with the channel on which other processes have told of a commit, for ever.
+
+    Each second it is called with an empty name, too: no notification is needed, and without channels none is heard.
+    """
+    while True:
+        if channels:
+            await _heard(url, on_news, on_trouble, channels)
+        on_news("")
+        await clock.sleep(LOOK_S)
+
+
+async def _heard(
+    url: str, on_news: Callable[[str], None], on_trouble: Callable[[str], None], channels: Collection[str]
+) -> None:
+    """Listen until the connection is lost."""
     import psycopg  # noqa: PLC0415  only where a server is used
 
-    while True:
-        try:
-            async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-                for channel in (NEWS, OUTCOMES):
-                    await connection.execute(f'LISTEN "{channel}"'.encode())
-                while True:
-                    async for _ in connection.notifies(timeout=LOOK_S):
-                        on_news()
-                    on_news()
-        except psycopg.Error as error:
-            on_trouble(f"{type(error).__name__}: {error}"[:300])
-        await clock.sleep(LOOK_S)
+    try:
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            for channel in channels:
+                await connection.execute(f'LISTEN "{channel}"'.encode())
+            while True:
+                async for news in connection.notifies(timeout=LOOK_S):
+                    on_news(news.channel)
+                on_news("")
+    except psycopg.Error as error:
+        on_trouble(f"{type(error).__name__}: {error}"[:300])
 
 
 def _look(thread_id: str, why: str, wish: bytes) -> dict[str, Any]:

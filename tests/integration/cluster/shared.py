@@ -51,7 +51,14 @@ class Cluster:
 
     def start(self, home: Home, **environ: str) -> subprocess.Popen[bytes]:
         """Start the runner of a home."""
-        command = [sys.executable, "-m", "task_runner.daemon", str(home.root)]
+        return self._start(home, ["-m", "task_runner.daemon", str(home.root)], environ)
+
+    def start_runtime(self, home: Home) -> subprocess.Popen[bytes]:
+        """Start the runtime of a home, with the model that needs no network."""
+        return self._start(home, ["-m", "agent_runtime.daemon", "--home", str(home.root)], {})
+
+    def _start(self, home: Home, argv: list[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, *argv]
         with (home.root / "stderr").open("a") as said:
             process = subprocess.Popen(command, env=os.environ | environ, stderr=said)
         self._processes.append(process)

@@ -1,0 +1,75 @@
+"""What another machine's runner or runtime writes is seen at once, and within a second without notifications."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.daemon.assembly import Runner, assemble, call
+from task_runner.dispatcher import shared
+from tests.integration.cluster.shared import Cluster
+from tests.support.clock import look_again
+from turnkeeper.config.home import Home
+from turnkeeper.storage import handover
+
+PATIENCE_S = 60.0
+NEVER_S = 3600.0  # longer than a test waits
+
+
+@asynccontextmanager
+async def running(home: Home) -> AsyncIterator[Runner]:
+    """Run the runner of a home in this process, as its daemon does."""
+    async with assemble(home, daemon=True) as runner:
+        parts: list[Any] = [runner.loop, runner.dispatcher, runner.follower, runner.runtime_events, runner.listener]
+        tasks = [asyncio.create_task(part.run()) for part in parts]
+        try:
+            yield runner
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(cluster: Cluster, query: str, wanted: Any) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while cluster.value(query) != wanted:
+            await look_again()
+
+
+async def play(cluster: Cluster, runner: Runner, other: Home) -> None:
+    """On other machines a command makes tasks and runs one; its turn triggers another one."""
+    cluster.start_runtime(other)
+    spec: Any = {"category": "loop", "channel": "general", "prompt": "Say hello."}
+    listens = {"on": "turn_end", "filters": ["task_name=first"]}
+    for name, when in (("first", {"every": "9h"}), ("second", listens)):
+        given = wire.CreateTaskRequest(spec=wire.TaskSpec(name=name, **spec, **when))
+        await asyncio.to_thread(call, other, "CreateTask", given)
+    await until(cluster, "SELECT max(value) FROM runtime.meta WHERE key = 'bridged'", '["turn_end"]')
+    async with asyncio.timeout(PATIENCE_S):
+        while not runner.dispatcher.connected:
+            await look_again()
+    await asyncio.to_thread(call, other, "RunTask", wire.RunTaskRequest(name="first", request_id="one"))
+    await until(cluster, "SELECT max(outcome) FROM runner.fires WHERE kind = 'manual'", "succeeded")
+    await until(cluster, "SELECT count(*) FROM runner.fires WHERE kind = 'event' AND outcome = 'succeeded'", 1)
+    left = cluster.rows("SELECT name FROM runtime.bridged_events")
+    assert left in ([], [("turn_end",)]), "what was taken in is forgotten, but for the newest turn's"
+
+
+async def test_what_others_do_is_heard_at_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((shared, "POLL_S"), (handover, "LOOK_S")):
+        monkeypatch.setattr(module, name, NEVER_S)
+    async with running(cluster.home(1)) as runner:
+        await play(cluster, runner, cluster.home(2))
+
+
+async def test_without_notifications_it_is_seen_all_the_same(cluster: Cluster) -> None:
+    homes = cluster.home(1), cluster.home(2)
+    for home in homes:
+        home.config.write_text(home.config.read_text().replace("[node]", "notifications = false\n[node]"))
+    async with running(homes[0]) as runner:
+        await play(cluster, runner, homes[1])
+    listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND datname = current_database()"
+    assert cluster.value(listening) == 0
