@@ -7,9 +7,9 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from agent_runtime.graph.engine.model_output import LiveOutput
 from agent_runtime.graph.engine.spans import callbacks_of
 from agent_runtime.graph.foreign.graphs import Graphs, open_graphs
 from agent_runtime.graph.foreign.load import Opened
-from agent_runtime.graph.foreign.project import read_catalog
+from agent_runtime.graph.foreign.project import digest_of, read_catalog
 from agent_runtime.graph.guard import Gate, Guard, watching
 from agent_runtime.graph.guard.hooks import ToolEvents
 from agent_runtime.graph.models.call import CallEnvironment, TokenBudget, model_calls
@@ -56,19 +56,20 @@ from agent_runtime.workspace.workspace import Workspace
 from protos.turnkeeper.v1 import agent_runtime_pb2
 from protos.turnkeeper.v1.agent_runtime_pb2 import FireRequest
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
-from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.clock import Clock, SharedClock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings, staffed
 from turnkeeper.entropy import Entropy, SystemEntropy
-from turnkeeper.errors import EXIT_FAILURE, InvalidInput
+from turnkeeper.errors import EXIT_FAILURE, InvalidInput, MachineTrouble
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints, Progress, keep_running, settle_heap
 from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.server import UnixServer, keep_reachable
 from turnkeeper.rpc.traces import TurnSpans, tracing_of
+from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Signer
 from turnkeeper.storage.damage import StoreWatch
-from turnkeeper.storage.database import Database, in_schema
+from turnkeeper.storage.database import Database, in_schema, make_schemas
 from turnkeeper.storage.handover import NEWS, OUTCOMES, SCHEMA, listen
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
 
@@ -108,18 +109,22 @@ async def assemble(
         Corrupt: a store cannot be read.
         InvalidInput: the settings name what cannot be run.
     """
-    clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
+    shares = SharedClock() if shared and clock is None else None
+    clock, entropy = clock or shares or SystemClock(), entropy or SystemEntropy()
     async with AsyncExitStack() as stack:
         # An author's graph is loaded, and refused, before anything is opened or written.
         graphs = Graphs() if build else await stack.enter_async_context(_authors_graphs(home, settings, environ))
         own = build or _builder(home, settings, environ, clock, graphs.default)
         log = EventLog(home.logs, PROCESS, clock)
         stack.callback(log.close)
+        if shared:
+            make_schemas(shared)
         url = in_schema(shared, SCHEMA) if shared else ""
         database = open_database(url or place or home.agent_db)
         stack.callback(database.close)
         saver = await open_saver(url or home.checkpoints_db, fenced=bool(url))
         stack.push_async_callback(saver.aclose)
+        beat = None if shares is None else await _first_beat(database, shares, settings, entropy)
         basis = _Basis(
             home=home,
             settings=settings,
@@ -132,6 +137,7 @@ async def assemble(
             graphs=graphs,
             stack=stack,
             url=url,
+            beat=beat,
         )
         yield basis.runtime(own, await Store.take_over(database, clock, entropy, shared=bool(url)))
 
@@ -212,10 +218,12 @@ async def serve(home: Home, lock: ProcessLock) -> None:
             grace_s = 0.0 if progress.done() else DRAIN_GRACE_S
             runtime.log.emit("process.draining", grace_s=grace_s)
             servicer.refuse_fires()
+            await _tell(runtime.beat, nodes.Beat.drain)
             await runtime.worker.stop(grace_s)
             progress.cancel()
             for part in others:
                 part.cancel()
+            await _tell(runtime.beat, nodes.Beat.leave)
             if not progress.done():
                 await signer.sign()
             servicer.close()  # only now: the outcomes of turns that ended meanwhile have been reported
@@ -231,9 +239,9 @@ def _beside(home: Home, runtime: Runtime, settings: Settings) -> tuple[Signer, l
     clock, log = runtime.clock, runtime.log
     signer = Signer(home, runtime.store.write, audit, clock=clock, entropy=SystemEntropy(), emit=log.emit)
     pruner = pruning.Pruner(runtime.store, runtime.checkpoints, clock=clock, log=log, keep=settings.kept)
+    parts: list[Any] = [signer, pruner, *filter(None, [runtime.beat])]
     return signer, [
-        asyncio.create_task(keep_running(part.run, clock, log.emit), name=type(part).__name__)
-        for part in (signer, pruner)
+        asyncio.create_task(keep_running(part.run, clock, log.emit), name=type(part).__name__) for part in parts
     ]
 
 
@@ -254,6 +262,21 @@ class Threads(ThreadPoolExecutor):
 def use_threads() -> None:
     """Let the running loop use such threads: by default there are a few, and all of them have to end with the loop."""
     asyncio.get_running_loop().set_default_executor(Threads())
+
+
+async def _first_beat(database: Database, clock: SharedClock, settings: Settings, entropy: Entropy) -> nodes.Beat:
+    """Tell the machines that share the database of this process, and set its clock by the database's."""
+    role, node_id = PROCESS if "runtime" in settings.node.roles else nodes.WEB, f"{PROCESS}-{entropy.hex(12)}"
+    beat = nodes.Beat(database.run, clock, node_id=node_id, name=settings.node.name, role=role)
+    await beat.once()
+    return beat
+
+
+async def _tell(beat: nodes.Beat | None, what: Callable[[nodes.Beat], Awaitable[None]]) -> None:
+    """Tell the other machines, where there are any; where the database is away, they see it by themselves."""
+    if beat is not None:
+        with suppress(MachineTrouble):
+            await what(beat)
 
 
 @asynccontextmanager
@@ -311,14 +334,14 @@ class _Basis:
     graphs: Graphs
     stack: AsyncExitStack
     url: str
+    beat: nodes.Beat | None
 
     def runtime(self, build: Build, store: Store) -> Runtime:
         """Put the parts together; `build` makes the graph."""
         clock, log = self.clock, self.log
         failpoints, arrived, live = Failpoints(self.environ), Signal(), LiveOutput()
         categories = Categories(self.home, self.settings)
-        narrowing = Narrowing(categories.get)
-        workspace = self._workspace(store)
+        narrowing, workspace = Narrowing(categories.get), self._workspace(store)
         mailboxes = self._mailboxes(store, arrived, categories)
         deliveries = TerminalDeliveries(store, mailboxes, clock=clock, log=log)
         acceptor = Acceptor(
@@ -371,6 +394,7 @@ class _Basis:
             clock=clock,
             entropy=self.entropy,
             trouble=lambda: self._trouble(working),
+            beat=self.beat,
         )
 
     def _mailboxes(self, store: Store, arrived: Signal, categories: Categories) -> Mailboxes:
@@ -380,6 +404,9 @@ class _Basis:
             return Mailboxes(*where, **how)
         beside = open_database(self.url)
         self.stack.callback(beside.close)
+        ownership = Ownership(beside, clock=self.clock, entropy=self.entropy, log=self.log)
+        if self.beat is not None:
+            self.beat.owner, self.beat.facts = lambda: ownership.owner, self._facts(categories)
 
         def trouble(why: str) -> None:
             self.log.emit("store.unreachable", reason=why)
@@ -392,11 +419,26 @@ class _Basis:
             *where,
             **how,
             database=self.database,
-            ownership=Ownership(beside, clock=self.clock, entropy=self.entropy, log=self.log),
+            ownership=ownership,
+            works="runtime" in self.settings.node.roles,
             read_fire=lambda data: read_fire(FireRequest.FromString(data), categories.get),
             on_taken=self.saver.acontinue,
             listening=lambda: listen(self.url, on_news, trouble, self.clock, self.settings.store.heard(NEWS, OUTCOMES)),
         )
+
+    def _facts(self, categories: Categories) -> Callable[[], dict[str, str]]:
+        """Return what tells by which categories, graphs and settings this machine goes."""
+        same = {name: nodes.digest(said) for name, said in self.settings.common.items()}
+        same |= {f"graph {name}": digest_of(one.loaded.reference) for name, one in self.graphs.opened.items()}
+
+        def now() -> dict[str, str]:
+            found = categories.all()
+            return same | {
+                f"category {one.name}": nodes.digest(one.category.to_dict() if one.category else one.problem)
+                for one in found
+            }
+
+        return now
 
     def _trouble(self, working: worker.Worker) -> str:
         """Say what of the machine stands in the way: of a store, of the inboxes, of what a turn calls, of the log."""

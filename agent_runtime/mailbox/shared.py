@@ -155,9 +155,10 @@ class SharedMailboxes(Mailboxes):
         read_fire: ReadFire,
         on_taken: OnTaken,
         listening: Callable[[], Coroutine[Any, Any, None]],
+        works: bool = True,
         **how: Any,
     ) -> None:
-        """Take what `Mailboxes` takes, and the store.
+        """Take what `Mailboxes` takes, and the store. One that does not work owns no threads: it only puts.
 
         `read_fire` reads a fire's request; `on_taken` is awaited with each thread that is taken; `listening` notifies
         of what other processes write, for ever.
@@ -166,6 +167,7 @@ class SharedMailboxes(Mailboxes):
         self._database, self.ownership = database, ownership
         self._read_fire, self._on_taken, self._listening = read_fire, on_taken, listening
         self._listener: asyncio.Task[None] | None = None
+        self._works = works
 
     async def put(self, items: Sequence[EncodedTrigger]) -> list[Put | TurnkeeperError]:
         """Put triggers' envelopes for hosted agents, in one transaction."""
@@ -194,7 +196,7 @@ class SharedMailboxes(Mailboxes):
     async def claim(self, limit: int) -> list[Delivery]:
         """Take what waits for threads that nobody owns, and for those of this process, in order."""
         taken = await super().claim(limit)
-        for lease, rows in await self.ownership.take():
+        for lease, rows in await self.ownership.take() if self._works else ():
             try:
                 await self._on_taken(lease.thread_id)
             except BaseException:
@@ -228,7 +230,8 @@ class SharedMailboxes(Mailboxes):
     async def begin(self, on_lost: Callable[[str], None]) -> list[tuple[Trigger, str]]:
         """Open the inboxes of this machine, and be an owner of threads."""
         found = await super().begin(on_lost)
-        await self.ownership.begin(on_lost)
+        if self._works:
+            await self.ownership.begin(on_lost)
         self._listener = asyncio.create_task(self._listening(), name="listen")
         return found
 

@@ -47,6 +47,7 @@ from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.callers import Rules, current
 from turnkeeper.rpc.channel import Greeting
+from turnkeeper.storage.nodes import Beat
 from turnkeeper.times import rfc3339
 
 
@@ -73,6 +74,7 @@ class Runtime:
     clock: Clock
     entropy: Entropy
     trouble: Callable[[], str]
+    beat: Beat | None = None  # where machines share the store: tells the others that this one lives
 
 
 # What the service asks of its callers.

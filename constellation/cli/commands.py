@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from constellation.inspect.condition import examine, findings, missing_packages, newer_stores
+from constellation.inspect.condition import Finding, examine, findings, missing_packages, newer_stores
 from constellation.install import setup
 from constellation.install.backup import back_up, back_up_among
 from constellation.install.backup import restore as put_back
@@ -277,8 +277,11 @@ def restart(
     """
     place = home()
     place.check()
-    if read_orders(place) is None:
+    orders = read_orders(place)
+    if orders is None:
         raise Conflict("the daemons are not supervised", where=str(place.root), hint="start it with: turnkeeper up")
+    if AGENT_RUNTIME not in orders.wanted:
+        raise Conflict("agent-runtime does not run on this machine", where="[node] roles", hint="restart it elsewhere")
     notes = read_text(handoff, LONGEST_NOTES) if handoff is not None else ""
     check_text(notes)
     if is_under_way(place):
@@ -374,6 +377,9 @@ _STATUS = (
 def status(output: OutputOption = Output.TABLE) -> None:
     """Show whether the processes run, what the watchdog found, and what waits for your decision.
 
+    Where machines share a store, all of them are listed, and what waits for a runtime. What another machine does has no
+    effect on the exit code.
+
     Exits with 6 when a process that is supposed to run does not run or answer, or the watchdog found a problem that
     persists. Before the first `turnkeeper up` and after `down` nothing is supposed to run, and the exit code is 0.
 
@@ -385,8 +391,9 @@ def status(output: OutputOption = Output.TABLE) -> None:
     asking = import_module("constellation.inspect.status")  # it loads gRPC: other commands should not wait for that
     supervised = read_orders(place) is not None
     rows = asking.rows(place, found, supervised=supervised)
-    show_rows(rows, _STATUS, output, name_key="process", footer=asking.decisions(place))
-    found += asking.unreachable(place, rows)
+    shared, away = _shared(place)
+    _show_status(rows, shared, output, asking.decisions(place))
+    found += [*asking.unreachable(place, rows), *away]
     people = output in {Output.TABLE, Output.WIDE}
     for finding in found if people else ():
         note(console.for_people(str(finding)))
@@ -398,6 +405,32 @@ def status(output: OutputOption = Output.TABLE) -> None:
         note(f"{what}: turnkeeper up")
     if not idle and (missing or any(finding.degraded for finding in found)):
         raise typer.Exit(EXIT_DEGRADED)
+
+
+def _shared(place: Home) -> tuple[Any, list[Finding]]:
+    """Return what the database says that machines share, if there is one, and why it does not."""
+    try:
+        url = load_settings(place).store.shared_url
+        return (import_module("turnkeeper.storage.nodes").read_cluster(url) if url else None), []
+    except TurnkeeperError as error:
+        return None, [Finding(process="", what=f"{error.where}: {error.what}", fix=error.hint, degraded=False)]
+
+
+def _show_status(rows: list[dict[str, Any]], shared: Any, output: Output, decisions: str) -> None:
+    """Show the processes of this machine, then the machines that share its store, and what waits there."""
+    if shared is None:
+        show_rows(rows, _STATUS, output, name_key="process", footer=decisions)
+        return
+    cluster = import_module("constellation.inspect.cluster")
+    machines = cluster.machines(shared.processes)
+    if output in {Output.JSON, Output.JSONL}:
+        show_rows([*rows, *machines, {"queue": "envelopes", **shared.queue}], _STATUS, output, name_key="process")
+        return
+    show_rows(rows, _STATUS, output, name_key="process")
+    if output is not Output.NAME:
+        print()
+        show_rows(machines, cluster.COLUMNS, output, name_key="node", footer=cluster.queue_line(shared.queue))
+        note(decisions) if decisions else None
 
 
 _CHECKS = (

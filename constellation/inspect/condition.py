@@ -183,6 +183,23 @@ def examine(home: Home, now: float) -> Iterator[Check]:
     )
     for name, find in looks:
         yield Check(name=name, findings=tuple(find()))
+    yield from _cluster(home)
+
+
+def _cluster(home: Home) -> Iterator[Check]:
+    """Yield checks of a database that machines share, and of those machines."""
+    try:
+        if not (url := load_settings(home).store.shared_url):
+            return
+        cluster = import_module("constellation.inspect.cluster")  # other homes should not wait for that
+        found = import_module("turnkeeper.storage.nodes").read_cluster(url)
+    except InvalidInput:  # said by another check
+        return
+    except TurnkeeperError as error:
+        yield Check(name="database", findings=(_finding(error),))
+        return
+    yield Check(name="database", findings=tuple(cluster.of_server(found)))
+    yield Check(name="nodes", findings=tuple(cluster.of_nodes(found)))
 
 
 def _listens(home: Home) -> Iterator[Finding]:

@@ -9,7 +9,6 @@ from constellation.supervisor.daemons import (
     AGENT_RUNTIME,
     DAEMONS,
     EVERY,
-    OPTIONAL,
     SUPERVISOR,
     Daemon,
     is_suspended,
@@ -39,9 +38,8 @@ def rows(place: Home, found: list[Finding], *, supervised: bool) -> list[dict[st
     and cannot be called), `suspended` (by a signal) or `stopped`. The supervisor answers nobody: it runs if it lives.
     """
     orders = read_orders(place) if supervised else None
-    wanted = orders.optional if orders else frozenset()
-    optional = [one for one in OPTIONAL if one.name in wanted or is_held(place, one.name)]
-    daemons = (*DAEMONS, *optional, *([SUPERVISOR] if supervised else []))
+    wanted = orders.wanted if orders else DAEMONS
+    daemons = [one for one in EVERY if one in wanted or is_held(place, one.name)] + [SUPERVISOR] * supervised
     return [_row(place, daemon) | {"markers": _markers(found, daemon)} for daemon in daemons]
 
 

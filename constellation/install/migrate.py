@@ -18,12 +18,11 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import StoreSettings, load_settings
 from turnkeeper.console import home, note, status
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
-from turnkeeper.storage import handover, nodes, sqlite_files
-from turnkeeper.storage.database import Database, in_schema
+from turnkeeper.storage import handover, sqlite_files
+from turnkeeper.storage.database import STORES, Database, in_schema
 from turnkeeper.storage.files import append_synced
 from turnkeeper.storage.locking import ProcessLock
 
-_STORES = ((nodes.SCHEMA, "task_runner.store:migrations"), (handover.SCHEMA, "agent_runtime.store:migrations"))
 _NOT_COPIED = frozenset({"alembic_version", "nodes", "slots", "owners", "threads"})
 _AT_ONCE = 1000
 # What was told and not yet taken in; fires that were sent and not answered: the runtime has them, or never got them.
@@ -86,7 +85,7 @@ def move_into(place: Home, url: str) -> dict[str, int]:
             held.enter_context(ProcessLock(place, daemon.name))  # raises Conflict: it runs
         _check_current(place)
         stores = []
-        for schema, migrations in _STORES:
+        for schema, migrations in STORES.items():
             stores.append(Database(in_schema(url, schema), migrations=migrations))
             held.callback(stores[-1].close)
         counts: dict[str, int] = stores[-1].submit(lambda connection: _copy(connection, place)).result()
@@ -96,7 +95,7 @@ def move_into(place: Home, url: str) -> dict[str, int]:
 
 def _check_current(place: Home) -> None:
     """Bring the schemas of the home's files up to date. Raises Conflict, Corrupt or MachineTrouble."""
-    for path, (_, migrations) in zip((place.schedules_db, place.agent_db), _STORES, strict=True):
+    for path, migrations in zip((place.schedules_db, place.agent_db), STORES.values(), strict=True):
         if path.exists():
             Database(path, migrations=migrations).close()
 

@@ -36,8 +36,8 @@ def prepare(home: Home, settings: Settings) -> list[str]:
             forget(home, daemon.name, keep_start=under_way)
         before, orders = read_orders(home), orders_of(settings)
         write_orders(home, orders, SystemClock().now())
-        for daemon in [one for one in daemons.OPTIONAL if before is not None and one.name in before.optional]:
-            if daemon.name not in orders.optional:  # nobody looks after it any more
+        for daemon in before.wanted if before is not None else ():
+            if daemon not in orders.wanted:  # nobody looks after it any more
                 daemons.stop(home, daemon)
                 forget(home, daemon.name, keep_start=False)  # a start that nobody has verified did not fail
         return take_pending(home)
@@ -128,7 +128,8 @@ def orders_of(settings: Settings) -> Orders:
     kept = Kept(keep_s=settings.logs.keep, largest_mb=settings.logs.largest_mb)
     enabled = {daemons.WEB.name: settings.web.enabled, daemons.PEERS.name: settings.peers.enabled}
     optional = frozenset(name for name, wanted in enabled.items() if wanted)
-    return Orders(limits=Limits(**limits), routes=Routes(**said), kept=kept, optional=optional)
+    left_out = frozenset(one.name for one in daemons.DAEMONS) - settings.daemons
+    return Orders(limits=Limits(**limits), routes=Routes(**said), kept=kept, optional=optional, left_out=left_out)
 
 
 def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:

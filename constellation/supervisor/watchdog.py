@@ -49,11 +49,13 @@ class Orders:
     routes: Routes = field(default_factory=Routes)
     kept: Kept = field(default_factory=Kept)
     optional: frozenset[str] = frozenset()  # the names of those of `OPTIONAL` that are to run
+    left_out: frozenset[str] = frozenset()  # the names of those of `DAEMONS` that are not to run on this machine
 
     @property
     def wanted(self) -> Sequence[daemons.Daemon]:
         """The processes that are meant to run."""
-        return (*daemons.DAEMONS, *(one for one in daemons.OPTIONAL if one.name in self.optional))
+        own = [one for one in daemons.DAEMONS if one.name not in self.left_out]
+        return (*own, *(one for one in daemons.OPTIONAL if one.name in self.optional))
 
 
 class Watchdog:
@@ -338,7 +340,8 @@ def read_orders(home: Home) -> Orders | None:
             keep_s, largest_mb = (markers.number(says["kept"][name]) for name in ("keep_s", "largest_mb"))
             kept = Kept(keep_s=keep_s, largest_mb=int(largest_mb))
         optional = frozenset(one.name for one in daemons.OPTIONAL if says.get(one.name) is True)
-        return Orders(limits=policy.Limits(**limits), routes=routes, kept=kept, optional=optional)
+        left_out = frozenset(one.name for one in daemons.DAEMONS if says.get(one.name) is False)
+        return Orders(limits=policy.Limits(**limits), routes=routes, kept=kept, optional=optional, left_out=left_out)
     except (KeyError, TypeError, ValueError, AttributeError):
         return Orders()
 
@@ -349,6 +352,7 @@ def write_orders(home: Home, orders: Orders, at: datetime) -> None:
         "limits": asdict(orders.limits),
         "kept": asdict(orders.kept),
         **dict.fromkeys(sorted(orders.optional), True),
+        **dict.fromkeys(sorted(orders.left_out), False),
     }
     says = {"at": rfc3339(at), **parts, **asdict(orders.routes)}
     markers.write_marker(markers.WANTED.at(home), says)

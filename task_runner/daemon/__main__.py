@@ -80,24 +80,24 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
 
 async def _end_ephemeral(runner: Runner) -> None:
     """Delete what lasts as long as a runner runs, where no other one does."""
-    if runner.beat is None or await runner.beat.is_alone():
+    if runner.works and (runner.beat is None or await runner.beat.is_alone()):
         await runner.service.end_ephemeral()
 
 
 async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[Any, Any, None], log: EventLog) -> None:
     """Run the parts until `stop` is set.
 
-    A part that meets trouble of the machine is begun again. One that fails otherwise ends the process, which its
-    supervisor starts again.
+    A runner that only answers has few. A part that meets trouble of the machine is begun again. One that fails
+    otherwise ends the process, which its supervisor starts again.
     """
     beside: list[Any] = [part for part in (runner.beat, runner.listener) if part is not None]
+    working = (
+        runner.loop, runner.dispatcher, runner.follower, runner.runtime_events, runner.canceller, runner.pruner,
+    )  # fmt: skip
     parts = [
         asyncio.create_task(keep_running(part.run, SystemClock(), log.emit), name=type(part).__name__)
-        for part in (
-            runner.loop, runner.dispatcher, runner.follower, runner.runtime_events, runner.canceller, runner.pruner,
-            runner.signer, *beside,
-        )
-    ]  # fmt: skip
+        for part in (*(working if runner.works else ()), runner.signer, *beside)
+    ]
     parts.append(asyncio.create_task(progress, name="Progress"))
     stopping = asyncio.create_task(stop.wait())
     done, rest = await asyncio.wait([*parts, stopping], return_when=asyncio.FIRST_COMPLETED)

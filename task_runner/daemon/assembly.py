@@ -35,7 +35,7 @@ from turnkeeper.rpc import callers
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Signer
-from turnkeeper.storage.database import in_schema
+from turnkeeper.storage.database import in_schema, make_schemas
 from turnkeeper.storage.handover import OUTCOMES, TASKS
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.times import rfc3339
@@ -60,6 +60,7 @@ class Runner:
         canceller: ends turns that a waiting fire wants ended.
         pruner: deletes old history.
         warm_up: makes the first fire as fast as the second.
+        works: plans and hands over; otherwise it only answers, for the page of its machine.
         beat: tells the other processes of a shared database that this one lives; None where the store is the home's.
         log: the event log.
         trouble: says what of the machine stands in the way of the store and the event log; empty where nothing does.
@@ -76,6 +77,7 @@ class Runner:
     pruner: Pruner
     signer: Signer
     warm_up: Callable[[], Awaitable[None]]
+    works: bool
     beat: nodes.Beat | None
     log: WatchedLog
     trouble: Callable[[], str]
@@ -91,7 +93,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
         staggered: whether caught-up fires leave one by one, with pauses.
     """
     loaded = load_settings(home)
-    settings, shared = loaded.scheduler, loaded.store.is_shared
+    settings, shared, works = loaded.scheduler, loaded.store.is_shared, "runner" in loaded.node.roles
     entropy, failpoints = SystemEntropy(), Failpoints(os.environ)
     clock, store, runtime, beat = await _opened(home, loaded, entropy, daemon=daemon)
     log = WatchedLog(home.logs, PROCESS, clock)
@@ -112,11 +114,12 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
         for event in concerned:
             event.set()
 
+    serving = operations.Serving(since=clock.now(), connected=lambda: dispatcher.connected or not works)
     service = operations.Service(
         store, runtime, clock=clock, entropy=entropy, log=log, defaults=defaults_of(settings), tick=loop.tick,
         changed=task_changed,
         watched=log.changes,
-        serving=operations.Serving(since=clock.now(), connected=lambda: dispatcher.connected) if daemon else None,
+        serving=serving if daemon else None,
     )  # fmt: skip
     try:
         yield Runner(
@@ -130,6 +133,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
             canceller=sending.Canceller(store, runtime, clock=clock, log=log, work=dispatcher.asking),
             signer=Signer(home, store.transact, audit, clock=clock, entropy=entropy, emit=log.emit),
             pruner=Pruner(store, clock=clock, log=log, keep=timedelta(seconds=settings.keep_history)),
+            works=works,
             beat=beat,
             log=log,
             trouble=lambda: store.trouble or log.trouble or dispatcher.refusal,
@@ -180,9 +184,13 @@ async def _opened(
         own = SystemClock()
         return own, Store(home.schedules_db, at_home, own, entropy), Runtime(home.socket(_RUNTIME), identity), None
     clock = SharedClock()
+    make_schemas(settings.store.url)
     store = Store(in_schema(settings.store.url, nodes.SCHEMA), at_home, clock, entropy)
     node_id = f"{PROCESS}-{entropy.hex(12)}"
-    beat = nodes.Beat(store.transact, nodes.nodes_of(), clock, node_id=node_id, name=settings.node.name, role=PROCESS)
+    role = PROCESS if "runner" in settings.node.roles else nodes.WEB
+    beat = nodes.Beat(store.transact, clock, node_id=node_id, name=settings.node.name, role=role)
+    facts = {name: nodes.digest(said) for name, said in settings.common.items()}
+    beat.facts = lambda: facts
     await beat.once() if daemon else await beat.set_clock()
     return (
         clock,

@@ -10,7 +10,16 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.json_text import check_configurable
@@ -213,6 +222,9 @@ class NodeSettings(_Section):
     """`[node]`: this machine, among those that share a store."""
 
     name: str = Field("", max_length=100, description="what other machines call it; empty for the machine's name")
+    roles: tuple[Literal["runner", "runtime"], ...] = Field(
+        ("runner", "runtime"), description="what it does where machines share a store: plan and hand over, run turns"
+    )
 
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -347,10 +359,33 @@ class Settings(_Section):
     traces: TracesSettings = Field(default_factory=TracesSettings)
     query: QuerySettings = Field(default_factory=QuerySettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
-    node: NodeSettings = Field(default_factory=NodeSettings)
     web: WebSettings = Field(default_factory=WebSettings)
     mcp: McpSettings = Field(default_factory=McpSettings)
     peers: PeerSettings = Field(default_factory=PeerSettings)
+    node: NodeSettings = Field(default_factory=NodeSettings)
+
+    @field_validator("node")
+    @classmethod
+    def _does_something(cls, value: NodeSettings, info: ValidationInfo) -> NodeSettings:
+        store, web = info.data.get("store"), info.data.get("web")
+        if set(value.roles) != {"runner", "runtime"} and store is not None and not store.is_shared:
+            raise ValueError("roles leaves one out, which only a machine can that shares a store: set [store] url")
+        if not value.roles and web is not None and not web.enabled:
+            raise ValueError("roles names neither runner nor runtime, and [web] is not enabled: nothing would run")
+        return value
+
+    @property
+    def daemons(self) -> frozenset[str]:
+        """The daemons that run on this machine: those of its roles, and those that answer what else it runs."""
+        wanted = {f"{'task' if role == 'runner' else 'agent'}-{role}" for role in self.node.roles}
+        wanted |= {"task-runner", "agent-runtime"} if self.web.enabled else set()
+        return frozenset(wanted | ({"agent-runtime"} if self.peers.enabled else set()))
+
+    @property
+    def common(self) -> dict[str, dict[str, Any]]:
+        """The sections that are to be equal on all machines that share a store."""
+        said = self.model_dump(mode="json", include=_COMMON)
+        return {f"config [{section}]": said[section] for section in sorted(said)}
 
     @property
     def kept(self) -> HistorySettings:
@@ -363,6 +398,9 @@ class Settings(_Section):
         """The name of the graph that turns run which name none: of `agent0`'s, or `default` for our own agent."""
         graph = self.agents[FIRST_AGENT].graph if FIRST_AGENT in self.agents else ""
         return graph.rpartition(":")[2] or "default"
+
+
+_COMMON = {"agents", "assistants", "model", "categories", "memory", "scheduler", "approvals", "history"}
 
 
 @contextlib.contextmanager

@@ -455,6 +455,16 @@ def in_schema(url: str, schema: str) -> str:
 
 
 _SEARCHES = "-csearch_path="
+STORES = {"runner": "task_runner.store:migrations", "runtime": "agent_runtime.store:migrations"}
+
+
+def make_schemas(url: str) -> None:
+    """Bring each schema of a database that machines share up to date: either daemon may be the first one, or alone.
+
+    Raises as `Database`.
+    """
+    for schema, migrations in STORES.items():
+        Database(in_schema(url, schema), migrations=migrations).close()
 
 
 def _open_server(url: str, *, read_only: bool) -> Engine:
@@ -467,6 +477,8 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
         engine = create_engine(where.set(drivername="postgresql+psycopg"), poolclass=NullPool, connect_args=options)
         event.listen(engine, "connect", _take_any_text)
         with engine.begin() as connection:
+            if not read_only:
+                _refuse_weak(connection, where.render_as_string())
             if given.startswith(_SEARCHES) and not read_only:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATES})")
                 schema = given.split(maxsplit=1)[0].removeprefix(_SEARCHES)
@@ -478,6 +490,32 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
         why = str(error.orig).partition("\n")[0]
         raise Unreachable(f"cannot be opened: {why}", where=where.render_as_string()) from error
     return engine
+
+
+# What a server answers for when it acknowledges a commit, by its own words. `local` and `remote_write` say less than
+# `on` only where there are standbys: then what was acknowledged may be lost at a failover.
+_KEPT = (
+    "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('synchronous_standby_names')"
+)
+
+
+def _refuse_weak(connection: Connection, where: str) -> None:
+    """Raise Unreachable at a standby, and Conflict where the server may lose what it has acknowledged."""
+    is_standby, kept, standbys = connection.exec_driver_sql(_KEPT).one()
+    if is_standby:
+        raise Unreachable("is a standby, which takes no writes", where=where, hint="name the primary")
+    if loses(kept, standbys):
+        what = f"its synchronous_commit is {kept}: it may lose what it has acknowledged"
+        raise Conflict(what, where=where, hint="set it to on, for the server, the database or the role")
+
+
+def loses(synchronous_commit: str, standbys: str) -> bool:
+    """Return whether a server with these settings may lose a commit that it has acknowledged.
+
+    >>> loses("local", ""), loses("local", "first"), loses("off", ""), loses("remote_apply", "first")
+    (False, True, True, False)
+    """
+    return synchronous_commit == "off" or (synchronous_commit in {"local", "remote_write"} and bool(standbys))
 
 
 def _take_any_text(connection: Any, _record: object) -> None:

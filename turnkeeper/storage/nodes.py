@@ -4,8 +4,12 @@ A process writes its row every two seconds. One that has not for ten is taken fo
 every claim and every lease ends by itself.
 """
 
+import hashlib
+import json
 import platform
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -13,18 +17,36 @@ from sqlalchemy import BigInteger, Boolean, Column, Connection, MetaData, Table,
 
 from turnkeeper import __version__
 from turnkeeper.clock import SharedClock
+from turnkeeper.errors import TurnkeeperError, Unreachable
+from turnkeeper.storage.database import STORES, in_schema
 from turnkeeper.storage.statements import TEXT, Statement, now_us, upsert
-from turnkeeper.times import from_us
+from turnkeeper.times import from_us, rfc3339
 
 SCHEMA = "runner"  # of the table, in a shared database
+WEB = "web"  # the role of a daemon that answers the page of its machine, and does nothing by itself
 BEAT_S = 2.0
 GONE_AFTER_S = 10.0
 FORGOTTEN_AFTER_S = 86_400.0
 _NOW = Statement(select(now_us()))
+_CHANGE = ("draining", "owner", "facts_json", "alerted_us")
+
+
+Row = Mapping[str, Any]
 
 
 class Node(NamedTuple):
-    """A process that shares the database. `offset_s` is how far its machine's clock is ahead of the database's."""
+    """A process that shares the database.
+
+    Attributes:
+        node_id: of one life of the process.
+        name: of its machine.
+        role: `task-runner`, `agent-runtime` or `web`.
+        offset_s: how far its machine's clock is ahead of the database's.
+        draining: it ends in good order, and begins nothing.
+        silent_s: how long ago it was seen.
+        owner: as what it owns threads; empty for one that owns none.
+        facts: what it works with: digests, by what they are of.
+    """
 
     node_id: str
     name: str
@@ -36,6 +58,8 @@ class Node(NamedTuple):
     offset_s: float
     draining: bool
     silent_s: float
+    owner: str
+    facts: Mapping[str, str]
 
     @property
     def lives(self) -> bool:
@@ -57,14 +81,26 @@ def table_of(metadata: MetaData) -> Table:
         Column("beat_us", BigInteger, nullable=False),
         Column("offset_us", BigInteger, nullable=False),
         Column("draining", Boolean, nullable=False, server_default=false()),
+        Column("owner", TEXT, nullable=False, server_default=""),
+        Column("facts_json", TEXT, nullable=False, server_default="{}"),
+        Column("alerted_us", BigInteger, nullable=False, server_default="0"),  # of its silence, by whichever node
     )
+
+
+def digest(value: object) -> str:
+    """Return a short digest of what can be written as JSON, to tell by it whether machines have the same.
+
+    >>> digest({"b": 1, "a": 2}) == digest({"a": 2, "b": 1}), len(digest(""))
+    (True, 12)
+    """
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 class Nodes:
     """Reads and writes the table. Every method belongs to the transaction that is open on the connection."""
 
     def __init__(self, table: Table) -> None:
-        self._beat = Statement(upsert(table, [table.c.node_id], ["beat_us", "offset_us"]))
+        self._beat = Statement(upsert(table, [table.c.node_id], ["beat_us", "offset_us", *_CHANGE]))
         self._leave = Statement(delete(table).where(table.c.node_id == bindparam("node_id")))
         self._forget = Statement(delete(table).where(table.c.beat_us < bindparam("before")))
         self._all = Statement(select(table).order_by(table.c.role, table.c.name, table.c.node_id))
@@ -85,7 +121,8 @@ class Nodes:
         at = int(_NOW.value(connection))
         return [
             Node(
-                **{name: row[name] for name in ("node_id", "name", "role", "host", "version", "draining")},
+                **{name: row[name] for name in ("node_id", "name", "role", "host", "version", "draining", "owner")},
+                facts=json.loads(row["facts_json"]),
                 started_at=from_us(row["started_us"]),
                 beat_at=from_us(row["beat_us"]),
                 offset_s=row["offset_us"] / 1e6,
@@ -101,12 +138,16 @@ def nodes_of(schema: str | None = SCHEMA) -> Nodes:
 
 
 class Beat:
-    """Writes every two seconds that this process lives, and sets its clock by the database's."""
+    """Writes every two seconds that this process lives, and sets its clock by the database's.
+
+    Attributes:
+        facts: what the process works with, asked at each beat.
+        owner: likewise, as what it owns threads.
+    """
 
     def __init__(
         self,
-        run: Callable[[Callable[[Connection], int]], Awaitable[int]],
-        nodes: Nodes,
+        run: Callable[[Callable[[Connection], Any]], Awaitable[Any]],
         clock: SharedClock,
         *,
         node_id: str,
@@ -114,9 +155,11 @@ class Beat:
         role: str,
     ) -> None:
         """Take what runs a function of a connection in a transaction of the database."""
-        self._transact, self._nodes, self._clock = run, nodes, clock
-        self._node = {"node_id": node_id, "name": name or platform.node(), "role": role}
-        self._node |= {"host": platform.node(), "version": __version__}
+        self._transact, self._nodes, self._clock = run, nodes_of(), clock
+        self._node: dict[str, Any] = {"node_id": node_id, "name": name or platform.node(), "role": role}
+        self._node |= {"host": platform.node(), "version": __version__, "draining": False, "alerted_us": 0}
+        self.facts: Callable[[], Mapping[str, str]] = dict
+        self.owner: Callable[[], str] = str
 
     async def run(self) -> None:
         """Beat for ever."""
@@ -126,11 +169,9 @@ class Beat:
 
     async def once(self) -> None:
         """Beat once."""
-        offset_us = int(self._clock.ahead_s * 1e6)
-        at = await self._transact(
-            lambda connection: self._nodes.beat(connection, self._node | {"offset_us": offset_us})
-        )
-        self._clock.set(from_us(at))
+        said = {"facts_json": json.dumps(self.facts(), sort_keys=True), "owner": self.owner()}
+        node = self._node | said | {"offset_us": int(self._clock.ahead_s * 1e6)}
+        self._clock.set(from_us(await self._transact(lambda connection: self._nodes.beat(connection, node))))
 
     async def set_clock(self) -> None:
         """Set the clock by the database's, and write nothing."""
@@ -139,20 +180,97 @@ class Beat:
     async def is_alone(self) -> bool:
         """Return whether no other process of this role lives."""
         mine = self._node["node_id"], self._node["role"]
-        found: list[Node] = []
-
-        def look(connection: Connection) -> int:
-            found[:] = self._nodes.listed(connection)
-            return 0
-
-        await self._transact(look)
+        found: list[Node] = await self._transact(self._nodes.listed)
         return not any(node.lives and node.role == mine[1] and node.node_id != mine[0] for node in found)
+
+    async def drain(self) -> None:
+        """Write that this process begins nothing any more."""
+        self._node["draining"] = True
+        await self.once()
 
     async def leave(self) -> None:
         """Write that this process ends."""
+        await self._transact(lambda connection: self._nodes.leave(connection, self._node["node_id"]))
 
-        def leave(connection: Connection) -> int:
-            self._nodes.leave(connection, self._node["node_id"])
-            return 0
 
-        await self._transact(leave)
+_NODES = """
+    WITH now AS (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS at)
+    SELECT n.*, greatest(0, (SELECT at FROM now) - n.beat_us) / 1e6 AS silent_s,
+        (SELECT count(*) FROM runtime.threads t WHERE n.owner <> '' AND t.owner = o.owner) AS threads,
+        (SELECT count(*) FROM runtime.threads t JOIN runtime.turns u USING (thread_id)
+            WHERE n.owner <> '' AND t.owner = o.owner AND u.status = 'running') AS turns
+    FROM runner.nodes n LEFT JOIN runtime.owners o ON o.owner = n.owner AND o.until_us > (SELECT at FROM now)
+    ORDER BY n.name, n.host, n.role, n.started_us"""
+_QUEUE = """
+    WITH now AS (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS at)
+    SELECT count(*) AS waiting, ((SELECT at FROM now) - min(at_us)) / 1e6 AS oldest_s,
+        (SELECT count(*) FROM runtime.envelopes WHERE state = 'quarantined') AS quarantined
+    FROM runtime.envelopes WHERE state = 'waiting' AND not_before_us <= (SELECT at FROM now)"""
+_SERVER = """
+    SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int / 10000 AS major,
+        pg_is_in_recovery() AS is_standby, current_setting('synchronous_commit') AS synchronous_commit,
+        current_setting('synchronous_standby_names') AS standbys, current_setting('fsync') AS fsync,
+        current_setting('full_page_writes') AS full_page_writes,
+        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS used,
+        current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS most"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """What the database says. `server` and `revisions` are what its settings and its schemas are."""
+
+    processes: Sequence[Row]
+    queue: Row
+    server: Row
+    revisions: Mapping[str, str]
+
+
+def read_cluster(url: str) -> Cluster:
+    """Read all of it. Raises TurnkeeperError where the database does not answer, or no daemon has made its tables."""
+    import psycopg  # noqa: PLC0415  only where a server is used
+    from psycopg.rows import dict_row  # noqa: PLC0415
+
+    place = in_schema(url, SCHEMA)
+    try:
+        with closing(psycopg.connect(place, autocommit=True, row_factory=dict_row)) as connection:
+            connection.execute("SET default_transaction_read_only = on")
+            connection.execute("SET statement_timeout = '10s'")
+            return _read(lambda query: connection.execute(query.encode()).fetchall())
+    except psycopg.errors.UndefinedTable as error:
+        raise TurnkeeperError("has no tables yet", where=url, hint="start a daemon: turnkeeper up") from error
+    except psycopg.errors.UndefinedColumn as error:
+        what = "its tables are of an older version"
+        raise TurnkeeperError(what, where=url, hint="they are brought up to date by: turnkeeper up") from error
+    except psycopg.OperationalError as error:
+        raise Unreachable(f"does not answer: {str(error).partition(chr(10))[0]}", where=url) from error
+
+
+def _read(rows: Callable[[str], Sequence[Row]]) -> Cluster:
+    (server,) = rows(_SERVER)
+    revisions = {schema: rows(f"SELECT version_num FROM {schema}.alembic_version") for schema in STORES}  # noqa: S608
+    (queue,) = rows(_QUEUE)
+    return Cluster(
+        processes=[_process(row) for row in rows(_NODES)],
+        queue={"waiting": queue["waiting"], "oldest_s": _rounded(queue["oldest_s"])}
+        | {"quarantined": queue["quarantined"]},
+        server=server,
+        revisions={schema: str(found[0]["version_num"]) if found else "" for schema, found in revisions.items()},
+    )
+
+
+def _rounded(seconds: Any) -> float | None:
+    return None if seconds is None else round(max(0.0, float(seconds)), 1)
+
+
+def _process(row: Row) -> dict[str, Any]:
+    silent_s = float(row["silent_s"])
+    lives = silent_s < GONE_AFTER_S
+    return {
+        **{name: row[name] for name in ("node_id", "name", "host", "role", "version", "threads", "turns")},
+        "state": "stale" if not lives else "draining" if row["draining"] else "ready",
+        "started_at": rfc3339(from_us(row["started_us"])),
+        "beat_at": rfc3339(from_us(row["beat_us"])),
+        "silent_s": round(silent_s, 1),
+        "offset_s": round(row["offset_us"] / 1e6, 3),
+        "facts": json.loads(row["facts_json"]),
+    }

@@ -34,7 +34,7 @@ def check_revision(path: Path, migrations: str) -> None:
 
 def refuse_newer(found: str | None, migrations: str, where: str) -> None:
     """Raise Conflict if `migrations` do not know the revision that was found in the store at `where`."""
-    known = _known(migrations)
+    known = known_revisions(migrations)
     if found is not None and found not in known:
         what = f"was written by a newer version (its schema is {found}, this program knows {max(known)})"
         raise Conflict(what, where=where, hint="upgrade turnkeeper")
@@ -42,7 +42,7 @@ def refuse_newer(found: str | None, migrations: str, where: str) -> None:
 
 def newest(migrations: str) -> str:
     """Return the last revision, by the names of the files: to load each of them takes as long as to open a store."""
-    return max(_known(migrations))
+    return max(known_revisions(migrations))
 
 
 def revision_of(path: Path) -> str | None:
@@ -78,7 +78,8 @@ def _reader(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{path}?{how}", uri=True, timeout=10)
 
 
-def _known(migrations: str) -> frozenset[str]:
+def known_revisions(migrations: str) -> frozenset[str]:
+    """Return the revisions of `migrations`, by the names of the files."""
     package, _, folder = migrations.rpartition(":")
     spec = find_spec(package) if package else None
     places = spec.submodule_search_locations if spec else None

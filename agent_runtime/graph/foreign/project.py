@@ -5,9 +5,10 @@ project file: its `graphs` name files, its `dependencies` that begin with a dot 
 a file or a table of variables.
 """
 
+import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
@@ -290,3 +291,25 @@ def _reference_of(text: str, base: Path) -> tuple[str, str]:
     """Return what a reference is into, and the name there: equal for references that mean the same."""
     place, _, name = text.rpartition(":")
     return (str(_absolute(place, base)) if _is_path(place) else place), name
+
+
+def digest_of(reference: Reference) -> str:
+    """Return a short digest of a graph that was loaded: its project file, and all of its code that was imported."""
+    roots = (reference.project, *reference.folders) if reference.file else ()
+    files = {Path(file) for one in list(sys.modules.values()) if (file := getattr(one, "__file__", None))}
+    files = {file for file in files if any(file.is_relative_to(root) for root in roots)} | {reference.file or Path()}
+    if reference.module and (module := sys.modules.get(reference.module)) is not None:
+        files.add(Path(module.__file__ or ""))
+    found = hashlib.sha256(json.dumps(reference.stated, sort_keys=True, default=str).encode())
+    for name, file in sorted((_below(file, roots), file) for file in files if _is_own(file)):
+        found.update(name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return found.hexdigest()[:12]
+
+
+def _is_own(file: Path) -> bool:
+    return file.is_file() and "site-packages" not in file.parts
+
+
+def _below(file: Path, roots: Sequence[Path]) -> str:
+    """Return where a file lies in its project: machines may keep projects in different places."""
+    return next((str(file.relative_to(root)) for root in roots if file.is_relative_to(root)), file.name)

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import psycopg
 
@@ -41,6 +42,11 @@ class Cluster:
         self.sql.execute("INSERT INTO runtime.owners VALUES ('stands-in', 9000000000000000)")
         self._folder = Path(tempfile.mkdtemp(prefix="tk-"))
         self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def name(self) -> str:
+        """The database's name."""
+        return urlsplit(self.url).path[1:]
 
     def home(self, number: int) -> Home:
         """Return a made home that uses the database."""

@@ -1,0 +1,173 @@
+"""The machines that share a database: what each of them says of itself, what waits, and what is wrong with any of it.
+
+All is read from the database, on a connection that cannot write, so that any machine tells the same.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from constellation.inspect.condition import Finding
+from turnkeeper.console import Column
+from turnkeeper.storage import nodes
+from turnkeeper.storage.database import STORES, loses
+from turnkeeper.storage.nodes import Cluster, Row
+from turnkeeper.storage.schema_revision import known_revisions
+from turnkeeper.times import format_duration
+
+OFF_S = 2.0  # a clock that is further from the database's is worth a line
+OLDEST_SERVER = 15
+MOST_USED = 0.9  # of the server's connections
+
+
+def current(processes: Sequence[Row]) -> list[Row]:
+    """Return the processes without those that a later one of the same machine and role has taken the place of."""
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for row in processes:
+        found.setdefault((row["name"], row["host"], row["role"]), []).append(row)
+    return [
+        row
+        for rows in found.values()
+        for row in [one for one in rows if one["state"] != "stale"] or [max(rows, key=lambda one: str(one["beat_at"]))]
+    ]
+
+
+def machines(processes: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return a row for each machine, by name."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in current(processes):
+        found.setdefault((row["name"], row["host"]), []).append(row)
+    return [_machine(name, host, rows) for (name, host), rows in sorted(found.items())]
+
+
+def _machine(name: str, host: str, rows: Sequence[Row]) -> dict[str, Any]:
+    oldest = max(rows, key=lambda row: float(row["silent_s"]))
+    return {
+        "node": name,
+        "status": _status(rows),
+        "roles": [_role(row) for row in rows if row["role"] != nodes.WEB] or [nodes.WEB],
+        "host": host,
+        "version": ", ".join(sorted({row["version"] for row in rows})),
+        "beat_at": oldest["beat_at"],
+        "silent_s": oldest["silent_s"],
+        "offset_s": max((row["offset_s"] for row in rows), key=abs),
+        "threads": sum(row["threads"] for row in rows),
+        "turns": sum(row["turns"] for row in rows),
+        "processes": [
+            {name: row[name] for name in row if name not in {"name", "host", "facts"}} for row in rows
+        ],
+    }  # fmt: skip
+
+
+def _status(rows: Sequence[Row]) -> str:
+    """Return what all processes are, or which of them is not ready.
+
+    >>> _status([{"role": "task-runner", "state": "ready"}, {"role": "agent-runtime", "state": "stale"}])
+    'runtime stale'
+    """
+    states = {row["state"] for row in rows}
+    if len(states) == 1:
+        return str(*states)
+    return ", ".join(f"{_role(row)} {row['state']}" for row in rows if row["state"] != "ready")
+
+
+def _role(row: Row) -> str:
+    return str(row["role"]).rpartition("-")[2]
+
+
+COLUMNS = (
+    Column("NODE", lambda row: str(row["node"])),
+    Column("STATUS", lambda row: str(row["status"])),
+    Column("ROLES", lambda row: ",".join(row["roles"])),
+    Column("HOST", lambda row: str(row["host"])),
+    Column("VERSION", lambda row: str(row["version"])),
+    Column("LAST BEAT", lambda row: f"{_span(row['silent_s'])} ago"),
+    Column("CLOCK", lambda row: f"{row['offset_s']:+.1f}s", right=True),
+    Column("THREADS", lambda row: str(row["threads"]), right=True),
+    Column("TURNS", lambda row: str(row["turns"]), right=True),
+)
+
+
+def _span(seconds: float) -> str:
+    return format_duration(timedelta(seconds=int(seconds)))
+
+
+def queue_line(queue: Row) -> str:
+    """Say what waits.
+
+    >>> queue_line({"waiting": 2, "oldest_s": 61.0, "quarantined": 0}), queue_line({"waiting": 0, "quarantined": 1})
+    ('2 envelopes wait for a runtime, the oldest for 1m1s', 'no envelope waits; 1 is quarantined')
+    """
+    count = queue["waiting"]
+    oldest = f", the oldest for {_span(queue['oldest_s'])}" if count else ""
+    said = f"{count or 'no'} envelope{' waits' if count < 2 else 's wait'}{' for a runtime' if count else ''}{oldest}"
+    aside = queue["quarantined"]
+    return f"{said}; {aside} {'is' if aside == 1 else 'are'} quarantined" if aside else said
+
+
+def of_server(cluster: Cluster) -> Iterator[Finding]:
+    """Yield what is wrong with the server and its schemas, and what they are."""
+    server, revisions = cluster.server, cluster.revisions
+    for schema, migrations in STORES.items():
+        known = known_revisions(migrations)
+        if revisions[schema] not in known:
+            what = f"the schema {schema} is {revisions[schema]}; this program knows {max(known)}"
+            yield Finding(process="", what=what, fix="upgrade turnkeeper")
+    if server["major"] < OLDEST_SERVER:
+        yield Finding(process="", what=f"PostgreSQL is {server['version']}", fix=f"use {OLDEST_SERVER} or newer")
+    if server["is_standby"]:
+        yield Finding(process="", what="the server is a standby, which takes no writes", fix="name the primary")
+    if loses(server["synchronous_commit"], server["standbys"]):
+        what = f"synchronous_commit is {server['synchronous_commit']}: no daemon starts"
+        yield Finding(process="", what=what, fix="set it to on, for the server, the database or the role")
+    for name in ("fsync", "full_page_writes"):
+        if server[name] != "on":
+            what = f"{name} is {server[name]}: a crash of the server's machine may lose or damage everything"
+            yield Finding(process="", what=what, fix="set it to on")
+    is_full = server["used"] >= MOST_USED * server["most"]
+    schemas = " and ".join(f"{schema} {revision}" for schema, revision in revisions.items())
+    used = f"{server['used']} of {server['most']} connections are used"
+    what = f"PostgreSQL {server['version']}, schemas {schemas}; {used}"
+    fix = "raise max_connections: a daemon takes five" if is_full else ""
+    yield Finding(process="", what=what, fix=fix, degraded=is_full)
+
+
+def of_nodes(cluster: Cluster) -> Iterator[Finding]:
+    """Yield what is wrong with the machines, and where they differ."""
+    rows = current(cluster.processes)
+    for row in rows:
+        named = f"{row['role']} of {row['name']} ({row['host']})"
+        if row["state"] == "stale":
+            what = f"{named} was not seen since {row['beat_at']}"
+            yield Finding(process="", what=what, fix="start it there: turnkeeper up; it is forgotten after a day")
+        if abs(row["offset_s"]) > OFF_S:
+            what = f"the clock under {named} is {row['offset_s']:+.1f}s from the database's, by which all is planned"
+            yield Finding(process="", what=what, fix="set the machine's clock", degraded=False)
+    lives = [row for row in rows if row["state"] != "stale"]
+    twice = [row for row in lives if row["role"] != nodes.WEB]
+    for name, role in sorted({(row["name"], row["role"]) for row in twice}):
+        if sum((row["name"], row["role"]) == (name, role) for row in twice) > 1:
+            what = f"several machines are called {name}, each with its {role}"
+            yield Finding(process="", what=what, fix="give each a [node] name", degraded=False)
+    versions = sorted({row["version"] for row in lives})
+    if len(versions) > 1:
+        yield Finding(process="", what=f"versions differ: {', '.join(versions)}", fix="upgrade all", degraded=False)
+    yield from _differences(lives)
+
+
+def _differences(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Yield which machine has which category, graph or setting, where they have not the same."""
+    for role in sorted({row["role"] for row in rows}):
+        of_role = [row for row in rows if row["role"] == role]
+        for what in sorted({name for row in of_role for name in row["facts"]}):
+            have: dict[str, list[str]] = {}
+            for row in of_role:
+                have.setdefault(row["facts"].get(what, ""), []).append(row["name"])
+            if len(have) > 1:
+                said = "; ".join(
+                    f"{', '.join(names)} {'has ' + digest if digest else 'has none'}"
+                    for digest, names in sorted(have.items(), key=lambda item: item[1])
+                )
+                fix = "make the files equal, then restart the daemons there"
+                is_setting = what.startswith("config")
+                yield Finding(process="", what=f"{what} differs: {said}", fix=fix, degraded=not is_setting)
