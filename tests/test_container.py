@@ -1,6 +1,7 @@
 """The Dockerfile and the compose file are what the page on containers says."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 import yaml
 
 from tests.support.clean_root import ROOT, Step, stages
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 
 STAGES = stages((ROOT / "Dockerfile").read_text())
 FINAL = {step.name: step for step in STAGES[-1]}
@@ -80,3 +83,54 @@ def test_a_linter_finds_nothing() -> None:
     hadolint = Path(sys.executable).parent / "hadolint"
     done = subprocess.run([hadolint, str(ROOT / "Dockerfile")], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+CLUSTER = ROOT / "examples" / "cluster"
+NODES: dict[str, Any] = yaml.safe_load((CLUSTER / "compose.yaml").read_text())["services"]
+
+
+def test_the_cluster_has_a_database_two_runners_three_runtimes_and_the_page(home: Home) -> None:
+    does = {}
+    for name, service in NODES.items():
+        configs = [volume.partition(":")[0] for volume in service["volumes"] if volume.endswith(".toml:ro")]
+        for config in configs:
+            home.config.write_text((CLUSTER / config).read_text())
+            settings = load_settings(home)
+            does[name] = *settings.node.roles, *(["web"] if settings.web.enabled else [])
+            assert settings.store.url == "postgresql://turnkeeper@db/turnkeeper"
+            assert (service["hostname"], settings.node.name) == (name, "")
+    runners, runtimes = (
+        {f"{role}-{n}": (role,) for n in range(1, most)} for role, most in (("runner", 3), ("runtime", 4))
+    )
+    assert does == {**runners, **runtimes, "web": ("web",)}
+
+
+def test_each_container_of_the_cluster_is_as_the_one_alone_with_a_volume_of_its_own() -> None:
+    (alone,) = COMPOSE["services"].values()
+    kept = yaml.safe_load((CLUSTER / "compose.yaml").read_text())["volumes"]
+    assert list(kept) == list(NODES)
+    for name, service in NODES.items():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+        assert service["volumes"][0].partition(":")[0] == name
+        if name != "db":
+            same = ("restart", "stop_grace_period", "read_only", "tmpfs", "cap_drop", "security_opt")
+            assert {key: service[key] for key in same} == {key: alone[key] for key in same}
+            assert service["command"][-1].endswith("exec turnkeeper up --foreground")
+            assert service["depends_on"] == {"db": {"condition": "service_healthy"}}
+    assert re.match(r"postgres:1[5-9]", NODES["db"]["image"])
+    assert "command" not in NODES["db"], "its settings are PostgreSQL's own, which keep what is acknowledged"
+
+
+def test_a_container_of_the_cluster_starts_with_the_commands_that_it_is_given(tmp_path: Path) -> None:
+    words = [*NODES["runner-1"]["command"][:2], NODES["runner-1"]["command"][2].replace("$$", "$")]
+    words[2] = (
+        words[2]
+        .replace("/etc/turnkeeper.toml", str(CLUSTER / "runner.toml"))
+        .replace("exec turnkeeper up", "exec echo up")
+    )
+    place = Path(sys.executable).parent
+    environ = os.environ | {"TURNKEEPER_HOME": str(tmp_path / "home"), "PATH": f"{place}:{os.environ['PATH']}"}
+    for _ in range(2):  # also where the volume has a home already
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "up --foreground"), done.stderr
+    assert load_settings(Home(root=tmp_path / "home")).node.roles == ("runner",)
