@@ -40,6 +40,8 @@ class Delivery:
         lease: under which a row of a shared store was claimed; None for a file.
         number: of that row.
         wish: what its thread is looked at for, where it carries no trigger.
+        field: the field of a fire's request for which it cannot be begun, whoever tries; empty where it can, or that
+            is not known.
     """
 
     agent: str
@@ -47,6 +49,7 @@ class Delivery:
     lease: Lease | None = None
     number: int = 0
     wish: Incoming | None = None
+    field: str = ""
 
 
 class Mailboxes:

@@ -39,6 +39,7 @@ RENEW_S = 2.0
 FENCE_S = 10.0  # without a renewal; less than a lease
 MOST_OWNED = 128  # threads; more than can run, as some wait for a pause's end
 MOST_TAKEN = 32  # threads in one look, so that those of other machines get some
+_AGENT = "agent"
 ReadFire = Callable[[bytes], Trigger]
 OnTaken = Callable[[str], Awaitable[None]]
 
@@ -184,7 +185,7 @@ class SharedMailboxes(Mailboxes):
     async def find(self, keys: Collection[str]) -> Mapping[str, TriggerHeader]:
         """Return the headers of the triggers with these keys that wait, here or anywhere."""
         rows = await self._database.run(lambda c: leases.known(c, keys))
-        found = {row.key: from_envelope(self._claimed(row).envelope) for row in rows if row.kind != LOOK}
+        found = {row.key: from_envelope(self._claimed(row)[0].envelope) for row in rows if row.kind != LOOK}
         return {key: header_of(trigger) for key, trigger in found.items()}
 
     async def of_turn(self, turn_id: str) -> TriggerHeader | None:
@@ -253,16 +254,20 @@ class SharedMailboxes(Mailboxes):
     def _delivery(self, row: leases.Row, lease: Lease) -> Delivery:
         own: dict[str, Any] = {"agent": row.agent, "lease": lease, "number": row.number}
         if row.kind != LOOK:
-            return Delivery(claimed=self._claimed(row), **own)
+            claimed, field = self._claimed(row)
+            return Delivery(claimed=claimed, field=field, **own)
         turn_id = json.loads(row.envelope or b"{}").get("cancel", "")
         wish = Incoming(source="cancel", turn_id=turn_id) if turn_id else Incoming(source="recovery")
         return Delivery(claimed=Claimed(name=row.key, envelope=self._blank(row)), wish=wish, **own)
 
-    def _claimed(self, row: leases.Row) -> Claimed:
+    def _claimed(self, row: leases.Row) -> tuple[Claimed, str]:
+        """Return what is in a row, and the field for which a fire cannot be begun."""
         try:
-            return Claimed(name=row.key, envelope=self._envelope(row))
+            return Claimed(name=row.key, envelope=self._envelope(row)), ""
         except Exception as error:  # noqa: BLE001  whatever is wrong with it, it is set aside, and holds up no other
-            return Claimed(name=row.key, envelope=self._blank(row), fault=str(error) or type(error).__name__)
+            # A machine that does not host an agent says nothing of the fire: another one may host it.
+            field = error.where if isinstance(error, TurnkeeperError) and error.where != _AGENT else ""
+            return Claimed(name=row.key, envelope=self._blank(row), fault=str(error) or type(error).__name__), field
 
     def _envelope(self, row: leases.Row) -> Envelope:
         if row.kind != FIRE:
@@ -286,4 +291,4 @@ def _row_of(item: EncodedTrigger) -> dict[str, Any]:
 
 def _not_hosted(agent: str) -> TurnkeeperError:
     what = f"{agent} is not hosted; machines that share a store deliver to no terminal"
-    return InvalidInput(what, where="agent")
+    return InvalidInput(what, where=_AGENT)

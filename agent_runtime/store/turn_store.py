@@ -193,12 +193,12 @@ class Store:
         return Finished(state=turn.status if turn is not None else "failed", owes=trigger.source == "agent")
 
     @_transaction
-    def refuse_unread(self, connection: Connection, at: datetime, unread: TriggerHeader, error: str) -> bool:
-        """Write that what was accepted can no longer be read, and failed; False if its key was taken before."""
+    def refuse_unread(self, connection: Connection, at: datetime, unread: TriggerHeader, why: str, field: str) -> bool:
+        """Write that what was accepted failed: its `field` cannot be taken, or read; False if its key was taken."""
         if turn_reads.get_keys(connection, [unread.key]):
             return False
-        turn_writes.add_key(connection, unread, became="refused", at=at)
-        add_event(connection, unread, "FAILED", at, trigger="fire" if unread.fire_id else "author", error=error)
+        turn_writes.add_key(connection, unread, became="refused", into=field, at=at)
+        add_event(connection, unread, "FAILED", at, trigger="fire" if unread.fire_id else "author", error=why)
         return True
 
     @_transaction

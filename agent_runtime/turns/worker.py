@@ -318,7 +318,8 @@ class Worker:
     async def _set_aside(self, delivery: Delivery, reason: str) -> None:
         """Quarantine what cannot be read, and record that it failed if it was accepted."""
         unread = identify(delivery.claimed.envelope)
-        if unread is not None and await self._store.refuse_unread(unread, f"its envelope cannot be read: {reason}"):
+        why = reason if delivery.field else f"its envelope cannot be read: {reason}"
+        if unread is not None and await self._store.refuse_unread(unread, why, delivery.field):
             self._turns.notify("failure", unread)
         await self._mailboxes.quarantine(delivery, reason)
         where: dict[str, Any] = {"agent": delivery.agent, "name": delivery.claimed.name}

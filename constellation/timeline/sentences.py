@@ -54,6 +54,7 @@ SENTENCES = {
     "fire.paused": f"the task runner learned that the turn of {_OF_TASK} pauses.",
     "fire.held": f"the task runner learned that {_OF_TASK} is held until its thread is released.",
     "fire.released": f"the task runner learned that {_OF_TASK} is no longer held.",
+    "fire.withdrawn": f"no runtime began {_OF_TASK} in time: the task runner withdrew it.",
     "fire.retried": f"the task runner starts attempt {{next_attempt}} of {_OF_TASK}[: {{reason}}].",
     "fire.asked_to_end": f"the task runner asked the agent runtime to end {_OF_TASK}[: {{reason}}].",
     "fire.settled": f"the task runner recorded that {_OF_TASK} ended as {{outcome}}[: {{reason}}]"

@@ -412,12 +412,18 @@ def _replan_refused(session: Session, refused: list[tuple[Fire, wire.FireError]]
     )
     hopeless = {fire.task_id: error for fire, error in refused if error.code in _HOPELESS and error.field}
     for task_id, error in hopeless.items():
-        (snapshot,) = session.tasks.snapshots([task_id])
-        withdrawn = planner.withdraw(snapshot, timetable_of(snapshot.task.definition), "quarantined", now, manual=True)
-        done += planning.write_plans(session, [(snapshot, withdrawn)])
-        done.events.append(planning.quarantine(session, task_id, f"{error.field}: {error.message}"))
+        done += stop_hopeless(session, task_id, f"{error.field}: {error.message}", now)
     again = sorted({fire.task_id for fire, _ in refused if fire.outcome is Outcome.PENDING} - set(hopeless))
     return done + planning.plan_tasks(session, again, now)
+
+
+def stop_hopeless(session: Session, task_id: str, why: str, now: datetime) -> planning.Planned:
+    """Quarantine a task whose fires the runtime cannot take as they are, and withdraw those that are not sent."""
+    (snapshot,) = session.tasks.snapshots([task_id])
+    withdrawn = planner.withdraw(snapshot, timetable_of(snapshot.task.definition), "quarantined", now, manual=True)
+    done = planning.write_plans(session, [(snapshot, withdrawn)])
+    done.events.append(planning.quarantine(session, task_id, why))
+    return done
 
 
 class Canceller:

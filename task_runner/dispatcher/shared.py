@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from task_runner.dispatcher import outcomes
-from task_runner.dispatcher.dispatcher import Pace, first_late_s, key_of, plan_what_was_left
+from task_runner.dispatcher.dispatcher import Pace, first_late_s, key_of, plan_what_was_left, stop_hopeless
 from task_runner.dispatcher.runtime_client import LARGEST_BATCH, Runtime
 from task_runner.model.events import Event, id_of
-from task_runner.model.task import Fire, thread_of
+from task_runner.model.task import CatchUp, Fire, Outcome, Task, TaskState, thread_of
 from task_runner.planner import ledger, log_records, self_paced
 from task_runner.scheduler import planning
 from task_runner.scheduler.events import TakenIn, take_in
@@ -111,6 +111,7 @@ class SharedHandover:
         self._pace, self._changed, self._planned = pace, changed, planned
         self.work, self.lost, self.asking = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.connected, self.refusal = False, ""
+        self._withdraws_at = 0.0
         self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
         self.traceparent: Callable[[str], str] | None = None
 
@@ -136,6 +137,7 @@ class SharedHandover:
         while True:
             self.work.clear()
             await self.send_all()
+            await self.withdraw()
             await self._clock.wait(self.work, await self._pause_s())
 
     async def send_all(self) -> int:
@@ -158,6 +160,17 @@ class SharedHandover:
         self._log.emit_all([log_records.of_fire(name, key_of(fire)) for fire in handed for name in names])
         self.on_sent([(late_s, fire.caught_up) for fire in handed if (late_s := first_late_s(fire)) is not None])
         return handed
+
+    async def withdraw(self) -> None:
+        """Withdraw what no runtime has begun in time, at most once a second."""
+        if self._clock.monotonic() < self._withdraws_at:
+            return
+        self._withdraws_at = self._clock.monotonic() + POLL_S
+        done = await self._store.run(partial(withdraw, now=self._clock.now(), reach=self._failpoints.reach))
+        self._log.emit_all(done.events)
+        if done.events:
+            self._failpoints.reach("runner.planned_again")
+            self._changed.set()
 
     async def _note_whether(self, lives: bool, now: datetime) -> None:
         """Put on record when no runtime lives, and plan what was left once one does."""
@@ -202,6 +215,29 @@ def hand_over(
     session.tasks.record_accepted(each.fire for each in sent if each.fire.accepted_at is None)
     reach("runner.sent")
     return [each.fire for each in sent]
+
+
+def withdraw(session: Session, now: datetime, *, reach: Callable[[str], object] = len) -> planning.Planned:
+    """Withdraw scheduled fires that nobody has begun by the end of their grace, and plan them again as missed.
+
+    While a runtime lives, only those go that are not to run late; the others keep their places.
+    """
+    if not session.alone("withdrawing envelopes") or not (ids := session.shared.overdue(now, LARGEST_BATCH)):
+        return planning.Planned()
+    lives = session.shared.has_runtime()
+    found = session.locked(lambda: list(session.fires.by_ids(ids).values()))
+    of = {each.task.id: each.task for each in session.tasks.snapshots(sorted({fire.task_id for fire in found}))}
+    missed = [fire for fire in found if _is_missed(fire, of[fire.task_id], now, lives=lives)]
+    gone = [fire for fire in missed if session.shared.withdraw(fire.fire_id, fire.attempt)]
+    reach("runner.withdrawn")
+    session.fires.update([ledger.withdrawn(fire, now) for fire in gone])
+    done = planning.Planned(events=[log_records.of_fire("fire.withdrawn", fire) for fire in gone])
+    return done + planning.plan_tasks(session, sorted({fire.task_id for fire in gone}), now, reachable=lives)
+
+
+def _is_missed(fire: Fire, task: Task, now: datetime, *, lives: bool) -> bool:
+    over = fire.outcome is Outcome.ACCEPTED and fire.send_by is not None and fire.send_by < now
+    return over and (not lives or (task.definition.catch_up is CatchUp.SKIP and not fire.caught_up))
 
 
 def claim_ready(session: Session, now: datetime, limit: int, pace: Pace) -> list[Outgoing]:
@@ -307,9 +343,20 @@ def take(session: Session, now: datetime) -> tuple[int, planning.Planned, list[F
     told = session.shared.take(_LIMIT)
     news = [_news_of(each, now) for each in told if each.fire_id and each.state in ledger.TurnState.__members__]
     done = outcomes.record_news(session, news, now) if news else planning.Planned()
+    for each in told:
+        if each.refused:
+            done += _stop_refused(session, each, now)
     written_to = {each.thread_id for each in told if _is_by_author(each)}
     over, needless = planning.take_over(session, written_to, now) if written_to else (planning.Planned(), [])
     return len(told), done + over, needless
+
+
+def _stop_refused(session: Session, told: Told, now: datetime) -> planning.Planned:
+    """Stop the task of a fire that no runtime can begin: it has to change, or what its request names."""
+    fire = session.fires.by_ids([told.fire_id]).get(told.fire_id)
+    task = None if fire is None else session.tasks.find(fire.task_id)
+    active = task is not None and task.state is TaskState.ACTIVE
+    return stop_hopeless(session, task.id, told.error, now) if task and active else planning.Planned()
 
 
 def _news_of(told: Told, now: datetime) -> outcomes.News:

@@ -90,6 +90,11 @@ def forgotten(fire: Fire) -> Fire:
     return replace(fire, outcome=Outcome.SENT, started_at=None, turn_id="") if fire.outcome in OPEN else fire
 
 
+def withdrawn(fire: Fire, now: datetime) -> Fire:
+    """Return an accepted fire that no runtime had begun, and none will: unsent again, as it was committed."""
+    return replace(fire, outcome=Outcome.PENDING, reason="", ready_at=now, fired_at=None, turn_id="")
+
+
 def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id: str = "", error: str = "") -> Fire:
     """Return a fire after a turn event; the same fire where the event changes nothing."""
     if fire.outcome not in OPEN or fire.outcome is Outcome.WAITING or attempt != fire.attempt:

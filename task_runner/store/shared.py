@@ -37,6 +37,7 @@ class Told(NamedTuple):
     held_by_json: str
     tokens: int
     wake_after_s: int | None
+    refused: str = ""  # the field of its request for which a runtime could not begin a fire
 
     @property
     def held_by(self) -> list[str]:
@@ -84,6 +85,14 @@ class Shared:
             for request, data in requests
         ]
         _handover.put_all(self._connection, rows, at)
+
+    def overdue(self, now: datetime, limit: int) -> list[str]:
+        """Return at most `limit` fires that nobody has begun by the end of their grace."""
+        return list(_OVERDUE.values(self._connection, now=to_us(now), limit=limit))
+
+    def withdraw(self, fire_id: str, attempt: int) -> bool:
+        """Delete the envelope of an attempt that nobody has begun; False if somebody has."""
+        return _handover.withdraw(self._connection, f"fire:{fire_id}:{attempt}")
 
     def cancel(self, fire_id: str, attempt: int, thread_id: str, reason: str, at: datetime, *, asleep: bool) -> None:
         """Ask for the end of an attempt's turn; `asleep` also where it waits for its author, or for a pause's end."""
@@ -166,17 +175,39 @@ _TASKS_OF = Statement(sa.select(fires.c.fire_id, fires.c.task_id).where(among(fi
 _LOCK_FREE = Statement(
     sa.select(tasks.c.id).where(among(tasks.c.id, "ids")).order_by(tasks.c.id).with_for_update(skip_locked=True)
 )
+_keys = _columns("keys", "turn_id", "became", "into")
+_REFUSED_FOR = (
+    sa.select(_keys.c.into)
+    .where(_keys.c.turn_id == _told.c.turn_id, _keys.c.became == "refused", _told.c.fire_id != "")
+    .scalar_subquery()
+)
 _TAKE = Statement(
     _new(
         *(_told.c[name] for name in Told._fields[:10]),
         (_told.c.tokens_in + _told.c.tokens_out).label("tokens"),
         _told.c.wake_after_s,
+        sa.func.coalesce(_REFUSED_FOR, ""),
     )
     .where(among(_told.c.sequence, "numbers"))
     .with_for_update(skip_locked=True)
 )
 _TAKEN = Statement(sa.update(_told).where(among(_told.c.sequence, "numbers")).values(taken=sa.true()))
 _STATUS = Statement(sa.select(_turns.c.status).where(_turns.c.turn_id == sa.bindparam("turn")))
+_envelopes = _columns("envelopes", "number", "key", "kind", "state", number=sa.BigInteger())
+_OLDEST = (
+    sa.select(_envelopes.c.key)
+    .where(_envelopes.c.state == "waiting", _envelopes.c.kind == FIRE)
+    .order_by(_envelopes.c.number)
+    .limit(MOST_WAITING)
+    .subquery()
+)
+_OVERDUE = Statement(
+    sa.select(fires.c.fire_id)
+    .join(_OLDEST, _OLDEST.c.key == sa.literal("fire:", TEXT) + fires.c.fire_id + ":" + sa.cast(fires.c.attempt, TEXT))
+    .where(fires.c.outcome == "accepted", fires.c.kind == "scheduled", fires.c.send_by_us < sa.bindparam("now"))
+    .order_by(fires.c.entry_id)
+    .limit(sa.bindparam("limit"))
+)
 _META = Statement(sa.select(_meta.c.value).where(_meta.c.key == sa.bindparam("of")))
 _SET_META = Statement(upsert(_meta, [_meta.c.key], ["value"]))
 _HAPPENED = Statement(

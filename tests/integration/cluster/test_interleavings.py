@@ -34,7 +34,15 @@ from turnkeeper.storage.database import Database, in_schema
 NOW = START + timedelta(seconds=125)
 DEFAULTS = Defaults(timezone="UTC", grace=timedelta(seconds=10))
 SPEC = wire.TaskSpec(
-    name="digest", category="loop", channel="general", prompt="p", every="60s", overlap="queue", retries=1, on="demo"
+    name="digest",
+    category="loop",
+    channel="general",
+    prompt="p",
+    every="60s",
+    overlap="queue",
+    retries=1,
+    on="demo",
+    catch_up="skip",
 )
 TABLES = ("runner.tasks", "runner.revisions", "runner.fires", "runner.outbox", "runner.events", "runner.triggers")
 TABLES += ("runner.slots", "runner.audit", "runtime.envelopes", "runtime.turn_events")
@@ -88,9 +96,10 @@ UNITS: dict[str, Unit] = {
     "run now": lambda session: changes.run_now(session, "digest", "asked", NOW),
     "event": happened,
     "prune": lambda session: pruner.prune_batch(session, NOW, 0),
+    "withdraw": lambda session: shared.withdraw(session, NOW),
 }
 
-CLAIMS = {"plan", "hand over", "take", "prune"}
+CLAIMS = {"plan", "hand over", "take", "prune", "withdraw"}
 
 
 class Gate:
