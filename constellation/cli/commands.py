@@ -231,6 +231,7 @@ def up(
     if foreground:
         argv = [sys.executable, "-P", "-m", SUPERVISOR.package, str(place.root), "--foreground"]
         os.execv(sys.executable, argv)  # noqa: S606  becomes the supervisor
+    record_act(place.logs, "turnkeeper", "turnkeeper up", "", SystemClock())
     with spinner("starting"):
         fresh = bring_up(place, os.environ)
     for daemon in (one for one in EVERY if one.name in fresh):
@@ -253,6 +254,7 @@ def down(
     """
     place = home()
     place.check()
+    record_act(place.logs, "turnkeeper", "turnkeeper down", "", SystemClock())
     told = ", ".join([] if force else terminals.read_now(place))
     with spinner(f"stopping; waiting up to 60s for {told} to take the shutdown" if told else "stopping"):
         ended = bring_down(place, force=force)
@@ -287,6 +289,7 @@ def restart(
     if is_under_way(place):
         raise Conflict("a restart is in progress", where=str(place.root), hint="see: turnkeeper status")
     clock, entropy = SystemClock(), SystemEntropy()
+    record_act(place.logs, "turnkeeper", "turnkeeper restart", "", clock)
     id_ = f"{clock.now().astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-planned-{entropy.hex(4)}"
     text = import_module("constellation.inspect.status").handoff_text(place, notes)
     at = rfc3339(clock.now())

@@ -209,7 +209,7 @@ class Watchdog:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             case policy.Escalate(key=key, text=text):
-                self._log.emit("escalate", durable=True, daemon=daemon.name, key=key)
+                self._log.emit("escalate", durable=True, daemon=daemon.name, key=key, reason=text)
                 escalate(self._home, daemon.name, key, text)
             case policy.Phase(id=id_, phase=phase, error=said):
                 self._phase(daemon, id_, phase, said)
@@ -224,7 +224,7 @@ class Watchdog:
         log = daemons.log_of(self._home, daemon)
         self._log_from[daemon.name] = log.stat().st_size if log.exists() else 0
         pid = daemons.spawn(self._home, daemon, self._environ)
-        self._log.emit("daemon.started", daemon=daemon.name, id=id_, started=pid, crashed=crashed)
+        self._log.emit("daemon.started", daemon=daemon.name, id=id_, started=pid, crashed=crashed, reason=error)
         if isinstance(memory.revive, Revive):
             remember(self._home, daemon.name, memory, replace(memory, revive=replace(memory.revive, pid=pid)))
         self._phase(daemon, id_, "spawned", "", pid=pid)

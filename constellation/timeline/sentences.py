@@ -5,7 +5,8 @@ A part in brackets is left out where one of its fields is empty. A field whose n
 
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from constellation.timeline.records import Record
@@ -43,9 +44,10 @@ SENTENCES = {
     "audit.unsigned": "{process} could not sign the records: {error}.",
     # The runner, about fires.
     "fire.committed": f"the task runner wrote down {_OF_TASK}, due {{due_at}}"
+    "[; that was {late} late, and its catch-up policy is {policy}]"
     "[; it stands for {more} scheduled times, from {first_nominal_at} to {last_nominal_at}].",
     "fire.skipped": "the task runner did not fire task {task} for {count} scheduled time(s) from {first_nominal_at} to "
-    "{last_nominal_at}: {reason}.",
+    "{last_nominal_at}: {reason}[ ({because})].",
     "fire.sent": f"the task runner sent {_OF_TASK} to the agent runtime[, attempt {{attempt}}].",
     "fire.accepted": f"the task runner learned that the agent runtime has accepted {_OF_TASK}.",
     "fire.refused": f"the agent runtime refused {_OF_TASK}[: {{code}}][ {{field}}].",
@@ -158,12 +160,12 @@ SENTENCES = {
     "hang.suppressed": "the supervisor lets {daemon} be, as hang detection is suspended (pid {suspect}).",
     "machine.trouble": "{process} noticed trouble of the machine with {daemon}: {reason}.",
     "restart.begun": "the supervisor began the planned restart {id}.",
-    "restart.phase": "the start {id}[ of {daemon}] reached the phase {phase}[: {error}].",
+    "restart.phase": "the start {id}[ of {daemon}] {reached}[: {error}].",
     "restart.given_up": "the supervisor gave the planned restart {id} up: {reason}.",
     "handoff.delivered": "the supervisor put the handoff {id} into agent0's inbox.",
     "handoff.received": "{agent} received the handoff {key}.",
-    "escalate": "the supervisor alerts the author about {daemon}: {key}.",
-    "escalate.done": "{process} delivered an alert to the author by {route}[ ({marker})].",
+    "escalate": "the supervisor alerts the author about {daemon}[: {reason}].",
+    "escalate.done": "{process} delivered the alert to the author by the {route} that config.toml names.",
     "escalate.failed": "{process} could not deliver an alert by {route}: {reason}[ ({marker})].",
     "store.damaged": "{process} found a damaged store: {reason}.",
     "store.waits": "{process} waits for its store {about}.",
@@ -182,6 +184,20 @@ _ENDED = {
     "waits": "waits for the machine to be well again",
     "drained": "stopped at a checkpoint, to go on later",
 }
+_REACHED = {
+    "stopping": "stops the process that runs",
+    "spawned": "started the new process",
+    "up-detected": "found that the new process answers",
+    "verified": "is over: the new process runs",
+}
+_BECAUSE = {
+    "missed": "nothing could send it in time, and catch-up skip runs nothing that was missed",
+    "catch_up_window": "it was missed longer ago than catch_up_window allows",
+    "max_catch_up": "more was missed than max_catch_up lets catch up",
+    "queue_full": "more waited than max_catch_up allows",
+    "overlap": "the fire before it was under way, and overlap skip fires nothing meanwhile",
+}
+_LATE = timedelta(minutes=1)
 
 
 def say(record: Record, show: Callable[[datetime], str]) -> str:
@@ -208,13 +224,27 @@ def _texts(record: Record, show: Callable[[datetime], str]) -> dict[str, str]:
         fields["ended"] = _ENDED.get(state, f"ended as {state}")
     if record.kind == "fire.committed":
         fields["more"] = count if isinstance(count := fields.get("count"), int) and count > 1 else ""
+        fields["late"] = _late(record, str(fields.get("due_at")))
+    if record.kind == "fire.skipped":
+        fields["because"] = _BECAUSE.get(str(fields.get("reason")), "")
+    if record.kind == "restart.phase":
+        fields["reached"] = _REACHED.get(phase := str(fields.get("phase")), f"reached the phase {phase}")
     if record.kind == "fire.settled" and fields.get("outcome") == "coalesced":
         fields["into"], fields["reason"] = fields.get("reason"), ""
     if record.kind == "daemon.started":
-        fields["crashed"] = "ended unplanned" if fields.get("crashed") else ""
+        why = f" ({fields['reason']})" if fields.get("reason") else ""
+        fields["crashed"] = f"ended unplanned{why}" if fields.get("crashed") else ""
     if fields.get("attempt") in {1, "1"} and record.kind == "fire.sent":
         fields["attempt"] = ""
     return {name: text for name, value in fields.items() for name, text in _text(name, value, show)}
+
+
+def _late(record: Record, due_at: str) -> str:
+    """Return how long after it was due a fire was written down, if that is worth a word."""
+    with suppress(ValueError):
+        late = datetime.fromtimestamp(record.at_us / 1e6, UTC) - parse_rfc3339(due_at)
+        return format_rough(late.total_seconds()) if late > _LATE else ""
+    return ""
 
 
 def _text(name: str, value: Any, show: Callable[[datetime], str]) -> Iterator[tuple[str, str]]:

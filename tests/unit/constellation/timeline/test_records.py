@@ -138,6 +138,26 @@ def test_a_sentence_names_who_did_what_and_leaves_out_what_is_not_known() -> Non
     )
 
 
+def test_who_was_not_there_reads_why_and_not_a_code() -> None:
+    late = told(0, "fire.committed", fire_id="f", task="nightly", due_at="1969-12-31T02:00:00Z", policy="run-once")
+    assert say(late, lambda _: "02:00").endswith("due 02:00; that was 22h late, and its catch-up policy is run-once.")
+    skipped = told(1, "fire.skipped", task="t", count=1, reason="missed")
+    assert say(skipped, str).endswith(
+        ": missed (nothing could send it in time, and catch-up skip runs nothing that was missed)."
+    )
+    assert say(skipped._replace(fields={"reason": "paused"}), str).endswith(": paused.")
+    start = told(1, "daemon.started", daemon="agent-runtime", started=7, crashed=True, reason="ended by signal 9")
+    assert say(start, str).endswith("(pid 7), because it had ended unplanned (ended by signal 9).")
+    phases = [say(told(1, "restart.phase", id="r", phase=phase), str) for phase in ("up-detected", "failed")]
+    assert phases == ["the start r found that the new process answers.", "the start r reached the phase failed."]
+    alert = told(1, "escalate", daemon="task-runner", key="17", reason="it ended 3 times: ended by signal 9")
+    assert say(alert, str) == (
+        "the supervisor alerts the author about task-runner: it ended 3 times: ended by signal 9."
+    )
+    done = told(1, "escalate.done", marker="escalate-failed-17-task-runner", route="command")
+    assert say(done, str).endswith("delivered the alert to the author by the command that config.toml names.")
+
+
 def test_a_kind_that_a_later_version_writes_is_told_too() -> None:
     assert say(told(1, "moon.rose", phase="full"), str) == "task-runner reported moon.rose: phase full."
 
