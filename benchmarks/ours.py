@@ -109,12 +109,12 @@ class Ours:
             self._names += 1
             yield f"made-{self._names}"
 
-    def wave(self, due: int, declared: Callable[[], object] = lambda: None) -> list[float]:
+    def wave(self, due: int, declared: Callable[[], object] = lambda: None, *, lead_s: float = 3.0) -> list[float]:
         """Let so many tasks fall due at one moment; return by how many ms each envelope was late, least first.
 
-        `declared` is called once the tasks are there, before they are due.
+        `declared` is called once the tasks are there, `lead_s` before they are due, or a little longer for many.
         """
-        at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=3 + due // 1500)
+        at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=lead_s + due // 1500)
         list(self.facts("fire.received"))
         self.apply([spec(name, at=at.isoformat()) for name in self.names(due)])
         assert datetime.now(UTC) < at - timedelta(seconds=0.5), "the tasks were not made in time"

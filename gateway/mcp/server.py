@@ -253,11 +253,11 @@ async def _keep(desk: Desk, one: Callable[[Desk, Publish], Awaitable[None]], pub
 
 
 async def _follow_tasks(desk: Desk, publish: Publish) -> None:
-    async for change in desk.runner.by(VIA).WatchTasks(runner.WatchTasksRequest()):
+    async for change in desk.runner.by(VIA).WatchTasks(runner.WatchTasksRequest(names_only=True)):
         if change.change != "watching":
             await publish(TASKS)
-        if change.HasField("task"):
-            await publish(f"{TASKS}/{change.task.spec.name}/history")
+        if change.name:
+            await publish(f"{TASKS}/{change.name}/history")
 
 
 async def _follow_turns(desk: Desk, publish: Publish) -> None:

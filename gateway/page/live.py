@@ -21,6 +21,7 @@ from protos.turnkeeper.v1 import schedules_pb2 as schedules
 from turnkeeper.errors import TurnkeeperError
 
 CHANGED, TURN, SPEECH = "changed", "turn", "speech"
+SETTLE_S = 0.5  # between a change and the hint: more will change, and what is due is sent first
 REST_S = 1.0  # between two hints
 TABS_A_SECOND = 5  # that are made to ask again
 AGAIN_S = 2.0  # before a daemon that is away is asked again
@@ -30,21 +31,25 @@ _FOLLOWER = Who(surface="web")
 
 
 class Reader:
-    """What changed since one tab was told last."""
+    """What changed since one tab was told last.
+
+    Attributes:
+        news: set while something has.
+    """
 
     def __init__(self) -> None:
         self._topics: set[str] = set()
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
 
     def tell(self, topics: Iterable[str]) -> None:
         """Note that things of these kinds changed."""
         self._topics |= {*topics}
-        self._news.set()
+        self.news.set()
 
     async def next(self) -> str:
         """Wait for what changed, and return it."""
-        await self._news.wait()
-        self._news.clear()
+        await self.news.wait()
+        self.news.clear()
         found, self._topics = " ".join(sorted(self._topics)), set()
         return found
 
@@ -92,12 +97,14 @@ class Changes:
             yield
 
     async def _changes(self) -> AsyncIterator[None]:
-        async for _ in self._gateway.runner(_FOLLOWER).WatchTasks(schedules.WatchTasksRequest()):
+        async for _ in self._gateway.runner(_FOLLOWER).WatchTasks(schedules.WatchTasksRequest(names_only=True)):
             yield
 
     async def _spread(self) -> None:
-        """Tell all tabs what changed, once a second, and less often the more there are."""
+        """Tell all tabs what changed once it has settled, once a second, and less often the more there are."""
         while True:
+            await self._all.news.wait()
+            await self._gateway.clock.sleep(SETTLE_S)
             topics = (await self._all.next()).split()
             self._answers.forget()
             for reader in self._readers:

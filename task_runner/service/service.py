@@ -25,7 +25,7 @@ from task_runner.service import simulate as simulating
 from task_runner.service.explain import explain
 from task_runner.service.task_spec import Defaults, as_loop, parse_spec, refuse_nul
 from task_runner.service.views import cause_of, previewed, show_fire, show_task, stamp
-from task_runner.service.watch import Change, TaskChanges
+from task_runner.service.watch import REST_S, Change, TaskChanges
 from task_runner.store.rows import Glance
 from task_runner.store.store import Session, Store
 from turnkeeper import __version__
@@ -377,20 +377,25 @@ class Service:
         if not request.cursor:
             yield wire.TaskChange(cursor=watched.cursor(watched.newest), change=Change.WATCHING)
         while number is None or await watched.wait(number):
+            await self._clock.sleep(REST_S)
             found = None if number is None else watched.since(number)
             if found is None:
                 number = watched.newest
                 yield wire.TaskChange(cursor=watched.cursor(number), change=Change.LIST_AGAIN)
                 continue
-            shown = await self._store.read(partial(self._shown_by_id, {each.task_id for each in found}))
+            ids = {each.task_id for each in found}
+            told = await self._store.read(partial(self._named if request.names_only else self._shown_by_id, ids))
             for each in found:
                 number = each.number
-                cursor, task = watched.cursor(number), shown.get(each.task_id)
-                yield wire.TaskChange(cursor=cursor, change=each.change, task_id=each.task_id, task=task)
+                about = told.get(each.task_id, {})
+                yield wire.TaskChange(cursor=watched.cursor(number), change=each.change, task_id=each.task_id, **about)
 
-    def _shown_by_id(self, ids: set[str], session: Session) -> dict[str, wire.Task]:
+    def _named(self, ids: set[str], session: Session) -> dict[str, dict[str, Any]]:
+        return {task_id: {"name": name} for task_id, name in session.tasks.names(ids).items()}
+
+    def _shown_by_id(self, ids: set[str], session: Session) -> dict[str, dict[str, Any]]:
         found = filter(None, map(session.tasks.find, sorted(ids)))
-        return {task.id: self._shown(session, task) for task in found if task.state is not TaskState.DELETED}
+        return {task.id: {"task": self._shown(session, task)} for task in found if task.state is not TaskState.DELETED}
 
     def _shown(self, session: Session, task: Task) -> wire.Task:
         glance = session.fires.glances([task.id])[task.id]

@@ -16,6 +16,7 @@ from turnkeeper.errors import InvalidInput
 from turnkeeper.event_log import EventLog
 
 MOST_KEPT = 1000
+REST_S = 0.25  # between a change and telling it: a person sees no difference, and what is due is sent first
 
 
 class Change(StrEnum):

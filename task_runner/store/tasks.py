@@ -75,6 +75,10 @@ class Tasks:
         """Return those of some ids that were ever given to a task, deleted ones included."""
         return set(_IDS_TAKEN.values(self._connection, ids=listed(ids)))
 
+    def names(self, ids: Collection[str]) -> dict[str, str]:
+        """Return the names of the tasks of those ids, deleted ones included."""
+        return {str(task_id): str(name) for task_id, name in _NAMES.rows(self._connection, ids=listed(ids))}
+
     def named(self, names: Collection[str]) -> dict[str, Task]:
         """Return the living tasks of those names that exist."""
         return {task.definition.name: task for task in self._found(_NAMED, names=listed(names))}
@@ -295,6 +299,7 @@ _due_tasks = (
 )
 _DUE_TASKS, _DUE_TASKS_LOCKED = Statement(_due_tasks), Statement(_due_tasks.with_for_update(skip_locked=True))
 _IDS_TAKEN = Statement(select(tasks.c.id).where(among(tasks.c.id, "ids")))
+_NAMES = Statement(select(tasks.c.id, tasks.c.name).where(among(tasks.c.id, "ids")))
 _NAMED = select(tasks).where(among(tasks.c.name, "names"), tasks.c.state != "deleted")
 _PACED_ON = select(tasks).where(
     among(tasks.c.paced_thread, "ids"), tasks.c.paced_thread.is_not(None), tasks.c.state.not_in(_OVER)

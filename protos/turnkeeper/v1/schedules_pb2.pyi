@@ -1168,16 +1168,20 @@ class WatchTasksRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CURSOR_FIELD_NUMBER: _builtins.int
+    NAMES_ONLY_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
     """go on after the change that gave it; empty: from now on"""
+    names_only: _builtins.bool
+    """only which tasks change: `name` instead of `task`, which costs the runner next to nothing"""
     def __init__(
         self,
         *,
         cursor: _builtins.str = ...,
+        names_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "names_only", b"names_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1191,6 +1195,7 @@ class TaskChange(_message.Message):
     CHANGE_FIELD_NUMBER: _builtins.int
     TASK_ID_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
     """the place behind this change"""
     change: _builtins.str
@@ -1198,6 +1203,8 @@ class TaskChange(_message.Message):
     "fired", "deleted". "list_again": changes are missing, also after a start of the daemon; those from now on follow.
     """
     task_id: _builtins.str
+    name: _builtins.str
+    """with names_only, also of a deleted task"""
     @_builtins.property
     def task(self) -> Global___Task:
         """as it is now, which may be later than the change; absent once it is deleted"""
@@ -1209,10 +1216,11 @@ class TaskChange(_message.Message):
         change: _builtins.str = ...,
         task_id: _builtins.str = ...,
         task: Global___Task | None = ...,
+        name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "cursor", b"cursor", "task", b"task", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "cursor", b"cursor", "name", b"name", "task", b"task", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -122,6 +122,11 @@ async def test_changes_of_tasks_are_followed_over_a_start_of_the_daemon(home, pe
     assert [(await line())["change"] for _ in range(2)] == ["fired", "changed"]
     newest = [each async for each in first(stub.WatchTasks(wire.WatchTasksRequest(cursor=paused["cursor"])), 3)]
     assert [each.change for each in newest] == ["changed", "fired", "changed"]
+    brief = wire.WatchTasksRequest(cursor=paused["cursor"], names_only=True)
+    named = [each async for each in first(stub.WatchTasks(brief), 3)]
+    assert [(each.task_id, each.name, each.HasField("task")) for each in named] == [
+        (newest[0].task_id, "digest", False)
+    ] * 3
     daemon.terminate()
     assert await daemon.wait() == 0
     daemon = await start(home, "serve")

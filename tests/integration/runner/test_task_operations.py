@@ -1,12 +1,15 @@
 """What authors ask of the runner, on a real store in process."""
 
+import asyncio
 from datetime import UTC, timedelta
 
 import pytest
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
+from task_runner.service.watch import REST_S
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer
+from tests.support.clock import look_again
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.times import rfc3339
 
@@ -27,6 +30,20 @@ async def test_creation_fills_in_and_echoes_every_default(rig: Rig, peer: Peer) 
         "2026-03-02T09:07:00+00:00", "2026-03-02T09:14:00+00:00", "2026-03-02T09:21:00+00:00",
     ]  # fmt: skip
     assert answer.warnings == []
+
+
+async def test_who_watches_tasks_is_told_once_what_is_due_was_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = (await rig.service.create_task(wire.CreateTaskRequest(spec=spec()))).task
+    stream = rig.service.watch_tasks(wire.WatchTasksRequest(names_only=True))
+    assert (await anext(stream)).change == "watching"
+    reading, read = rig.store.read, list[object]()
+    monkeypatch.setattr(rig.store, "read", lambda work: read.append(work) or reading(work))
+    told = asyncio.ensure_future(anext(stream))
+    rig.service._watched.note([("fire.sent", {"task_id": task.id})])
+    await look_again()
+    assert not read, "it takes time from what is due"
+    rig.clock.advance(REST_S)
+    assert ((await told).name, len(read)) == ("digest", 1)
 
 
 async def test_with_the_runtime_down_a_task_is_created_with_a_warning(rig: Rig) -> None:

@@ -1,10 +1,13 @@
 """Many tabs cost the daemons as much as one: what was asked a moment ago is not asked again, until something changed."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 from gateway.calls import RUNNER, Gateway
+from gateway.page.live import REST_S, SETTLE_S, Changes
 from gateway.page.reads import _between
 from gateway.page.shell import FRESH_S, Answers
 from protos.turnkeeper.v1 import schedules_pb2 as schedules
@@ -17,6 +20,8 @@ class Runner:
 
     def __init__(self) -> None:
         self.asked, self.away = 0, False
+        self.changes = asyncio.Queue[object]()
+        self.watched = list[Any]()
 
     async def ListTasks(self, _request: Any) -> Any:
         self.asked += 1
@@ -24,6 +29,15 @@ class Runner:
         if self.away:
             raise Unreachable("task-runner cannot be reached")
         return schedules.ListTasksResponse(total=self.asked)
+
+    async def WatchTasks(self, request: Any) -> AsyncIterator[object]:
+        self.watched.append(request)
+        while True:
+            yield await self.changes.get()
+
+    async def WatchTurns(self, _request: Any) -> AsyncIterator[object]:
+        await asyncio.Event().wait()
+        yield
 
 
 class Two:
@@ -62,6 +76,25 @@ async def test_what_fifty_tabs_ask_together_is_asked_once_and_again_after_a_chan
     answers.forget()
     found = await asyncio.gather(ask(), ask(), return_exceptions=True)
     assert [type(one) for one in found] == [Unreachable, Unreachable]
+
+
+async def test_tabs_are_told_of_many_changes_once_and_after_they_settled(clock: ManualClock) -> None:
+    two = Two(clock)
+    changes = Changes(cast("Any", SimpleNamespace(gateway=two, answers=Answers(cast("Gateway", two)))))
+    async with changes.reader() as first, changes.reader() as second:
+        for _ in range(100):
+            two.one.changes.put_nowait("fired")
+        told = [asyncio.ensure_future(one.next()) for one in (first, second)]
+        await look_again()
+        assert not any(one.done() for one in told), "it takes time from what is due"
+        clock.advance(SETTLE_S)
+        assert await asyncio.gather(*told) == ["tasks", "tasks"]
+        again = asyncio.ensure_future(first.next())
+        clock.advance(REST_S)
+        await look_again()
+        assert not again.done()
+        again.cancel()
+    assert [one.names_only for one in two.one.watched] == [True], "one follower, which asks for no tasks"
 
 
 def test_tabs_that_ask_within_a_minute_ask_for_the_same_span() -> None:
