@@ -9,10 +9,13 @@ PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := turnkeeper task_runner agent_runtime constellation gateway
 
-.PHONY: demo test test-postgres check bench bench-check protos protos-check test-services wheel lock format clean
+.PHONY: demo demo-cluster test test-postgres check bench bench-check protos protos-check test-services wheel lock format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/turnkeeper demo
+
+demo-cluster: $(READY)  ## The same on several machines: processes that share a throwaway PostgreSQL, and are killed.
+	@$(BIN)/turnkeeper demo --cluster
 
 test: $(READY)  ## Every test; those that need an absent server skip with a reason.
 	@$(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
@@ -36,6 +39,9 @@ bench-check: $(READY)  ## The CPU of a fire and of a turn beside what the last m
 MINUTES ?= 5
 chaos: $(READY)  ## Faults of the machine under load on a small disk, then the checker; needs root or unshare, and strace.
 	@$(BIN)/python -m tests.integration.lifecycle.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
+
+chaos-cluster: $(READY)  ## Kills, stops, cuts and restarts of a cluster under load for MINUTES, then the checker.
+	@$(BIN)/python -m tests.integration.cluster.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
 
 protos: $(READY)  ## Generate the stubs beside the contract.
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTOS)

@@ -24,6 +24,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.console import commands
 from turnkeeper.console.commands import Group, Panel, Program, build, every_command
 from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.keys import KeyFile
 
 ROOT = Path(__file__).parent.parent
@@ -535,3 +536,9 @@ def test_what_the_example_of_init_is_for_is_said(tmp_path: Path, capsys: Any) ->
     _, _, told = outcome("init", "--example", "--home", str(tmp_path / "h"), capsys=capsys)
     for part in ("next: turnkeeper up", "to try the example", "gives the agent", "creates the three tasks"):
         assert part in told
+
+
+def test_a_demonstration_on_several_machines_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("constellation.demo.postgres.find_binaries", lambda: None)
+    with pytest.raises(TurnkeeperError, match="PostgreSQL is not installed on this machine; .*make test-services"):
+        importlib.import_module("constellation.demo.cluster").perform(keep=False)

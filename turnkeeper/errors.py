@@ -171,7 +171,8 @@ def _of_server(error: BaseException) -> str:
     """Return what to do about an error of PostgreSQL's driver; empty where the statement is at fault."""
     state = getattr(error, "sqlstate", "")
     if state is None:  # the server did not say it: the connection is gone
-        return _OF_SERVER["08"] if type(error).__name__ == "OperationalError" else ""
+        kinds = {kind.__name__ for kind in type(error).__mro__}  # a timeout is a kind of it
+        return _OF_SERVER["08"] if "OperationalError" in kinds else ""
     return _OF_SERVER.get(state) or _OF_SERVER.get(state[:2]) or ""
 
 

@@ -133,6 +133,13 @@ def _writes_outcome(task: asyncio.Task[Ended]) -> bool:
     return task.result().stopped != "drained" and task.result().step.messages is not None
 
 
+def _is_over(write: asyncio.Task[None]) -> bool:
+    """Return whether a write has ended. Its error is known by this: what failed is written with the outcome."""
+    if write.done() and not write.cancelled():
+        write.exception()
+    return write.done()
+
+
 def _approves_writes(asked: InterruptRecord, turn_id: str) -> bool:
     if asked.message.startswith((APPROVED_WITH, ALLOWED_BY)):  # that was about one call
         return False
@@ -214,5 +221,5 @@ class _Recording:
         self._queue(write)
 
     def _queue(self, write: Coroutine[Any, Any, None]) -> None:
-        self._writes = [task for task in self._writes if not task.done()]
+        self._writes = [task for task in self._writes if not _is_over(task)]
         self._writes.append(asyncio.create_task(write))

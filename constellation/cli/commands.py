@@ -177,14 +177,18 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the temporary home, so that you can look around in it.")
     ] = False,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="On several machines' worth of processes that share a PostgreSQL.")
+    ] = False,
 ) -> None:
     """Show what the product does, in a temporary home and about a minute, and check every claim.
 
-    Nothing outside that home is read or written. Exits with 1 if a claim does not hold.
+    Nothing outside that home is read or written. Exits with 1 if a claim does not hold. With --cluster, two runners and
+    three runtimes share a temporary PostgreSQL server, and one of each is killed every few seconds.
 
     Example: turnkeeper demo
     """
-    if not import_module("constellation.demo.story").perform(keep=keep):
+    if not import_module(f"constellation.demo.{'cluster' if cluster else 'story'}").perform(keep=keep):
         raise typer.Exit(EXIT_FAILURE)
 
 

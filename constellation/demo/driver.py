@@ -40,7 +40,10 @@ class Driver:
 
     Attributes:
         home: the state directory.
+        patience_s: how long something is waited for, unless said otherwise.
     """
+
+    patience_s = PATIENCE_S
 
     def __init__(self, home: Home, environ: Mapping[str, str] = os.environ) -> None:
         self.home = home
@@ -72,8 +75,9 @@ class Driver:
         entries: list[Record] = self.ask("task-runner", "history", task, "-n", "1000")
         return entries
 
-    def until(self, what: str, probe: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
+    def until(self, what: str, probe: Callable[[], T], timeout_s: float | None = None) -> T:
         """Return the first truthy answer of `probe`. Raises TurnkeeperError when none comes in time."""
+        timeout_s = self.patience_s if timeout_s is None else timeout_s
         if answer := self._clock.poll(probe, timeout_s=timeout_s, every_s=_POLL_S):
             return answer
         raise TurnkeeperError(f"waited {timeout_s:.0f}s for {what}")
@@ -104,10 +108,13 @@ class Driver:
         """Wait until a task has at least `count` entries, none of them open."""
 
         def probe() -> bool:
-            fires = self.fires(task)
-            return len(fires) >= count and not any(fire.outcome in OPEN for fire in fires)
+            return len(self.fires(task)) >= count and not self.is_open(task)
 
         self.until(f"{count} settled entries of {task}", probe)
+
+    def is_open(self, task: str) -> bool:
+        """Return whether an entry of a task is still to come to its end."""
+        return any(fire.outcome in OPEN for fire in self.fires(task))
 
     def fires(self, task: str) -> list[Fire]:
         """Ask the daemon on the wire, where waiting by commands would take longer than what is waited for."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from constellation.demo.driver import Driver
+from constellation.demo.driver import Driver, Record
 from constellation.inspect.history import History, check
 from constellation.supervisor.daemons import AGENT_RUNTIME, Daemon
 from constellation.supervisor.up_down import bring_down
@@ -29,8 +29,13 @@ class Stage(Driver):
     """Where the story is played: one throwaway home.
 
     Attributes:
+        beginning: the title of the first act.
+        comes_back: what follows when the runtime is killed in a turn.
         claims: (what was promised, whether it was seen to hold), in the order of the story.
     """
+
+    beginning = "A home, two processes, some real input, two tasks"
+    comes_back = "The supervisor starts it again."
 
     def __init__(self, home: Home) -> None:
         super().__init__(home)
@@ -58,6 +63,10 @@ class Stage(Driver):
         """End a daemon by kill -9, and show it."""
         self._prompt(f"kill -9 {self.kill(daemon)}    # {daemon.name}")
 
+    def events(self) -> list[Record]:
+        """Return what the trails hold, by time."""
+        return list(read_events(self.home.logs))
+
     def claim(self, text: str, held: bool) -> None:
         """Note something that the product promises, and whether it was seen just now."""
         self.claims.append((text, held))
@@ -83,18 +92,18 @@ _ON_AGAIN_S = 2.5
 _SLOW_MODEL = {"TURNKEEPER_OFFLINE_DELAY_S": "0.2"}
 
 
-def play(stage: Stage, home: Home) -> None:
-    """Play every act on a home that does not exist yet."""
+def play(stage: Stage) -> None:
+    """Play every act on a stage that is empty yet."""
     _declare(stage)
     _a_fire_arrives(stage)
     _an_approval_survives(stage)
     _killed_in_the_middle(stage)
     _catching_up(stage)
-    _the_end(stage, home)
+    _the_end(stage)
 
 
 def _declare(stage: Stage) -> None:
-    stage.act("A home, two processes, some real input, two tasks")
+    stage.act(stage.beginning)
     stage.type("turnkeeper", "init")
     stage.say("The offline model is slowed down a little, so that a turn has a middle.")
     stage.type("turnkeeper", "up", **_SLOW_MODEL)
@@ -143,7 +152,7 @@ def _killed_in_the_middle(stage: Stage) -> None:
     _create(stage, "nightly", "--in", "1s", prompt="Summarise the newsletter.", channel="night")
     stage.await_outcome("nightly", "running")
     stage.kill_shown(AGENT_RUNTIME)
-    stage.say("The supervisor starts it again.")
+    stage.say(stage.comes_back)
     stage.await_outcome("nightly", "succeeded")
     stage.type("task-runner", "history", "nightly")
     entries = stage.history("nightly")
@@ -161,6 +170,7 @@ def _catching_up(stage: Stage) -> None:
         _create(stage, policy, *options, prompt="Summarise the garden.", channel=policy)
     for policy in POLICIES:
         stage.await_outcome(policy, "succeeded")
+    stage.until("a moment without an open fire", lambda: not any(map(stage.is_open, POLICIES)))
     stage.type("turnkeeper", "down")
     stage.say(f"… {_DOWN_S:.0f} seconds in which nothing runs …")
     stage.pass_time(_DOWN_S)
@@ -180,13 +190,13 @@ def _catching_up(stage: Stage) -> None:
     stage.claim("run-all: each one, in order", in_order and all(entry["count"] == 1 for entry in ran))
 
 
-def _the_end(stage: Stage, home: Home) -> None:
+def _the_end(stage: Stage) -> None:
     stage.act("What a person sees at the end")
     stage.type("task-runner", "list")
     stage.type("agent-runtime", "conversation", "show", "desk")
     tasks = [task["name"] for task in stage.ask("task-runner", "list")]
     turns = stage.ask("agent-runtime", "turns", "list", "-n", "500")
-    history = History(events=list(read_events(home.logs)), ledger=stage.histories(tasks), turns=turns)
+    history = History(events=stage.events(), ledger=stage.histories(tasks), turns=turns)
     violations = check(history, drained=True)
     for violation in violations:
         stage.say(f"{violation.invariant}: {violation.what}")
@@ -208,7 +218,7 @@ def perform(*, keep: bool) -> bool:
     place = Home(root=folder / "home")
     stage = Stage(place)
     try:
-        play(stage, place)
+        play(stage)
     finally:
         bring_down(place, force=True)
         if keep:

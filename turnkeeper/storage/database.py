@@ -307,7 +307,7 @@ class Database:
             MachineTrouble: the machine cannot read or write it at the moment.
             Unreachable: the server does not answer.
         """
-        self.path = place if isinstance(place, Path) else make_url(place).render_as_string()
+        self.path = place if isinstance(place, Path) else shown(place)
         try:
             if isinstance(place, Path):
                 check_revision(place, migrations)
@@ -444,17 +444,19 @@ def in_schema(url: str, schema: str) -> str:
     """Return the URL of a server's database under which names are those of one schema, which is made if it lacks.
 
     A process that is stopped, or cut off, holds up the others by its locks for ten seconds at most.
-
-    >>> in_schema("postgresql:///tk?host=/run", "runtime").partition("&")[0]
-    'postgresql:///tk?host=%2Frun'
     """
     options = f"{_SEARCHES}{schema} -cidle_in_transaction_session_timeout=10000"
-    asked = {"connect_timeout": "5", "tcp_user_timeout": "10000", "options": options}
-    said = make_url(url).update_query_dict(asked).render_as_string(hide_password=False)
+    said = make_url(url).update_query_dict(_ASKED | {"options": options}).render_as_string(hide_password=False)
     return said.replace("+-c", "%20-c")  # libpq takes a plus for a plus
 
 
+def shown(url: str) -> str:
+    """Return a URL as its user wrote it, but for a password."""
+    return make_url(url).difference_update_query(_ASKED).render_as_string()
+
+
 _SEARCHES = "-csearch_path="
+_ASKED = {"connect_timeout": "5", "tcp_user_timeout": "10000", "options": ""}
 STORES = {"runner": "task_runner.store:migrations", "runtime": "agent_runtime.store:migrations"}
 
 
@@ -488,7 +490,7 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
         raise InvalidInput("the driver for PostgreSQL is not installed", where="store URL", hint=hint) from error
     except OperationalError as error:
         why = str(error.orig).partition("\n")[0]
-        raise Unreachable(f"cannot be opened: {why}", where=where.render_as_string()) from error
+        raise Unreachable(f"cannot be opened: {why}", where=shown(url)) from error
     return engine
 
 

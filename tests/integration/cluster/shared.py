@@ -37,9 +37,8 @@ class Cluster:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        open_database(in_schema(url, "runtime")).close()
         self.sql = psycopg.connect(url, autocommit=True)
-        self.sql.execute("INSERT INTO runtime.owners VALUES ('stands-in', 9000000000000000)")
+        self.make_runtime()
         self._folder = Path(tempfile.mkdtemp(prefix="tk-"))
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -47,6 +46,11 @@ class Cluster:
     def name(self) -> str:
         """The database's name."""
         return urlsplit(self.url).path[1:]
+
+    def make_runtime(self) -> None:
+        """Make a runtime's tables, and the row that says that one lives."""
+        open_database(in_schema(self.url, "runtime")).close()
+        self.sql.execute("INSERT INTO runtime.owners VALUES ('stands-in', 9000000000000000)")
 
     def home(self, number: int) -> Home:
         """Return a made home that uses the database."""

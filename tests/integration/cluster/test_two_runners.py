@@ -52,3 +52,12 @@ def test_runners_that_are_killed_between_and_inside_the_two_commits_lose_and_dou
     assert cluster.value("SELECT count(DISTINCT key) FROM runtime.envelopes") == TASKS
     assert cluster.value(accepted) == cluster.value("SELECT count(*) FROM runner.fires WHERE fire_id IS NOT NULL")
     assert cluster.rows("SELECT DISTINCT fires, accepted FROM runner.tasks") == [(1, 1)]
+
+
+def test_a_runner_may_be_the_first_of_all(cluster: Cluster) -> None:
+    cluster.sql.execute("DROP SCHEMA runtime CASCADE")
+    declare(cluster)
+    cluster.start(cluster.home(1))
+    cluster.until(lambda: cluster.value("SELECT count(*) FROM runner.outages WHERE lasts") == 1)
+    cluster.make_runtime()
+    cluster.until(lambda: cluster.value("SELECT count(*) FROM runtime.envelopes") == TASKS)

@@ -1,6 +1,7 @@
 """Trouble with the machine: what cannot be done now is done later, and neither a lane nor the claiming dies of it."""
 
 import asyncio
+import gc
 import sqlite3
 import threading
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent_runtime.model.decide import Incoming
-from agent_runtime.turns import worker
+from agent_runtime.turns import interval, worker
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again, soon
@@ -309,3 +310,27 @@ async def test_a_turn_that_ended_stays_as_it_is_when_its_envelope_cannot_be_arch
     assert (await bench.run()).state == STATES.SUCCEEDED
     await bench.rest()
     assert await bench.history() == ["STARTED", "SUCCEEDED"]
+
+
+async def test_what_is_said_meanwhile_and_cannot_be_written_is_no_bug(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written with the outcome: no error of it is left that nobody asked for."""
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    bench.category("work", tools=["tool:note"])
+    bench.script["go"] = [calls(("note", {"text": text})) for text in ("x", "y", "z")]
+    store: Any = bench.runtime.store
+    over = asyncio.Event()
+
+    async def full(*_: Any, **__: Any) -> None:
+        over.set()
+        raise FULL
+
+    monkeypatch.setattr(interval, "RECORD_S", 0.0)
+    monkeypatch.setattr(store, "record", full)
+    assert (await bench.run()).state == STATES.SUCCEEDED
+    gc.collect()
+    assert over.is_set()
+    assert [context["message"] for context in unheard] == []
+    assert bench.noted == ["x", "y", "z"]

@@ -3,9 +3,11 @@
 import contextlib
 import errno
 import io
+import operator
 import sqlite3
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from turnkeeper import errors
@@ -92,3 +94,10 @@ def test_of_a_group_of_ours_the_first_is_raised_and_a_mistake_among_them_is_not_
     assert errors.first_of(ExceptionGroup("", [away, other])) is away
     mixed = ExceptionGroup("", [away, mistake])
     assert errors.first_of(mixed) is mixed
+
+
+@pytest.mark.parametrize("kind", ["OperationalError", "errors.ConnectionTimeout", "errors.AdminShutdown"])
+def test_a_server_that_cannot_be_reached_is_the_machines_trouble(kind: str) -> None:
+    error = operator.attrgetter(kind)(psycopg)("connection timeout expired")
+    assert str(machine_trouble(error, "store")).startswith("store: cannot be read or written: connection timeout")
+    assert machine_trouble(psycopg.errors.SyntaxError("at SELEC")) is None

@@ -1,0 +1,219 @@
+"""Holds what several machines left in their database, and in their trails, against what is promised of a cluster.
+
+Beside the invariants of any history (:mod:`constellation.inspect.history`), each of which holds here over all machines:
+
+    C1  one turn at a time on a thread, by the order of commits; each turn begins once and ends once
+    C2  one process for each epoch of a thread; its checkpoints are one line, which nobody else has written into
+    C3  each fire that was accepted has one turn, or says why it has none
+    C4  each call of a tool took effect once
+    C5  what a turn wrote was granted to it, or was approved
+    C6  each slot that is due stands in the ledger, from the first one up to the task's cursor
+    C7  what was asked for and answered happened once; what was not answered, at most once
+    C8  nothing is left for anybody to do
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from constellation.inspect.history import History, Violation, check
+from turnkeeper.times import from_us
+
+Record = dict[str, Any]
+QUERIES = {
+    "tasks": "SELECT id, name, state, definition, cursor_us, created_us FROM runner.tasks",
+    "ledger": "SELECT task_id, fire_id, request_id, kind, outcome, reason, covers AS count, attempt, turn_id,"
+    " nominal_us, due_us, first_us, last_us, fired_us, accepted_us FROM runner.fires ORDER BY entry_id",
+    "triggers": "SELECT event, event_id, task_id FROM runner.triggers",
+    "turns": "SELECT turn_id, fire_id, attempt, thread_id, status, category, grant_json, trigger FROM runtime.turns",
+    "keys": "SELECT key, turn_id, fire_id, attempt, became, released FROM runtime.keys",
+    "told": "SELECT turn_id, fire_id, attempt, thread_id, state, taken FROM runtime.turn_events ORDER BY sequence",
+    "effects": "SELECT turn_id, scope, result_json FROM runtime.effects",
+    "candidates": "SELECT turn_id, candidate_id FROM runtime.candidates",
+    "approved": "SELECT turn_id, interrupt_id, decision, status, tool FROM runtime.interrupts",
+    "messages": "SELECT turn_id, role, text FROM runtime.messages WHERE role IN ('author', 'trigger')",
+    "forks": "SELECT thread_id, checkpoint_ns, parent_checkpoint_id, count(*) FROM runtime.checkpoints"
+    " WHERE parent_checkpoint_id IS NOT NULL GROUP BY 1, 2, 3 HAVING count(*) > 1",
+    "left": "SELECT key, state, reason FROM runtime.envelopes WHERE not_before_us = 0",
+}
+OVER = frozenset({"SUCCEEDED", "SILENT", "FAILED", "CANCELLED"})
+AWAKE = frozenset({"STARTED", "RESUMED"})
+ASLEEP = frozenset({"INTERRUPTED", "PAUSED"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a program asked for.
+
+    Attributes:
+        what: `message`, `event`, `run` or `decision`.
+        key: the text of a message, or the id of the event, the request or the question.
+        answered: it was told that it is on disk.
+    """
+
+    what: str
+    key: str
+    answered: bool
+
+
+@dataclass(kw_only=True)
+class Left:
+    """What is left of a run: rows of the tables by the names of `QUERIES`, the trails of all machines, what was asked.
+
+    Attributes:
+        every_s: of tasks whose schedule never changed, by their names: the seconds between two slots.
+    """
+
+    rows: Mapping[str, Sequence[Record]]
+    events: Sequence[Record] = ()
+    asked: Sequence[Asked] = ()
+    every_s: Mapping[str, int] = field(default_factory=dict)
+
+
+def read(url: str) -> dict[str, list[Record]]:
+    """Return the rows of one state of a cluster's database."""
+    with psycopg.connect(url, row_factory=dict_row) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return {name: connection.execute(query.encode()).fetchall() for name, query in QUERIES.items()}
+
+
+def violations(left: Left) -> list[Violation]:
+    """Return what was broken; an empty list is a clean bill."""
+    ledger = [_shown(entry) for entry in left.rows["ledger"]]
+    history = History(events=left.events, ledger=ledger, turns=left.rows["turns"])
+    found = check(history, drained=True)
+    for rule in RULES:
+        found += [Violation(invariant=rule.__name__[1:3].upper(), what=what) for what in rule(left)]
+    return found
+
+
+def _c1_threads_are_serial(left: Left) -> Iterator[str]:
+    running: dict[str, str] = {}
+    begun: Counter[str] = Counter()
+    ended: Counter[str] = Counter()
+    for event in left.rows["told"]:
+        turn, thread, state = event["turn_id"], event["thread_id"], event["state"]
+        other = running.get(thread)
+        if state in AWAKE | ASLEEP | OVER and other not in {None, turn}:
+            yield f"{turn} was {state} on {thread} while {other} ran"
+        if state in AWAKE:
+            running[thread] = turn
+        elif state in ASLEEP | OVER:
+            running.pop(thread, None)
+        begun[turn] += state == "STARTED"
+        ended[turn] += state in OVER
+    yield from (f"{turn} began {count} times" for turn, count in begun.items() if count > 1)
+    yield from (f"{turn} ended {count} times" for turn, count in ended.items() if count > 1)
+    yield from (f"{turn} began and never ended" for turn, count in begun.items() if count and not ended[turn])
+
+
+def _c2_epochs_have_one_process(left: Left) -> Iterator[str]:
+    by: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for event in left.events:
+        if event["event"] == "turn.started":
+            by[event["thread_id"], event["epoch"]].add(event["pid"])
+    yield from (
+        f"{thread}: epoch {epoch} had the processes {sorted(p)}" for (thread, epoch), p in by.items() if p - {min(p)}
+    )
+    for fork in left.rows["forks"]:
+        yield f"{fork['thread_id']}: {fork['count']} checkpoints follow {fork['parent_checkpoint_id']}"
+
+
+def _c3_each_accepted_fire_has_a_turn(left: Left) -> Iterator[str]:
+    turns = Counter((turn["fire_id"], turn["attempt"]) for turn in left.rows["turns"])
+    without = {(key["fire_id"], key["attempt"]) for key in left.rows["keys"] if key["became"] in {"refused", "held"}}
+    without |= {(event["fire_id"], event["attempt"]) for event in left.rows["told"] if event["state"] in OVER}
+    for entry in left.rows["ledger"]:
+        attempt = entry["fire_id"], entry["attempt"]
+        if entry["accepted_us"] is None:
+            continue
+        if turns[attempt] > 1 or (not turns[attempt] and attempt not in without):
+            yield f"{attempt[0]}#{attempt[1]} is {entry['outcome']} ({entry['reason']}) with {turns[attempt]} turns"
+
+
+def _c4_each_effect_once(left: Left) -> Iterator[str]:
+    proposed = Counter(effect["turn_id"] for effect in left.rows["effects"] if effect["scope"].endswith(".propose"))
+    for turn, count in Counter(each["turn_id"] for each in left.rows["candidates"]).items():
+        if count != proposed[turn]:
+            yield f"{turn} left {count} proposals by {proposed[turn]} calls"
+    asked = Counter(row["turn_id"] for row in left.rows["messages"])
+    yield from (f"{turn} was given its input {count} times" for turn, count in asked.items() if count > 1)
+
+
+def _c5_nothing_out_of_scope(left: Left) -> Iterator[str]:
+    granted = {turn["turn_id"]: set(json.loads(turn["grant_json"])["tools"]) for turn in left.rows["turns"]}
+    approved = Counter(each["turn_id"] for each in left.rows["approved"] if each["decision"] in {"approve", "edit"})
+    beyond = Counter(
+        effect["turn_id"]
+        for effect in left.rows["effects"]
+        if effect["scope"] not in granted.get(effect["turn_id"], ())
+    )
+    for turn, count in beyond.items():
+        if count > approved[turn]:
+            yield f"{turn} wrote {count} times past its grant, with {approved[turn]} approvals"
+
+
+def _c6_each_slot_is_accounted_for(left: Left) -> Iterator[str]:
+    for task in left.rows["tasks"]:
+        step_us = left.every_s.get(task["name"], 0) * 1_000_000
+        entries = [e for e in left.rows["ledger"] if e["task_id"] == task["id"] and e["kind"] == "scheduled"]
+        entries = [entry for entry in entries if entry["outcome"] != "coalesced"]
+        if not step_us or not entries:
+            continue
+        first, last = min(e["first_us"] for e in entries), max(e["last_us"] for e in entries)
+        due, covered = (last - first) // step_us + 1, sum(entry["count"] for entry in entries)
+        if due != covered:
+            yield f"{task['name']}: {due} slots were due, {covered} are accounted for"
+        if first - task["created_us"] > step_us:
+            yield f"{task['name']}: the first slot that is accounted for is {(first - task['created_us']) / 1e6:.1f} s late"
+        if task["cursor_us"] - last >= step_us:
+            yield f"{task['name']}: the cursor passed slots after the last one that is accounted for"
+
+
+def _c7_what_was_asked_happened_once(left: Left) -> Iterator[str]:
+    happened = {
+        "message": Counter(row["text"] for row in left.rows["messages"] if row["role"] == "author"),
+        "event": Counter(row["event_id"] for row in left.rows["triggers"]),
+        "run": Counter(row["request_id"] for row in left.rows["ledger"]),
+        "decision": Counter(row["interrupt_id"] for row in left.rows["approved"] if row["decision"]),
+    }
+    for asked in left.asked:
+        count = happened[asked.what][asked.key]
+        if count > 1 or (asked.answered and not count):
+            yield f"{asked.what} {asked.key}, {'' if asked.answered else 'not '}answered, happened {count} times"
+
+
+def _c8_nothing_is_left(left: Left) -> Iterator[str]:
+    yield from (f"{row['key']} is {row['state']} {row['reason']}" for row in left.rows["left"])
+    untaken = [event["turn_id"] for event in left.rows["told"] if not event["taken"]]
+    yield from (f"no runner took in an event of {turn}" for turn in untaken)
+    unended = [turn for turn in left.rows["turns"] if turn["status"] in {"running", "interrupted", "paused"}]
+    yield from (f"{turn['turn_id']} is {turn['status']}" for turn in unended)
+
+
+RULES: tuple[Callable[[Left], Iterable[str]], ...] = (
+    _c1_threads_are_serial,
+    _c2_epochs_have_one_process,
+    _c3_each_accepted_fire_has_a_turn,
+    _c4_each_effect_once,
+    _c5_nothing_out_of_scope,
+    _c6_each_slot_is_accounted_for,
+    _c7_what_was_asked_happened_once,
+    _c8_nothing_is_left,
+)
+
+
+def _shown(entry: Record) -> Record:
+    """Return a row of the ledger as `task-runner history` prints it."""
+    named = {"nominal_at": "nominal_us", "due_at": "due_us", "fired_at": "fired_us"}
+    named |= {"first_nominal_at": "first_us", "last_nominal_at": "last_us"}
+    return entry | {"fire_id": entry["fire_id"] or ""} | {name: _iso(entry[column]) for name, column in named.items()}
+
+
+def _iso(us: int | None) -> str:
+    return "" if us is None else from_us(us).isoformat()
