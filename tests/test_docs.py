@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,13 +39,18 @@ def test_every_function_that_a_page_names_is_in_its_file(page: Path) -> None:
 
 def defines(file: Path, function: str) -> bool:
     """Return whether a file defines a function, a class, or a method of a class: `name` or `Class.method`."""
-    body = ast.parse(file.read_text()).body
+    body = definitions(file)
     for part in function.split("."):
         found = [node for node in body if isinstance(node, DEFINITION) and node.name == part]
         if not found:
             return False
         body = found[0].body
     return True
+
+
+@cache
+def definitions(file: Path) -> list[ast.stmt]:
+    return ast.parse(file.read_text()).body
 
 
 def test_the_architecture_page_names_every_file_with_its_folder() -> None:

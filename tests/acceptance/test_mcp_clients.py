@@ -30,6 +30,7 @@ from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 from tests.support.web import ROOT, Web, serving
+from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import McpSettings
 from turnkeeper.rpc.channel import AsyncCaller, connect
@@ -39,6 +40,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
 ]
 ERAS = pytest.mark.parametrize("era", ["auto", "legacy"])
+LOOK_EVERY_S = 0.05
 ASKS = "Summarise the garden, then remember: the pump was replaced"
 LINK, FORM = McpSettings(), McpSettings(decide="elicit")
 
@@ -114,7 +116,7 @@ async def approval(to: Client, task: str, when: str = "1s", prompt: str = ASKS) 
     """Have a task ask the person something; return the approval that waits."""
     await ask(to, "task_create", name=task, when={"in": when}, prompt=prompt, channel=task)
     while not (found := (await ask(to, "inbox_list", channel=task))["approvals"]):
-        await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+        await SystemClock().sleep(LOOK_EVERY_S)
     return found[0]
 
 
@@ -469,7 +471,7 @@ async def test_a_daemon_that_is_away_is_named_with_what_to_do_and_found_again(co
             assert told == f"{daemon.name} cannot be reached; start it with: turnkeeper up"
             constellation.start(daemon)
             while (await to.call_tool(tool)).is_error:  # until the channel tries again
-                await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+                await SystemClock().sleep(LOOK_EVERY_S)
 
 
 async def test_a_runtime_killed_while_a_client_waits_costs_no_turn_and_sends_nothing_twice(

@@ -30,7 +30,7 @@ TASK = (
 
 @pytest.fixture
 def constellation(home: Home) -> Iterator[Constellation]:
-    made = Constellation(home, os.environ | {"SERVICE_TOKEN": "planted-in-the-environment"}, installed=True)
+    made = Constellation(home, os.environ | {"SERVICE_TOKEN": "planted-in-the-environment"})
     home.config.write_text(SETTINGS)
     home.environment.write_text("OPENAI_API_KEY=planted-in-the-key-file\n")
     home.environment.chmod(0o600)
@@ -40,7 +40,7 @@ def constellation(home: Home) -> Iterator[Constellation]:
 
 def test_a_restart_that_could_not_end_well_is_refused_and_everything_goes_on(home: Home):
     environ = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
-    constellation = Constellation(home, environ, installed=True)
+    constellation = Constellation(home, environ)
     home.config.write_text('[model]\nname = "openai:gpt-5"\nbase_url = "http://127.0.0.1:9/v1"\n')
     home.environment.write_text("OPENAI_API_KEY=planted-in-the-key-file\n")
     home.environment.chmod(0o600)
