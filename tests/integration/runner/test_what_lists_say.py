@@ -12,6 +12,7 @@ from task_runner.service import lists, service
 from task_runner.store import reading
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
+from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput, Unreachable
 
@@ -151,7 +152,11 @@ async def answer(call: Awaitable[wire.ListTasksResponse]) -> wire.ListTasksRespo
         return str(error)
 
 
-def test_a_preview_without_a_daemon_is_the_service_s(home: Home) -> None:
+def test_a_preview_without_a_daemon_is_the_service_s(
+    home: Home, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (reads, assembly):  # each reads the time by itself, and both are to answer for the same
+        monkeypatch.setattr(module, "SystemClock", lambda: clock)
     for settings in (None, "[model]\n", "[scheduler]\ntimezone = 'Asia/Tokyo'\n"):
         if settings is not None:
             home.config.write_text(settings)
