@@ -9,7 +9,7 @@ PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := turnkeeper task_runner agent_runtime constellation gateway
 
-.PHONY: demo demo-cluster test test-postgres check bench bench-check protos protos-check test-services wheel lock format clean
+.PHONY: demo demo-cluster test test-clients test-postgres check bench bench-check protos protos-check test-services wheel lock format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/turnkeeper demo
@@ -17,8 +17,11 @@ demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 demo-cluster: $(READY)  ## The same on several machines: processes that share a throwaway PostgreSQL, and are killed.
 	@$(BIN)/turnkeeper demo --cluster
 
-test: $(READY)  ## Every test; those that need an absent server skip with a reason.
-	@$(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
+test: $(READY)  ## Every test but those of test-clients and test-postgres; what needs an absent server skips with a reason.
+	@$(BIN)/python -m pytest -n 4 --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-clients: $(READY)  ## The page in Chromium, and LangGraph's JavaScript SDKs in Node: make test-services installs both.
+	@$(BIN)/python -m pytest -n 2 --clients tests/acceptance $(PYTEST_ARGS)
 
 test-postgres: $(READY)  ## The tests of the stores, on a PostgreSQL server that they start.
 	@$(BIN)/python -m pytest -n 3 --database postgres $(PYTEST_ARGS)

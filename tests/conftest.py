@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -18,6 +19,7 @@ from turnkeeper.config.home import Home
 
 os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")  # as the daemon does, before anything imports LangGraph
 templates.use()
+hypothesis.settings.load_profile("ci")  # the same examples in each run, however long a loaded machine takes for one
 MEMORY = Path("/dev/shm")
 ROOM = 2 << 30
 
@@ -45,22 +47,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="sqlite",
         help="where stores are; with postgres, only tests whose stores may be on either are run (default: sqlite)",
     )
+    parser.addoption(
+        "--clients", action="store_true", help="run only tests with Chromium and Node, which other runs skip"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On PostgreSQL, leave out the tests that have no store, or one that is a file by their own words."""
-    if config.getoption("--database") == "sqlite":
-        return
-    chosen = [item for item in items if "postgres_server" in getattr(item, "fixturenames", ())]
+    """Keep what this run is about: tests with a browser or Node as the client, tests with a server, or all others.
+
+    On PostgreSQL, tests are left out that have no store, or one that is a file by their own words.
+    """
+    if config.getoption("--clients"):
+        keep(config, items, [item for item in items if item.get_closest_marker("client")])
+    elif config.getoption("--database") == "sqlite":
+        for item in items:
+            if item.get_closest_marker("client"):
+                item.add_marker(pytest.mark.skip(reason="with Chromium and Node: make test-clients, or --clients"))
+    else:
+        keep(config, items, [item for item in items if "postgres_server" in getattr(item, "fixturenames", ())])
+        for item in items:
+            if (only := item.get_closest_marker("sqlite_only")) is not None:
+                item.add_marker(pytest.mark.skip(reason=f"on SQLite only: {only.args[0]}"))
+
+
+def keep(config: pytest.Config, items: list[pytest.Item], chosen: list[pytest.Item]) -> None:
     config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
     items[:] = chosen
-    for item in items:
-        if (only := item.get_closest_marker("sqlite_only")) is not None:
-            item.add_marker(pytest.mark.skip(reason=f"on SQLite only: {only.args[0]}"))
 
 
-class SharedTogether(LoadScopeScheduling):
-    """Hands out tests one by one, and those of a module at once where they share a fixture: one worker makes it."""
+class ModuleByModule(LoadScopeScheduling):
+    """Hands out modules, whose fixtures one worker makes once; one by one what starts processes and shares none."""
 
     def _split_scope(self, nodeid: str) -> str:
         return run_together(nodeid)
@@ -69,17 +85,18 @@ class SharedTogether(LoadScopeScheduling):
 def run_together(nodeid: str) -> str:
     """Return what a test has in common with those that run on its worker: its module, or nothing but itself."""
     module = nodeid.partition("::")[0]
-    return module if shares_a_fixture(module) else nodeid
+    return nodeid if takes_long(module) else module
 
 
 @cache
-def shares_a_fixture(module: str) -> bool:
-    return module.endswith(".py") and 'scope="module"' in (Path(__file__).parents[1] / module).read_text()
+def takes_long(module: str) -> bool:
+    text = (Path(__file__).parents[1] / module).read_text()
+    return "pytest.mark.process" in text and 'scope="module"' not in text
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
-    return SharedTogether(config, log)
+    return ModuleByModule(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -154,9 +154,10 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_tests_that_share_a_constellation_run_on_one_worker() -> None:
-    page = "tests/acceptance/test_page.py"
-    assert {run_together(f"{page}::test_{name}") for name in ("one", "two[a::b]")} == {page}
-    assert run_together("tests/test_tidy.py::test_one") == "tests/test_tidy.py::test_one", "others run on any"
+    shares, does_not = "tests/acceptance/test_peers.py", "tests/acceptance/test_crashes.py"
+    assert {run_together(f"{shares}::test_{name}") for name in ("one", "two[a::b]")} == {shares}
+    assert run_together(f"{does_not}::test_one") == f"{does_not}::test_one", "several workers share the long ones"
+    assert run_together("tests/test_tidy.py::test_one") == "tests/test_tidy.py"
 
 
 # What others load by its name: LangChain a provider, trafilatura and Starlette what they need and do not declare.

@@ -114,7 +114,7 @@ def play(lg: Lg, major: str, flow: str, argument: str = "", scope: str = "decide
     return json.loads(done.stdout)
 
 
-@pytest.mark.service
+@pytest.mark.client
 @pytest.mark.parametrize("major", MAJORS)
 def test_the_javascript_sdk_runs_streams_waits_joins_and_cancels(lg: Lg, major: str) -> None:
     saw = play(lg, major, "runs")
@@ -126,21 +126,21 @@ def test_the_javascript_sdk_runs_streams_waits_joins_and_cancels(lg: Lg, major: 
     assert saw["joined"] > saw["waited"]
 
 
-@pytest.mark.service
+@pytest.mark.client
 @pytest.mark.parametrize("major", MAJORS)
 def test_the_javascript_sdk_makes_crons_and_keeps_items(lg: Lg, major: str) -> None:
     assert play(lg, major, "crons") == {"same": [True], "schedule": "0 8 * * *", "enabled": False, "left": 0}
     assert play(lg, major, "store") == {"value": {"age": 36}, "keys": ["ada"], "listed": True}
 
 
-@pytest.mark.service
+@pytest.mark.client
 @pytest.mark.parametrize("major", MAJORS)
 def test_the_javascript_sdk_decides(lg: Lg, major: str) -> None:
     saw = play(lg, major, "decide", lg.waiting()["thread_id"])
     assert (saw["left"], saw["names"][-1]) == ({}, "end")
 
 
-@pytest.mark.service
+@pytest.mark.client
 @pytest.mark.parametrize("major", MAJORS)
 def test_the_javascript_sdk_repeats_no_refusal_and_is_told_why(lg: Lg, major: str) -> None:
     saw = play(lg, major, "refused")
@@ -149,7 +149,7 @@ def test_the_javascript_sdk_repeats_no_refusal_and_is_told_why(lg: Lg, major: st
     assert saw["seconds"] < 20, "none was repeated, which takes as long"
 
 
-@pytest.mark.service
+@pytest.mark.client
 def test_the_javascript_sdks_newer_thread_stream_tells_messages_and_output(lg: Lg) -> None:
     saw = play(lg, "1", "threadStream")
     assert "offline model" in saw["texts"][-1]

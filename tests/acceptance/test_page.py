@@ -16,7 +16,7 @@ from tests.support.constellation import Constellation
 from tests.support.web import ROOT, Web, free_port, settings
 from turnkeeper.config.home import Home
 
-pytestmark = [pytest.mark.process, pytest.mark.service]
+pytestmark = [pytest.mark.process, pytest.mark.client]
 AXE = ROOT / "tests" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 PATIENCE_MS = 30_000
