@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -406,6 +407,7 @@ class _Basis:
         self.stack.callback(beside.close)
         ownership = Ownership(beside, clock=self.clock, entropy=self.entropy, log=self.log)
         if self.beat is not None:
+            self.beat.on_gone = partial(nodes.alert, self.home, self.log.emit)
             self.beat.owner, self.beat.facts = lambda: ownership.owner, self._facts(categories)
 
         def trouble(why: str) -> None:

@@ -20,12 +20,14 @@ from constellation.peers.exchange import Courier, Place, ToDeliver, ToPair
 from protos.turnkeeper.v1 import peers_pb2, peers_pb2_grpc
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import load_settings
+from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import InvalidInput, TurnkeeperError, exit_code_of
+from turnkeeper.errors import Conflict, InvalidInput, MachineTrouble, TurnkeeperError, exit_code_of
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Progress
 from turnkeeper.rpc.server import UnixServer, keep_reachable
+from turnkeeper.storage import nodes
+from turnkeeper.storage.database import STORES, Database, in_schema, make_schemas
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.locking import ProcessLock
 
@@ -136,14 +138,47 @@ def contacts_path(home: Home) -> Path:
     return home.run / "peers.contacts"
 
 
+async def _claimed(home: Home, settings: Settings) -> nodes.Claim | None:
+    """Be the one home that speaks with peers for all that share its store. Raises Conflict, naming the other."""
+    if not settings.store.is_shared:
+        return None
+    make_schemas(settings.store.url)
+    store = Database(in_schema(settings.store.url, nodes.SCHEMA), migrations=STORES[nodes.SCHEMA])
+    claim = nodes.Claim(store, PROCESS, home, settings.node)
+    if not await claim.take():
+        raise _taken(claim)
+    return claim
+
+
+async def _keep(claim: nodes.Claim, clock: SystemClock) -> None:
+    """Keep the claim. Raises Conflict once another home has it, and what is in the way for longer than it lasts."""
+    kept = clock.monotonic()
+    while True:
+        await clock.sleep(nodes.CLAIM_S / 3)
+        began = clock.monotonic()
+        try:
+            if not await claim.take():
+                raise _taken(claim)
+            kept = began
+        except MachineTrouble:
+            if clock.monotonic() - kept >= nodes.CLAIM_S:
+                raise
+
+
+def _taken(claim: nodes.Claim) -> Conflict:
+    what = f"{claim.holder} speaks with peers for all machines that share the store"
+    return Conflict(what, where="[peers] enabled", hint="set it to false here, or there and run: turnkeeper up")
+
+
 async def serve(home: Home, lock: ProcessLock) -> None:
     """Serve until SIGTERM or SIGINT. The caller holds the process's lock, which is kept."""
-    clock, entropy, settings, stop = SystemClock(), SystemEntropy(), load_settings(home).peers, asyncio.Event()
+    clock, entropy, loaded, stop = SystemClock(), SystemEntropy(), load_settings(home), asyncio.Event()
+    settings = loaded.peers
     if not settings.listen:
         raise InvalidInput("is not set", where="[peers] listen", hint='write where it listens: listen = "HOST:PORT"')
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    log = EventLog(home.logs, PROCESS, clock)
+    log, claim = EventLog(home.logs, PROCESS, clock), await _claimed(home, loaded)
     served = Served(Place(home, clock, entropy, log), pairing.open_identity(home, entropy, clock.now()))
     listener, health = listen(settings.listen), UnixServer(home.socket(PROCESS))
     parts: list[asyncio.Task[object]] = []
@@ -158,6 +193,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
             asyncio.create_task(served.run()),
             asyncio.create_task(progress.run(clock, lambda: keep_reachable(lock, health, log))),
             asyncio.create_task(stop.wait()),
+            *([asyncio.create_task(_keep(claim, clock))] if claim is not None else []),
         ]
         await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -167,6 +203,8 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         ended = await asyncio.gather(*parts, return_exceptions=True)
         await served.close()
         await health.stop(_GRACE_S)
+        if claim is not None:
+            await asyncio.gather(claim.let_go(), return_exceptions=True)  # otherwise it ends by itself
         log.emit("process.stopped")
     for error in ended:
         if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):

@@ -126,7 +126,8 @@ QUIET = Kind(
 ESCALATION = Kind(
     path="state/escalate-failed-<ts>-<process>",
     meaning="an alert that was not delivered on any route",
-    writer="watchdog, before it tries; agent-runtime, of an approval that waits (`-approvals`); `turnkeeper escalate`",
+    writer="watchdog, before it tries; agent-runtime, of an approval that waits (`-approvals`); either "
+    "daemon, of a machine that is gone (`-nodes`); `turnkeeper escalate`",
     consumer="watchdog: every tick tries again; `status`",
     ends="dated when its process is verified; cleared when sent or its approval is over, and by `up`, which prints it",
 )

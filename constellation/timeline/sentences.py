@@ -143,6 +143,7 @@ SENTENCES = {
     "run.unreachable": "{process} could not put back its socket, lock or pid file: {reason}.",
     "metrics.unserved": "{process} could not serve metrics at {where}: {reason}.",
     # Processes.
+    "node.gone": "{process} has seen nothing of machine {node} ({host}) since {since_at}, and raised an alert.",
     "process.started": "{process} serves (pid {pid})[; the process before it, pid {after}, did not stop in order: "
     "it was killed, or crashed].",
     "process.draining": "{process} ends its turns before it stops (pid {pid}).",

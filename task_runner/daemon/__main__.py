@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from turnkeeper.process import Progress, keep_running, settle_heap
 from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.server import UnixServer, keep_reachable
 from turnkeeper.rpc.traces import FireSpans, traceparent_of, tracing_of
+from turnkeeper.storage import nodes
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.locking import ProcessLock
 
@@ -49,6 +51,8 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
         server = UnixServer(home.socket(PROCESS), Door(home, RULES, log))
         described = schedules_pb2.DESCRIPTOR.services_by_name["Schedules"]
         server.add(add_SchedulesServicer_to_server, Servicer(runner.service), described)
+        if runner.beat is not None:
+            runner.beat.on_gone = partial(nodes.alert, home, log.emit)
         await _end_ephemeral(runner)
         await runner.warm_up()
         settings = load_settings(home)

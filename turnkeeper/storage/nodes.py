@@ -11,15 +11,32 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Boolean, Column, Connection, MetaData, Table, bindparam, delete, false, select
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    MetaData,
+    Table,
+    bindparam,
+    delete,
+    false,
+    literal_column,
+    select,
+    update,
+)
 
 from turnkeeper import __version__
 from turnkeeper.clock import SharedClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import NodeSettings
 from turnkeeper.errors import TurnkeeperError, Unreachable
-from turnkeeper.storage.database import STORES, in_schema
-from turnkeeper.storage.statements import TEXT, Statement, now_us, upsert
+from turnkeeper.storage.database import STORES, Database, in_schema
+from turnkeeper.storage.files import replace_whole
+from turnkeeper.storage.statements import TEXT, Statement, alone, now_us, upsert
 from turnkeeper.times import from_us, rfc3339
 
 SCHEMA = "runner"  # of the table, in a shared database
@@ -27,7 +44,11 @@ WEB = "web"  # the role of a daemon that answers the page of its machine, and do
 BEAT_S = 2.0
 GONE_AFTER_S = 10.0
 FORGOTTEN_AFTER_S = 86_400.0
+ALERT_AFTER_S = 60.0  # without a beat of any process of a machine; by one that has itself beaten for so long
+ALERTED = (1 << 63) - 1
+CLAIM_S = 15.0
 _NOW = Statement(select(now_us()))
+_SAID = ("node_id", "name", "role", "host", "version", "draining", "owner", "alerted_us")
 _CHANGE = ("draining", "owner", "facts_json", "alerted_us")
 
 
@@ -46,6 +67,7 @@ class Node(NamedTuple):
         silent_s: how long ago it was seen.
         owner: as what it owns threads; empty for one that owns none.
         facts: what it works with: digests, by what they are of.
+        alerted_us: when a node began to alert the author to its silence; `ALERTED` once it has.
     """
 
     node_id: str
@@ -60,6 +82,7 @@ class Node(NamedTuple):
     silent_s: float
     owner: str
     facts: Mapping[str, str]
+    alerted_us: int
 
     @property
     def lives(self) -> bool:
@@ -103,6 +126,7 @@ class Nodes:
         self._beat = Statement(upsert(table, [table.c.node_id], ["beat_us", "offset_us", *_CHANGE]))
         self._leave = Statement(delete(table).where(table.c.node_id == bindparam("node_id")))
         self._forget = Statement(delete(table).where(table.c.beat_us < bindparam("before")))
+        self._alerted = Statement(update(table).where(table.c.node_id == bindparam("of")))
         self._all = Statement(select(table).order_by(table.c.role, table.c.name, table.c.node_id))
 
     def beat(self, connection: Connection, node: dict[str, Any]) -> int:
@@ -121,7 +145,7 @@ class Nodes:
         at = int(_NOW.value(connection))
         return [
             Node(
-                **{name: row[name] for name in ("node_id", "name", "role", "host", "version", "draining", "owner")},
+                **{name: row[name] for name in _SAID},
                 facts=json.loads(row["facts_json"]),
                 started_at=from_us(row["started_us"]),
                 beat_at=from_us(row["beat_us"]),
@@ -130,6 +154,31 @@ class Nodes:
             )
             for row in self._all.dicts(connection)
         ]
+
+    def gone(self, connection: Connection) -> list[Node]:
+        """Return the machines, by their newest process, that this process is to alert the author to, and no other.
+
+        Whoever has not said within a minute that it did, leaves it to another.
+        """
+        if not alone(connection, "gone"):
+            return []
+        found = silent(self.listed(connection), at := int(_NOW.value(connection)))
+        for node in found:
+            self.alerted(connection, node, at)
+        return found
+
+    def alerted(self, connection: Connection, node: Node, at_us: int = ALERTED) -> None:
+        """Write that the author was alerted to the silence of a machine, or since when somebody is about it."""
+        self._alerted.run(connection, of=node.node_id, alerted_us=at_us)
+
+
+def silent(found: Sequence[Node], at_us: int) -> list[Node]:
+    """Return the machines that have been silent for long, by their newest process, of which nobody has told."""
+    newest: dict[tuple[str, str], Node] = {}
+    for node in sorted(found, key=lambda node: node.beat_at):
+        newest[node.name, node.host] = node
+    limit_us = int(ALERT_AFTER_S * 1e6)
+    return [node for node in newest.values() if node.silent_s >= ALERT_AFTER_S and node.alerted_us < at_us - limit_us]
 
 
 def nodes_of(schema: str | None = SCHEMA) -> Nodes:
@@ -143,6 +192,7 @@ class Beat:
     Attributes:
         facts: what the process works with, asked at each beat.
         owner: likewise, as what it owns threads.
+        on_gone: alerts the author to a machine that is gone, named by its newest process.
     """
 
     def __init__(
@@ -160,18 +210,32 @@ class Beat:
         self._node |= {"host": platform.node(), "version": __version__, "draining": False, "alerted_us": 0}
         self.facts: Callable[[], Mapping[str, str]] = dict
         self.owner: Callable[[], str] = str
+        self.on_gone: Callable[[Node], object] = str
+        self._steady_since = self._last = clock.monotonic()
 
     async def run(self) -> None:
         """Beat for ever."""
         while True:
             await self.once()
+            await self.look()
             await self._clock.sleep(BEAT_S)
+
+    async def look(self) -> None:
+        """Alert the author to machines that are gone, unless another does. Who was silent himself cannot tell yet."""
+        if self._clock.monotonic() - self._steady_since < ALERT_AFTER_S:
+            return
+        for node in await self._transact(self._nodes.gone):
+            self.on_gone(node)
+            await self._transact(partial(self._nodes.alerted, node=node))
 
     async def once(self) -> None:
         """Beat once."""
         said = {"facts_json": json.dumps(self.facts(), sort_keys=True), "owner": self.owner()}
         node = self._node | said | {"offset_us": int(self._clock.ahead_s * 1e6)}
         self._clock.set(from_us(await self._transact(lambda connection: self._nodes.beat(connection, node))))
+        before, self._last = self._last, self._clock.monotonic()
+        if self._last - before > GONE_AFTER_S:
+            self._steady_since = self._last
 
     async def set_clock(self) -> None:
         """Set the clock by the database's, and write nothing."""
@@ -191,6 +255,54 @@ class Beat:
     async def leave(self) -> None:
         """Write that this process ends."""
         await self._transact(lambda connection: self._nodes.leave(connection, self._node["node_id"]))
+
+
+def alert(home: Home, emit: Callable[..., object], node: Node) -> None:
+    """Leave an alert that a machine is gone for the supervisor of this one, which sends it."""
+    since = rfc3339(node.beat_at.replace(microsecond=0))
+    text = f"machine {node.name} ({node.host}) has not been seen since {since}; see: turnkeeper status"
+    key = f"{since.replace(':', '')}-{digest([node.name, node.host])}"
+    says = {"text": f"turnkeeper: nodes: {text} ({home.root})", "tried_at": None}
+    replace_whole(home.run.parent / f"escalate-failed-{key}-nodes", json.dumps(says, sort_keys=True).encode())
+    emit("node.gone", durable=True, node=node.name, host=node.host, since_at=since)
+
+
+class Claim:
+    """What one home alone does for all that share a database: its own as long as it says so every few seconds.
+
+    Attributes:
+        holder: whose it is, as was seen last.
+    """
+
+    def __init__(self, database: Database, name: str, home: Home, node: NodeSettings) -> None:
+        """Claim `name` for a home; the same one takes it again at once, also after it was killed."""
+        self._database, self._name = database, name
+        self.mine = f"{node.name or platform.node()} ({platform.node()}:{home.root})"
+        self.holder = ""
+
+    async def take(self) -> bool:
+        """Take it, or keep it, for 15 seconds; False if another home holds it."""
+        self.holder = await self._database.run(self._take)
+        return self.holder == self.mine
+
+    def _take(self, connection: Connection) -> str:
+        at = int(_NOW.value(connection))
+        _CLAIM.run(connection, name=self._name, holder=self.mine, until_us=at + int(CLAIM_S * 1e6))
+        return str(_HOLDER.value(connection, of=self._name))
+
+    async def let_go(self) -> None:
+        """Let another home take it at once."""
+        await self._database.run(lambda connection: _LET_GO.run(connection, of=self._name, mine=self.mine))
+
+
+_slots = Table(
+    "slots", MetaData(schema=SCHEMA), Column("name", TEXT, primary_key=True), Column("holder", TEXT),
+    Column("until_us", BigInteger),
+)  # fmt: skip
+_free = (_slots.c.until_us < now_us()) | (_slots.c.holder == literal_column("excluded.holder"))
+_CLAIM = Statement(upsert(_slots, [_slots.c.name], ["holder", "until_us"], where=_free))
+_HOLDER = Statement(select(_slots.c.holder).where(_slots.c.name == bindparam("of")))
+_LET_GO = Statement(delete(_slots).where(_slots.c.name == bindparam("of"), _slots.c.holder == bindparam("mine")))
 
 
 _NODES = """

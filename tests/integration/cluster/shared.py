@@ -67,12 +67,20 @@ class Cluster:
         """Start the runtime of a home, with the model that needs no network."""
         return self._start(home, ["-m", "agent_runtime.daemon", "--home", str(home.root)], {})
 
+    def start_peers(self, home: Home) -> subprocess.Popen[bytes]:
+        """Start the process of a home that speaks with peers."""
+        return self._start(home, ["-m", "constellation.peers", str(home.root)], {})
+
     def _start(self, home: Home, argv: list[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
         command = [sys.executable, *argv]
         with (home.root / "stderr").open("a") as said:
             process = subprocess.Popen(command, env=os.environ | environ, stderr=said)
         self._processes.append(process)
         return process
+
+    def forget(self, process: "subprocess.Popen[bytes]") -> None:
+        """Expect no more of a process that was to end by itself."""
+        self._processes.remove(process)
 
     def rows(self, query: str, *values: Any) -> list[Any]:
         return self.sql.execute(query.encode(), values).fetchall()

@@ -1,22 +1,29 @@
 """The machines that share a database: what each says of itself, what keeps one from starting, and what it works on."""
 
+import asyncio
 import json
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from agent_runtime.store.database import open_database
+from constellation.supervisor.escalation import take_pending
 from constellation.supervisor.up_down import orders_of
 from tests.integration.cluster.shared import Cluster
+from tests.support.web import free_port
+from turnkeeper.clock import SharedClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.errors import EXIT_CONFLICT
 from turnkeeper.rpc.channel import is_serving
-from turnkeeper.storage.database import in_schema
+from turnkeeper.storage import nodes
+from turnkeeper.storage.database import STORES, Database, in_schema
 
 pytestmark = pytest.mark.process
 
@@ -101,6 +108,107 @@ def test_a_machine_runs_what_its_roles_name_and_a_page_alone_is_answered(cluster
     assert cluster.value("SELECT count(*) FROM runtime.owners") == 0, (
         "it takes no threads, and nobody thinks that it may"
     )
+
+
+def test_one_home_speaks_with_peers_for_all_that_share_the_store(cluster: Cluster) -> None:
+    homes = [cluster.home(number) for number in (1, 2)]
+    for home in homes:
+        home.config.write_text(
+            home.config.read_text() + f'[peers]\nenabled = true\nlisten = "127.0.0.1:{free_port()}"\n'
+        )
+    first = cluster.start_peers(homes[0])
+    cluster.until(lambda: is_serving(homes[0].socket("peers")))
+    second = cluster.start_peers(homes[1])
+    assert second.wait(60) == EXIT_CONFLICT
+    (said,) = (homes[1].root / "stderr").read_text().splitlines()
+    assert "machine-1 (" in said
+    assert "speaks with peers" in said
+    cluster.forget(second)
+    first.kill()
+    first.wait()
+    again = cluster.start_peers(homes[0])
+    cluster.until(lambda: is_serving(homes[0].socket("peers")))
+    cluster.sql.execute(b"UPDATE runner.slots SET until_us = 0 WHERE name = 'peers'")
+    cluster.start_peers(homes[1])
+    cluster.until(lambda: is_serving(homes[1].socket("peers")))
+    assert again.wait(60) == EXIT_CONFLICT, "who finds that another has it speaks no more"
+    cluster.forget(again)
+
+
+class Steps(SharedClock):
+    """A clock whose steady counter is set by hand."""
+
+    at_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.at_s
+
+
+def test_a_machine_that_is_gone_is_one_alert_of_one_node(cluster: Cluster) -> None:
+    database, clock, told = Database(in_schema(cluster.url, "runner"), migrations=STORES["runner"]), Steps(), []
+    named = [("one", "task-runner"), ("one", "agent-runtime"), ("two", "task-runner"), ("away", "agent-runtime")]
+    beats = [nodes.Beat(database.run, clock, node_id=f"{name}-{role}", name=name, role=role) for name, role in named]
+    for beat in beats:
+        beat.on_gone = lambda node: told.append(node.name)
+
+    async def all_beat(*but: str) -> None:
+        for _ in range(8):
+            clock.at_s += 9
+            await all_beat_once(beats[: len(beats) - len(but)])
+
+    async def look(of: Sequence[nodes.Beat]) -> None:
+        for beat in of:
+            await beat.look()
+
+    def silence(of: str, seconds: int) -> None:
+        cluster.sql.execute("UPDATE runner.nodes SET beat_us = beat_us - %s WHERE name = %s", (seconds * 1_000_000, of))
+
+    asyncio.run(all_beat())
+    silence("away", 59)
+    asyncio.run(look(beats[:3]))
+    assert told == [], "it may only be slow"
+    silence("away", 2)
+    clock.at_s += 11
+    asyncio.run(all_beat_once(beats[:3]))
+    asyncio.run(look(beats[:3]))
+    assert told == [], "who did not beat for a while cannot tell who else is gone"
+    asyncio.run(all_beat("away"))
+    asyncio.run(look(beats[:3] * 2))
+    assert told == ["away"], "once, whoever looks"
+    asyncio.run(all_beat())
+    silence("away", 61)
+    beats[0].on_gone = fail
+    with pytest.raises(OSError, match="no room"):
+        asyncio.run(look(beats[:1]))
+    asyncio.run(look(beats[1:3]))
+    assert told == ["away"], "for a minute it is the other's"
+    cluster.sql.execute(b"UPDATE runner.nodes SET alerted_us = alerted_us - 61000000 WHERE name = 'away'")
+    asyncio.run(look(beats[1:3]))
+    assert told == ["away", "away"], "it was back, and is gone again; who failed to tell leaves it to another"
+    database.close()
+
+
+def test_an_alert_of_a_machine_is_left_for_the_supervisor(home: Home) -> None:
+    said: list[str] = []
+    at = datetime(2026, 11, 22, 9, tzinfo=UTC)
+    node = nodes.Node(
+        node_id="n", name="cellar", role="task-runner", host="box", version="1", draining=False, owner="", alerted_us=0,
+        facts={}, started_at=at, beat_at=at, offset_s=0.0, silent_s=90.0,
+    )  # fmt: skip
+    for _ in range(2):
+        nodes.alert(home, lambda event, **_fields: said.append(event), node)
+    (text,) = take_pending(home)
+    assert "machine cellar (box) has not been seen since 2026-11-22T09:00:00Z" in text
+    assert said == ["node.gone"] * 2
+
+
+async def all_beat_once(beats: Sequence[nodes.Beat]) -> None:
+    for beat in beats:
+        await beat.once()
+
+
+def fail(_node: nodes.Node) -> None:
+    raise OSError("no room")
 
 
 def tables(cluster: Cluster) -> bool:
