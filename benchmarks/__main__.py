@@ -30,6 +30,7 @@ from typing import Any
 from benchmarks import (
     bench_bus,
     bench_catch_up,
+    bench_cluster,
     bench_commands,
     bench_cpu,
     bench_fires,
@@ -196,6 +197,7 @@ PARTS: dict[str, tuple[str, Part, int]] = {
     "thread": (THREAD, long_thread, 1),
     "memory": (MEMORY, memory, 1),
     "shared": (bench_shared.SHARED, bench_shared.shared, 5),
+    "cluster": (bench_cluster.CLUSTER, bench_cluster.cluster, 3),
     "query": (bench_watching.QUERY, bench_watching.query, 5),
     "metrics": (bench_watching.METRICS, bench_watching.metrics, 9),
     "tabs": (bench_tabs.TITLE, bench_tabs.tabs, 5),

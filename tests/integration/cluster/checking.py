@@ -4,7 +4,7 @@ Beside the invariants of any history (:mod:`constellation.inspect.history`), eac
 
     C1  one turn at a time on a thread, by the order of commits; each turn begins once and ends once
     C2  one process for each epoch of a thread; its checkpoints are one line, which nobody else has written into
-    C3  each fire that was accepted has one turn, or says why it has none
+    C3  each fire that was accepted has one turn, or says why it has none; one that was withdrawn has none
     C4  each call of a tool took effect once
     C5  what a turn wrote was granted to it, or was approved
     C6  each slot that is due stands in the ledger, from the first one up to the task's cursor
@@ -132,7 +132,8 @@ def _c3_each_accepted_fire_has_a_turn(left: Left) -> Iterator[str]:
         attempt = entry["fire_id"], entry["attempt"]
         if entry["accepted_us"] is None:
             continue
-        if turns[attempt] > 1 or (not turns[attempt] and attempt not in without):
+        given_up = entry["outcome"] in {"skipped", "coalesced"}  # it was withdrawn before anybody began it
+        if turns[attempt] > (not given_up) or not (turns[attempt] or given_up or attempt in without):
             yield f"{attempt[0]}#{attempt[1]} is {entry['outcome']} ({entry['reason']}) with {turns[attempt]} turns"
 
 

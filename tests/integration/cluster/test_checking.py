@@ -116,6 +116,10 @@ BROKEN: dict[str, tuple[str, Callable[[Any], None]]] = {
         "C2", add("forks", {"thread_id": "t", "checkpoint_ns": "", "parent_checkpoint_id": "p", "count": 2})
     ),
     "a fire that was accepted and came to nothing": ("C3", add("ledger", entry(3, outcome="failed"))),
+    "a fire that was withdrawn and ran all the same": (
+        "C3",
+        lambda left: left.rows["ledger"][1].update(outcome="skipped"),
+    ),
     "a tool that took effect twice": ("C4", add("candidates", {"turn_id": "turn-1", "candidate_id": "c2"})),
     "an input that was given twice": ("C4", add("messages", {"turn_id": "turn-3", "role": "author", "text": "again"})),
     "a write that was not granted": ("C5", add("effects", {"turn_id": "turn-1", "scope": "memory.put"})),
