@@ -10,18 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from gateway.lg import conversation
 from gateway.lg.approvals import to_interrupt
-from gateway.lg.conversation import (
-    FINISHED,
-    NODE,
-    mark_of,
-    message_id,
-    messages_of,
-    run_status,
-    tool_call,
-    values_of,
-    waiting_in,
-)
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 
 _PARTS = ("content-block-start", "content-block-delta", "content-block-finish")
@@ -93,7 +83,7 @@ class Follower:
         for call in speech.calls:
             if call.id and self._calls.get(call.id) != call.state:
                 self._calls[call.id] = call.state
-                yield Call(tool_call(call), call.state)
+                yield Call(conversation.tool_call(call), call.state)
         for report in speech.reports:
             yield Custom(f"{turn_id}:report-{report.number}", _read(report.text))
 
@@ -112,13 +102,13 @@ class Follower:
         """Return the id of a message: clients put pieces of one id together, so one that begins anew has another."""
         held = self._heard.get((turn_id, after))
         again = f".{held.round}" if held is not None and held.round > 1 else ""
-        return message_id(turn_id, after) + again
+        return conversation.message_id(turn_id, after) + again
 
     def recorded(self, turn: wire.ConversationTurn) -> Iterator[Item]:
         """Yield what is new of a turn that came whole."""
         if turn.HasField("trigger") and self._is_new(f"{turn.turn_id}:trigger"):
-            yield Custom(f"{turn.turn_id}:trigger", {"turnkeeper": {"trigger": mark_of(turn)}})
-        said = [one for one in messages_of(turn) if one["type"] != "human"]
+            yield Custom(f"{turn.turn_id}:trigger", {"turnkeeper": {"trigger": conversation.mark_of(turn)}})
+        said = [one for one in conversation.messages_of(turn) if one["type"] != "human"]
         for at, one in enumerate(said[self._recorded.get(turn.turn_id, 0) :], self._recorded.get(turn.turn_id, 0)):
             held = self._heard.get((turn.turn_id, at))
             fits = held is not None and one["content"][held.start :].startswith(held.text)
@@ -176,20 +166,20 @@ class RunEvents:
         if turn.turn_id == self._run_id or not self._run_id:
             for item in self.follower.recorded(turn):
                 yield from self._said(item)
-            if "updates" in self._modes and (asked := waiting_in([turn])):
+            if "updates" in self._modes and (asked := conversation.waiting_in([turn])):
                 yield self._event("updates", {"__interrupt__": [to_interrupt(one) for one in asked]})
         yield from self.values(turns)
 
     def values(self, turns: Sequence[wire.ConversationTurn]) -> Iterator[Event]:
         """Yield the state of the thread if it is another than before."""
-        values = values_of(turns)
+        values = conversation.values_of(turns)
         if "values" in self._modes and values != self._values:
             self._values = values
             yield self._event("values", values)
 
     def end(self, status: str, why: str) -> Event:
         """Return the last event of a run. Without one, clients ask and connect again."""
-        if run_status(status) == "error":
+        if conversation.run_status(status) == "error":
             return self._event("error", {"error": "TurnFailed", "message": why or "the turn failed"})
         return self._event("end", None)
 
@@ -219,11 +209,11 @@ class RunEvents:
         if "messages" in self._modes:
             yield self._event("messages/complete", [message])
         if "updates" in self._modes:
-            node = "tools" if message["type"] == "tool" else NODE
+            node = "tools" if message["type"] == "tool" else conversation.NODE
             yield self._event("updates", {node: {"messages": [message]}})
 
     def _about(self) -> dict[str, Any]:
-        return {"langgraph_node": NODE, "run_id": self._run_id or None}
+        return {"langgraph_node": conversation.NODE, "run_id": self._run_id or None}
 
     def _event(self, name: str, data: Any) -> Event:
         self._number += 1
@@ -257,21 +247,21 @@ class ThreadEvents:
     def recorded(self, turn: wire.ConversationTurn, turns: Sequence[wire.ConversationTurn]) -> Iterator[dict[str, Any]]:
         """Yield events of a turn that came whole, among the turns of its thread."""
         at = turn.turn_id
-        yield from self._event("lifecycle", {"event": "started", "graph_name": NODE}, f"{at}:started")
+        yield from self._event("lifecycle", {"event": "started", "graph_name": conversation.NODE}, f"{at}:started")
         for item in self.follower.recorded(turn):
             yield from self._said(item)
-        values = values_of(turns)
+        values = conversation.values_of(turns)
         if values != self._values:
             self._values = values
             yield from self._event("values", values, f"{at}:values-{len(values['messages'])}-{turn.status}")
-        for asked in waiting_in([turn]):
+        for asked in conversation.waiting_in([turn]):
             value = to_interrupt(asked)["value"]
             data = {"interrupt_id": asked.interrupt_id, "payload": value, "value": value}
             yield from self._event("input.requested", data, f"{at}:{asked.interrupt_id}")
-        if turn.status in FINISHED:
+        if turn.status in conversation.FINISHED:
             ended = {"event": "completed"} if turn.status in {"succeeded", "silent"} else {"event": "failed"}
             why = {"error": turn.error or turn.status} if ended["event"] == "failed" else {}
-            yield from self._event("lifecycle", {**ended, **why, "graph_name": NODE}, f"{at}:ended")
+            yield from self._event("lifecycle", {**ended, **why, "graph_name": conversation.NODE}, f"{at}:ended")
 
     def _said(self, item: Item) -> Iterator[dict[str, Any]]:
         if isinstance(item, Piece):
@@ -288,7 +278,7 @@ class ThreadEvents:
             yield from self._event("custom", {"payload": item.data}, item.id)
 
     def _begin(self, id_: str) -> Iterator[dict[str, Any]]:
-        about = {"langgraph_node": NODE}
+        about = {"langgraph_node": conversation.NODE}
         yield from self._message(id_, {"event": "message-start", "role": "ai", "metadata": about}, "start")
         yield from self._part(id_, 0, {"content": {"type": "text", "text": ""}})
 

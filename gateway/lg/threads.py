@@ -13,18 +13,7 @@ from starlette.routing import Route
 from gateway import streams
 from gateway.calls import Who
 from gateway.keys import Scope
-from gateway.lg.api import (
-    MOST_READ,
-    Api,
-    Followed,
-    assistant_id,
-    number,
-    ordered,
-    page_of,
-    read_body,
-    reply,
-    selected,
-)
+from gateway.lg import api as lg
 from gateway.lg.conversation import FINISHED, checkpoint, holds, run_status, state_of, states_of, thread_of
 from gateway.lg.events import CHANNELS, Event, RunEvents, ThreadEvents
 from gateway.lg.requests import MODES, refuse, refuse_options
@@ -42,7 +31,7 @@ _KEPT = "what happened on a thread is kept, and is not written over HTTP"
 class Threads:
     """The handlers of threads."""
 
-    def __init__(self, api: Api, runs: Runs) -> None:
+    def __init__(self, api: lg.Api, runs: Runs) -> None:
         self._api, self._runs = api, runs
 
     def routes(self) -> list[Route]:
@@ -72,11 +61,11 @@ class Threads:
     async def create(self, request: Request) -> Response:
         """Make a thread, or answer with the one that is there if the client allows it."""
         who, runtime = self._api.asks(request, Scope.WORK)
-        body = await read_body(request)
+        body = await lg.read_body(request)
         refuse_options(body, _CREATE)
         if body.get("thread_id") and body.get("if_exists") == "do_nothing":
             try:
-                return reply(await self._api.shown(who, runtime, await self._api.thread(runtime, body["thread_id"])))
+                return lg.reply(await self._api.shown(who, runtime, await self._api.thread(runtime, body["thread_id"])))
             except NotFound:
                 pass
         put = wire.PutThreadRequest(
@@ -85,40 +74,40 @@ class Threads:
             metadata_json=_metadata(body),
             must_be_new=True,
         )
-        return reply(await self._api.shown(who, runtime, await runtime.PutThread(put)))
+        return lg.reply(await self._api.shown(who, runtime, await runtime.PutThread(put)))
 
     async def update(self, request: Request) -> Response:
         """Change a thread's metadata, key by key."""
         who, runtime = self._api.asks(request, Scope.WORK)
-        body = await read_body(request)
+        body = await lg.read_body(request)
         refuse_options(body, {"metadata"})
         thread = await self._api.thread(runtime, request.path_params["thread_id"])
         put = wire.PutThreadRequest(thread_id=thread.thread_id, metadata_json=_metadata(body))
         changed = await runtime.PutThread(put)
         if "return=minimal" in request.headers.get("prefer", ""):
             return Response(status_code=204)
-        return reply(await self._api.shown(who, runtime, changed))
+        return lg.reply(await self._api.shown(who, runtime, changed))
 
     async def get(self, request: Request) -> Response:
         """Answer with a thread."""
         who, runtime = self._api.asks(request)
         thread = await self._api.thread(runtime, request.path_params["thread_id"])
-        return reply(await self._api.shown(who, runtime, thread))
+        return lg.reply(await self._api.shown(who, runtime, thread))
 
     async def search(self, request: Request) -> Response:
         """Answer with the threads that a client looks for."""
         who, runtime = self._api.asks(request)
-        body = await read_body(request)
+        body = await lg.read_body(request)
         found, known = await self._found(runtime, body)
-        shown, headers = page_of(ordered(found, body, "updated_at"), body)
+        shown, headers = lg.page_of(lg.ordered(found, body, "updated_at"), body)
         values = not body.get("select") or any(str(name).startswith("values") for name in body["select"])
         whole = [self._api.shown(who, runtime, known[one["thread_id"]], values=values) for one in shown]
-        return reply([selected(one, body.get("select")) for one in await asyncio.gather(*whole)], headers=headers)
+        return lg.reply([lg.selected(one, body.get("select")) for one in await asyncio.gather(*whole)], headers=headers)
 
     async def count(self, request: Request) -> Response:
         """Answer with how many threads a client's search finds."""
         _, runtime = self._api.asks(request)
-        return reply(len((await self._found(runtime, await read_body(request)))[0]))
+        return lg.reply(len((await self._found(runtime, await lg.read_body(request)))[0]))
 
     async def _found(self, runtime: Any, body: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, wire.Thread]]:
         refuse_options(body, _SEARCH)
@@ -127,13 +116,13 @@ class Threads:
             raise InvalidInput("no thread has this status", where="status", hint=f"one of {', '.join(_STATUSES)}")
         known: dict[str, wire.Thread] = {}
         found, cursor = [], "-"
-        while cursor and len(known) < MOST_READ:
+        while cursor and len(known) < lg.MOST_READ:
             page = await runtime.ListThreads(wire.ListThreadsRequest(limit=500, cursor=cursor.strip("-")))
             cursor = page.next_cursor
             for thread in page.threads:
                 known[thread.thread_id] = thread
                 name = self._api.name_of(thread.graph)
-                one = thread_of(thread, None, [], name, assistant_id(name))
+                one = thread_of(thread, None, [], name, lg.assistant_id(name))
                 fits = holds(one["metadata"], wanted) and body.get("status") in {None, one["status"]}
                 if fits and (ids is None or thread.thread_id in ids):
                     found.append(one)
@@ -144,7 +133,7 @@ class Threads:
         who, runtime = self._api.asks(request)
         turns = await self._turns(who, runtime, request)
         state = state_of(request.path_params["thread_id"], turns)
-        return reply(selected(state, request.query_params.getlist("select")))
+        return lg.reply(lg.selected(state, request.query_params.getlist("select")))
 
     async def _turns(self, who: Who, runtime: Any, request: Request) -> list[wire.ConversationTurn]:
         """Return the turns of the thread that a path names; what waits in them is shown. Raises NotFound."""
@@ -159,35 +148,35 @@ class Threads:
         who, runtime = self._api.asks(request)
         wanted = request.path_params.get("checkpoint_id")
         if wanted is None:
-            given = (await read_body(request)).get("checkpoint")
+            given = (await lg.read_body(request)).get("checkpoint")
             wanted = given.get("checkpoint_id") if isinstance(given, dict) else None
         for state in states_of(request.path_params["thread_id"], await self._turns(who, runtime, request)):
             if wanted in {None, state["checkpoint"]["checkpoint_id"]}:
-                return reply(state)
+                return lg.reply(state)
         raise NotFound(f"no checkpoint {str(wanted)[:80]!r}", hint="a checkpoint has the id of a turn of the thread")
 
     async def history(self, request: Request) -> Response:
         """Answer with the states of a thread, one for each turn, newest first."""
         who, runtime = self._api.asks(request)
-        body = await read_body(request) if request.method == "POST" else dict(request.query_params)
+        body = await lg.read_body(request) if request.method == "POST" else dict(request.query_params)
         states = states_of(request.path_params["thread_id"], await self._turns(who, runtime, request))
         before = body.get("before")
         before = before.get("checkpoint_id") if isinstance(before, dict) else before
         if before:
             ids = [state["checkpoint"]["checkpoint_id"] for state in states]
             states = states[ids.index(before) + 1 :] if before in ids else []
-        states = states[: number(body.get("limit"), "limit", 10)]
-        return reply([selected(state, body.get("select")) for state in states])
+        states = states[: lg.number(body.get("limit"), "limit", 10)]
+        return lg.reply([lg.selected(state, body.get("select")) for state in states])
 
     async def write_state(self, request: Request) -> Response:
         """Reject what waits on a thread, as agent-inbox asks for it; refuse everything else."""
         who, runtime = self._api.asks(request, Scope.DECIDE)
-        body, thread_id = await read_body(request), request.path_params["thread_id"]
+        body, thread_id = await lg.read_body(request), request.path_params["thread_id"]
         if body.get("values") is not None or body.get("as_node") != "__end__":
             refuse("values", _KEPT, "send a message, or decide: command={'resume': …}")
         await self._turns(who, runtime, request)
         turn_id = await self._runs.reject_all(runtime, thread_id)
-        return reply({"checkpoint": checkpoint(thread_id, turn_id)})
+        return lg.reply({"checkpoint": checkpoint(thread_id, turn_id)})
 
     async def refused(self, request: Request) -> Response:
         """Refuse."""
@@ -212,7 +201,7 @@ class Threads:
     async def _told(
         self, who: Who, runtime: Any, thread_id: str, events: RunEvents, done: dict[str, str]
     ) -> AsyncIterator[bytes]:
-        followed = Followed(runtime, self._api.gateway.clock, thread_id, "")
+        followed = lg.Followed(runtime, self._api.gateway.clock, thread_id, "")
         async with aclosing(followed.changes()) as changes:
             async for change in changes:
                 if change.HasField("speech"):
@@ -238,14 +227,14 @@ class Threads:
     async def command(self, request: Request) -> Response:
         """Answer a command of the newer protocol; a refusal is an answer, too."""
         who, runtime = self._api.asks(request, Scope.WORK)
-        body = await read_body(request)
+        body = await lg.read_body(request)
         id_, thread_id = body.get("id"), request.path_params["thread_id"]
         params = body.get("params") if isinstance(body.get("params"), dict) else {}
         try:
             result = await self._commanded(who, runtime, thread_id, body.get("method"), params or {})
         except (InvalidInput, NotFound, Conflict) as error:
-            return reply({"type": "error", "id": id_, "error": _code(error), "message": str(error)})
-        return reply({"type": "success", "id": id_, "result": result})
+            return lg.reply({"type": "error", "id": id_, "error": _code(error), "message": str(error)})
+        return lg.reply({"type": "success", "id": id_, "result": result})
 
     async def _commanded(
         self, who: Who, runtime: Any, thread_id: str, method: object, params: dict[str, Any]
@@ -270,7 +259,7 @@ class Threads:
     async def events(self, request: Request) -> Any:
         """Tell of what happens on a thread in the events of the newer protocol, until the client goes."""
         who, runtime = self._api.asks(request)
-        body, thread_id = await read_body(request), request.path_params["thread_id"]
+        body, thread_id = await lg.read_body(request), request.path_params["thread_id"]
         channels = body.get("channels")
         if not isinstance(channels, list) or not channels:
             raise InvalidInput("is no list of channels", where="channels", hint=f"of {', '.join(sorted(CHANNELS))}")
@@ -280,7 +269,7 @@ class Threads:
     async def _protocol(self, who: Who, runtime: Any, thread_id: str, events: ThreadEvents) -> AsyncIterator[bytes]:
         newest = await runtime.ListTurns(wire.ListTurnsRequest(thread_id=thread_id, limit=1))
         since = self._api.begun(thread_id) or (newest.turns[0].turn_id if newest.turns else "")
-        followed = Followed(runtime, self._api.gateway.clock, thread_id, "")
+        followed = lg.Followed(runtime, self._api.gateway.clock, thread_id, "")
         begun = not since
         async with aclosing(followed.changes()) as changes:
             async for change in changes:

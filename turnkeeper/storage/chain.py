@@ -16,20 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    LargeBinary,
-    MetaData,
-    Table,
-    bindparam,
-    create_engine,
-    insert,
-    null,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
@@ -45,16 +32,16 @@ SIGN_EVERY_S = 60.0
 Fact = Mapping[str, Any]
 
 
-def table_of(metadata: MetaData) -> Table:
+def table_of(metadata: sa.MetaData) -> sa.Table:
     """Return the table of a store's chain; `metadata` is the store's."""
-    return Table(
+    return sa.Table(
         "audit",
         metadata,
-        Column("number", BigInteger, primary_key=True, autoincrement=False),  # 1 and up, without a gap
-        Column("at_us", BigInteger, nullable=False),
-        Column("body", TEXT),  # JSON; null once it is pruned
-        Column("content_hash", LargeBinary, nullable=False),  # SHA-256 of the body
-        Column("hash", LargeBinary, nullable=False),  # SHA-256 of the hash before, the content's and at_us
+        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),  # 1 and up, without a gap
+        sa.Column("at_us", sa.BigInteger, nullable=False),
+        sa.Column("body", TEXT),  # JSON; null once it is pruned
+        sa.Column("content_hash", sa.LargeBinary, nullable=False),  # SHA-256 of the body
+        sa.Column("hash", sa.LargeBinary, nullable=False),  # SHA-256 of the hash before, the content's and at_us
     )
 
 
@@ -66,23 +53,23 @@ def digest(text: str) -> str:
 class Chain:
     """The chain of one store. Every method belongs to the transaction that is open on the connection."""
 
-    def __init__(self, table: Table, store: str) -> None:
+    def __init__(self, table: sa.Table, store: str) -> None:
         """Take the store's table, and the name of the process that owns the store."""
         self.store = store
-        self._last = Statement(select(table.c.number, table.c.hash).order_by(table.c.number.desc()).limit(1))
-        self._add = Statement(insert(table))
-        self._body = Statement(select(table.c.body).where(table.c.number == bindparam("of")))
-        late = (table.c.body.is_not(None)) & (table.c.at_us >= bindparam("before"))
-        self._first_kept = Statement(select(table.c.number).where(late).order_by(table.c.number).limit(1))
-        early = (table.c.body.is_not(None)) & (table.c.number < bindparam("first"))
-        self._prune = Statement(update(table).where(early).values(body=null()))
+        self._last = Statement(sa.select(table.c.number, table.c.hash).order_by(table.c.number.desc()).limit(1))
+        self._add = Statement(sa.insert(table))
+        self._body = Statement(sa.select(table.c.body).where(table.c.number == sa.bindparam("of")))
+        late = (table.c.body.is_not(None)) & (table.c.at_us >= sa.bindparam("before"))
+        self._first_kept = Statement(sa.select(table.c.number).where(late).order_by(table.c.number).limit(1))
+        early = (table.c.body.is_not(None)) & (table.c.number < sa.bindparam("first"))
+        self._prune = Statement(sa.update(table).where(early).values(body=sa.null()))
 
-    def begin(self, connection: Connection, at: datetime, entropy: Entropy, known: Callable[[], Fact]) -> None:
+    def begin(self, connection: sa.Connection, at: datetime, entropy: Entropy, known: Callable[[], Fact]) -> None:
         """Write the first record, once: what happened earlier has none. `known` says up to where that was."""
         if not self._last.rows(connection):
             self.append(connection, at, [{"kind": BEGIN, "store": self.store, "chain": entropy.hex(16), **known()}])
 
-    def append(self, connection: Connection, at: datetime, facts: Sequence[Fact]) -> None:
+    def append(self, connection: sa.Connection, at: datetime, facts: Sequence[Fact]) -> None:
         """Write a record for each fact: a JSON object with a `kind`, to which the time is added."""
         if not facts:
             return
@@ -97,7 +84,7 @@ class Chain:
             rows.append({"number": number, "at_us": to_us(at), "body": body, "content_hash": content, "hash": before})
         self._add.run_each(connection, rows)
 
-    def sign(self, connection: Connection, at: datetime, key: Key) -> Fact | None:
+    def sign(self, connection: sa.Connection, at: datetime, key: Key) -> Fact | None:
         """Sign the newest hash and record that; return the signed head. None where the newest record is one already."""
         last = self._last.rows(connection)
         if not last or json.loads(self._body.value(connection, of=last[0][0]) or "{}").get("kind") == HEAD:
@@ -106,7 +93,7 @@ class Chain:
         self.append(connection, at, [head])
         return {"store": self.store, "at": rfc3339(at), **head}
 
-    def prune(self, connection: Connection, at: datetime, before: datetime, *, rows: int) -> int:
+    def prune(self, connection: sa.Connection, at: datetime, before: datetime, *, rows: int) -> int:
         """Remove the content of records older than `before`, up to the first that is not; return of how many.
 
         `rows` is how many rows were pruned that the records tell of.
@@ -141,9 +128,9 @@ def _private(key: Key) -> Any:
 
 def append_alone(path: Path, store: str, at: datetime, facts: Sequence[Fact]) -> None:
     """Write records into the chain of a store's file that no process has open."""
-    engine = create_engine(f"sqlite:///{path}")
+    engine = sa.create_engine(f"sqlite:///{path}")
     with engine.begin() as connection:
-        Chain(table_of(MetaData()), store).append(connection, at, facts)
+        Chain(table_of(sa.MetaData()), store).append(connection, at, facts)
     engine.dispose()
 
 
@@ -156,7 +143,7 @@ class Signer:
     def __init__(
         self,
         home: Home,
-        run: Callable[[Callable[[Connection], Fact | None]], Awaitable[Fact | None]],
+        run: Callable[[Callable[[sa.Connection], Fact | None]], Awaitable[Fact | None]],
         chain: Chain,
         *,
         clock: Clock,

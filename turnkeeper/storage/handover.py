@@ -19,17 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from turnkeeper.clock import Clock
-from turnkeeper.storage.statements import (
-    NEVER_AGAIN,
-    NUMBER,
-    TEXT,
-    Statement,
-    now_us,
-    number_in_order,
-    of_server,
-    partial,
-    upsert,
-)
+from turnkeeper.storage import statements
 from turnkeeper.times import to_us
 
 SCHEMA = "runtime"  # of the tables of agent-runtime, in a shared database
@@ -59,35 +49,35 @@ def tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table, sa.Table]:
     envelopes = sa.Table(
         "envelopes",
         metadata,
-        sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
-        sa.Column("key", TEXT, nullable=False, unique=True),
-        sa.Column("thread_id", TEXT, nullable=False),
-        sa.Column("agent", TEXT, nullable=False),
-        sa.Column("kind", TEXT, nullable=False),
+        sa.Column("number", statements.NUMBER, primary_key=True, autoincrement=True),
+        sa.Column("key", statements.TEXT, nullable=False, unique=True),
+        sa.Column("thread_id", statements.TEXT, nullable=False),
+        sa.Column("agent", statements.TEXT, nullable=False),
+        sa.Column("kind", statements.TEXT, nullable=False),
         sa.Column("envelope", sa.LargeBinary, nullable=False),
-        sa.Column("state", TEXT, nullable=False),
-        sa.Column("reason", TEXT, nullable=False, server_default=""),
+        sa.Column("state", statements.TEXT, nullable=False),
+        sa.Column("reason", statements.TEXT, nullable=False, server_default=""),
         sa.Column("not_before_us", sa.BigInteger, nullable=False),
         sa.Column("at_us", sa.BigInteger, nullable=False),
         sa.CheckConstraint("kind IN ('fire', 'envelope', 'look')", name="envelopes_kind"),
         sa.CheckConstraint("state IN ('waiting', 'claimed', 'quarantined')", name="envelopes_state"),
         sa.Index("envelopes_by_thread", "thread_id", "number"),
-        sa.Index("envelopes_waiting", "number", **partial("state = 'waiting'")),
-        sa.Index("envelopes_claimed", "number", **partial("state = 'claimed'")),
-        **NEVER_AGAIN,
+        sa.Index("envelopes_waiting", "number", **statements.partial("state = 'waiting'")),
+        sa.Index("envelopes_claimed", "number", **statements.partial("state = 'claimed'")),
+        **statements.NEVER_AGAIN,
     )
     threads = sa.Table(
         "threads",
         metadata,
-        sa.Column("thread_id", TEXT, primary_key=True),
+        sa.Column("thread_id", statements.TEXT, primary_key=True),
         sa.Column("epoch", sa.BigInteger, nullable=False),  # rises with each owner
-        sa.Column("owner", TEXT, nullable=False),  # empty: nobody
-        sa.Index("threads_by_owner", "owner", **partial("owner <> ''")),
+        sa.Column("owner", statements.TEXT, nullable=False),  # empty: nobody
+        sa.Index("threads_by_owner", "owner", **statements.partial("owner <> ''")),
     )
     owners = sa.Table(
         "owners",
         metadata,
-        sa.Column("owner", TEXT, primary_key=True),  # one life of a runtime
+        sa.Column("owner", statements.TEXT, primary_key=True),  # one life of a runtime
         sa.Column("until_us", sa.BigInteger, nullable=False),  # by the database's clock
     )
     return envelopes, threads, owners
@@ -97,15 +87,15 @@ class Handover:
     """Writes envelopes. Every method belongs to the transaction that is open on the connection."""
 
     def __init__(self, envelopes: sa.Table, owners: sa.Table, cancels: sa.Table) -> None:
-        self._put = Statement(upsert(envelopes, [envelopes.c.key]))
+        self._put = statements.Statement(statements.upsert(envelopes, [envelopes.c.key]))
         waiting = (envelopes.c.key == sa.bindparam("key")) & (envelopes.c.state == "waiting")
-        self._withdraw = Statement(sa.delete(envelopes).where(waiting))
+        self._withdraw = statements.Statement(sa.delete(envelopes).where(waiting))
         some = sa.select(envelopes.c.number).where(envelopes.c.state == "waiting").limit(sa.bindparam("most"))
-        self._waiting = Statement(sa.select(sa.func.count()).select_from(some.subquery()))
-        self._now = Statement(sa.select(now_us()))
-        live = owners.c.until_us > now_us()
-        self._live = Statement(sa.select(sa.func.count()).select_from(owners).where(live))
-        self._cancel = Statement(upsert(cancels, [cancels.c.turn_id]))
+        self._waiting = statements.Statement(sa.select(sa.func.count()).select_from(some.subquery()))
+        self._now = statements.Statement(sa.select(statements.now_us()))
+        live = owners.c.until_us > statements.now_us()
+        self._live = statements.Statement(sa.select(sa.func.count()).select_from(owners).where(live))
+        self._cancel = statements.Statement(statements.upsert(cancels, [cancels.c.turn_id]))
 
     def put_all(self, connection: sa.Connection, rows: Sequence[dict[str, Any]], at: datetime) -> list[bool]:
         """Put envelopes: key, thread_id, agent, kind, envelope, and not_before_us where it is to wait. False: known."""
@@ -149,7 +139,7 @@ def handover_of(schema: str | None = SCHEMA) -> Handover:
     """Return the hand-over to tables in a schema of the connection's database, for whoever does not own them."""
     metadata = sa.MetaData(schema=schema)
     envelopes, _, owners = tables_of(metadata)
-    columns = [sa.Column(name, TEXT, primary_key=name == "turn_id") for name in ("turn_id", "reason")]
+    columns = [sa.Column(name, statements.TEXT, primary_key=name == "turn_id") for name in ("turn_id", "reason")]
     return Handover(envelopes, owners, sa.Table("cancels", metadata, *columns, sa.Column("at_us", sa.BigInteger)))
 
 
@@ -158,14 +148,14 @@ def announce(connection: sa.Connection) -> bool:
 
     Who numbers rows of the same store waits until this transaction ends: a reader that goes by numbers skips none.
     """
-    number_in_order(connection)
+    statements.number_in_order(connection)
     notify(connection, [""], OUTCOMES)
-    return of_server(connection)
+    return statements.of_server(connection)
 
 
 def notify(connection: sa.Connection, threads: Collection[str], channel: str = NEWS) -> None:
     """Tell other processes, once the transaction is committed, that something waits for these threads."""
-    if of_server(connection):
+    if statements.of_server(connection):
         for thread_id in threads:
             connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (channel, thread_id if len(thread_id) < 500 else ""))
 

@@ -13,25 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    Boolean,
-    Column,
-    ColumnElement,
-    Connection,
-    Integer,
-    String,
-    Table,
-    Text,
-    bindparam,
-    cast,
-    func,
-    insert,
-    literal,
-    or_,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
@@ -42,9 +24,9 @@ from turnkeeper.errors import InvalidInput
 
 Values = Mapping[str, Any]
 # Text of any length. A server has an order of its own for text; lists are in the order of bytes, as in SQLite.
-TEXT = String().with_variant(Text(collation="C"), "postgresql")
+TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
 # What numbers rows. SQLite numbers those of an INTEGER PRIMARY KEY itself; its integers have eight bytes in any case.
-NUMBER = BigInteger().with_variant(Integer, "sqlite")
+NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 NEVER_AGAIN: Any = {"sqlite_autoincrement": True}  # of a table: no number of a deleted row is given to a new one
 _ALONE = 0x616C6F6E  # of advisory locks of a server: those under which one process does what any might
 _SQLITE: Any = sqlite.dialect(paramstyle="named")  # as its driver takes a mapping
@@ -53,7 +35,7 @@ _SQLITE: Any = sqlite.dialect(paramstyle="named")  # as its driver takes a mappi
 def partial(where: str) -> dict[str, Any]:
     """Return the arguments of an index over the rows for which `where` is true: a flag is `flag = 1` or `flag = 0`."""
     booleans = re.sub(r"\b(\w+) = ([01])\b", lambda flag: f"{'' if flag[2] == '1' else 'NOT '}{flag[1]}", where)
-    return {"sqlite_where": text(where), "postgresql_where": text(booleans)}
+    return {"sqlite_where": sa.text(where), "postgresql_where": sa.text(booleans)}
 
 
 class Statement:
@@ -68,39 +50,39 @@ class Statement:
         self._compiled: dict[tuple[str, tuple[str, ...]], tuple[str, Values]] = {}
         selected = list(statement.selected_columns) if isinstance(statement, Select) else []
         self._names = [str(column.key) for column in selected]
-        self._flags = [str(column.key) for column in selected if isinstance(column.type, Boolean)]
+        self._flags = [str(column.key) for column in selected if isinstance(column.type, sa.Boolean)]
 
-    def rows(self, connection: Connection, **values: Any) -> list[tuple[Any, ...]]:
+    def rows(self, connection: sa.Connection, **values: Any) -> list[tuple[Any, ...]]:
         """Return the rows that a query finds, as the driver has them: the flags of SQLite are 0 and 1."""
         found: list[tuple[Any, ...]] = self._execute(connection, values).fetchall()
         return found
 
-    def dicts(self, connection: Connection, **values: Any) -> list[dict[str, Any]]:
+    def dicts(self, connection: sa.Connection, **values: Any) -> list[dict[str, Any]]:
         """Return the rows that a query finds, each by its columns' names, with flags as booleans."""
         rows = [dict(zip(self._names, row, strict=True)) for row in self._execute(connection, values)]
         for row, name in itertools.product(rows, self._flags):
             row[name] = bool(row[name])
         return rows
 
-    def first_dict(self, connection: Connection, **values: Any) -> dict[str, Any] | None:
+    def first_dict(self, connection: sa.Connection, **values: Any) -> dict[str, Any] | None:
         """Return the first row that a query finds, as :meth:`dicts` does; None without one."""
         found = self.dicts(connection, **values)
         return found[0] if found else None
 
-    def values(self, connection: Connection, **values: Any) -> list[Any]:
+    def values(self, connection: sa.Connection, **values: Any) -> list[Any]:
         """Return the first column of what a query finds."""
         return [row[0] for row in self._execute(connection, values)]
 
-    def value(self, connection: Connection, **values: Any) -> Any:
+    def value(self, connection: sa.Connection, **values: Any) -> Any:
         """Return the first column of the first row that a query finds; None without one."""
         found = self._execute(connection, values).fetchone()
         return None if found is None else found[0]
 
-    def run(self, connection: Connection, **values: Any) -> int:
+    def run(self, connection: sa.Connection, **values: Any) -> int:
         """Change rows; return how many."""
         return int(self._execute(connection, values).rowcount)
 
-    def run_each(self, connection: Connection, many: Sequence[Values]) -> None:
+    def run_each(self, connection: sa.Connection, many: Sequence[Values]) -> None:
         """Change rows once for each of `many`, all of the same names."""
         if not many:
             return
@@ -111,14 +93,14 @@ class Statement:
         except _driver_errors(connection) as error:
             raise _translated(connection, sql, error) from error
 
-    def _execute(self, connection: Connection, values: Values) -> Any:
+    def _execute(self, connection: sa.Connection, values: Values) -> Any:
         sql, given = self._compile(connection, () if self._names else tuple(values))
         try:
             return _driver(connection).execute(sql, {**given, **values})
         except _driver_errors(connection) as error:
             raise _translated(connection, sql, error) from error
 
-    def _compile(self, connection: Connection, names: tuple[str, ...]) -> tuple[str, Values]:
+    def _compile(self, connection: sa.Connection, names: tuple[str, ...]) -> tuple[str, Values]:
         """Return the text for parameters of these names, and the values that stand in the statement itself."""
         dialect = connection.dialect
         key = dialect.name, names
@@ -136,13 +118,13 @@ class Statement:
 class NumberedInsert:
     """An insert into a table whose primary key is a number that the database gives."""
 
-    def __init__(self, table: Table, **same: Any) -> None:
+    def __init__(self, table: sa.Table, **same: Any) -> None:
         """Write `same`, expressions by column, in each row, beside the columns that a row names."""
         (number,) = table.primary_key
-        row = insert(table).values(same) if same else insert(table)
+        row = sa.insert(table).values(same) if same else sa.insert(table)
         self._plain, self._returning = Statement(row), Statement(row.returning(number))
 
-    def run_each(self, connection: Connection, many: Sequence[Values]) -> list[int]:
+    def run_each(self, connection: sa.Connection, many: Sequence[Values]) -> list[int]:
         """Insert rows, all of the same columns; return their numbers in the same order."""
         if not many:
             return []
@@ -164,7 +146,7 @@ sqlite3.register_adapter(Listed, json.dumps)
 class _Condition(FunctionElement[bool]):
     """A condition that each database spells in its own way."""
 
-    type = Boolean()
+    type = sa.Boolean()
 
     def self_group(self, against: object = None) -> "_Condition":  # noqa: ARG002
         """Return it as it is: SQLite would use no index for a condition that is compared with 1."""
@@ -203,10 +185,10 @@ def _like(element: _Like, compiler: Any, **how: Any) -> str:
 
 
 def upsert(
-    table: Table,
-    same: Sequence[Column[Any]],
+    table: sa.Table,
+    same: Sequence[sa.Column[Any]],
     change: Collection[str] | Values = (),
-    where: ColumnElement[bool] | None = None,
+    where: sa.ColumnElement[bool] | None = None,
 ) -> postgresql.Insert:
     """Return an insert that changes the row with equal columns `same`, where there is one.
 
@@ -223,16 +205,16 @@ def upsert(
     return row.on_conflict_do_update(index_elements=same, set_=changes, where=where)
 
 
-def among(column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+def among(column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[bool]:
     """Return that a column is one of the values that :func:`listed` makes of those passed as parameter `name`."""
-    plain = Text() if isinstance(column.type, String) else column.type
-    return _Among(column, bindparam(name, type_=ARRAY(plain)))
+    plain = sa.Text() if isinstance(column.type, sa.String) else column.type
+    return _Among(column, sa.bindparam(name, type_=sa.ARRAY(plain)))
 
 
-def holds(column: ColumnElement[str], part: str) -> ColumnElement[bool]:
+def holds(column: sa.ColumnElement[str], part: str) -> sa.ColumnElement[bool]:
     """Return that a text holds another, whatever the case of ASCII letters."""
     escaped = part.replace("/", "//").replace("%", "/%").replace("_", "/_")
-    return _Like(column, literal(f"%{escaped}%"))
+    return _Like(column, sa.literal(f"%{escaped}%"))
 
 
 def cursor_at(number: int) -> str:
@@ -255,9 +237,9 @@ def number_of(cursor: str) -> int:
     raise InvalidInput(f"{cursor[:60]!r} is no cursor", where="cursor", hint="pass the one that the page before gave")
 
 
-def one_of(column: ColumnElement[Any], values: Iterable[str]) -> ColumnElement[bool]:
+def one_of(column: sa.ColumnElement[Any], values: Iterable[str]) -> sa.ColumnElement[bool]:
     """Return that a column is one of some values that never change."""
-    return or_(*(column == value for value in sorted(values)))
+    return sa.or_(*(column == value for value in sorted(values)))
 
 
 def listed(values: Collection[str] | Collection[int]) -> Listed:
@@ -265,18 +247,18 @@ def listed(values: Collection[str] | Collection[int]) -> Listed:
     return Listed(values)
 
 
-def of_server(connection: Connection) -> bool:
+def of_server(connection: sa.Connection) -> bool:
     """Return whether other processes may write the same database: it is a server's, not a file."""
     return connection.dialect.name != "sqlite"
 
 
-def number_in_order(connection: Connection) -> None:
+def number_in_order(connection: sa.Connection) -> None:
     """Let whoever else numbers rows of the store wait until this transaction ends: numbers rise as commits come."""
     if of_server(connection):
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock('audit'::regclass::oid::bigint)")
 
 
-def alone(connection: Connection, name: str) -> bool:
+def alone(connection: sa.Connection, name: str) -> bool:
     """Return whether no other process does what is called `name`, and keep it so until this transaction ends.
 
     A file has one owner, who does everything.
@@ -287,17 +269,17 @@ def alone(connection: Connection, name: str) -> bool:
     return bool(asked.scalar())
 
 
-def _driver(connection: Connection) -> Any:
+def _driver(connection: sa.Connection) -> Any:
     return connection.connection.driver_connection
 
 
-def _driver_errors(connection: Connection) -> type[Exception]:
+def _driver_errors(connection: sa.Connection) -> type[Exception]:
     dialect: Any = connection.dialect
     errors: type[Exception] = dialect.loaded_dbapi.Error
     return errors
 
 
-def _translated(connection: Connection, sql: str, error: Exception) -> BaseException:
+def _translated(connection: sa.Connection, sql: str, error: Exception) -> BaseException:
     """Return a driver's error as SQLAlchemy's, without the parameters: they may hold what should not be printed."""
     base = _driver_errors(connection)
     return DBAPIError.instance(sql, None, error, base, hide_parameters=True, dialect=connection.dialect)
@@ -308,9 +290,9 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
-def total(column: ColumnElement[int]) -> ColumnElement[int]:
+def total(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     """Return the sum of whole numbers as a whole number; null of no rows."""
-    return cast(func.sum(column), BigInteger)
+    return sa.cast(sa.func.sum(column), sa.BigInteger)
 
 
 class _Function(FunctionElement[Any]):
@@ -327,21 +309,21 @@ class unindexed(_Function):  # noqa: N801  used as a function
 class size_of(_Function):  # noqa: N801
     """The size of a text in bytes."""
 
-    type = BigInteger()
+    type = sa.BigInteger()
     inherit_cache = True
 
 
 class last_number(_Function):  # noqa: N801
     """The highest number that a numbered column ever had, also of rows that are gone; null for none."""
 
-    type = BigInteger()
+    type = sa.BigInteger()
     inherit_cache = True
 
 
 class now_us(FunctionElement[int]):  # noqa: N801
     """The time by the database's own clock, in microseconds since 1970, also within a transaction that takes long."""
 
-    type = BigInteger()
+    type = sa.BigInteger()
     inherit_cache = True
 
 
