@@ -42,8 +42,9 @@ def erase(
     if load_settings(place).store.is_shared:
         what = "turns and checkpoints are on a server, where this cannot overwrite them"
         raise InvalidInput(what, where="[store]", hint="see docs/security.md, Erasing")
-    given = mask_of(text or ())
+    mask_of(text or ())
     with Eraser(place, pages=pages) as eraser:
+        given = mask_of([*(text or ()), *(eraser.prompts(task) if task else ())])
         chosen = Chosen()
         for column, value in named.items():
             one = eraser.choose(column, value)
@@ -54,19 +55,24 @@ def erase(
         _tell(found)
         if found.blocked:
             raise Conflict(f"{min(found.blocked)}, first", where="erase")
-        if dry_run or not (found.counts or chosen.threads):
+        if dry_run:
             return
-        if not yes:
-            if not sys.stdin.isatty():
-                raise InvalidInput("would overwrite texts for good", where="erase", hint="give --yes, or --dry-run")
-            typer.confirm("Overwrite them for good?", abort=True, err=True)
-        eraser.erase(mask, chosen, found, SystemClock().now())
-        left = holds(place, given) if text else []
+        if found.counts or chosen.threads:
+            _confirm(yes=yes)
+            eraser.erase(mask, chosen, found, SystemClock().now())
+            note("erased; backups and other copies are not reached: remove them, and make new ones")
+        left = holds(place, given) if given.patterns else []
     for name in left:
         typer.echo(f"still in {plain(name)}")
-    note("erased; backups and other copies are not reached: remove them, and make new ones")
     if left:
         raise typer.Exit(EXIT_FAILURE)
+
+
+def _confirm(*, yes: bool) -> None:
+    if not yes and not sys.stdin.isatty():
+        raise InvalidInput("would overwrite texts for good", where="erase", hint="give --yes, or --dry-run")
+    if not yes:
+        typer.confirm("Overwrite them for good?", abort=True, err=True)
 
 
 def _tell(found: Found) -> None:

@@ -201,12 +201,19 @@ class Eraser:
         if waits := sorted(turns & self._open_turns):
             raise Conflict(f"turn {waits[0]} is not over", where=column, hint="decide about it, or cancel it, first")
         others = {thread for turn, thread in self._rows("SELECT turn_id, thread_id FROM turns") if turn not in turns}
-        texts: set[str] = set()
+        texts = set(self.prompts(value)) if column == "task" else set[str]()
         with sqlite_files.reading(self._home.agent_db) as store:
             for cell in sqlite_files.cells(store):
                 if cell.row.get("turn_id") in turns and cell.column in TEXTS.get(cell.table, ()):
                     texts.update(_texts(str(cell.value)))
         return Chosen(turns=turns, threads=frozenset(thread for _, thread in rows) - others, texts=frozenset(texts))
+
+    def prompts(self, task: str) -> Iterator[str]:
+        """Yield what a task, also a deleted one, asks for."""
+        with sqlite_files.reading(self._home.schedules_db) as store:
+            query = "SELECT definition FROM tasks WHERE ? IN (name, id)"
+            for (definition,) in store.execute(query, [task]):
+                yield from _texts(str(json.loads(definition).get("prompt", "")))
 
     def find(self, mask: Mask, chosen: Chosen) -> Found:
         """Look through the home, and change nothing."""

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.process, pytest.mark.sqlite_only("overwrites the files
 
 PERSON = "Zoë Ångström"
 FACT = f'{PERSON} prefers "green" tea'
+OF_JONAS = ("boat", "barn", "roof", "mill")
 
 
 def spoken(constellation: Constellation) -> None:
@@ -107,3 +108,56 @@ def test_what_is_open_keeps_what_it_needs(constellation: Constellation) -> None:
     assert "is not over" in erase(constellation, "--text", PERSON, "--yes", code=4).stderr
     assert "is not over" in erase(constellation, "--channel", "general", "--yes", code=4).stderr
     assert "too short" in erase(constellation, "--text", "a", "--yes", code=2).stderr
+
+
+def test_one_turn_one_thread_and_one_task_are_emptied_and_nothing_else(constellation: Constellation) -> None:
+    words = {name: f"the {name} of Jonas Birkeland is {number} years old" for number, name in enumerate(OF_JONAS)}
+    for name in ("boat", "barn", "roof"):  # the newer two share a thread
+        options = ["--new"] if name != "roof" else []
+        constellation.command("agent-runtime", "send", "general", words[name], *options, "--wait")
+    constellation.create("errand", "--in", "1s", "--prompt", words["mill"], channel="tasks")
+    constellation.until_outcome("errand", "succeeded")
+    boat = constellation.conversation("general")
+    constellation.stop()
+    told = {name: text for name, text in words.items() if holding(constellation, text)}
+    assert told == words
+    by_text = {name: turn for turn in boat for name in words if words[name] in turn["messages"][0]["text"]}
+    assert by_text["barn"]["thread_id"] == by_text["roof"]["thread_id"] != by_text["boat"]["thread_id"]
+    erased = [
+        (("--turn", by_text["boat"]["turn_id"]), {"boat"}),
+        (("--thread", by_text["roof"]["thread_id"]), {"barn", "roof"}),
+    ]
+    gone: set[str] = set()
+    for options, names in erased:
+        erase(constellation, *options, "--yes")
+        gone |= names
+        assert {name for name in words if not holding(constellation, words[name])} == gone
+        constellation.command("turnkeeper", "audit", "verify")
+    told_so = erase(constellation, "--task", "errand", "--yes", code=1).stdout
+    assert "stays: task errand: its definition; edit or delete it" in told_so
+    constellation.start()
+    constellation.command("task-runner", "delete", "errand", "--yes")
+    constellation.stop()
+    erase(constellation, "--task", "errand", "--yes")
+    assert not [text for text in words.values() if holding(constellation, text)]
+    constellation.command("turnkeeper", "audit", "verify")
+
+
+def test_pages_their_proposals_and_attachments_are_erased_where_that_is_asked_for(constellation: Constellation) -> None:
+    name = "Jonas Birkeland"
+    file = constellation.home.root.parent / "phones.csv"
+    file.write_text(f"{name},123\n")
+    body = f"# Neighbours\n\n{name} lends his ladder.\n"
+    for text in (body, "# Neighbours\n\nNobody lends a ladder.\n"):  # of which the earlier is kept as a version
+        constellation.command("agent-runtime", "workspace", "put", "neighbours", "--body", text)
+    constellation.command("agent-runtime", "workspace", "attach", "neighbours", str(file))
+    constellation.stop()
+    file.unlink()
+    kept = erase(constellation, "--text", name, "--yes", code=1).stdout
+    assert "give --pages" in kept
+    assert "still in state/agent.db" in kept
+    erase(constellation, "--text", name, "--pages", "--yes")
+    assert holding(constellation, name) == set()
+    constellation.command("turnkeeper", "audit", "verify")
+    constellation.start()
+    assert "Nobody lends" in constellation.command("agent-runtime", "workspace", "show", "neighbours")

@@ -56,6 +56,8 @@ def test_a_home_that_runs_is_moved_in_one_command_and_runs_on_where_every_comman
     of_home.command("turnkeeper", "move", str(third))
     assert [path.read_text().split("\n")[0] for path in (first, second)] == [f"{MOVED}{third}"] * 2
     of_home.command("turnkeeper", "down")
+    told = of_home.command("turnkeeper", "events", "--kind", "act")
+    assert "the author used turnkeeper down, by turnkeeper/cli." in told, "nobody has to ask why it stopped"
     done = of_home.attempt("turnkeeper", "move", str(first))
     assert (done.returncode, first.is_dir(), third.is_file()) == (0, True, True), done.stderr
     assert done.stderr.splitlines() == [f"the home is {first}"]
