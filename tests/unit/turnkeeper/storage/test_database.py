@@ -149,7 +149,7 @@ def test_migrations_are_named_by_their_revisions(package: str) -> None:
     config.set_main_option("script_location", f"{package}:migrations")
     scripts = ScriptDirectory.from_config(config)
     revisions = {script.revision for script in scripts.walk_revisions()}
-    assert schema_revision._known(f"{package}:migrations") == revisions
+    assert schema_revision.known_revisions(f"{package}:migrations") == revisions
     assert schema_revision.newest(f"{package}:migrations") == scripts.get_current_head()
 
 
