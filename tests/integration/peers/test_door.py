@@ -129,6 +129,26 @@ async def test_a_stranger_an_expired_certificate_and_one_in_another_s_name_are_r
     assert await listening.refused(posing, posing.certificate(NOW)), "in Ada's name, signed by another"
 
 
+@pytest.mark.parametrize(("shown", "by"), [("none", "SSLError"), ("forged", "a certificate in another's name")])
+async def test_each_guard_refuses_by_itself(listening: Listening, tmp_path: Path, shown: str, by: str) -> None:
+    """TLS demands a certificate that a peer's key signed; the door, that it names that peer."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if shown == "forged":
+        forged = Identity(ADA.key, ADA.root)
+        object.__setattr__(forged, "fingerprint", fingerprint_of(STRANGER.root))
+        own = tmp_path / "own.pem"
+        own.write_bytes(b"".join(forged.certificate(NOW)))
+        context.load_cert_chain(own)
+    host, _, port = listening.address.rpartition(":")
+    with suppress(ConnectionError, ssl.SSLError):
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+    (fact,) = [fact for fact in read_events(listening.place.home.logs) if fact["event"] == "peers.refused"]
+    assert str(fact["reason"]).startswith(by)
+
+
 async def test_a_server_with_another_key_is_not_told_anything(listening: Listening) -> None:
     root = STRANGER.root.public_bytes(Encoding.PEM)
     async with channel_to(listening.address, root, ADA.certificate(NOW)) as channel:
