@@ -91,11 +91,15 @@ class Streams:
 
     def enter(self, who: Who) -> str | None:
         """Count one more and return its name for :meth:`leave`; None where there are too many."""
-        name = f"{who.surface}/{who.session.id if who.session else who.key}"
-        if self._open.total() >= MOST_STREAMS or self._open[name] >= MOST_OF_ONE:
+        name = _client(who)
+        if self.full(who):
             return None
         self._open[name] += 1
         return name
+
+    def full(self, who: Who) -> bool:
+        """Return whether one more would be one too many."""
+        return self._open.total() >= MOST_STREAMS or self._open[_client(who)] >= MOST_OF_ONE
 
     def leave(self, name: str) -> None:
         """Count one less."""
@@ -106,6 +110,10 @@ class Streams:
     def open(self) -> int:
         """How many are open."""
         return self._open.total()
+
+
+def _client(who: Who) -> str:
+    return f"{who.surface}/{who.session.id if who.session else who.key}"
 
 
 class Gateway:

@@ -31,12 +31,20 @@ def event(data: str, *, name: str = "", id_: str = "", retry_ms: int = 0) -> byt
 
 
 class EventStream:
-    """An answer whose body is a source's events, as :func:`event` makes them. An ASGI application."""
+    """An answer whose body is a source's events, as :func:`event` makes them. An ASGI application.
+
+    `ping` is sent while there is none.
+    """
 
     def __init__(
-        self, source: AsyncIterator[bytes], streams: Streams, *, headers: Mapping[str, str] | None = None
+        self,
+        source: AsyncIterator[bytes],
+        streams: Streams,
+        *,
+        headers: Mapping[str, str] | None = None,
+        ping: bytes = b": \n\n",
     ) -> None:
-        self._source, self._streams = source, streams
+        self._source, self._streams, self._ping = source, streams, ping
         self._headers = {**_HEADERS, **(headers or {})}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -69,7 +77,7 @@ class EventStream:
                         {upcoming, leaving}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED
                     )
                     if not done:
-                        await _send(send, b": \n\n")
+                        await _send(send, self._ping)
             finally:
                 if not upcoming.done():
                     upcoming.cancel()

@@ -11,7 +11,7 @@ from uuid import NAMESPACE_URL, uuid5  # noqa: TID251 - made from a name: nothin
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.calls import Gateway, Who, need
+from gateway.calls import MOST_OF_ONE, MOST_STREAMS, Gateway, Who, need, who_of
 from gateway.keys import Scope
 from gateway.lg.approvals import Served
 from gateway.lg.conversation import FINISHED, OWN, is_over, thread_of
@@ -19,7 +19,7 @@ from gateway.lg.requests import Once
 from gateway.streams import EventStream
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import Clock
-from turnkeeper.errors import InvalidInput, NotFound, Unreachable, meant
+from turnkeeper.errors import Exhausted, InvalidInput, NotFound, Unreachable, meant
 from turnkeeper.times import rfc3339
 
 MOST_TURNS = 200  # of a thread, the newest, whose messages are shown
@@ -125,6 +125,17 @@ class Api:
     def event_stream(self, events: AsyncIterator[bytes], headers: Mapping[str, str] | None = None) -> Any:
         """Answer with a stream of events."""
         return EventStream(events, self.gateway.streams, headers=headers)
+
+    def long_answer(self, parts: AsyncIterator[bytes], headers: Mapping[str, str]) -> Any:
+        """Answer with JSON that takes long, after spaces: it counts as a stream."""
+        whole = {**headers, "content-type": "application/json"}
+        return EventStream(parts, self.gateway.streams, headers=whole, ping=b" ")
+
+    def need_room(self, request: Request) -> None:
+        """Raise Exhausted if the answer to this request would be one stream too many: nothing is begun then."""
+        if self.gateway.streams.full(who_of(request)):
+            detail = f"at most {MOST_STREAMS} streams are open at once, and {MOST_OF_ONE} of one client"
+            raise Exhausted(detail, hint="close another, or start the run without waiting for it")
 
     def asks(self, request: Request, scope: Scope = Scope.READ) -> tuple[Who, Any]:
         """Return who asks, and the agent runtime as they call it. Raises Denied."""

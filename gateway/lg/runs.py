@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway import streams
@@ -184,6 +184,7 @@ class Runs:
 
     async def stream(self, request: Request) -> Any:
         """Start a run and tell of it until it is over or waits."""
+        self._api.need_room(request)
         who, runtime, started, asked = await self._started(request)
         modes = "&".join(f"stream_mode={mode}" for mode in sorted(asked.modes))
         resumed, events = asked.decides or asked.rejects, RunEvents(started.turn_id, asked.modes)
@@ -225,18 +226,19 @@ class Runs:
             yield written(one)
         yield written(events.end(followed.status, followed.error))
 
-    async def wait(self, request: Request) -> Response:
+    async def wait(self, request: Request) -> Any:
         """Start a run and answer with the thread's values once it is over or waits."""
+        self._api.need_room(request)
         who, runtime, started, _ = await self._started(request)
         return self._values(who, runtime, started)
 
-    async def join(self, request: Request) -> Response:
+    async def join(self, request: Request) -> Any:
         """Answer with the thread's values once a run is over or waits."""
         who, runtime = self._api.asks(request)
         turn = await self._turn(runtime, request)
         return self._values(who, runtime, Started(turn.thread_id, turn.turn_id, ""))
 
-    def _values(self, who: Who, runtime: Any, started: Started) -> Response:
+    def _values(self, who: Who, runtime: Any, started: Started) -> Any:
         """Answer with the values, after spaces as long as there are none: a client that waits hears of us."""
         followed = Followed(runtime, self._api.gateway.clock, started.thread_id, started.turn_id)
 
@@ -248,7 +250,7 @@ class Runs:
             yield json.dumps(self._final(followed), ensure_ascii=False).encode()
 
         headers = started.headers("/join")
-        return StreamingResponse(values(), headers=headers, media_type="application/json")
+        return self._api.long_answer(values(), headers)
 
     @staticmethod
     def _final(followed: Followed) -> dict[str, Any]:

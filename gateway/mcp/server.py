@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 import mcp_types
+from mcp import MCPError
 from mcp.server import Server as LowLevelServer
 from mcp.server.connection import Connection
 from mcp.server.mcpserver import Context, MCPServer, exceptions
@@ -24,7 +25,7 @@ from gateway.mcp.model import view, views
 from gateway.mcp.tools import SCOPES, tools
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as runner
-from turnkeeper.errors import Exhausted, InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 
 NAME = "turnkeeper"
 JSON = "application/json"
@@ -74,7 +75,7 @@ class Subscribers:
             self._uris[connection] = set()
             connection.exit_stack.callback(self._uris.pop, connection, None)
         if len(self._uris[connection]) >= MOST_SUBSCRIBED:
-            raise Exhausted(f"a connection follows {MOST_SUBSCRIBED} resources at most")
+            raise _refusal(f"a connection follows {MOST_SUBSCRIBED} resources at most; unsubscribe from one")
         self._uris[connection].add(str(params.uri))
         return mcp_types.EmptyResult()
 
@@ -116,6 +117,21 @@ class Server(MCPServer[Desk]):
             hint = f"it takes {', '.join(schema['properties'])}"
             raise InvalidInput(f"{name} takes no argument of this name", where=unknown[0][:60], hint=hint)
 
+    async def get_prompt(
+        self, name: str, arguments: dict[str, Any] | None = None, context: Context[Desk, Any] | None = None
+    ) -> mcp_types.GetPromptResult | mcp_types.InputRequiredResult:
+        """Return a prompt. Raises MCPError for one that there is not, and for arguments that do not fit it."""
+        prompts, given = {one.name: one for one in await self.list_prompts()}, set(arguments or {})
+        if name not in prompts:
+            raise _refusal(f"no prompt {name[:60]!r}; there are {', '.join(prompts)}")
+        takes = {one.name: bool(one.required) for one in prompts[name].arguments or ()}
+        wrong = sorted(given - set(takes)) or [one for one, needed in takes.items() if needed and one not in given]
+        if wrong:
+            needs = ", ".join(f"{one}{'' if needed else ' (optional)'}" for one, needed in takes.items())
+            problem = "takes no argument" if wrong[0] in given else "needs the argument"
+            raise _refusal(f"prompt {name} {problem} {wrong[0][:60]!r}; it takes {needs or 'none'}")
+        return await super().get_prompt(name, arguments, context)
+
     async def read_resource(self, uri: Any, context: Context[Desk, Any] | None = None) -> Any:
         """Read a resource. Raises ResourceError with what is wrong and what to do."""
         try:
@@ -127,6 +143,11 @@ class Server(MCPServer[Desk]):
             if isinstance(cause, TurnkeeperError):
                 raise exceptions.ResourceError(str(cause)) from cause
             raise
+
+
+def _refusal(why: str) -> MCPError:
+    """Return what is answered and, unlike other exceptions of a handler, not logged with a traceback."""
+    return MCPError(mcp_types.INVALID_PARAMS, why)
 
 
 def _explained(error: exceptions.ToolError) -> exceptions.ToolError:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -287,6 +288,21 @@ def test_a_busy_thread_takes_the_next_message_in_line_or_refuses_it_if_asked_to(
     run = lg.ask("POST", place, RUN | {"multitask_strategy": "enqueue"})
     kept = lg.ask("GET", f"{place}/{run['run_id']}/join")
     assert (lg.ask("GET", f"{place}/{run['run_id']}")["status"], len(kept["__interrupt__"])) == ("pending", 1)
+
+
+def test_of_one_key_eight_answers_are_under_way_at_once_and_a_ninth_begins_nothing(lg: Lg) -> None:
+    place, key = f"/threads/{lg.thread()}", {"x-api-key": lg.web.key("many", "work")}
+    with ExitStack() as stack:
+        for _ in range(8):
+            answer = stack.enter_context(lg.http.stream("GET", f"{place}/stream", headers=key))
+            assert answer.status_code == 200
+        for way in ("wait", "stream"):
+            said = lg.refused("POST", f"{place}/runs/{way}", RUN, status=503, headers=key)
+            assert "8 of one client; close another" in said
+        assert lg.ask("GET", f"{place}/runs", headers=key) == [], "it was begun"
+        run = lg.ask("POST", f"{place}/runs", RUN, headers=key)
+        lg.ask("GET", f"{place}/runs/{run['run_id']}/join", status=429, headers=key)
+        assert lg.ask("GET", f"{place}/runs/{run['run_id']}/join")["messages"], "another key is answered"
 
 
 def test_post_runs(lg: Lg) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import httpx2
 import mcp_types
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ResourceUpdated
@@ -246,6 +246,24 @@ async def test_over_stdio_it_schedules_a_task_reads_why_it_stopped_and_the_perso
     assert waits["args_hash"] in person.seen[0]
     assert "the pump was replaced" in person.seen[0]
     assert decisions(constellation, f"stdio-{era}") == [("resolved", "approve", "Claude-Code/mcp")]
+
+
+@ERAS
+async def test_a_prompt_that_lacks_or_has_too_many_arguments_is_refused_with_those_that_it_takes(
+    constellation: Constellation, era: str
+) -> None:
+    takes = "it takes task, at (optional)"
+    async with client(constellation.home, era) as to:
+        for name, given, said in (
+            ("nosuch", {}, "no prompt 'nosuch'; there are schedule_work, why_did_it_not_run, review_inbox"),
+            ("why_did_it_not_run", {}, f"prompt why_did_it_not_run needs the argument 'task'; {takes}"),
+            ("why_did_it_not_run", {"x": "y"}, f"prompt why_did_it_not_run takes no argument 'x'; {takes}"),
+        ):
+            with pytest.raises(MCPError) as refusal:
+                await to.get_prompt(name, given)
+            assert (refusal.value.code, refusal.value.message) == (mcp_types.INVALID_PARAMS, said)
+        shown = await to.get_prompt("why_did_it_not_run", {"task": "digest"})
+        assert "the task digest not run?" in shown.messages[0].content.text
 
 
 @ERAS

@@ -3,10 +3,10 @@
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.applications import Starlette
@@ -20,7 +20,9 @@ from gateway.app import build
 from gateway.calls import Gateway, Surface, Who
 from gateway.door import HEADERS, Door
 from gateway.keys import Keys, Scope, Sessions
+from gateway.mcp.transports import App
 from gateway.streams import EventStream
+from tests.support.clock import look_again
 from tests.support.web import Web, free_port, serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -67,13 +69,16 @@ class Idle:
 
 
 @asynccontextmanager
-async def in_this_process(home: Home) -> AsyncIterator[tuple[Idle, int]]:
+async def in_this_process(
+    home: Home, mcp: Callable[[Gateway], Surface] | None = None
+) -> AsyncIterator[tuple[Idle, int]]:
     home.config.write_text(f"[web]\nport = {free_port()}\n")
     settings, clock, entropy, keys = load_settings(home), SystemClock(), SystemEntropy(), Keys(home)
     keys.create(entropy)
     gateway = Gateway(home, settings, Sessions(keys, clock, entropy), clock=clock, entropy=entropy)
     idle = Idle(gateway)
-    web = server.Server(server.config_of(build(gateway, keys, {"/lg": idle.surface, "": page.surface(gateway)})))
+    offered = {"/lg": idle.surface} | ({"/mcp": mcp(gateway)} if mcp else {}) | {"": page.surface(gateway)}
+    web = server.Server(server.config_of(build(gateway, keys, offered)))
     task = asyncio.create_task(web.serve([server.listener(settings.web)]))
     await web.ready.wait()
     yield idle, settings.web.port
@@ -237,6 +242,47 @@ async def test_of_a_hundred_idle_streams_64_are_served_eight_of_one_client_and_a
             writer.close()
         await asyncio.wait_for(gateway.all_ended.wait(), 20)
         assert gateway.streams.open == 0
+
+
+async def test_of_one_key_eight_requests_of_mcp_are_answered_at_once_and_a_ninth_is_told_to_wait(home: Home) -> None:
+    go = asyncio.Event()
+
+    class Slow:
+        async def asgi_app(self, *answering: Any) -> None:
+            await go.wait()
+            await Response("done")(*answering)
+
+    async with in_this_process(home, lambda gateway: Surface(App(cast("Any", Slow()), gateway.streams))) as (
+        idle,
+        port,
+    ):
+        mine, other = (Keys(home).make(name, "work", SystemClock().now(), SystemEntropy())[1] for name in ("a", "b"))
+
+        async def post(key: str) -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            head = f"POST /mcp HTTP/1.1\r\nHost: localhost:{port}\r\nAuthorization: Bearer {key}\r\n"
+            writer.write(
+                f"{head}Content-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode()
+            )
+            try:
+                return await reader.read()
+            finally:
+                writer.close()
+
+        first = [asyncio.create_task(post(mine)) for _ in range(8)]
+        while idle.streams.open < 8:
+            await look_again()
+        refused = await post(mine)
+        assert b" 429 " in refused
+        assert b"retry-after: 5" in refused
+        assert b"8 of one key; wait for one" in refused
+        another = asyncio.create_task(post(other))
+        while idle.streams.open < 9:
+            await look_again()
+        go.set()
+        assert all(b"done" in answer for answer in await asyncio.gather(*first, another))
+        assert b"done" in await post(mine)
+        assert idle.streams.open == 0
 
 
 class Forgetful(dict[str, int]):
