@@ -90,6 +90,8 @@ def show(turn: TurnId, output: OutputOption = Output.TABLE) -> None:
     """
     row = _turn(turn, read)
     show_record(row, output, name_key="turn_id", lines=_lines(row))
+    if output in FOR_PEOPLE and row["summary"]:
+        note(f"all it said: turnkeeper conversation show --thread {row['thread_id']}")
 
 
 @app.command("cancel")

@@ -121,7 +121,7 @@ def next_steps(home: Home, project: Project | None, *, example: bool) -> list[st
     """Return what to do after `init`, a line each."""
     if project is None:
         steps = [
-            "then, to try the example, a community garden whose newsletter an agent looks after:",
+            "then, only if you want to try the example, a community garden whose newsletter an agent looks after:",
             f"      turnkeeper workspace import {home.root}/workspace",
             "          gives the agent the four pages that it reads and proposes to change",
             "      turnkeeper task apply",

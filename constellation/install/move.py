@@ -50,7 +50,8 @@ def move(folder: Annotated[Path, typer.Argument(help="The new directory.", metav
     named = (passed or [place])[-1]
     note(f"the home is {new.root}")
     if named != new.root:
-        note(f"{named} is now a small file that leads every command there; delete it once nothing names that place")
+        note(f"{named} is now a small file that leads every command there, so nothing else has to change")
+        note(f"to do without it, first name {new.root} in TURNKEEPER_HOME, services and scripts; then delete the file")
 
 
 def _check_target(old: Home, new: Home, passed: list[Path]) -> None:

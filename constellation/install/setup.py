@@ -253,7 +253,7 @@ def chosen_model(place: Home, name: str | None, base_url: str | None, key_file: 
     """Return the model that options name, and what they leave out as it is set; asks for its key on a terminal."""
     present = load_settings(place).model
     chosen = _model_name(present.name if name is None else name)
-    url = present.base_url if base_url is None and chosen == present.name else base_url or ""
+    url = _kept_url(present.base_url, present.name, chosen) if base_url is None else base_url
     if key_file is None:
         key = "" if chosen == OFFLINE or _has_key(place, chosen) else _asked_key(chosen, url)
     else:
@@ -265,6 +265,17 @@ def chosen_model(place: Home, name: str | None, base_url: str | None, key_file: 
             hint=f"put it into {place.environment}",
         )
     return Model(name=chosen, base_url=url, key=key)
+
+
+def _kept_url(url: str, name: str, chosen: str) -> str:
+    """Return the address of the present model's server for another of the same provider; say what becomes of it."""
+    if not url or chosen == name:
+        return url
+    if chosen != OFFLINE and key_name(chosen) == key_name(name):
+        note(f'still asks the server at {url}; --base-url "" asks the provider\'s own')
+        return url
+    note(f"{url}, the address of the server for {name}, is removed")
+    return ""
 
 
 def _has_key(place: Home, model: str) -> bool:
@@ -322,8 +333,10 @@ def of_server(model: Model, key: str) -> str:
     provider, _, name = model.name.partition(":")
     named = ", ".join(f"{provider}:{one}" for one in offered[:_MOST_NAMED])
     offers = f"it offers {named}{' and more' if len(offered) > _MOST_NAMED else ''}" if offered else "it names no model"
-    missing = f"; {name} is not among them, so turns may fail" if offered and name not in offered else ""
-    return f"{url} answers; {offers}{missing}"
+    if not offered or name in offered:
+        return f"{url} answers; {offers}"
+    instead = f"turnkeeper model {provider}:{offered[0]}"
+    return f"{url} answers; {offers}; {name} is not among them, so turns may fail; for another: {instead}"
 
 
 def _without_list(url: str, error: Exception) -> str:

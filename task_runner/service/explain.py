@@ -267,9 +267,11 @@ def _of_nothing(asked: Question) -> Explanation:
     """Explain a time that no scheduled entry covers."""
     if asked.is_before_creation:
         hint = "There was no task yet, so nothing was due."
-        if _is_scheduled(asked):
+        if _names(asked.task.definition, asked.at):  # a backfill goes by the schedule of now
             span = f"--from {rfc3339(asked.at)} --to {rfc3339(asked.at + timedelta(minutes=1))}"
-            hint += f" `turnkeeper task backfill {asked.task.definition.name} {span}` runs it now for that time."
+            hint += (
+                f" `turnkeeper task backfill {asked.task.definition.name} {span}` runs it now, as the run of that time."
+            )
         return Explanation("before_creation", (hint,))
     if not _is_scheduled(asked):
         return _not_scheduled(asked)
@@ -376,7 +378,12 @@ def _reasons(asked: Question) -> list[tuple[str, str, Definition]]:
 
 
 def _is_scheduled(asked: Question) -> bool:
-    return timetable_of(asked.definition).next_after(asked.at - _ONE_SECOND) == asked.at
+    return _names(asked.definition, asked.at)
+
+
+def _names(definition: Definition, at: datetime) -> bool:
+    """Return whether a schedule names that time."""
+    return timetable_of(definition).next_after(at - _ONE_SECOND) == at
 
 
 def _also_fired(entry: Fire) -> list[str]:

@@ -103,7 +103,7 @@ def _make(caller: Any, words: str, channel: str, thread_id: str) -> list[str]:
     lines = [f"{task.id} runs {how}: {task.spec.prompt}", *made.warnings]
     if made.next:
         lines[0] += f"; next {_clock_time(made.next[0].nominal_at)}"
-    return [*lines, f"run it now: turnkeeper task run {task.id}", f"stop it: /loop stop {task.id}"]
+    return [*lines, f"run it now: turnkeeper task run {task.id}", f"stop it: turnkeeper loop stop {task.id}"]
 
 
 def _stop(caller: Any, loops: list[Any], wanted: str, channel: str) -> list[str]:

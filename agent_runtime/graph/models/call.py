@@ -115,7 +115,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
 
     def __init__(self, settings: ModelSettings, tools: frozenset[str], around: CallEnvironment) -> None:
         super().__init__()
-        at = f" at {shown_url(settings.base_url)}" if settings.base_url else ""
+        at = f" at {shown_url(settings.base_url)}" if settings.base_url else " at its provider's own address"
         self._where = f"model {settings.name}{at}"
         self._tools = tools
         self._around = around

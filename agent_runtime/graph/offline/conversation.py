@@ -139,7 +139,7 @@ def _outcome(tool: str, data: dict[str, Any]) -> list[str]:
         "subagent_run": f"The {get('subagent')} reports:\n{get('report')}",
         "agent_send": f"Sent to {get('worker')}; what it answers comes here.",
         "lifecycle_request_restart": "Asked for a restart; my next turn is shown the notes.",
-        "page_propose": f"Proposed page “{get('title')}” as candidate {get('candidate_id')}.",
+        "page_propose": f"Proposed page “{get('title')}” for you to accept or reject ({get('candidate_id')}).",
         "web_fetch": f"{get('title')} ({get('url')}):\n{_cut(str(get('text')))}",
         "workspace_read": f"{get('title')} ({get('page')}):\n{_cut(str(get('body')))}",
         "LoopCreate": f"Loop {get('loop')} is made ({get('fires')}); it ends on {get('expires_at')}.",

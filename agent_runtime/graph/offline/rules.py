@@ -163,7 +163,9 @@ def closing(said: Sequence[str], done: Done, signature: str = RULE_BASED) -> str
 
 def proposed(done: Done, tool: str) -> list[str]:
     """Return a sentence for each candidate that the calls of one tool made."""
-    return [f"Proposed “{one['title']}” as candidate {one['candidate_id']}." for one in answers(done, tool)]
+    return [
+        f"Proposed “{one['title']}” for you to accept or reject ({one['candidate_id']})." for one in answers(done, tool)
+    ]
 
 
 def counted(number: int, noun: str, none: str = "no") -> str:

@@ -133,7 +133,10 @@ def test_a_model_is_shown_and_changed_by_one_command_and_only_if_it_can_be_made(
     assert "http://127.0.0.1:9/v1 does not answer (Connection refused): turns fail until it does" in done.stderr
     shown = run(home, "model").stdout
     assert ("openai:gpt-5" in shown, "http://127.0.0.1:9/v1" in shown) == (True, True)
-    assert run(home, "model", "offline").returncode == 0
+    assert (
+        "http://127.0.0.1:9/v1, the address of the server for openai:gpt-5, is removed"
+        in run(home, "model", "offline").stderr
+    )
     assert load_settings(home).model.base_url == ""
     assert KEY in home.environment.read_text()
 
@@ -143,6 +146,10 @@ def test_a_server_of_ones_own_is_asked_which_models_it_offers(home: Home) -> Non
     with serving() as server:
         done = run(home, "model", "openai:x", "--base-url", server.url)  # nobody is there to give a key
         assert f"{server.url} answers; it offers openai:stub-model; x is not among them" in done.stderr, done.stderr
+        assert "for another: turnkeeper model openai:stub-model\n" in done.stderr
+        done = run(home, "model", "openai:stub-model")  # as that line says
+        assert f"still asks the server at {server.url}" in done.stderr
+        assert load_settings(home).model.base_url == server.url
         found = setup.Model(name="openai:stub-model", base_url=server.url)
         assert setup.of_server(found, KEY) == f"{server.url} answers; it offers openai:stub-model"
         assert "does not list its models" in setup.of_server(replace(found, base_url=f"{server.url}/elsewhere"), "")

@@ -56,7 +56,7 @@ async def test_a_loop_is_made_in_the_conversation_in_which_it_is_typed_and_said_
 ) -> None:
     said, *what_next = await typed("/loop 15m check the build")
     (task,) = await tasks(runner)
-    assert what_next == [f"run it now: turnkeeper task run {task.id}", f"stop it: /loop stop {task.id}"]
+    assert what_next == [f"run it now: turnkeeper task run {task.id}", f"stop it: turnkeeper loop stop {task.id}"]
     (turn,) = await talking.conversation()
     assert (task.schedule, task.spec.prompt, task.spec.channel) == ("every 15m, exactly", "check the build", "main")
     assert task.spec.thread_id == turn.thread_id, "its turns go on with this conversation"

@@ -154,6 +154,16 @@ async def test_outside_its_bounds_excluded_not_a_nominal_time_and_before_creatio
     )
 
 
+async def test_a_backfill_is_offered_only_where_the_schedule_of_now_names_the_time(rig: Rig, peer: Peer) -> None:
+    await rig.create(cron="0 9 * * *")
+    assert "turnkeeper task backfill" in (await asked(rig, -86_400))[1]
+    task = await rig.task()
+    task.spec.cron = "0 8 * * *"
+    await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=task.spec))
+    assert "There was no task yet, so nothing was due." in (await asked(rig, -86_400))[1]
+    assert "backfill" not in (await asked(rig, -86_400))[1]
+
+
 async def test_limit_reached_and_budget(rig: Rig, peer: Peer) -> None:
     await rig.create(max_fires=1)
     await rig.pass_time(60)

@@ -151,7 +151,11 @@ async def test_a_refused_call_has_no_effect_is_reported_and_not_repeated(
         ("search: compost", ["workspace_search"], "garden: Garden plan: The compost heap"),
         ("read: garden", ["workspace_read"], "The pump was replaced in March."),
         ("read: nosuch", ["workspace_read"], "workspace_read was not done: no page 'nosuch'"),
-        ("propose page: Pump log: It was\nreplaced.", ["page_propose"], "Proposed page “Pump log” as candidate c-"),
+        (
+            "propose page: Pump log: It was\nreplaced.",
+            ["page_propose"],
+            "Proposed page “Pump log” for you to accept or reject (c-",
+        ),
         (
             "When was the pump replaced?",
             ["workspace_search", "conversation_read", "workspace_read"],
