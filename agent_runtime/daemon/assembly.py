@@ -407,6 +407,9 @@ class _Basis:
         self.stack.callback(beside.close)
         ownership = Ownership(beside, clock=self.clock, entropy=self.entropy, log=self.log)
         if self.beat is not None:
+            beat, digests, catalog = self.beat, self._digests_of_graphs(), self.graphs.catalog
+            ownership.lacking = lambda: beat.lacking
+            store.right.digest_of_graph = lambda name: digests.get(f"graph {catalog.graph_of(name)}", "")
             self.beat.on_gone = partial(nodes.alert, self.home, self.log.emit)
             self.beat.owner, self.beat.facts = lambda: ownership.owner, self._facts(categories)
 
@@ -428,10 +431,13 @@ class _Basis:
             listening=lambda: listen(self.url, on_news, trouble, self.clock, self.settings.store.heard(NEWS, OUTCOMES)),
         )
 
+    def _digests_of_graphs(self) -> dict[str, str]:
+        return {f"graph {name}": digest_of(one.loaded.reference) for name, one in self.graphs.opened.items()}
+
     def _facts(self, categories: Categories) -> Callable[[], dict[str, str]]:
         """Return what tells by which categories, graphs and settings this machine goes."""
         same = {name: nodes.digest(said) for name, said in self.settings.common.items()}
-        same |= {f"graph {name}": digest_of(one.loaded.reference) for name, one in self.graphs.opened.items()}
+        same |= self._digests_of_graphs()
 
         def now() -> dict[str, str]:
             found = categories.all()

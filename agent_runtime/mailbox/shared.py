@@ -49,6 +49,7 @@ class Ownership:
 
     Attributes:
         held: the lease of each thread.
+        lacking: digests of the categories and graphs that other machines have, and this one has not.
     """
 
     def __init__(self, database: Database, *, clock: Clock, entropy: Entropy, log: EventLog) -> None:
@@ -56,6 +57,7 @@ class Ownership:
         self._database, self._clock, self._entropy, self._log = database, clock, entropy, log
         self.owner = ""
         self.held: dict[str, Lease] = {}
+        self.lacking: Callable[[], Collection[str]] = tuple
         self._on_lost: Callable[[str], None]
         self._strays: set[Lease] = set()
         self._keeping: asyncio.Task[None] | None = None
@@ -73,7 +75,7 @@ class Ownership:
     async def take(self) -> list[tuple[Lease, list[leases.Row]]]:
         """Take threads for which something waits; return leases with the oldest of it, also of threads of before."""
         taken = []
-        for thread_id in await self._database.run(lambda c: leases.wanted(c, self.owner, MOST_TAKEN + len(self.held))):
+        for thread_id in await self._database.run(self._wanted):
             lease = self.held.get(thread_id)
             if lease is None and len(self.held) >= MOST_OWNED:
                 continue
@@ -82,6 +84,15 @@ class Ownership:
                 self.held[thread_id] = found[0]
                 taken.append(found)
         return taken
+
+    def _wanted(self, connection: Any) -> list[str]:
+        """Return threads to take, and those owned that have news; what another machine alone can go on with is its."""
+        lacking, most = self.lacking(), MOST_TAKEN + len(self.held)
+        if not lacking:
+            return leases.wanted(connection, self.owner, most)
+        found = leases.wanted(connection, self.owner, leases.MOST_LOOKED_AT)
+        left = leases.unfit(connection, [one for one in found if one not in self.held], lacking)
+        return [one for one in found if one not in left][:most]
 
     def _take(self, connection: Any, thread_id: str, held: Lease | None) -> tuple[Lease, list[leases.Row]] | None:
         lease = held or leases.take(connection, thread_id, self.owner)

@@ -8,6 +8,7 @@ until its row ends: then anybody may take the thread, under the next epoch. Only
     release   locks the row, and only then looks what waits: who looked first would not see what was put meanwhile
 """
 
+import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,8 +17,9 @@ from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, lite
 
 from agent_runtime.model.lease import Fenced, Lease, current, under
 from agent_runtime.store.database import check_lease
-from agent_runtime.store.schema import envelopes, owners, threads
-from turnkeeper.storage.statements import Statement, among, listed, now_us, upsert
+from agent_runtime.store.schema import envelopes, owners, threads, turns
+from turnkeeper.storage.nodes import digest
+from turnkeeper.storage.statements import Statement, among, listed, now_us, one_of, upsert
 
 T = TypeVar("T")
 LEASE_S = 15.0
@@ -30,18 +32,25 @@ class Right:
 
     Attributes:
         shared: other processes write the store as well.
+        digest_of_graph: tells by its name which code of a graph this process runs.
     """
 
     def __init__(self, epoch: int, *, shared: bool = False) -> None:
         """Take the epoch of the process."""
         self._epoch = epoch
         self.shared = shared
+        self.digest_of_graph: Callable[[str], str] = lambda _name: ""
 
     @property
     def epoch(self) -> int:
         """The epoch of the owner: the lease's under which this runs, or the process's own."""
         lease = current()
         return self._epoch if lease is None else lease.epoch
+
+    def begun(self, connection: Connection, thread_id: str, graph: str) -> None:
+        """Write, where others may have other code, with which code of its graph a turn begins."""
+        if self.shared:
+            _BEGUN.run(connection, thread=thread_id, graph_digest=self.digest_of_graph(graph))
 
     def demand(self) -> None:
         """Raise RuntimeError where a thread's owner is to write, and no lease says who that is."""
@@ -102,6 +111,12 @@ def wanted(connection: Connection, owner: str, most: int) -> list[str]:
     """Return threads, at most so many, for which something waits and that have no owner, or this one."""
     found = _WAITING.values(connection, me=owner) + _LEFT.values(connection)
     return list(dict.fromkeys(found))[:most]
+
+
+def unfit(connection: Connection, threads_: Collection[str], lacking: Collection[str]) -> set[str]:
+    """Return those of the threads whose open turn began under one of these digests: of its category, or its graph."""
+    rows = _OPEN_TURNS.rows(connection, ids=listed(sorted(threads_)))
+    return {thread for thread, grant, graph in rows if {digest(json.loads(grant)), graph} & set(lacking)}
 
 
 def take(connection: Connection, thread_id: str, owner: str) -> Lease | None:
@@ -192,6 +207,12 @@ _TAKE = Statement(
         where=~_OWNER_LIVES,
     ).returning(threads.c.epoch)
 )
+_OPEN_TURNS = Statement(
+    select(turns.c.thread_id, turns.c.grant_json, threads.c.graph_digest)
+    .join(threads, threads.c.thread_id == turns.c.thread_id)
+    .where(among(turns.c.thread_id, "ids"), one_of(turns.c.status, ["running", "interrupted", "paused"]))
+)
+_BEGUN = Statement(update(threads).where(threads.c.thread_id == bindparam("thread")))
 _OF = and_(threads.c.thread_id == bindparam("thread"), threads.c.epoch == bindparam("since"))
 _CHECK = Statement(select(threads.c.epoch).where(_OF).with_for_update(read=True))
 _LOCK = Statement(select(threads.c.epoch).where(_OF).with_for_update())

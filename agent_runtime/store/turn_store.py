@@ -159,6 +159,7 @@ class Store:
             line = Said(role="trigger", text=text[: mail.LONGEST_SHOWN])
             turn_writes.put_message(connection, trigger.turn_id, 1, line, at)  # after the prompt, before what is said
             self.with_handoffs.add(trigger.turn_id)
+        self.right.begun(connection, trigger.thread_id, trigger.graph)
         self._add_event(connection, trigger, "STARTED", at, trigger=turn_writes.begun_by(trigger))
         return _turn(connection, trigger.turn_id)
 

@@ -72,6 +72,8 @@ def tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table, sa.Table]:
         sa.Column("thread_id", statements.TEXT, primary_key=True),
         sa.Column("epoch", sa.BigInteger, nullable=False),  # rises with each owner
         sa.Column("owner", statements.TEXT, nullable=False),  # empty: nobody
+        # Of the code that the graph of its newest turn began with.
+        sa.Column("graph_digest", statements.TEXT, nullable=False, server_default=""),
         sa.Index("threads_by_owner", "owner", **statements.partial("owner <> ''")),
     )
     owners = sa.Table(

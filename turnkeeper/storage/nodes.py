@@ -186,6 +186,16 @@ def nodes_of(schema: str | None = SCHEMA) -> Nodes:
     return Nodes(table_of(MetaData(schema=schema)))
 
 
+def lacking(facts: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> frozenset[str]:
+    """Return the digests of categories and graphs that others have and one has not.
+
+    >>> lacking({"category a": "1", "config x": "2"}, [{"category a": "3", "config x": "4"}, {"category a": "1"}])
+    frozenset({'3'})
+    """
+    theirs = {said for each in others for what, said in each.items() if not what.startswith("config")}
+    return frozenset(theirs - set(facts.values()))
+
+
 class Beat:
     """Writes every two seconds that this process lives, and sets its clock by the database's.
 
@@ -193,6 +203,7 @@ class Beat:
         facts: what the process works with, asked at each beat.
         owner: likewise, as what it owns threads.
         on_gone: alerts the author to a machine that is gone, named by its newest process.
+        lacking: what others of its role work with, as of the last beat, and this process does not.
     """
 
     def __init__(
@@ -212,6 +223,7 @@ class Beat:
         self.owner: Callable[[], str] = str
         self.on_gone: Callable[[Node], object] = str
         self._steady_since = self._last = clock.monotonic()
+        self.lacking = frozenset[str]()
 
     async def run(self) -> None:
         """Beat for ever."""
@@ -230,9 +242,16 @@ class Beat:
 
     async def once(self) -> None:
         """Beat once."""
-        said = {"facts_json": json.dumps(self.facts(), sort_keys=True), "owner": self.owner()}
+        facts = self.facts()
+        said = {"facts_json": json.dumps(facts, sort_keys=True), "owner": self.owner()}
         node = self._node | said | {"offset_us": int(self._clock.ahead_s * 1e6)}
-        self._clock.set(from_us(await self._transact(lambda connection: self._nodes.beat(connection, node))))
+
+        def beat(connection: Connection) -> tuple[int, list[Node]]:
+            return self._nodes.beat(connection, node), self._nodes.listed(connection)
+
+        at, found = await self._transact(beat)
+        self.lacking = lacking(facts, [each.facts for each in found if each.lives and each.role == node["role"]])
+        self._clock.set(from_us(at))
         before, self._last = self._last, self._clock.monotonic()
         if self._last - before > GONE_AFTER_S:
             self._steady_since = self._last

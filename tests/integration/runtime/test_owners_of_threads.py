@@ -18,7 +18,7 @@ from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.clock import look_again
 from tests.support.scripted import calls
 from turnkeeper.config.home import Home
-from turnkeeper.storage import handover
+from turnkeeper.storage import handover, nodes
 
 Pair = tuple[Bench, Bench]
 TOOLS = ["tool:note", "tool:block", "tool:pause"]
@@ -70,6 +70,43 @@ async def test_an_approval_is_decided_by_way_of_the_other(pair: Pair) -> None:
     await pair[1].resolve(question.interrupt_id, "approve", args_hash=question.args_hash)
     assert (await pair[0].stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
     assert [*pair[0].noted, *pair[1].noted] == ["x"]
+
+
+@pytest.mark.parametrize("of", ["category", "graph"])
+async def test_a_turn_goes_on_where_its_category_and_its_graph_are_as_it_began(pair: Pair, of: str) -> None:
+    for bench in pair:
+        bench.category("work", tools=["tool:block"])
+        bench.script["go"] = [calls(("note", {"text": "x"}))]
+        bench.runtime.store.right.digest_of_graph = lambda _name: "of-one"
+    event = await pair[0].run(1)
+    assert event.state == STATES.INTERRUPTED
+    begun = nodes.digest(pair[0].runtime.categories.get("work").to_dict()) if of == "category" else "of-one"
+    one, other = [bench.runtime.mailboxes.ownership for bench in pair]
+    while one.held or other.held:
+        await look_again()
+    other.lacking = lambda: {begun}
+    one.lacking = lambda: {"what-else"}
+    looks = 0
+
+    async def counted() -> list[Any]:
+        nonlocal looks
+        looks += 1
+        return await type(other).take(other)
+
+    one.take, other.take = no_look, counted
+    (question,) = await pair[1].pending()
+    await pair[1].resolve(question.interrupt_id, "approve", args_hash=question.args_hash)
+    while looks < 3:
+        pair[1].runtime.worker._arrived.notify()
+        await look_again()
+    assert await pair[1].history() == ["STARTED", "INTERRUPTED"], "it waits for the one that has it"
+    del one.take
+    assert (await pair[0].stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
+    assert (pair[0].noted, pair[1].noted) == (["x"], [])
+
+
+async def no_look() -> list[Any]:
+    return []
 
 
 async def test_an_author_writes_to_the_same_thread_by_way_of_either(pair: Pair) -> None:
