@@ -42,6 +42,7 @@ from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import Narrowing, judge
 from agent_runtime.service.requests import read_fire
 from agent_runtime.service.servicer import RULES, Runtime, Servicer
+from agent_runtime.service.streams import Relay
 from agent_runtime.service.threads import ThreadImport
 from agent_runtime.store.database import open_database
 from agent_runtime.store.schema import audit
@@ -71,7 +72,7 @@ from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Signer
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.database import Database, in_schema, make_schemas
-from turnkeeper.storage.handover import NEWS, OUTCOMES, SCHEMA, listen
+from turnkeeper.storage.handover import FOLLOWED, NEWS, OUTCOMES, SCHEMA, WORDS, listen, tell
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
 
 MOST_AT_ONCE = 32
@@ -343,7 +344,7 @@ class _Basis:
         failpoints, arrived, live = Failpoints(self.environ), Signal(), LiveOutput()
         categories = Categories(self.home, self.settings)
         narrowing, workspace = Narrowing(categories.get), self._workspace(store)
-        mailboxes = self._mailboxes(store, arrived, categories)
+        mailboxes = self._mailboxes(store, arrived, categories, live)
         deliveries = TerminalDeliveries(store, mailboxes, clock=clock, log=log)
         acceptor = Acceptor(
             store, mailboxes, deliveries, arrived, clock=clock, entropy=self.entropy, log=log, failpoints=failpoints
@@ -398,7 +399,7 @@ class _Basis:
             beat=self.beat,
         )
 
-    def _mailboxes(self, store: Store, arrived: Signal, categories: Categories) -> Mailboxes:
+    def _mailboxes(self, store: Store, arrived: Signal, categories: Categories, live: LiveOutput) -> Mailboxes:
         where = self.home, hosted(self.settings)
         how: dict[str, Any] = {"process": PROCESS, "clock": self.clock, "entropy": self.entropy}
         if not self.url:
@@ -416,9 +417,23 @@ class _Basis:
         def trouble(why: str) -> None:
             self.log.emit("store.unreachable", reason=why)
 
-        def on_news(_channel: str) -> None:
+        async def say(channel: str, said: str) -> None:
+            await self.database.run(lambda connection: tell(connection, channel, said))
+
+        relay = Relay(live, say, self.clock, node=self.entropy.hex(12))
+
+        def on_news(channel: str, said: str) -> None:
+            if channel in {FOLLOWED, WORDS}:
+                relay.heard(channel, said)
+                return
             for signal_ in (arrived, store.events, store.conversations):
                 signal_.notify()
+
+        async def listening() -> None:
+            heard = self.settings.store.heard(NEWS, OUTCOMES, FOLLOWED, WORDS)
+            await asyncio.gather(
+                listen(self.url, on_news, trouble, self.clock, heard), *([relay.run()] if heard else [])
+            )
 
         return SharedMailboxes(
             *where,
@@ -428,7 +443,7 @@ class _Basis:
             works="runtime" in self.settings.node.roles,
             read_fire=lambda data: read_fire(FireRequest.FromString(data), categories.get),
             on_taken=self.saver.acontinue,
-            listening=lambda: listen(self.url, on_news, trouble, self.clock, self.settings.store.heard(NEWS, OUTCOMES)),
+            listening=listening,
         )
 
     def _digests_of_graphs(self) -> dict[str, str]:

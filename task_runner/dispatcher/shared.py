@@ -78,7 +78,7 @@ class Listener:
             self._settings.shared_url, self._heard, self._trouble, self._clock, self._settings.heard(*self._wakened)
         )
 
-    def _heard(self, channel: str) -> None:
+    def _heard(self, channel: str, _said: str) -> None:
         for event in self._wakened.get(channel, ()):
             event.set()
 

@@ -26,6 +26,8 @@ SCHEMA = "runtime"  # of the tables of agent-runtime, in a shared database
 NEWS = "turnkeeper_envelopes"  # the channel of notifications that envelopes wait
 OUTCOMES = "turnkeeper_outcomes"  # likewise, that there are turn events, or events that happened inside turns
 TASKS = "turnkeeper_tasks"  # likewise, that an author has changed tasks
+FOLLOWED = "turnkeeper_followed"  # likewise, that somebody follows a conversation
+WORDS = "turnkeeper_words"  # likewise, what a turn says just now
 LOOK_S = 1.0
 FIRE, ENVELOPE, LOOK = "fire", "envelope", "look"
 # The tables of checkpoints. What is a checkpoint's own stands in bytes: it may hold what a text cannot, as a NUL.
@@ -162,26 +164,31 @@ def notify(connection: sa.Connection, threads: Collection[str], channel: str = N
             connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (channel, thread_id if len(thread_id) < 500 else ""))
 
 
+def tell(connection: sa.Connection, channel: str, said: str) -> None:
+    """Say something, of at most 7,999 bytes, to who listens."""
+    connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (channel, said))
+
+
 async def listen(
     url: str,
-    on_news: Callable[[str], None],
+    on_news: Callable[[str, str], None],
     on_trouble: Callable[[str], None],
     clock: Clock,
     channels: Collection[str] = (NEWS, OUTCOMES),
 ) -> None:
-    """Call `on_news` with the channel on which other processes have told of a commit, for ever.
+    """Call `on_news` with the channel on which processes have told of a commit, and with what they said, for ever.
 
-    Each second it is called with an empty name, too: no notification is needed, and without channels none is heard.
+    Each second it is called with empty texts, too: no notification is needed, and without channels none is heard.
     """
     while True:
         if channels:
             await _heard(url, on_news, on_trouble, channels)
-        on_news("")
+        on_news("", "")
         await clock.sleep(LOOK_S)
 
 
 async def _heard(
-    url: str, on_news: Callable[[str], None], on_trouble: Callable[[str], None], channels: Collection[str]
+    url: str, on_news: Callable[[str, str], None], on_trouble: Callable[[str], None], channels: Collection[str]
 ) -> None:
     """Listen until the connection is lost."""
     import psycopg  # noqa: PLC0415  only where a server is used
@@ -192,8 +199,8 @@ async def _heard(
                 await connection.execute(f'LISTEN "{channel}"'.encode())
             while True:
                 async for news in connection.notifies(timeout=LOOK_S):
-                    on_news(news.channel)
-                on_news("")
+                    on_news(news.channel, news.payload)
+                on_news("", "")
     except psycopg.Error as error:
         on_trouble(f"{type(error).__name__}: {error}"[:300])
 

@@ -15,7 +15,7 @@ are not asked to stream; if somebody does, the next model or tool publishes what
 import asyncio
 import json
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -167,13 +167,17 @@ class _State:
     text: str = ""
     calls: dict[str, RunningCall] = field(default_factory=dict)
     reports: deque[GraphReport] = field(default_factory=lambda: deque(maxlen=MOST_REPORTS))
+    elsewhere: bool = False  # the turn runs on another machine, which tells what it says
 
 
 class Listener:
-    """One reader's view of a channel. `changed` is notified when there is something that it has not seen."""
+    """One reader's view of a channel. `changed` is notified when there is something that it has not seen.
 
-    def __init__(self, states: dict[str, _State], channel: str) -> None:
-        self.changed = Signal()
+    One that passes on what it reads to other machines is shown only what is said on this one.
+    """
+
+    def __init__(self, states: dict[str, _State], channel: str, *, passes_on: bool = False) -> None:
+        self.changed, self._passes_on = Signal(), passes_on
         self._states = states
         self._channel = channel
         self._known: dict[str, OutputPiece] = {}
@@ -186,6 +190,8 @@ class Listener:
                 left for another time.
         """
         mine = {turn_id: one for turn_id, one in self._states.items() if one.channel == self._channel}
+        if self._passes_on:
+            mine = {turn_id: one for turn_id, one in mine.items() if not one.elsewhere}
         self._known = {turn_id: known for turn_id, known in self._known.items() if turn_id in mine}
         found = []
         for turn_id, state in mine.items():
@@ -198,9 +204,15 @@ class Listener:
 
 
 class LiveOutput:
-    """Who follows which channel, and what their turns say. May be told from any thread."""
+    """Who follows which channel, and what their turns say. May be told from any thread.
+
+    Attributes:
+        readers: how many read each channel here, those aside who pass on what they read.
+        read: notified when a channel is read that was not before.
+    """
 
     def __init__(self) -> None:
+        self.readers, self.read = Counter[str](), Signal()
         self._listeners: dict[str, set[Listener]] = {}
         self._states: dict[str, _State] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -211,14 +223,17 @@ class LiveOutput:
         return channel in self._listeners
 
     @contextmanager
-    def listen(self, channel: str) -> Iterator[Listener]:
+    def listen(self, channel: str, *, passes_on: bool = False) -> Iterator[Listener]:
         """Follow a channel for the block. Called on the event loop's thread."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        listener = Listener(self._states, channel)
+        listener = Listener(self._states, channel, passes_on=passes_on)
         self._listeners.setdefault(channel, set()).add(listener)
+        self.readers += Counter([] if passes_on else [channel])
+        self.read.notify()
         try:
             yield listener
         finally:
+            self.readers -= Counter([] if passes_on else [channel])
             self._listeners[channel].discard(listener)
             if not self._listeners[channel]:
                 del self._listeners[channel]
@@ -243,6 +258,23 @@ class LiveOutput:
         """A turn's graph tells something."""
         step = _State(channel=channel, thread_id=thread_id, after=after)
         self._tell(self._put_report, turn_id, step, source, text[:LONGEST_REPORT])
+
+    def hear(self, channel: str, piece: OutputPiece) -> None:
+        """Take what a turn says on another machine. What does not go on where the last piece ended is left out."""
+        known = self._states.get(piece.turn_id)
+        if not self.readers[channel] or (known is not None and not known.elsewhere):
+            return
+        if known is None or (known.after, known.message) != (piece.after, piece.message):
+            self._put(piece.turn_id, _State(
+                channel=channel, thread_id=piece.thread_id, after=piece.after, message=piece.message, elsewhere=True
+            ))  # fmt: skip
+            known = self._states[piece.turn_id]
+        if piece.offset == len(known.text) and len(known.text) < LONGEST_MESSAGE:
+            known.text += piece.text
+        known.calls |= {call.id: call for call in piece.calls}
+        newest = known.reports[-1].number if known.reports else 0
+        known.reports.extend(report for report in piece.reports if report.number > newest)
+        self._ring(channel)
 
     def over(self, turn_id: str) -> None:
         """A turn runs no more; what it said is on disk, or came to nothing."""

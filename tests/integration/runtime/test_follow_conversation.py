@@ -20,14 +20,17 @@ from agent_runtime.cli.chat.follow import Dialogue, Following, Found, Lost
 from agent_runtime.cli.chat.screen import LineView, Screen
 from agent_runtime.cli.client import complete_channel
 from agent_runtime.model.turn import TurnContext
+from agent_runtime.service import streams
 from agent_runtime.service.servicer import Servicer
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
-from tests.integration.runtime.harness import PATIENCE_S, Bench, Call, look_again, soon
+from tests.integration.runtime.harness import PATIENCE_S, SETTINGS, Bench, Call, look_again, soon
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.config.home import Home
+from turnkeeper.config.settings import NodeSettings
 from turnkeeper.console import run
 from turnkeeper.rpc.server import UnixServer
+from turnkeeper.storage import handover
 
 COST: Any = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}
 
@@ -389,3 +392,64 @@ async def test_the_command_lines_of_threads_and_turns_tell_tokens(
     assert "tokens:     10 read, 3 written" in shown
     found = json.loads(shown[shown.index("{") :])
     assert (found["tokens_in"], found["tokens_out"], found["newest_turns"][0]["turn_id"]) == (10, 3, turn_id)
+
+
+@pytest.fixture
+async def elsewhere(home: Home, shared_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Desk]:
+    """A runtime that runs no turns, on another machine that shares the store."""
+    other = Home(root=tmp_path_factory.mktemp("other") / "home")
+    other.create()
+    made = Desk(other, shared=shared_url)
+    made.settings = SETTINGS.model_copy(update={"node": NodeSettings(roles=("runner",))})
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def test_words_are_heard_on_other_machines_of_the_store(
+    home: Home, shared_url: str, elsewhere: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "FOLLOWED_S", 1.0)
+    monkeypatch.setattr(streams, "FOLLOW_S", 0.2)
+    desk = Desk(home, shared=shared_url)
+    await desk.open()
+    try:
+        long = "ü" * 2000 + "end"
+        desk.script |= {"go": [AIMessage(f"one {long} … two")], "call": [calls(("block", {})), AIMessage("three")]}
+        following = asyncio.create_task(elsewhere.follow(spoken(f"one {long} ")))
+        await desk.followed()
+        assert not desk.runtime.live.readers, "who passes words on is no reader"
+        await desk.service.Fire(desk.fire(), None)
+        heard = (await following)[-1]
+        assert (heard.speech.after, heard.status) == (0, ""), "a piece, and no turn"
+        over_ = asyncio.create_task(elsewhere.follow(over))
+        desk.go.set()
+        assert [message.text for message in (await over_)[-1].messages] == ["go", f"one {long} two "]
+        desk.go = asyncio.Event()
+        calling = asyncio.create_task(
+            elsewhere.follow(lambda turn: [one.name for one in turn.speech.calls] == ["block"])
+        )
+        await desk.service.Fire(desk.fire(2, prompt="call"), None)
+        assert [one.state for one in (await calling)[-1].speech.calls] == ["running"]
+        desk.go.set()
+        async with asyncio.timeout(PATIENCE_S):
+            while desk.runtime.live.followed("main"):
+                await look_again()
+    finally:
+        await desk.close()
+
+
+async def test_without_notifications_a_turn_of_another_machine_comes_whole(
+    home: Home, shared_url: str, elsewhere: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "notify", lambda *_about: None)
+    monkeypatch.setattr("agent_runtime.daemon.assembly.tell", lambda *_about: None)
+    desk = Desk(home, shared=shared_url)
+    await desk.open()
+    try:
+        desk.script["go"] = [AIMessage("one two")]
+        following = asyncio.create_task(elsewhere.follow(over))
+        await desk.service.Fire(desk.fire(), None)
+        assert [message.text for message in (await following)[-1].messages] == ["go", "one two"]
+    finally:
+        await desk.close()
