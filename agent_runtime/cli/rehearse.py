@@ -13,7 +13,7 @@ from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions import rehearsal
 from agent_runtime.permissions.categories import read_draft
-from agent_runtime.store.database import open_database
+from agent_runtime.store.database import open_stored
 from agent_runtime.store.schema import turns
 from agent_runtime.store.turn_reads import interrupts_of, messages_of
 from agent_runtime.tools.agents import agent_tools, subagent_tools
@@ -142,9 +142,9 @@ def show(found: Found, output: Output, *, only_least: bool) -> None:
 
 
 def _past(place: Home, *, channel: str, task: str, since: datetime | None, limit: int) -> list[rehearsal.PastTurn]:
-    if not place.agent_db.exists():
+    database = open_stored(place)
+    if database is None:
         return []
-    database = open_database(place.agent_db, read_only=True)
     try:
         work = database.submit(
             lambda connection: past_turns(connection, channel=channel, task=task, since=since, limit=limit)

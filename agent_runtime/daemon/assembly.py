@@ -62,7 +62,7 @@ from turnkeeper.clock import Clock, SharedClock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings, staffed
 from turnkeeper.entropy import Entropy, SystemEntropy
-from turnkeeper.errors import EXIT_FAILURE, InvalidInput, MachineTrouble
+from turnkeeper.errors import EXIT_FAILURE, InvalidInput, MachineTrouble, Unreachable
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints, Progress, keep_running, settle_heap
 from turnkeeper.rpc.callers import Door
@@ -162,6 +162,8 @@ async def check(home: Home) -> None:
 async def import_threads(home: Home, request: Any) -> Any:
     """Import threads into a home whose daemon does not run; the caller holds the process's lock. No graph is loaded."""
     settings = staffed(load_settings(home), home)
+    if settings.store.is_shared:
+        raise Unreachable(f"{PROCESS} does not run", where="[store]", hint="start it with: turnkeeper up")
     clock, entropy = SystemClock(), SystemEntropy()
     with closing(open_database(home.agent_db)) as database:
         store, saver = await Store.take_over(database, clock, entropy), await open_saver(home.checkpoints_db)

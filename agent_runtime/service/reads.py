@@ -17,7 +17,7 @@ from agent_runtime.model.turn import TurnRecord
 from agent_runtime.permissions.exceptions import StandingException
 from agent_runtime.service import memory_items, thread_records
 from agent_runtime.store import exceptions, turn_reads
-from agent_runtime.store.database import open_database
+from agent_runtime.store.database import open_stored
 from agent_runtime.store.schema import candidates, deviations, turns
 from agent_runtime.store.turn_reads import LARGEST_PAGE
 from agent_runtime.workspace import deviations as deviation_records
@@ -329,11 +329,11 @@ def read_stored(home: Home, method: str, request: Any) -> Any:
     Raises:
         NotFound: there is no store yet, and the method is not a list; or what the method itself raises.
     """
-    if not home.agent_db.exists():
+    database = open_stored(home)
+    if database is None:
         if method in LISTS:
             return get_type_hints(LISTS[method])["return"]()
         raise NotFound("nothing has run here yet", where=str(home.root), hint="start it with: turnkeeper up")
-    database = open_database(home.agent_db, read_only=True)
     try:
         return database.submit(lambda connection: READS[method](connection, request)).result()
     finally:

@@ -9,8 +9,11 @@ from pathlib import Path
 from sqlalchemy import BigInteger, Connection, Text, bindparam, cast, select
 
 from agent_runtime.store.schema import meta
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 from turnkeeper.errors import Conflict, NotFound
-from turnkeeper.storage.database import Database
+from turnkeeper.storage.database import Database, in_schema
+from turnkeeper.storage.handover import SCHEMA
 from turnkeeper.storage.statements import Statement, upsert
 
 MIGRATIONS = "agent_runtime.store:migrations"
@@ -24,6 +27,13 @@ def open_database(place: Path | str, *, read_only: bool = False) -> Database:
     if read_only and isinstance(place, Path) and not place.exists():
         raise NotFound("nothing has run here yet", where=str(place), hint="start the daemon: turnkeeper up")
     return Database(place, migrations=MIGRATIONS, read_only=read_only, inline=not read_only)
+
+
+def open_stored(home: Home) -> Database | None:
+    """Open the store of a home for reading, wherever it is; None where nothing has run yet. Raises as `Database`."""
+    url = load_settings(home).store.shared_url
+    place = in_schema(url, SCHEMA) if url else home.agent_db
+    return None if place == home.agent_db and not home.agent_db.exists() else open_database(place, read_only=True)
 
 
 def get_meta(connection: Connection, key: str) -> str:

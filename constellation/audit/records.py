@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from constellation.audit import verify
 from turnkeeper.config.home import Home
-from turnkeeper.storage import sqlite_files
+from turnkeeper.config.settings import load_settings
+from turnkeeper.storage import handover, nodes, sqlite_files
 from turnkeeper.storage.chain import digest, public_key
 from turnkeeper.storage.keys import AUDIT, KeyFile
 
@@ -133,6 +134,14 @@ def _heads(path: Path) -> Iterator[Line]:
 def _stores(home: Home) -> Iterator[dict[str, Any]]:
     """Open the stores that have records, by the processes that own them."""
     paths = {"task-runner": home.schedules_db, "agent-runtime": home.agent_db}
+    if url := load_settings(home).store.shared_url:
+        schemas = {"task-runner": nodes.SCHEMA, "agent-runtime": handover.SCHEMA}
+        with ExitStack() as opened:
+            yield {
+                store: opened.enter_context(closing(handover.SharedSnapshot(url, schema)))
+                for store, schema in schemas.items()
+            }
+        return
     with ExitStack() as opened:
         found = {
             store: opened.enter_context(sqlite_files.reading(path)) for store, path in paths.items() if path.exists()

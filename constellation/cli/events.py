@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from constellation.timeline.records import LONGEST_STORY, Filter, Known, Record, is_lifecycle, linked, merge
+from constellation.timeline.records import LONGEST_STORY, Filter, Known, Record, is_lifecycle, linked, merge, step_of
 from constellation.timeline.sentences import gap, say
 from constellation.timeline.sources import Sources
 from constellation.timeline.stores import FOREVER_US, Wanted
@@ -42,7 +42,7 @@ def events(
     limit: Annotated[
         int, typer.Option("-n", "--limit", min=0, max=2**31 - 1, help="At most the newest N; 0 for all.")
     ] = 1000,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what happens, from the trails.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what happens.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Print what happened in the home, in order of time, as every process, store and marker tells it.
@@ -118,15 +118,15 @@ def _newest(records: Iterator[Record], limit: int) -> Iterator[Record]:
 
 
 def _followed(sources: Sources, from_us: int) -> Iterator[Record]:
-    """Yield for ever what the trails say after an instant."""
+    """Yield for ever what happens after an instant."""
     told: dict[str, int] = {}
     clock = SystemClock()
     while True:
         now_us = to_us(clock.now())
         wanted = Wanted(since_us=from_us - _OVERLAP_US, until_us=FOREVER_US)
         told = {line: at for line, at in told.items() if at >= wanted.since_us}
-        for record in merge(sources.trails(wanted)):
-            line = as_json([record.at_us, record.kind, record.process, record.fields])
+        for record in merge(sources.news(wanted)):
+            line = as_json([record.at_us, record.kind, record.process, step_of(record) or record.fields])
             if line not in told:
                 told[line] = record.at_us
                 if record.at_us >= from_us:

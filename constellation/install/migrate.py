@@ -4,6 +4,7 @@ All of it goes in one transaction, or none. Each table is counted on both sides 
 they are; the settings then name the database, so that nothing goes on with the files.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Annotated, Any
@@ -20,11 +21,12 @@ from turnkeeper.console import home, note, status
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
 from turnkeeper.storage import handover, sqlite_files
 from turnkeeper.storage.database import STORES, Database, in_schema
-from turnkeeper.storage.files import append_synced
+from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.locking import ProcessLock
 
 _NOT_COPIED = frozenset({"alembic_version", "nodes", "slots", "owners", "threads"})
 _AT_ONCE = 1000
+_SECTION = re.compile(r"^\[store\].*$", re.MULTILINE)
 # What was told and not yet taken in; fires that were sent and not answered: the runtime has them, or never got them.
 _SETTLED = (
     """UPDATE runtime.turn_events SET taken =
@@ -74,8 +76,8 @@ def _check(place: Home, url: str) -> None:
         raise InvalidInput("is the home's own files", where="--to", hint="postgresql://USER@HOST/NAME")
     if load_settings(place).store.is_shared:
         raise Conflict("names a database already", where=str(place.config))
-    if place.config.exists() and "[store]" in place.config.read_text(encoding="utf-8"):
-        raise Conflict("has a section [store]", where=str(place.config), hint="remove it: it is written anew")
+    if "url" in load_settings(place).store.model_fields_set:
+        raise Conflict("says in [store] where it is", where=str(place.config), hint="remove url: it is written anew")
 
 
 def move_into(place: Home, url: str) -> dict[str, int]:
@@ -89,7 +91,9 @@ def move_into(place: Home, url: str) -> dict[str, int]:
             stores.append(Database(in_schema(url, schema), migrations=migrations))
             held.callback(stores[-1].close)
         counts: dict[str, int] = stores[-1].submit(lambda connection: _copy(connection, place)).result()
-        append_synced(place.config, f'\n[store]\nurl = "{url}"\n'.encode())
+        said = place.config.read_text(encoding="utf-8") if place.config.exists() else ""
+        begun = said if _SECTION.search(said) else f"{said}\n[store]\n"
+        replace_whole(place.config, _SECTION.sub(lambda found: f'{found[0]}\nurl = "{url}"', begun, count=1).encode())
         return counts
 
 

@@ -3,6 +3,8 @@
 The stores are attached for reading only, both as they are at the beginning. What a statement may touch is decided where
 SQLite compiles it, by a list of what is allowed: the tables of :mod:`constellation.query.tables`, and of the stores
 exactly the columns that these are made of. Hidden words are in none of them, whatever a statement calls its parts.
+
+Of a database that several machines share, the columns that a statement needs are copied first, all as of one moment.
 """
 
 import contextlib
@@ -19,9 +21,10 @@ from typing import Any
 
 from constellation.query.tables import TABLES, TRAIL, Text
 from constellation.timeline.sources import Sources
-from constellation.timeline.stores import FOREVER_US, Wanted
+from constellation.timeline.stores import FOREVER_US, Wanted, shared_url
 from turnkeeper.config.home import Home
-from turnkeeper.errors import EXIT_FAILURE, Conflict, Exhausted, InvalidInput
+from turnkeeper.errors import EXIT_FAILURE, Conflict, Exhausted, InvalidInput, TurnkeeperError
+from turnkeeper.storage import handover, nodes
 from turnkeeper.storage.sqlite_files import locator
 
 MOST_MEMORY_BYTES = 256 << 20  # of SQLite; what needs more goes to temporary files
@@ -34,7 +37,8 @@ _GRACE_S = 2.0  # for what cannot be interrupted
 _AGAIN_S = 0.05
 _CHUNK = 500  # rows
 _HINT = "turnkeeper query --tables shows what there is; see docs/query.md"
-_STORES = {"agent", "schedules"}
+_STORES = {"agent": handover.SCHEMA, "schedules": nodes.SCHEMA}  # and their names in a shared database
+_LONGEST_S = 600.0  # of one question to a shared database
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE}
 _REFUSED_FUNCTIONS = {"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit", "sqlite_log"}
 _LISTS = {"json_each", "json_tree"}
@@ -55,7 +59,11 @@ class Snapshot:
         self._sources = Sources(home)
         self._unlocked: list[Path] = []
         self._touched: Touched = set()
+        self._named: set[str] = set()
         self._allowed: Touched = set()
+        self._shared: handover.SharedSnapshot | None = None
+        self._columns: dict[tuple[str, str], list[str]] = {}  # of the tables of a shared database
+        self._made_of: dict[str, Touched] = {}
         self._connection = sqlite3.connect(
             ":memory:", uri=True, isolation_level=None, cached_statements=0, check_same_thread=False
         )
@@ -68,6 +76,8 @@ class Snapshot:
     def close(self) -> None:
         """Close the stores."""
         self._connection.close()
+        if self._shared is not None:
+            self._shared.close()
 
     def has(self, table: str) -> bool:
         """Say whether a table is there; a note says why it is not."""
@@ -88,7 +98,7 @@ class Snapshot:
         with _errors_of(within_s), _limited(self._connection, within_s) as busy:
             busy.set()
             self._compile(statement)
-            self._load({table for _, table, _ in self._touched})
+            self._load(self._named)
             self._connection.execute("PRAGMA query_only=ON")
             seize()
             self._connection.set_authorizer(self._judge)
@@ -119,9 +129,11 @@ class Snapshot:
             connection.setlimit(limit, most)
         run("PRAGMA temp_store=FILE")
         run(f"CREATE TEMP TABLE {TRAIL} (at_us INTEGER, source TEXT, event TEXT, process TEXT, fields TEXT)")
-        # What refers to another store is read first: every turn's fire is then in the ledger.
-        for name, path in (("agent", self._home.agent_db), ("schedules", self._home.schedules_db)):
-            self._attach(name, path)
+        if url := shared_url(self._home):
+            self._outline(url)
+        else:  # what refers to another store is read first: every turn's fire is then in the ledger
+            for name, path in (("agent", self._home.agent_db), ("schedules", self._home.schedules_db)):
+                self._attach(name, path)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 2)
         run("BEGIN")
         for name in self._attached():
@@ -141,6 +153,21 @@ class Snapshot:
         with _unreadable(self.notes, path.name):
             self._connection.execute(f"ATTACH ? AS {name}", [place])
 
+    def _outline(self, url: str) -> None:
+        """Make the tables of a shared database, empty: its moment begins."""
+        try:
+            self._shared = handover.SharedSnapshot(url, "", within_s=_LONGEST_S)
+            for table, column, schema in self._shared.execute(_OUTLINE):
+                store = next(name for name, of in _STORES.items() if of == schema)
+                self._columns.setdefault((store, table), []).append(column)
+        except TurnkeeperError as error:
+            self.notes.append(f"{error}: its tables are missing")
+            return
+        for store in _STORES:
+            self._connection.execute(f"ATTACH '' AS {store}")
+        for (store, table), columns in self._columns.items():
+            self._connection.execute(f'CREATE TABLE {store}."{table}" ({", ".join(map(_quoted, columns))})')
+
     def _make_views(self) -> None:
         """Make the tables, and note which columns of the stores they are made of."""
         for name, table in TABLES.items():
@@ -152,6 +179,7 @@ class Snapshot:
                 self._connection.set_authorizer(self._note)
                 self._connection.execute(f"EXPLAIN {select}")
                 self._connection.set_authorizer(None)
+                self._made_of[name] = set(self._touched)
                 body = f"({columns})" if table.copied else f"AS {select}"
                 self._connection.execute(f"CREATE TEMP {made} {name} {body}")
                 self._allowed |= {("temp", name, ""), *(("temp", name, column) for column in (*table.columns, "ROWID"))}
@@ -164,8 +192,9 @@ class Snapshot:
             self._touched.add((store or "", first or "", second or ""))
         return sqlite3.SQLITE_OK
 
-    def _judge(self, action: int, first: str | None, second: str | None, store: str | None, _within: str | None) -> int:
+    def _judge(self, action: int, first: str | None, second: str | None, store: str | None, within: str | None) -> int:
         """Say whether a statement may do something; SQLite asks of each thing as it compiles it."""
+        self._named |= {first or "", within or ""}  # a view of which rows are only counted is named by what is in it
         if action == sqlite3.SQLITE_READ:
             wanted = (store or "", first or "", second or "")
             self._touched.add(wanted)
@@ -179,6 +208,7 @@ class Snapshot:
     def _compile(self, statement: str) -> None:
         """Compile a statement without running it: what it touches is then known, and refused if need be."""
         self._touched.clear()
+        self._named.clear()
         self._connection.set_authorizer(self._judge)
         try:
             self._connection.execute(f"EXPLAIN {statement}").close()
@@ -196,12 +226,28 @@ class Snapshot:
         """Copy the tables that a statement names and that are no views."""
         wanted = {name: table for name, table in TABLES.items() if name in names}
         self._connection.execute("PRAGMA query_only=OFF")  # which an earlier statement switched on
+        if self._shared is not None:
+            self._fetch(self._shared, wanted)
         for name, table in wanted.items():
             if table.copied:
                 self._connection.execute(f"DELETE FROM temp.{name}")  # noqa: S608  what an earlier statement copied
                 self._connection.execute(f"INSERT INTO temp.{name} {table.select(texts=self._texts)}")
         if trails := {trail for table in wanted.values() for trail in table.trails}:
             self._load_trails(trails)
+
+    def _fetch(self, shared: handover.SharedSnapshot, wanted: dict[str, Any]) -> None:
+        """Copy what a statement needs of a shared database: of views the columns that it touches, else all."""
+        needed: dict[tuple[str, str], set[str]] = {}
+        for name, table in wanted.items():
+            for store, source, column in self._made_of.get(name, set()):
+                columns = needed.setdefault((store, source), set()) if (store, source) in self._columns else set()
+                columns |= {column} if table.copied or (store, source, column) in self._touched else set()
+        for (store, source), columns in needed.items():
+            names = ", ".join(map(_quoted, sorted(columns) or self._columns[store, source][:1]))
+            marks, into = ", ".join("?" * (names.count(",") + 1)), f"{store}.{_quoted(source)}"
+            rows = shared.execute(f'SELECT {names} FROM {_STORES[store]}."{source}"')  # noqa: S608
+            self._connection.execute(f"DELETE FROM {into}")  # noqa: S608
+            self._connection.executemany(f"INSERT INTO {into} ({names}) VALUES ({marks})", rows)  # noqa: S608
 
     def _load_trails(self, trails: set[str]) -> None:
         self._connection.execute(f"DELETE FROM temp.{TRAIL}")  # noqa: S608
@@ -219,6 +265,14 @@ class Snapshot:
             if next(told, None) is not None:
                 self.notes.append(f"a trail has more than {most} lines: its newest days are here")
         self.notes += [f"{name}: {why}" for name, why in sorted(self._sources.skipped.items())]
+
+
+_OUTLINE = """SELECT table_name, column_name, table_schema FROM information_schema.columns
+WHERE table_schema IN ('runner', 'runtime') ORDER BY table_schema, table_name, ordinal_position"""
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import orjson
 
 from constellation.supervisor import markers
 from constellation.timeline.records import TRAIL, Record
-from constellation.timeline.stores import Stores, Wanted, plain
+from constellation.timeline.stores import TOLD, Stores, Wanted, plain, shared_url
 from turnkeeper.config.home import Home
 from turnkeeper.times import from_us, parse_rfc3339, rfc3339, to_us
 
@@ -42,6 +42,14 @@ class Sources:
     def read(self, wanted: Wanted) -> list[Iterator[Record]]:
         """Return each source as records by time."""
         return [*self.trails(wanted), *self.stores.read(wanted), self._markers(wanted), self.restarts(wanted)]
+
+    def news(self, wanted: Wanted) -> list[Iterator[Record]]:
+        """Return what the trails tell; where machines share a database, it tells of them all in place of the trails."""
+        if not shared_url(self._home):
+            return self.trails(wanted)
+        self.stores.close()
+        own = [(record for record in stream if record.kind not in TOLD) for stream in self.trails(wanted)]
+        return [*own, *self.stores.read(wanted)]
 
     def trails(
         self, wanted: Wanted, names: tuple[str, ...] = ("",), *, newest_first: bool = False

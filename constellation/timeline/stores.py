@@ -1,7 +1,7 @@
 """What the stores of a home tell of what happened: the ledger of fires, turns, approvals, tool calls, deliveries.
 
 A store is read as it is at the first question, on a connection of its own that cannot write, and that waits for nobody
-who has locked the file.
+who has locked the file. Where several machines share a database, it tells what all of them did.
 """
 
 import contextlib
@@ -14,6 +14,9 @@ from typing import Any
 
 from constellation.timeline.records import Record
 from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.storage import handover, nodes
 from turnkeeper.storage.sqlite_files import reader
 from turnkeeper.times import from_us, rfc3339
 
@@ -50,12 +53,14 @@ class Stores:
 
     def __init__(self, home: Home, skipped: dict[str, str]) -> None:
         self._home, self._skipped = home, skipped
-        self._open: dict[Path, sqlite3.Connection] = {}
+        self._open: dict[Path, sqlite3.Connection | handover.SharedSnapshot] = {}
 
     def close(self) -> None:
-        """Close what was opened."""
-        for store in self._open.values():
+        """Close what was opened; what is read next is as it is then."""
+        for path, store in self._open.items():
             store.close()
+            self._skipped.pop(path.name, None)
+        self._open.clear()
 
     def read(self, wanted: Wanted) -> list[Iterator[Record]]:
         """Return what each table tells, by time."""
@@ -75,16 +80,19 @@ class Stores:
             for row in store.execute(_within(query, key, wanted), asked):
                 fields = {name: _value(name, row[name]) for name in row.keys() if name not in _OWN}  # noqa: SIM118
                 yield Record(row["at"], path.name, row["kind"], process, plain(fields))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, TurnkeeperError) as error:
             self._skipped[path.name] = f"cannot be read: {error}"
 
-    def _store(self, path: Path) -> sqlite3.Connection | None:
+    def _store(self, path: Path) -> sqlite3.Connection | handover.SharedSnapshot | None:
         """Return a store for reading, as it is now; None where it cannot be read, or is not there."""
         if path not in self._open and path.name not in self._skipped:
             try:
-                if path.exists():
+                if url := shared_url(self._home):
+                    schema = nodes.SCHEMA if path == self._home.schedules_db else handover.SCHEMA
+                    self._open[path] = handover.SharedSnapshot(url, schema, named=True)
+                elif path.exists():
                     self._open[path] = reader(path, _WAIT_S)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, TurnkeeperError) as error:
                 self._skipped[path.name] = f"cannot be read: {error}"
         return self._open.get(path)
 
@@ -93,8 +101,8 @@ class Stores:
 
         def find(key: str) -> Mapping[str, Any] | None:
             store = self._store(path)
-            with contextlib.suppress(sqlite3.Error):
-                row = store.execute(query, [key]).fetchone() if store is not None else None
+            with contextlib.suppress(sqlite3.Error, TurnkeeperError):
+                row = next(store.execute(query, [key]), None) if store is not None else None
                 return dict(row) if row is not None else None
             return None
 
@@ -108,6 +116,13 @@ class Stores:
             "question": self._look_up(agent_db, "SELECT turn_id FROM interrupts WHERE interrupt_id = ?"),
             "task": self._look_up(self._home.schedules_db, _TASK),
         }
+
+
+def shared_url(home: Home) -> str:
+    """Return the URL of the database that holds the stores; empty where they are files, or settings cannot be read."""
+    with contextlib.suppress(TurnkeeperError):
+        return load_settings(home).store.shared_url
+    return ""
 
 
 def _value(name: str, value: Any) -> Any:
@@ -124,9 +139,18 @@ def _within(query: str, key: str, wanted: Wanted) -> str:
     if wanted.ids:
         of = " OR ".join(f"{name} IN (SELECT value FROM json_each(:ids))" for name in key.split())  # noqa: S608
         named += f" AND ({of})"  # nothing of this comes from outside
-    return f"SELECT * FROM ({query}) {named} ORDER BY at"  # noqa: S608
+    return f"SELECT * FROM ({query}) AS told {named} ORDER BY at"  # noqa: S608
 
 
+_KINDS = {
+    "fire": ("sent", "accepted", "running", "settled"),
+    "outage": ("began", "ended"),
+    "turn": ("started", "held", "released", "stopped"),
+    "interrupt": ("raised", "resolved", "expired", "reminded", "escalated"),
+    "tool": ("called",),
+}
+# What a trail tells of its own process, and a store of all that share it.
+TOLD = frozenset(f"{subject}.{what}" for subject, kinds in _KINDS.items() for what in kinds)
 _TURN = """
 SELECT thread_id, channel, agent, task_id, task_name AS task, fire_id FROM turns WHERE turn_id = ?
 """

@@ -215,14 +215,12 @@ class Threads:
 
     @staticmethod
     def _changed(turn: wire.ConversationTurn, done: dict[str, str]) -> list[Event]:
-        """Return what tells that a run began or ended."""
+        """Return what tells that a run began or ended; both, of one that is over when it is first seen."""
         before, done[turn.turn_id] = done.get(turn.turn_id, ""), turn.status
-        if before == turn.status:
-            return []
-        about = {"run_id": turn.turn_id, "status": run_status(turn.status)}
-        if turn.status in FINISHED:
-            return [Event("run_done", about)]
-        return [] if before else [Event("metadata", {"run_id": turn.turn_id, "attempt": 1})]
+        told = [] if before else [Event("metadata", {"run_id": turn.turn_id, "attempt": 1})]
+        if before != turn.status and turn.status in FINISHED:
+            told.append(Event("run_done", {"run_id": turn.turn_id, "status": run_status(turn.status)}))
+        return told
 
     async def command(self, request: Request) -> Response:
         """Answer a command of the newer protocol; a refusal is an answer, too."""

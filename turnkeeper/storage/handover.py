@@ -12,13 +12,15 @@ What was dealt with is deleted in a transaction of its thread's owner: what was 
 """
 
 import json
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from turnkeeper.clock import Clock
+from turnkeeper.errors import InvalidInput, Unreachable
 from turnkeeper.storage import statements
 from turnkeeper.times import to_us
 
@@ -208,3 +210,61 @@ async def _heard(
 def _look(thread_id: str, why: str, wish: bytes) -> dict[str, Any]:
     key = f"look:{thread_id}:{why}"
     return {"key": key, "thread_id": thread_id, "agent": "", "kind": LOOK, "envelope": wish}
+
+
+# How PostgreSQL writes what queries of stores say in SQLite's words.
+_SPELLED = (
+    (r"json_each\((:\w+)\)", r"json_array_elements_text(\1::json) AS told(value)"),
+    (r"json_each\(([\w.]+)\) AS (\w+)", r"json_array_elements(nullif(\1, '')::json) AS \2(value)"),
+    (r"json_extract\(([\w.]+), '\$\.(\w+)'\)", r"(\1::json ->> '\2')"),
+    (r"(?<!:):(\w+)", r"%(\1)s"),
+    (r"\?", "%s"),
+)
+
+
+class SharedSnapshot:
+    """A shared database as it is at the first question, on a connection that cannot write; queries are SQLite's.
+
+    Raises, also while rows are read:
+        Unreachable: the server does not answer, or a query took too long.
+        InvalidInput: the driver is not installed.
+    """
+
+    def __init__(self, url: str, schema: str, *, within_s: float = 60.0, named: bool = False) -> None:
+        """Connect. `schema` is whose tables are meant; rows are tuples, or, `named`, mappings."""
+        try:
+            import psycopg.rows  # noqa: PLC0415  only where a server is used
+        except ModuleNotFoundError as error:
+            hint = "install turnkeeper[postgres]"
+            raise InvalidInput("the driver for PostgreSQL is not installed", where="store URL", hint=hint) from error
+        self._error, self._count = psycopg.Error, 0
+        rows: Any = psycopg.rows.dict_row if named else psycopg.rows.tuple_row
+        try:
+            self._connection = psycopg.connect(url, connect_timeout=5, row_factory=rows)
+            self._connection.read_only = True
+            self._connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            for name, value in (("search_path", schema), ("statement_timeout", f"{within_s:.0f}s")):
+                self._connection.execute("SELECT set_config(%s, %s, true)", (name, value))
+        except psycopg.Error as error:
+            raise _unread(error) from error
+
+    def execute(self, query: str, values: Any = ()) -> Iterator[Any]:
+        """Yield the rows of a query, some at a time."""
+        for pattern, spelled in _SPELLED:
+            query = re.sub(pattern, spelled, query)
+        self._count += 1
+        try:
+            with self._connection.cursor(f"read_{self._count}") as cursor:
+                cursor.itersize = 2000
+                cursor.execute(query.encode(), values)
+                yield from cursor
+        except self._error as error:
+            raise _unread(error) from error
+
+    def close(self) -> None:
+        """Let the snapshot go."""
+        self._connection.close()
+
+
+def _unread(error: Exception) -> Unreachable:
+    return Unreachable(f"cannot be read: {str(error).partition(chr(10))[0]}", where="the shared database")

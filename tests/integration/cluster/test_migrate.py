@@ -10,8 +10,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from constellation.audit.records import examine, export
+from constellation.query.snapshot import Snapshot
+from constellation.query.tables import TABLES
+from constellation.timeline.records import merge
+from constellation.timeline.sources import Sources
+from constellation.timeline.stores import FOREVER_US, Wanted
 from tests.acceptance.test_upgrades import RELEASED, Upgraded
 from tests.support.postgres import Server
+from turnkeeper.config.home import Home
 from turnkeeper.errors import EXIT_USAGE
 
 pytestmark = pytest.mark.process
@@ -60,6 +67,55 @@ def test_a_home_moves_with_all_that_it_holds_and_goes_on(left: Upgraded, url: st
     left.until_outcome("errand", "succeeded")
     left.until_outcome("held", "succeeded")
     assert "buy seeds" in {entry["text"] for entry in left.ask("agent-runtime", "memory", "list")}
+
+
+LINE = '{"at":"2026-11-22T22:00:00Z","process":"task-runner","pid":1,"event":"process.started"}\n'
+
+
+def answers(home: Home) -> list[object]:
+    """Return what a home's stores say: each table, what happened, the records, and whether these are sound."""
+    snapshot = Snapshot(home, texts=True)
+    try:
+        found: list[object] = [
+            sorted(map(repr, snapshot.run(f"SELECT * FROM {name}", within_s=60, seize=lambda: None))) for name in TABLES
+        ]
+        found += [
+            list(snapshot.run(f"SELECT count(*) FROM {name}", within_s=60, seize=lambda: None)) for name in TABLES
+        ]
+        assert snapshot.notes == []
+    finally:
+        snapshot.close()
+    sources = Sources(home)
+    try:
+        happened = list(merge(sources.read(Wanted(since_us=0, until_us=FOREVER_US))))
+        turns = [one.fields["turn_id"] for one in happened if one.kind == "turn.started"]
+        known = [sources.stores.lookups()["turn"](turn_id) for turn_id in turns]
+        story = list(merge(sources.stores.read(Wanted(since_us=0, until_us=FOREVER_US, ids=frozenset(turns[:1])))))
+        assert sources.skipped == {}
+    finally:
+        sources.stores.close()
+    return [*found, sorted(map(repr, happened)), known, story, list(export(home)), sorted(examine(home).faults)]
+
+
+def test_what_is_asked_of_a_database_is_answered_as_of_files(left: Upgraded, url: str) -> None:
+    config = left.home.config
+    config.write_text('# as init writes it\n[store]\n# url = "sqlite"\n\n[node]\n# name = ""\n')
+    left.command("turnkeeper", "migrate", "--to", url)
+    moved = config.read_text()
+    (left.home.logs / "events-task-runner-2026-11-22.jsonl").write_text(LINE)
+    of_database = answers(left.home)
+    config.write_text(moved.replace(f'url = "{url}"', ""))
+    of_files = answers(left.home)
+    for mine, theirs in zip(of_database, of_files, strict=True):
+        assert mine == theirs
+    config.write_text(moved.replace("/test_", "/gone_"))
+    snapshot, sources = Snapshot(left.home, texts=False), Sources(left.home)
+    assert not snapshot.has("turns")
+    assert ["its tables are missing" in note for note in snapshot.notes] == [True]
+    assert list(snapshot.run("SELECT count(*) > 0 FROM events", within_s=60, seize=lambda: None))[1] == (1,)
+    snapshot.close()
+    assert list(merge(sources.read(Wanted(since_us=0, until_us=FOREVER_US)))), "what files tell is told"
+    assert sources.skipped.keys() == {"agent.db", "schedules.db"}
 
 
 @pytest.mark.parametrize(

@@ -182,8 +182,10 @@ def test_fires_are_counted_by_task_and_outcome(filled: Home) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_has_its_columns_and_a_row(filled: Home, name: str) -> None:
     shot = Snapshot(filled, texts=False)
+    _, (count,) = shot.run(f"SELECT count(*) FROM {name}", within_s=20, seize=lambda: None)
     columns, *rows = shot.run(f"SELECT * FROM {name}", within_s=20, seize=lambda: None)
     shot.close()
+    assert count == len(rows)
     assert list(columns) == list(TABLES[name].columns)
     assert rows
 

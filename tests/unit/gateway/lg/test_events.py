@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.lg.events import RunEvents, ThreadEvents
+from gateway.lg.threads import Threads
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 
 ALL = {"values", "messages-tuple", "updates", "custom", "messages"}
@@ -140,3 +141,11 @@ def test_a_question_is_requested_input_and_a_failure_says_why() -> None:
 def test_only_channels_that_were_asked_for_are_told() -> None:
     found = list(ThreadEvents(["lifecycle"]).recorded(recorded(), [recorded()]))
     assert {one["method"] for one in found} == {"lifecycle"}
+
+
+def test_a_run_that_is_over_when_it_is_first_seen_has_a_beginning_too() -> None:
+    done: dict[str, str] = {}
+    assert [one.name for one in Threads._changed(recorded("running"), done)] == ["metadata"]
+    assert [one.name for one in Threads._changed(recorded(), done)] == ["run_done"]
+    assert [one.name for one in Threads._changed(recorded(), done)] == []
+    assert [one.name for one in Threads._changed(recorded(), {})] == ["metadata", "run_done"]
