@@ -101,6 +101,7 @@ def add_review(
     """Append what became of a candidate or a deviation of a turn: one of `REVIEWS`; nothing without its turn."""
     row = connection.execute(select(*_SUBJECT, turns.c.trigger).where(turns.c.turn_id == turn_id)).mappings().first()
     if row is not None:
+        announce(connection)
         tokens = {"tokens_in": 0, "tokens_out": 0, "wake_after_s": None}
         said = {"summary": storable(summary)[:LONGEST_SUMMARY], "error": "", "held_by_json": json.dumps(about)}
         _ADD_OUTCOME.run(connection, **row, state=state, at_us=to_us(at), **said, **tokens)

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, insert, select, text
 
 from agent_runtime.model.lease import Fenced, Lease, current, under
-from agent_runtime.store import leases, schema
+from agent_runtime.store import leases, schema, turn_events
 from agent_runtime.store.leases import Right
 from tests.support.clock import ManualClock
 from tests.support.cluster import Do, doing, end_lease, taken
 from tests.support.postgres import Places
+from turnkeeper.storage.handover import announce
 
 AT = ManualClock().now()
 T1 = Lease("t", 1)
@@ -177,6 +178,23 @@ def test_who_takes_a_thread_waits_for_its_release(place: str) -> None:
     assert answered == [Lease("t", 2)], "a wake-up that races with a release is not lost"
 
 
+def test_nobody_takes_a_thread_between_the_proof_of_a_write_and_its_commit(place: str) -> None:
+    answered: list[Lease | None] = []
+    with doing(place) as writing, doing(place) as taking, doing(place) as watching:
+
+        def write(connection: Connection) -> list[Lease | None]:
+            leases.check(connection, T1)
+            other.start()
+            until(lambda: watching(waits_for_a_lock))
+            return list(answered)
+
+        watching(lambda c: end_lease(c, "one"))
+        other = threading.Thread(target=lambda: answered.append(taking(lambda c: leases.take(c, "t", "two"))))
+        assert writing(write) == []
+        other.join(20)
+    assert answered == [Lease("t", 2)]
+
+
 def test_a_release_looks_only_once_it_holds_the_thread(place: str) -> None:
     """Another was about to take it, and let go; what was put before that must be seen, or nobody would look at it."""
     released: list[bool] = []
@@ -193,6 +211,28 @@ def test_a_release_looks_only_once_it_holds_the_thread(place: str) -> None:
         taking(take)
         other.join(20)
     assert released == [False]
+
+
+def test_what_became_of_a_proposal_is_numbered_in_the_order_of_commits_too(place: str) -> None:
+    """Who follows turn events by their numbers skips none: whoever numbers them waits for who did so before."""
+    kinds: dict[type, Any] = {str: "", int: 0, bool: False}
+    row = {column.name: kinds[column.type.python_type] for column in schema.turns.c if not column.nullable}
+    row |= {"turn_id": "turn-1", "status": "succeeded", "trigger": "author"}
+    with doing(place) as first, doing(place) as reviewing, doing(place) as watching:
+        watching(lambda c: c.execute(insert(schema.turns).values({**row, "number": 1})))
+
+        def number(connection: Connection) -> None:
+            announce(connection)
+            other.start()
+            until(lambda: watching(waits_for_a_lock))
+
+        def review(connection: Connection) -> None:
+            turn_events.add_review(connection, "turn-1", "PROPOSED", AT, about=["c-1"], summary="Plan")
+
+        other = threading.Thread(target=lambda: reviewing(review))
+        first(number)
+        other.join(20)
+        assert watching(lambda c: c.execute(select(schema.turn_events.c.state)).scalars().all()) == ["PROPOSED"]
 
 
 class Owner(threading.Thread):

@@ -6,7 +6,7 @@ writes it afterwards, leaves what no order of the two would.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from datetime import datetime, timedelta
 from threading import Event
@@ -19,7 +19,7 @@ from agent_runtime.store.database import open_database
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher import shared
 from task_runner.dispatcher.dispatcher import Pace
-from task_runner.model.task import TaskState
+from task_runner.model.task import TaskState, replace
 from task_runner.scheduler import events as happenings
 from task_runner.scheduler import firing, planning, pruner
 from task_runner.service import changes
@@ -218,16 +218,18 @@ class Stage:
             if first.done():
                 return None
         second = self.second.begin(other)
-        while wait([second], timeout=0.002).not_done and not self._waits(self.second.pid):
-            pass
+        self.until_waiting(second)
         self.first.gate.goes_on.set()
         assert not wait([first, second], timeout=30).not_done
         return self.left()
 
-    def _waits(self, pid: int) -> bool:
-        query = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
-        found = self._sql.execute(query, (pid,)).fetchone()
-        return bool(found and found[0])
+    def until_waiting(self, second: "Future[Any]") -> list[str]:
+        """Wait until the second session waits for a lock, and return its statement; empty where it is done before."""
+        query = "SELECT query FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = %s"
+        while wait([second], timeout=0.002).not_done:
+            if found := self._sql.execute(query, (self.second.pid,)).fetchone():
+                return list(found)
+        return []
 
     def close(self) -> None:
         for each in (self.first, self.second):
@@ -301,3 +303,74 @@ def test_events_of_one_task_are_taken_in_by_one_runner_at_a_time(stage: Stage) -
     assert len(taken) == 1, "the one of the fire before: the others wait for the first runner"
     stage.first.gate.goes_on.set()
     first.result(10)
+
+
+CLAIMED: dict[str, Callable[[Session], Sequence[Any]]] = {
+    "plan": lambda session: session.tasks.due_tasks(NOW, 9),
+    "plan anew": lambda session: session.tasks.due(NOW, 9),
+    "hand over": lambda session: session.fires.claim(NOW, 9, caught_up=False),
+    "take": lambda session: session.shared.take(9),
+}
+OF_AN_AUTHOR = (
+    "INSERT INTO runtime.turn_events (turn_id, fire_id, attempt, thread_id, trigger, state, at_us, summary, error,"
+    " held_by_json, tokens_in, tokens_out, taken) VALUES ('turn-2', '', 0, 't', 'author', 'STARTED', 1, '', '', '', 5, 5,"
+    " false)"
+)
+
+
+@pytest.mark.parametrize("name", CLAIMED)
+def test_what_one_runner_has_claimed_another_passes_over_and_does_not_wait_for(stage: Stage, name: str) -> None:
+    begun: list[Future[Any]] = []
+    found: list[int] = []
+
+    def claim(session: Session) -> None:
+        found.append(len(CLAIMED[name](session)))
+        if not begun:
+            begun.append(stage.second.begin(claim))
+            assert stage.until_waiting(begun[0]) == []
+
+    stage.set_back()
+    stage._sql.execute(OF_AN_AUTHOR.encode())
+    stage.first.begin(claim).result(30)
+    begun[0].result(30)
+    assert found[0] > 0
+    assert found[1:] == [0]
+
+
+@pytest.mark.parametrize("name", ["pause", "delete", "edit"])
+def test_an_act_of_an_author_waits_at_the_task_of_which_a_fire_is_handed_over(stage: Stage, name: str) -> None:
+    """So it has decided nothing yet that it would have to decide again."""
+    begun: list[Future[Any]] = []
+
+    def hand_over(session: Session) -> None:
+        assert session.fires.claim(NOW, 9, caught_up=False)
+        begun.append(stage.second.begin(UNITS[name]))
+        waits_for.extend(stage.until_waiting(begun[0]))
+
+    waits_for: list[str] = []
+    stage.set_back()
+    stage.first.begin(hand_over).result(30)
+    begun[0].result(30)
+    assert "FROM tasks" in waits_for[0]
+
+
+def test_fires_that_are_found_before_their_tasks_are_what_the_lock_leaves_of_them(stage: Stage) -> None:
+    """Whoever had the task changed a fire, and it was found before that was committed."""
+    begun: list[Future[Any]] = []
+    seen: list[str] = []
+
+    def look(session: Session) -> None:
+        seen.extend(fire.reason for fire in session.locked(lambda: list(session.fires.by_ids(ids).values())))
+
+    def change(session: Session) -> None:
+        (fire,) = session.fires.by_ids(ids).values()
+        session.tasks.lock({fire.task_id})
+        session.fires.update([replace(fire, reason="changed meanwhile")])
+        begun.append(stage.second.begin(look))
+        stage.until_waiting(begun[0])
+
+    stage.set_back()
+    ids = [row[0] for row in stage._sql.execute("SELECT fire_id FROM runner.fires WHERE outcome = 'accepted'")]
+    stage.first.begin(change).result(30)
+    begun[0].result(30)
+    assert seen == ["changed meanwhile"]

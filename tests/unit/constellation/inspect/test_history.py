@@ -54,6 +54,15 @@ def test_a_turn_that_a_crash_cut_is_continued_by_the_next_process() -> None:
     assert check(History(**history), drained=True) == []
 
 
+def test_a_turn_is_over_for_the_process_that_lost_its_lease_and_for_no_other() -> None:
+    history = clean()
+    lost, goes_on = event("lease.lost", 5), [event("turn.started", 6, fire_id="", turn_id=name) for name in "ab"]
+    history["events"] += [event("turn.started", 4, fire_id="", turn_id="cut off"), lost, goes_on[0]]
+    assert check(History(**history), drained=True) == []
+    history["events"] += [event("lease.lost", 7, pid=2), event("turn.stopped", 7, pid=2), goes_on[1]]
+    assert [found.what for found in check(History(**history), drained=True)] == ["a and b ran at once on t"]
+
+
 @pytest.mark.parametrize(
     ("invariant", "part", "record"),
     [
