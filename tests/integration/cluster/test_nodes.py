@@ -105,6 +105,9 @@ def test_a_machine_runs_what_its_roles_name_and_a_page_alone_is_answered(cluster
     assert done.returncode == 0, done.stderr
     assert command(page, "send", "general", "hello").returncode == 0
     assert cluster.rows("SELECT state FROM runtime.envelopes") == [("waiting",)], "a machine with the role takes it"
+    listed = command(runner, "task", "list")
+    assert (listed.returncode, "nothing fires" in listed.stderr) == (0, False), "others may plan"
+    assert "not running on this machine" in listed.stderr
     assert cluster.value("SELECT count(*) FROM runtime.owners") == 0, (
         "it takes no threads, and nobody thinks that it may"
     )
