@@ -150,10 +150,18 @@ def backup(
         with spinner("copying"), machine_errors(folder):
             target = back_up_among(place, folder.absolute(), SystemClock().now(), keep=keep)
         note(f"wrote {target}; it contains your keys")
+        _note_the_database(place)
         return
     with spinner("copying"), machine_errors(folder):
         manifest = back_up(place, folder.absolute(), SystemClock().now())
     note(f"{folder}: {len(manifest['files'])} files, as of {manifest['at']}; it contains your keys")
+    _note_the_database(place)
+
+
+def _note_the_database(place: Home) -> None:
+    """Say what is not in a backup: a database that several machines share."""
+    if load_settings(place).store.is_shared:
+        note("tasks, turns and checkpoints are in the database, and not in this backup: back it up as PostgreSQL does")
 
 
 def restore(folder: _Folder) -> None:

@@ -1,5 +1,6 @@
 """A home with tasks, threads, an open approval, memory and history moves into a shared database, and goes on there."""
 
+import json
 import shutil
 import sqlite3
 import tempfile
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import MetaData
 
 from constellation.audit.records import examine, export
 from constellation.query.snapshot import Snapshot
@@ -16,10 +18,16 @@ from constellation.query.tables import TABLES
 from constellation.timeline.records import merge
 from constellation.timeline.sources import Sources
 from constellation.timeline.stores import FOREVER_US, Wanted
+from task_runner.store.store import MIGRATIONS as RUNNER
 from tests.acceptance.test_upgrades import RELEASED, Upgraded
 from tests.support.postgres import Server
+from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_USAGE
+from turnkeeper.storage.chain import Chain, table_of
+from turnkeeper.storage.database import Database, in_schema
+from turnkeeper.storage.keys import AUDIT, KeyFile
 
 pytestmark = pytest.mark.process
 
@@ -116,6 +124,37 @@ def test_what_is_asked_of_a_database_is_answered_as_of_files(left: Upgraded, url
     snapshot.close()
     assert list(merge(sources.read(Wanted(since_us=0, until_us=FOREVER_US)))), "what files tell is told"
     assert sources.skipped.keys() == {"agent.db", "schedules.db"}
+
+
+def test_records_of_several_signers_verify_and_edits_of_them_are_found(left: Upgraded, url: str) -> None:
+    left.command("turnkeeper", "migrate", "--to", url)
+    copied = left.attempt("turnkeeper", "backup", str(left.home.root.with_name("copy")))
+    assert (copied.returncode, "back it up as PostgreSQL does" in copied.stderr) == (0, True), copied
+    known, keys = set(examine(left.home).faults), []
+    for name in ("one", "another"):
+        machine = left.home if name == "one" else Home(root=left.home.root.with_name("other"))
+        machine.create()
+        KeyFile(machine, AUDIT).create(SystemClock().now(), SystemEntropy(), before=lambda _key: None)
+        keys += KeyFile(machine, AUDIT).read()
+    database, records = (
+        Database(in_schema(url, "runner"), migrations=RUNNER),
+        Chain(table_of(MetaData()), "task-runner"),
+    )
+    now, entropy, heads = SystemClock().now(), SystemEntropy(), []
+    database.submit(lambda c: records.begin(c, now, entropy, dict)).result()
+    for number, key in enumerate(keys):
+        fact = {"kind": "skip", "entry": 10_000 + number, "last": 0}
+        database.submit(lambda c, fact=fact: records.append(c, now, [fact])).result()
+        heads.append(database.submit(lambda c, key=key: records.sign(c, now, key)).result())
+    left.home.audit_heads.write_text(json.dumps(heads[0]) + "\n")
+    found = examine(left.home)
+    assert found.keys == {head["public"] for head in heads}
+    assert not [fault for fault in set(found.faults) - known if "sign" in fault or "edited" in fault]
+    database.submit(lambda c: c.exec_driver_sql("UPDATE audit SET body = '{}' WHERE number = 2")).result()
+    assert [fault for fault in examine(left.home).faults if "record 2 was edited" in fault]
+    database.submit(lambda c: c.exec_driver_sql("DELETE FROM audit WHERE number >= 2")).result()
+    assert [fault for fault in examine(left.home).faults if "the end was cut off" in fault], "by the head in the home"
+    database.close()
 
 
 @pytest.mark.parametrize(
