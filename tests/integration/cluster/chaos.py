@@ -44,7 +44,7 @@ MACHINES, LISTENERS = 4, 16
 RUNNER, RUNTIME = "task-runner", "agent-runtime"
 MODULES = {RUNNER: ("task_runner.daemon",), RUNTIME: ("agent_runtime.daemon", "--home")}
 PAST_LEASE_S = 17.0
-START_S, SETTLE_S = 60.0, 100.0
+START_S, SETTLE_S = 30.0, 75.0  # so that twenty minutes end within twenty-two
 ASKING = "Summarise the garden, then remember: the pump was replaced"
 CONFIG = """
 [store]
@@ -142,7 +142,7 @@ class Load(threading.Thread):
     def message(self) -> None:
         text, channel = (
             f"search: compost {self._next()}\nremember: it is turned",
-            f"chat-{int(self._draw.uniform(0, 3))}",
+            f"chat-{int(self._draw.uniform(0, 3))}-{self._number // 40}",
         )
         self._ask("message", text, lambda: self._client.send(channel, text))
 
