@@ -1,7 +1,7 @@
 """`turnkeeper events`: all that happened in a home, in order of time, and the story of one fire, turn or approval."""
 
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Annotated, Any
@@ -69,7 +69,10 @@ def events(
             return
         chosen = Filter(kinds=frozenset(kind or ()), agent=agent, task=task, thread=thread, channel=channel, turn=turn)
         known = Known(**sources.stores.lookups())
-        show.all(_newest(_chosen(merge(sources.read(wanted)), known, chosen), limit))
+        seen = Counter[str]()
+        show.all(_newest(_chosen(_counted(merge(sources.read(wanted)), seen), known, chosen), limit))
+        if not show.count and chosen != Filter():
+            note(_nothing(seen, chosen))
         if follow:
             show.all(_chosen(_followed(sources, to_us(now)), known, chosen))
     finally:
@@ -77,6 +80,22 @@ def events(
         sources.stores.close()
         for name, why in sorted(sources.skipped.items()):
             note(f"{name}: {why}; what it tells is missing here")
+
+
+def _counted(records: Iterator[Record], seen: Counter[str]) -> Iterator[Record]:
+    """Pass records on, and count the groups of their kinds."""
+    for record in records:
+        seen[record.kind.partition(".")[0]] += 1
+        yield record
+
+
+def _nothing(seen: Counter[str], chosen: Filter) -> str:
+    """Say that nothing was chosen, and what could have been."""
+    kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(seen.items()))
+    if not kinds:
+        return "nothing happened in that time; for more of it: --since 7d"
+    asked = f"the kind {' or '.join(sorted(chosen.kinds))}" if chosen.kinds else "what was asked for"
+    return f"nothing of {asked} happened in that time; its events are of these kinds: {kinds}"
 
 
 def instant(text: str, zone: ZoneInfo | None, where: str) -> datetime:
@@ -167,7 +186,7 @@ class _Show:
     def __init__(self, place: Home, output: Output) -> None:
         self.zone = zone_of(place)
         self._output = output
-        self._count = 0
+        self.count = 0
 
     def all(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -181,13 +200,13 @@ class _Show:
 
     def close(self) -> None:
         if self._output is Output.JSON:
-            print("\n]" if self._count else "[]")
+            print("\n]" if self.count else "[]")
 
     def _one(self, record: Record, after: str) -> None:
-        self._count += 1
+        self.count += 1
         text = say(record, lambda at: when(at, self.zone))
         if self._output is Output.JSON:
-            print("[\n" if self._count == 1 else ",\n", as_json(_row(record, text)), sep="", end="")
+            print("[\n" if self.count == 1 else ",\n", as_json(_row(record, text)), sep="", end="")
         elif self._output is Output.JSONL:
             print(as_json(_row(record, text)))
         elif self._output is Output.NAME:

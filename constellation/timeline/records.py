@@ -26,7 +26,8 @@ _STEPS = {
     "restart": ("id", "phase"),
 }
 _LINKS = ("fire_id", "turn_id", "interrupt_id")
-_OF_ENVELOPES = ("fire.received", "message.accepted", "envelope.")  # their `name` is that of an envelope
+# What else ties some kinds together: the name of an envelope, the id of a restart or a start.
+_ALSO = {"name": ("fire.received", "message.accepted", "envelope."), "id": ("restart.", "revive.")}
 _ACTS = {"act.asked", "act.done"}
 _LIFECYCLE = ("daemon.", "process.", "runtime.up", "revive.", "hang.", "restart.", "crashloop.", "machine.", "store.")
 
@@ -210,7 +211,7 @@ class Filter:
 
 def linked(record: Record, ids: frozenset[str]) -> frozenset[str]:
     """Return the ids that a record ties to `ids`, these among them; empty where it has nothing to do with them."""
-    names = (*_LINKS, "name") if record.kind.startswith(_OF_ENVELOPES) else _LINKS
+    names = (*_LINKS, *(name for name, kinds in _ALSO.items() if record.kind.startswith(kinds)))
     own = frozenset(str(record.fields[name]) for name in names if record.fields.get(name))
     subjects = frozenset(str(record.fields.get("subject") or "").split(", ")) if record.kind in _ACTS else own
     return own | ids if (own | subjects) & ids else frozenset()

@@ -160,7 +160,7 @@ SENTENCES = {
     "hang.resumed": "the supervisor saw that {daemon} makes progress again (pid {suspect}).",
     "hang.suppressed": "the supervisor lets {daemon} be, as hang detection is suspended (pid {suspect}).",
     "machine.trouble": "{process} noticed trouble of the machine with {daemon}: {reason}.",
-    "restart.begun": "the supervisor began the planned restart {id}.",
+    "restart.begun": "the supervisor began the planned restart {id} of agent-runtime.",
     "restart.phase": "the start {id}[ of {daemon}] {reached}[: {error}].",
     "restart.given_up": "the supervisor gave the planned restart {id} up: {reason}.",
     "handoff.delivered": "the supervisor put the handoff {id} into agent0's inbox.",

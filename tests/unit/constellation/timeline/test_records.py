@@ -114,6 +114,8 @@ def test_a_story_follows_the_ids_and_not_the_thread_or_the_task() -> None:
     assert linked(told(1, "interrupt.raised", interrupt_id="q-1", turn_id="turn-1"), start) == {"q-1", "turn-1"}
     assert linked(told(1, "act.done", subject="q-0, q-1"), start) == start
     assert not linked(told(1, "turn.started", turn_id="turn-2", thread_id="desk", task_id="task-1"), start)
+    restart = frozenset({"20261122T010203.000004Z-planned-0001"})
+    assert linked(told(1, "restart.begun", id=next(iter(restart))), restart) == restart
 
 
 def test_a_sentence_names_who_did_what_and_leaves_out_what_is_not_known() -> None:

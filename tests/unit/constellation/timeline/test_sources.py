@@ -141,6 +141,13 @@ def test_a_line_says_when_with_the_zone_who_and_what(told: Home, capsys: Any) ->
     )
 
 
+def test_a_filter_that_takes_nothing_says_which_kinds_there_were(told: Home, capsys: Any) -> None:
+    code, lines, said = events(told, "--kind", "alert", capsys=capsys)
+    assert (code, lines) == (0, [])
+    assert "nothing of the kind alert happened in that time; its events are of these kinds: " in said
+    assert "daemon (1), " in said
+
+
 @pytest.mark.parametrize("id_", [FIRE, "turn-1", "q-1"])
 def test_a_fire_a_turn_and_an_approval_are_followed_through_every_source(told: Home, id_: str, capsys: Any) -> None:
     found = rows(told, "--trace", id_, capsys=capsys)
