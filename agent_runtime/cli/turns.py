@@ -27,6 +27,7 @@ Metadata = Annotated[
 ]
 _LONGEST_METADATA = 1 << 20
 _MOST_LOOKED_AT = 1000
+LONGEST_SUMMARY = 200  # characters that a turn keeps of its last words
 
 
 def _all_tokens(row: Mapping[str, Any]) -> str:
@@ -140,6 +141,7 @@ def _lines(row: Row) -> list[tuple[str, str]]:
         ended=shown(row["ended_at"]),
         took=span(row["started_at"], row["ended_at"]),
         tokens=_tokens(row),
+        summary=row["summary"] + "…" * (len(row["summary"]) >= LONGEST_SUMMARY),
     )
 
 

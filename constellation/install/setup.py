@@ -290,6 +290,8 @@ def set_model(place: Home, model: Model) -> None:
         InvalidInput: it cannot; says why. Both files are as before.
     """
     place.check_keys()
+    if model.base_url:
+        _check_server(place, model)
     before = {path: read_text(path) for path in (place.config, place.environment) if path.exists()}
     text = with_key(before.get(place.config, ""), "model", "name", model.name)
     _write(place, with_key(text, "model", "base_url", model.base_url), place.config)
@@ -302,10 +304,7 @@ def set_model(place: Home, model: Model) -> None:
         for path in (place.config, place.environment):
             replace_whole(path, before[path].encode()) if path in before else path.unlink(missing_ok=True)
         raise InvalidInput(f"agent-runtime could not start with it, and nothing was changed: {why}", where="model")
-    if model.base_url:
-        with spinner("asking the server"):
-            note(of_server(model, _key_of(place, model.name)))
-    elif model.name != OFFLINE:
+    if model.name != OFFLINE and not model.base_url:
         note(f"{model.name} can be loaded; its provider was not asked, so the first turn shows whether it answers")
 
 
@@ -313,30 +312,42 @@ _PATIENCE_S = 5.0
 _MOST_NAMED = 10
 
 
+def _check_server(place: Home, model: Model) -> None:
+    """Say what a server of the author's own offers; ask about a name that it does not offer, on a terminal."""
+    with spinner("asking the server"):
+        told, offers_it = of_server(model, model.key or _key_of(place, model.name))
+    note(told)
+    if not offers_it and _on_a_terminal() and not typer.confirm("Use it all the same?", default=False, err=True):
+        raise InvalidInput("nothing was changed", where="model")
+
+
 def _key_of(place: Home, model: str) -> str:
     stated = import_module("dotenv").dotenv_values(place.environment, interpolate=False)
     return stated.get(key_name(model)) or os.environ.get(key_name(model), "")
 
 
-def of_server(model: Model, key: str) -> str:
-    """Return in a sentence whether a server of the author's own answers, and which models it offers."""
+def of_server(model: Model, key: str) -> tuple[str, bool]:
+    """Return in a sentence whether a server of the author's own answers, and which models it offers.
+
+    With it comes False where it lists its models, and this one is not among them.
+    """
     url = model.base_url.rstrip("/")
     if not url.startswith(("http://", "https://")):
-        return f"{url} is no http address: turns fail until it is; set it again with --base-url"
+        return f"{url} is no http address: turns fail until it is; set it again with --base-url", True
     http = import_module("urllib.request")  # it takes long to load
     request = http.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
         with http.urlopen(request, timeout=_PATIENCE_S) as answer:
             offered = [str(one["id"]) for one in json.loads(answer.read(1 << 20))["data"]]
     except (OSError, ValueError, LookupError, TypeError) as error:  # an HTTPError is an OSError with a code
-        return _without_list(url, error)
+        return _without_list(url, error), True
     provider, _, name = model.name.partition(":")
     named = ", ".join(f"{provider}:{one}" for one in offered[:_MOST_NAMED])
     offers = f"it offers {named}{' and more' if len(offered) > _MOST_NAMED else ''}" if offered else "it names no model"
     if not offered or name in offered:
-        return f"{url} answers; {offers}"
+        return f"{url} answers; {offers}", True
     instead = f"turnkeeper model {provider}:{offered[0]}"
-    return f"{url} answers; {offers}; {name} is not among them, so turns may fail; for another: {instead}"
+    return f"{url} answers; {offers}; {name} is not among them, so turns may fail; for another: {instead}", False
 
 
 def _without_list(url: str, error: Exception) -> str:

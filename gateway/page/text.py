@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from turnkeeper.console import plain
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339, shown_in, written_time
 
-PAUSES = ("1h", "tomorrow 9am", "monday 9am")
+PAUSES = ("1h", "tomorrow 00:00", "monday 00:00")  # what is due on that day fires
 LONGEST = 20_000  # characters of one text; the command line shows all of it
 _LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _LOWEST_HEADING = 6

@@ -266,12 +266,12 @@ def _of_entry(asked: Question, entry: Fire) -> Explanation:
 def _of_nothing(asked: Question) -> Explanation:
     """Explain a time that no scheduled entry covers."""
     if asked.is_before_creation:
-        hint = "There was no task yet, so nothing was due."
         if _names(asked.task.definition, asked.at):  # a backfill goes by the schedule of now
             span = f"--from {rfc3339(asked.at)} --to {rfc3339(asked.at + timedelta(minutes=1))}"
-            hint += (
-                f" `turnkeeper task backfill {asked.task.definition.name} {span}` runs it now, as the run of that time."
-            )
+            backfill = f"turnkeeper task backfill {asked.task.definition.name} {span}"
+            hint = f"There was no task yet, so nothing was due. `{backfill}` runs it now, as the run of that time."
+        else:
+            hint = "There was no task yet, so nothing was due. Its schedule of now does not name that time either."
         return Explanation("before_creation", (hint,))
     if not _is_scheduled(asked):
         return _not_scheduled(asked)

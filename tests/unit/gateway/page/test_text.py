@@ -72,7 +72,7 @@ def test_a_time_is_shown_in_its_zone_and_in_utc_for_whoever_hovers() -> None:
 def test_the_ends_of_a_pause_are_named_by_day_and_zone() -> None:
     assert Times(NOW).pauses("Europe/Riga") == [
         ("1h", "until Sunday 22 Nov, 23:00 EET"),
-        ("2026-11-23T09:00:00", "until Monday 23 Nov, 09:00 EET"),
+        ("2026-11-23T00:00:00", "until Monday 23 Nov, 00:00 EET"),
     ], "on a Sunday, tomorrow is Monday"
     assert len(Times(NOW + timedelta(days=1)).pauses("Europe/Riga")) == 3
     assert Times(NOW).until(NOW + timedelta(days=60), "UTC") == "until Thursday 21 Jan 2027, 20:00 UTC"
