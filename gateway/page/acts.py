@@ -162,7 +162,11 @@ def decided(kind: str, does: str, about: str, text: str) -> str:
     ours = kind == "interrupt"
     done = "Accepted" if does == "approve" and not ours else _DONE[does]
     counts = does in {"reject", "answer"} or not ours
-    given = f" {'Answer' if does == 'answer' else 'Reason'}: “{text}”." if text and counts else ""
+    given = (
+        f" {'Answer' if does == 'answer' else 'Reason'}: “{text}”{'' if text[-1] in '.!?…' else '.'}"
+        if text and counts
+        else ""
+    )
     return f"{done}: {about}.{given}{f' {_FOLLOWS[does]}.' if ours else ''}"
 
 

@@ -127,6 +127,9 @@ def _ways(one: agents.Interrupt, calls: Sequence[Mapping[str, Any]]) -> list[str
     return ["approve", "reject", "edit", *(["for_task"] if one.task_name and not one.once_only else [])]
 
 
+_NO_PAGE = "it is marked as accepted in this channel; no page changes"
+
+
 def card_of_candidate(one: agents.Candidate, base: agents.Page | None = None) -> Card:
     """Return the card of a page or summary that was proposed, compared with the page that it would replace."""
     diff: Sequence[str] = ()
@@ -135,7 +138,9 @@ def card_of_candidate(one: agents.Candidate, base: agents.Page | None = None) ->
         lines = difflib.unified_diff(base.body.splitlines(), one.body.splitlines(), "now", "proposed", lineterm="", n=2)
         diff = list(lines)[2:]
     note = f"the page has changed since: it is at version {base.version} now" if stale and base is not None else ""
+    becomes = f"it becomes page {one.page_id}; the version before it is kept" if one.page_id else _NO_PAGE
     facts = {"page": one.page_id, "made from version": one.base_version, "from": ", ".join(one.sources), "": note}
+    facts |= {"if accepted": becomes if one.lifecycle == "candidate" else ""}
     return Card(
         kind="candidate", id=one.candidate_id, does="proposes a page" if one.page_id else "proposes a summary",
         title=one.title, ways=("approve", "reject") if one.lifecycle == "candidate" else (), turn_id=one.turn_id,

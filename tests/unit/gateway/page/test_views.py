@@ -80,6 +80,9 @@ def test_a_decision_is_named_by_its_task_and_the_first_words_of_its_arguments() 
         "Answered: question. Answer: “yes”. The agent goes on with your answer."
     )
     assert acts.decided("candidate", "approve", "P", "fine") == "Accepted: P. Reason: “fine”."
+    assert acts.decided("candidate", "reject", "P", "Too long.") == "Rejected: P. Reason: “Too long.”"
+    waits = views.card_of_candidate(agents.Candidate(title="P", lifecycle="candidate"), None)
+    assert ("if accepted", "it is marked as accepted in this channel; no page changes") in waits.facts
 
 
 def test_calls_stand_with_their_answers() -> None:
