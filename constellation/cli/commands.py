@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from constellation.inspect.condition import Finding, examine, findings, missing_packages, newer_stores
+from constellation.inspect.condition import examine, findings, missing_packages, newer_stores
+from constellation.inspect.finding import Finding
 from constellation.install import setup
 from constellation.install.backup import back_up, back_up_among
 from constellation.install.backup import restore as put_back

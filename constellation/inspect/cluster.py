@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
-from constellation.inspect.condition import Finding
+from constellation.inspect.finding import Finding
 from turnkeeper.console import Column
 from turnkeeper.storage import nodes
 from turnkeeper.storage.database import STORES, loses

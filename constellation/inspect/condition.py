@@ -17,6 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from constellation.inspect.finding import Finding
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import DAEMONS, EVERY
 from constellation.supervisor.watchdog import read_orders, troubles_of
@@ -32,28 +33,6 @@ from turnkeeper.times import rfc3339
 
 _UNREAD_S = 60.0  # after which an envelope that nobody took is worth a line
 _UP = "fix the cause, then run: turnkeeper up"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """Something that a person should know.
-
-    Attributes:
-        process: whose; empty for the whole constellation.
-        what: what was found.
-        fix: what to do; empty where nothing is to be done.
-        degraded: the constellation is not whole as long as it stands.
-    """
-
-    process: str
-    what: str
-    fix: str = ""
-    degraded: bool = True
-
-    def __str__(self) -> str:
-        """Return one line."""
-        line = f"{self.process}: {self.what}" if self.process else self.what
-        return f"{line}; {self.fix}" if self.fix else line
 
 
 def findings(home: Home, now: float) -> list[Finding]:

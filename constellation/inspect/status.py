@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from constellation.inspect.condition import Finding
+from constellation.inspect.finding import Finding
 from constellation.supervisor.daemons import (
     AGENT_RUNTIME,
     DAEMONS,
