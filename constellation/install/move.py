@@ -51,7 +51,7 @@ def move(folder: Annotated[Path, typer.Argument(help="The new directory.", metav
     note(f"the home is {new.root}")
     if named != new.root:
         note(f"{named} is now a small file that leads every command there, so nothing else has to change")
-        note(f"to do without it, first name {new.root} in TURNKEEPER_HOME, services and scripts; then delete the file")
+        note(f"to do without the file, name {new.root} in TURNKEEPER_HOME, services and scripts, and delete it")
 
 
 def _check_target(old: Home, new: Home, passed: list[Path]) -> None:

@@ -346,7 +346,7 @@ def of_server(model: Model, key: str) -> tuple[str, bool]:
     offers = f"it offers {named}{' and more' if len(offered) > _MOST_NAMED else ''}" if offered else "it names no model"
     if not offered or name in offered:
         return f"{url} answers; {offers}", True
-    instead = f"turnkeeper model {provider}:{offered[0]}"
+    instead = f"turnkeeper model {provider}:{offered[0]} --base-url {model.base_url}"
     return f"{url} answers; {offers}; {name} is not among them, so turns may fail; for another: {instead}", False
 
 

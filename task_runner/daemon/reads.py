@@ -30,8 +30,14 @@ def read(home: Home, method: str, request: Any) -> Any:
         return _preview(home, request)
     # A runtime that runs is asked how many decisions wait.
     if method == "ListTasks" and home.schedules_db.exists() and not is_held(home, "agent-runtime"):
-        return None if _said(home, "store") else _list(home, request)  # what is shared is not in the home's file
+        return None if is_shared(home) else _list(home, request)  # what is shared is not in the home's file
     return None
+
+
+def is_shared(home: Home) -> bool:
+    """Return whether the settings name a store that several machines share; to load them all takes long."""
+    said = _said(home, "store")
+    return isinstance(said, dict) and said.get("url", "sqlite") != "sqlite"
 
 
 def _preview(home: Home, request: Any) -> Any:

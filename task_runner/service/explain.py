@@ -271,7 +271,7 @@ def _of_nothing(asked: Question) -> Explanation:
             backfill = f"turnkeeper task backfill {asked.task.definition.name} {span}"
             hint = f"There was no task yet, so nothing was due. `{backfill}` runs it now, as the run of that time."
         else:
-            hint = "There was no task yet, so nothing was due. Its schedule of now does not name that time either."
+            hint = "There was no task yet, so nothing was due. Nor does the schedule that it has now include that time."
         return Explanation("before_creation", (hint,))
     if not _is_scheduled(asked):
         return _not_scheduled(asked)

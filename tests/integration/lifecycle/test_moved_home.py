@@ -40,7 +40,7 @@ def test_a_home_that_runs_is_moved_in_one_command_and_runs_on_where_every_comman
     done = of_home.attempt("turnkeeper", "move", str(second))
     assert done.returncode == 0, done.stderr
     told = f"{first} is now a small file that leads every command there, so nothing else has to change"
-    without = f"to do without it, first name {second} in TURNKEEPER_HOME, services and scripts; then delete the file"
+    without = f"to do without the file, name {second} in TURNKEEPER_HOME, services and scripts, and delete it"
     assert done.stderr.splitlines() == ["everything runs again", f"the home is {second}", told, without]
     is_now = process_of(Home(root=second), AGENT_RUNTIME)
     assert is_now not in {None, was}, "it runs again, in the new place"

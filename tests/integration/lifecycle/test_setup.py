@@ -146,8 +146,8 @@ def test_a_server_of_ones_own_is_asked_which_models_it_offers(home: Home) -> Non
     with serving() as server:
         done = run(home, "model", "openai:x", "--base-url", server.url)  # nobody is there to give a key
         assert f"{server.url} answers; it offers openai:stub-model; x is not among them" in done.stderr, done.stderr
-        assert "for another: turnkeeper model openai:stub-model\n" in done.stderr
-        done = run(home, "model", "openai:stub-model")  # as that line says
+        assert f"for another: turnkeeper model openai:stub-model --base-url {server.url}\n" in done.stderr
+        done = run(home, "model", "openai:stub-model")  # which keeps the address
         assert f"still asks the server at {server.url}" in done.stderr
         assert load_settings(home).model.base_url == server.url
         code, screen = typed(home, "model", "openai:y", answers=[("Use it all the same?", "")])

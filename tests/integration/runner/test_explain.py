@@ -161,7 +161,7 @@ async def test_a_backfill_is_offered_only_where_the_schedule_of_now_names_the_ti
     task.spec.cron = "0 8 * * *"
     await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=task.spec))
     text = (await asked(rig, -86_400))[1]
-    assert ("Its schedule of now does not name that time either." in text, "backfill" in text) == (True, False)
+    assert ("Nor does the schedule that it has now include that time." in text, "backfill" in text) == (True, False)
 
 
 async def test_limit_reached_and_budget(rig: Rig, peer: Peer) -> None:
