@@ -36,7 +36,7 @@ def flood(times: int) -> Section:
     with place() as folder, closing(Ours(folder)) as ours:
         port = free_port()
         ours.home.config.write_text(f'{CONFIG}[peers]\nlisten = "127.0.0.1:{port}"\n')
-        pairing.add_peer(ours.home, _peer())
+        pairing.add_peer(ours.home, _peer(), datetime.now(UTC))
         ours.start_both()
         peers = ours.start("constellation.peers", "peers")
         ours.wave(DUE)  # which warms everything up

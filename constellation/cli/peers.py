@@ -33,7 +33,8 @@ _COLUMNS = (
     console.Column("AGENT", lambda row: str(row["agent"])),
     console.Column("ADDRESS", lambda row: str(row["address"])),
     console.Column("ADDED", lambda row: console.when(parse_rfc3339(row["added_at"]))),
-    console.Column("FINGERPRINT", lambda row: str(row["fingerprint"])),
+    console.Column("KEY", lambda row: str(row["fingerprint"])[:17]),
+    console.Column("WHOLE KEY", lambda row: str(row["fingerprint"]), wide=True),
 )
 _STATES = (
     console.Column("NAME", lambda row: str(row["name"])),
@@ -44,7 +45,7 @@ _STATES = (
     console.Column(
         "DELIVERED", lambda row: console.when(parse_rfc3339(row["delivered_at"])) if row["delivered_at"] else "-"
     ),
-    console.Column("REASON", lambda row: str(row["reason"]) or "-"),
+    console.Column("REASON", lambda row: str(row["reason"]) or "-", wide=True),
 )
 _SET = "nothing listens for peers yet: set enabled = true below [peers] in config.toml of the home; run: turnkeeper up"
 
@@ -117,8 +118,8 @@ def add(
     if fresh.fingerprint == own.fingerprint:
         raise InvalidInput("comes from this home", where="INVITATION", hint="another person accepts it")
     pairing.read_registry(place).with_peer(fresh)
-    asyncio.run(exchange.accept(given, own, address, now))
-    pairing.add_peer(place, fresh)
+    asyncio.run(exchange.accept(given, own, address, clock))
+    pairing.add_peer(place, fresh, now)
     record_act(place.logs, daemons.PEERS.name, "peers add", f"{name} {fresh.fingerprint}", clock)
     console.note(f"paired with {name}, {given.address}; its key is {fresh.fingerprint}")
     console.note(f"agent0 can now send to agent0@{name}; a task does with: --agent agent0@{name}")
@@ -169,11 +170,12 @@ def status(
         rows.append(
             {"name": one.name, "state": says.get("state", "unknown"), "since": says.get("since", "")}
             | {"waiting": _count(folder / "inbox") + _count(folder / "claimed")}
-            | {"unanswered": _count(exchange.asked_of(place, one.name))}
+            | {"unanswered": _count(pairing.asked_of(place, one.name))}
             | {"delivered_at": says.get("delivered_at", ""), "reason": says.get("reason", "")}
         )
     shown, told = page_of(rows, "name", limit=limit, cursor=cursor)
-    footer = "" if rows else "no peer yet: turnkeeper peers invite NAME"
+    reasons = [f"{row['name']}: {row['reason']}" for row in shown if row["reason"]]
+    footer = "\n".join(reasons) if rows else "no peer yet: turnkeeper peers invite NAME"
     console.show_page(shown, _STATES, output, name_key="name", page=told, footer=footer)
 
 
@@ -191,12 +193,13 @@ def remove(
     folder = place.inbox(gone.agent)
     waits = _count(folder / "inbox") + _count(folder / "claimed")
     if not yes and sys.stdin.isatty():
-        typer.confirm(f"Part from {name}? Messages that are not delivered: {waits}.", abort=True, err=True)
+        typer.confirm(f"Part from {name}? {waits} messages wait; nobody gets them.", abort=True, err=True)
     aside = pairing.remove_peer(place, name, clock.now())
     record_act(place.logs, daemons.PEERS.name, "peers remove", name, clock)
     console.note(f"parted from {name}")
     if aside is not None:
-        console.note(f"what was sent and received is kept in {aside}")
+        console.note(f"messages that waited: {waits}; no later peer gets them. All is kept in {aside}")
+    console.note("the other person parts too, with the same command there, before you pair anew")
 
 
 def _own_key(place: Home) -> str:

@@ -103,7 +103,7 @@ class Served:
                 task.cancel()
                 (ended,) = await asyncio.gather(task, return_exceptions=True)
                 del self._couriers[name]
-                if isinstance(ended, Exception):
+                if isinstance(ended, Exception) and courier.peer == peers.get(name):
                     self._place.log.emit("peers.not_delivering", peer=name, reason=f"{ended}"[:300])
         for name, peer in peers.items():
             if name not in self._couriers:

@@ -33,7 +33,7 @@ from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.errors import from_rpc
 from turnkeeper.storage.files import SystemFiles, create, machine_errors
 from turnkeeper.storage.locking import ReaderLock
-from turnkeeper.times import rfc3339
+from turnkeeper.times import parse_rfc3339, rfc3339
 
 FIRST_AGENT = "agent0"
 MESSAGES_A_MINUTE = 60.0
@@ -49,11 +49,6 @@ class Place:
     clock: Clock
     entropy: Entropy
     log: EventLog
-
-
-def asked_of(home: Home, name: str) -> Path:
-    """Return the folder with a file for each message of a peer that is not answered: its turn, and in it its key."""
-    return home.root / "state" / "peers" / name
 
 
 class _Refusing(peers_pb2_grpc.PeersServicer):
@@ -84,11 +79,7 @@ class ToPair(_Refusing):
             certificate=pairing.der_text(root),
             added_at=rfc3339(place.clock.now()),
         )
-        with pairing.changing(place.home) as box:
-            if self._invitation not in box[0].open_at(place.clock.now()):
-                raise Conflict("the invitation was used, or has ended", where="INVITATION", hint="ask for another")
-            box[0] = box[0].with_peer(fresh)
-        make_private(place.home.inbox(fresh.agent))
+        pairing.add_peer(place.home, fresh, place.clock.now(), self._invitation)
         place.log.emit("peers.paired", peer=fresh.name, fingerprint=pairing.fingerprint_of(root), address=fresh.address)
 
 
@@ -132,9 +123,11 @@ class ToDeliver(_Refusing):
         outbox = place.home.inbox(agent) / "outbox"
         if outbox.is_dir() and len(os.listdir(outbox)) >= MOST_WAITING:
             raise Exhausted(f"{MOST_WAITING} messages wait to be read", hint="try again later")
-        if "answers" not in letter.meta:
-            _remember(asked_of(place.home, self._peer.name), letters.turn_of_letter(agent, letter.id), letter.id)
-        letters.put_letter(place.home, letter, clock=place.clock, entropy=place.entropy)
+        with pairing.kept(place.home, self._peer):
+            if "answers" not in letter.meta:
+                asked = pairing.asked_of(place.home, self._peer.name)
+                _remember(asked, letters.turn_of_letter(agent, letter.id), letter.id)
+            letters.put_letter(place.home, letter, clock=place.clock, entropy=place.entropy)
 
 
 def _remember(folder: Path, turn_id: str, key: str) -> None:
@@ -152,6 +145,7 @@ def _remember(folder: Path, turn_id: str, key: str) -> None:
 
 
 CALL_S = 20.0
+ACCEPT_S = 10.0  # the other home looks for new invitations once a second
 POLL_S = 0.5
 LONGEST_WAIT_S = 30.0
 _CROSS = frozenset({"message", "fire", "loop-tick"})
@@ -201,27 +195,35 @@ class Courier:
         self._made_at: datetime | None = None
 
     async def run(self) -> None:
-        """Deliver for ever."""
-        place, agent = self._place, self.peer.agent
+        """Deliver until the peer is removed."""
+        lock = ReaderLock(self._place.home.inbox(self.peer.agent), "peers")
         try:
-            with ReaderLock(place.home.inbox(agent), "peers") as lock:
-                inbox = await asyncio.to_thread(self._open)
-                waiting = await asyncio.to_thread(inbox.adopt)
-                while True:
-                    lock.keep()
-                    for item in waiting or await asyncio.to_thread(inbox.claim, 16):
-                        await self._deliver(inbox, item)
-                    if not waiting:
-                        await place.clock.sleep(POLL_S)
-                    waiting = []
+            with pairing.kept(self._place.home, self.peer):
+                lock.__enter__()
+            inbox, waiting = await asyncio.to_thread(self._open)
+            while True:
+                for item in waiting or await asyncio.to_thread(self._claim, lock, inbox):
+                    await self._deliver(inbox, item)
+                if not waiting:
+                    await self._place.clock.sleep(POLL_S)
+                waiting = []
         finally:
+            lock.__exit__()
             if self._channel is not None:
                 await self._channel.close()
 
-    def _open(self) -> bus.Inbox:
+    def _open(self) -> tuple[bus.Inbox, list[bus.Claimed]]:
         place = self._place
         files: dict[str, Any] = {"files": GroupingFiles(), "clock": place.clock, "entropy": place.entropy}
-        return bus.open_inbox(place.home, self.peer.agent, hosted=False, **files)
+        with pairing.kept(place.home, self.peer):
+            inbox = bus.open_inbox(place.home, self.peer.agent, hosted=False, **files)
+            return inbox, inbox.adopt()
+
+    def _claim(self, lock: ReaderLock, inbox: bus.Inbox) -> list[bus.Claimed]:
+        """Take what waits. Raises Unreachable once the peer is removed: the folder must not be made again."""
+        with pairing.kept(self._place.home, self.peer):
+            lock.keep()
+            return inbox.claim(16)
 
     async def _deliver(self, inbox: bus.Inbox, item: bus.Claimed) -> None:
         """Take one envelope there, however long it takes; what can never be taken is set aside, and agent0 told."""
@@ -235,6 +237,9 @@ class Courier:
         await asyncio.to_thread(self._finish, inbox, item)
 
     def _message(self, envelope: Envelope) -> wire.PeerMessage:
+        older = envelope.at < parse_rfc3339(self.peer.added_at)
+        if older or pairing.answers_removed(self._place.home, self.peer.name, self._asked(envelope).name):
+            raise Conflict(f"it was for the peer that was called {self.peer.name} before")
         if len(envelope.text.encode()) > letters.LONGEST_MESSAGE:
             raise InvalidInput(f"a message to a peer has at most {letters.LONGEST_MESSAGE} bytes", where="text")
         answers = ""
@@ -250,7 +255,7 @@ class Courier:
 
     def _asked(self, envelope: Envelope) -> Any:
         parent = str(envelope.meta.get("parent") or "-")
-        return asked_of(self._place.home, self.peer.name) / parent.replace("/", "-")
+        return pairing.asked_of(self._place.home, self.peer.name) / parent.replace("/", "-")
 
     async def _send(self, message: wire.PeerMessage) -> None:
         wait_s = 1.0
@@ -290,9 +295,10 @@ class Courier:
             self._wake.set()
 
     def _finish(self, inbox: bus.Inbox, item: bus.Claimed) -> None:
-        self._ledger.received([item])
-        inbox.archive(item)
-        self._asked(item.envelope).unlink(missing_ok=True)
+        with pairing.kept(self._place.home, self.peer):
+            self._ledger.received([item])
+            inbox.archive(item)
+            self._asked(item.envelope).unlink(missing_ok=True)
 
     def _fail(self, inbox: bus.Inbox, item: bus.Claimed, error: TurnkeeperError) -> None:
         place, envelope = self._place, item.envelope
@@ -308,21 +314,35 @@ class Courier:
                 at=place.clock.now(),
                 meta={"answers": turn_id},
             )
-            with suppress(InvalidInput, NotFound):
+            with suppress(InvalidInput, NotFound), pairing.kept(place.home, self.peer):
                 letters.put_letter(place.home, letter, clock=place.clock, entropy=place.entropy)
-        inbox.quarantine(item.name, str(error))
+        with pairing.kept(place.home, self.peer):
+            inbox.quarantine(item.name, str(error))
         place.log.emit("peers.undeliverable", peer=self.peer.name, name=item.name, reason=str(error))
 
 
-async def accept(given: pairing.Invitation, own: pairing.Identity, address: str, now: datetime) -> None:
-    """Pair with the home that made an invitation. Raises Unreachable, Conflict.
+async def accept(given: pairing.Invitation, own: pairing.Identity, address: str, clock: Clock) -> None:
+    """Pair with the home that made an invitation, which it knows a moment later. Raises Unreachable, Conflict.
 
     Args:
         given: the invitation.
         own: who accepts it.
         address: where peers reach who accepts it.
-        now: the time.
+        clock: the time, and how long to try.
     """
+    until = clock.monotonic() + ACCEPT_S
+    while True:
+        try:
+            await _accept_now(given, own, address, clock.now())
+        except Unreachable:
+            if clock.monotonic() >= until:
+                raise
+            await clock.sleep(POLL_S)
+        else:
+            return
+
+
+async def _accept_now(given: pairing.Invitation, own: pairing.Identity, address: str, now: datetime) -> None:
     proof = pairing.identity_from(given.secret, now).certificate(now)
     request = wire.PairRequest(certificate=own.root.public_bytes(Encoding.DER), address=address)
     async with channel_to(given.address, given.root.public_bytes(Encoding.PEM), proof) as channel:

@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from turnkeeper.config.home import Home, make_private
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, meant
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, Unreachable, meant
 from turnkeeper.storage.files import create, machine_errors, replace_whole
 from turnkeeper.times import parse_rfc3339, rfc3339
 
@@ -329,6 +329,9 @@ class Registry:
             if (one.name == fresh.name) != (one.fingerprint == fresh.fingerprint):
                 what = f"{one.name} is another home" if one.name == fresh.name else f"this home is a peer: {one.name}"
                 raise Conflict(what, where="NAME", hint="run: turnkeeper peers list")
+        fresh = replace(
+            fresh, added_at=next((one.added_at for one in self.peers if one.name == fresh.name), fresh.added_at)
+        )
         left = tuple(one for one in self.peers if one.name != fresh.name)
         if len(left) >= MOST_PEERS:
             raise Conflict(f"a home has at most {MOST_PEERS} peers", where="NAME")
@@ -362,12 +365,15 @@ def read_registry(home: Home) -> Registry:
     """Return a home's registry, empty where nothing was paired. Raises Corrupt."""
     path = registry_of(home)
     try:
-        says = json.loads(path.read_bytes())
+        return _registry_from(path.read_bytes(), path)
     except FileNotFoundError:
         return Registry()
-    except ValueError as error:
-        raise Corrupt("is not a list of peers", where=str(path), hint="restore it from a backup") from error
+
+
+@lru_cache(maxsize=1)
+def _registry_from(data: bytes, path: Path) -> Registry:
     try:
+        says = json.loads(data)
         found = Registry(
             peers=tuple(Peer(**one) for one in says["peers"]),
             invitations=tuple(OpenInvitation(**one) for one in says["invitations"]),
@@ -400,11 +406,35 @@ def changing(home: Home) -> Iterator[list[Registry]]:
             os.close(descriptor)
 
 
-def add_peer(home: Home, peer: Peer) -> None:
-    """Write a peer down, and give its agent an inbox. Raises Conflict."""
+@contextlib.contextmanager
+def kept(home: Home, peer: Peer) -> Iterator[None]:
+    """Keep a peer from being removed during the block. Raises Unreachable where it was: its folders are not ours."""
     with changing(home) as box:
-        box[0] = box[0].with_peer(peer)
-    make_private(home.inbox(peer.agent))
+        if (peer.name, peer.certificate) not in {(one.name, one.certificate) for one in box[0].peers}:
+            raise Unreachable(f"{peer.name} is a peer no more", where="NAME")
+        yield
+
+
+def asked_of(home: Home, name: str) -> Path:
+    """Return the folder with a file for each message of a peer that is not answered: its turn, and in it its key."""
+    return home.root / "state" / "peers" / name
+
+
+def answers_removed(home: Home, name: str, turn_id: str) -> bool:
+    """Tell whether a turn is about a message of a peer that had this name and was removed."""
+    folder = asked_of(home, name)
+    return any((one / turn_id).exists() for one in folder.parent.glob(f"{name}.removed-*"))
+
+
+def add_peer(home: Home, peer: Peer, now: datetime, invitation: OpenInvitation | None = None) -> None:
+    """Write a peer down, and give its agent an inbox, empty where it is new. Raises Conflict."""
+    with changing(home) as box:
+        if invitation is not None and invitation not in box[0].open_at(now):
+            raise Conflict("the invitation was used, or has ended", where="INVITATION", hint="ask for another")
+        before, box[0] = box[0], box[0].with_peer(peer)
+        if peer.name not in {one.name for one in before.peers}:
+            _set_aside(home, peer, now)
+        make_private(home.inbox(peer.agent))
 
 
 def remove_peer(home: Home, name: str, now: datetime) -> Path | None:
@@ -412,9 +442,14 @@ def remove_peer(home: Home, name: str, now: datetime) -> Path | None:
     with changing(home) as box:
         gone = box[0].peer(name)
         box[0] = box[0].without(name)
-    folder = home.inbox(gone.agent)
-    if not folder.is_dir():
-        return None
-    aside = folder.with_name(f"{folder.name}.removed-{now:%Y%m%dT%H%M%SZ}")
-    folder.rename(aside)
-    return aside
+        return _set_aside(home, gone, now)
+
+
+def _set_aside(home: Home, peer: Peer, now: datetime) -> Path | None:
+    """Rename what lies under the name of a peer, so that a later one of that name gets none of it."""
+    found = None
+    for folder in (asked_of(home, peer.name), home.inbox(peer.agent)):
+        found = folder.with_name(f"{folder.name}.removed-{now:%Y%m%dT%H%M%S.%fZ}") if folder.is_dir() else None
+        if found is not None:
+            folder.rename(found)
+    return found

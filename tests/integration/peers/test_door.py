@@ -5,7 +5,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from constellation.cli import app
 from constellation.peers import __main__ as process
 from constellation.peers import door, pairing
-from constellation.peers.exchange import Place, asked_of, channel_to
+from constellation.peers.exchange import Courier, Place, ToDeliver, accept, channel_to
 from constellation.peers.pairing import (
     Identity,
     Invitation,
@@ -30,11 +30,12 @@ from constellation.peers.pairing import (
 from protos.turnkeeper.v1 import peers_pb2 as wire
 from protos.turnkeeper.v1 import peers_pb2_grpc
 from turnkeeper import console
+from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.letters import LONGEST_MESSAGE, turn_of_letter
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import Conflict, Corrupt, InvalidInput
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, Unreachable
 from turnkeeper.event_log import EventLog, read_events
 from turnkeeper.times import rfc3339
 
@@ -82,6 +83,7 @@ async def listening(home: Home) -> AsyncIterator[Listening]:
     pairing.add_peer(
         home,
         pairing.Peer(name="ada", address="127.0.0.1:9", certificate=pairing.der_text(ADA.root), added_at=rfc3339(NOW)),
+        NOW,
     )
     served = process.Served(place, open_identity(home, entropy, NOW))
     await served.look()
@@ -101,7 +103,7 @@ async def test_a_peer_s_message_is_a_letter_from_its_agent_once_for_each_key(lis
         (path,) = listening.letters()
         assert '"from":"agent0@ada"' in path.read_text()
         assert '"hops":2' in path.read_text()
-        record = asked_of(listening.place.home, "ada") / turn_of_letter("agent0@ada", "turn-1")
+        record = pairing.asked_of(listening.place.home, "ada") / turn_of_letter("agent0@ada", "turn-1")
         assert record.read_text() == "turn-1", "so that the answer finds its way back"
         for bad in (
             wire.PeerMessage(key="", text="x"),
@@ -299,6 +301,59 @@ async def test_who_was_parted_from_comes_in_no_more_and_its_mail_is_kept(listeni
     assert listening.letters() == []
 
 
+async def test_a_removed_peer_s_folder_stays_away_and_a_later_one_of_that_name_gets_nothing_of_it(
+    listening: Listening,
+) -> None:
+    place, served = listening.place, listening.served
+    folder, asked = place.home.inbox("agent0@ada"), pairing.asked_of(place.home, "ada")
+    async with listening.as_(ADA) as stub:
+        await stub.Deliver(wire.PeerMessage(key="k", text="Are the boats in?"), timeout=5)
+    (turn_id,) = (path.name for path in asked.iterdir())
+    (peer,) = pairing.read_registry(place.home).peers
+    courier = Courier(place, peer, ADA, asyncio.Event())
+    pairing.remove_peer(place.home, "ada", NOW)
+    await served.look()
+    with pytest.raises(Unreachable, match="no more"):
+        await courier.run()
+    with pytest.raises(Unreachable, match="no more"):
+        await asyncio.to_thread(ToDeliver(place, peer)._put, letter_to("agent0", NOW))
+    assert not folder.exists()
+    pairing.make_private(folder / "inbox")  # as a version before did
+    (folder / "inbox" / "left").touch()
+    later = pairing.Peer(name="ada", address="h:1", certificate=pairing.der_text(STRANGER.root), added_at=rfc3339(NOW))
+    pairing.add_peer(place.home, later, NOW + timedelta(seconds=1))
+    assert list(folder.iterdir()) == []
+    to_later = Courier(place, later, ADA, asyncio.Event())
+    for old in (
+        letter_to("agent0@ada", NOW - timedelta(seconds=1)),
+        letter_to("agent0@ada", SystemClock().now(), turn_id),
+    ):
+        with pytest.raises(Conflict, match="called ada before"):
+            to_later._message(old)
+    assert to_later._message(letter_to("agent0@ada", SystemClock().now())).text == "boats"
+
+
+def letter_to(agent: str, at: datetime, parent: str = "") -> Envelope:
+    sender = "agent0@ada" if agent == "agent0" else "agent0"
+    return Envelope(id="e", sender=sender, to=agent, kind="message", text="boats", at=at, meta={"parent": parent})
+
+
+async def test_an_invitation_can_be_accepted_at_once_before_the_door_knows_it(listening: Listening) -> None:
+    place, secret = listening.place, bytes([7]) * 32
+    given = Invitation(listening.address, listening.root, secret, NOW + timedelta(hours=1))
+    root = pairing.der_text(identity_from(secret, NOW).root)
+    with pairing.changing(place.home) as box:
+        fresh = pairing.OpenInvitation(name="bob", certificate=root, until=rfc3339(given.until))
+        box[0] = box[0].with_invitation(fresh, NOW)
+
+    class Looking(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            await listening.served.look()
+
+    await accept(given, STRANGER, "127.0.0.1:8", Looking())
+    assert [one.name for one in pairing.read_registry(place.home).peers] == ["ada", "bob"]
+
+
 def test_what_is_no_certificate_no_invitation_and_no_name_is_refused(home: Home) -> None:
     home.create()
     for der in (b"", b"x" * 5000, ADA.root.public_bytes(Encoding.DER)[:-3]):
@@ -343,8 +398,10 @@ def test_two_people_can_compare_the_keys_of_their_homes(home: Home, capsys: Any)
     home.create()
     own = open_identity(home, SystemEntropy(), NOW).fingerprint
     peer = pairing.Peer(name="ada", address="h:1", certificate=pairing.der_text(ADA.root), added_at=rfc3339(NOW))
-    pairing.add_peer(home, peer)
+    pairing.add_peer(home, peer, NOW)
     console.run(app, ["--home", str(home.root), "peers", "list"])
     said = capsys.readouterr()
-    assert ADA.fingerprint in said.out
+    assert ADA.fingerprint[:17] in said.out
     assert f"this home's own key: {own}" in said.out + said.err
+    console.run(app, ["--home", str(home.root), "peers", "list", "-o", "wide"])
+    assert ADA.fingerprint in capsys.readouterr().out
