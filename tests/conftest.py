@@ -156,6 +156,12 @@ def no_options_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "_common", console._Common())
 
 
+@pytest.fixture(autouse=True)
+def no_process_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that runs in this process does not lower the priority of all tests behind it."""
+    monkeypatch.setattr(os, "nice", lambda _by: 0)
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()

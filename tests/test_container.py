@@ -121,7 +121,7 @@ def test_each_container_of_the_cluster_is_as_the_one_alone_with_a_volume_of_its_
     assert "command" not in NODES["db"], "its settings are PostgreSQL's own, which keep what is acknowledged"
 
 
-def test_a_container_of_the_cluster_starts_with_the_commands_that_it_is_given(tmp_path: Path) -> None:
+def test_a_container_of_the_cluster_starts_with_the_commands_that_it_is_given(home: Home) -> None:
     words = [*NODES["runner-1"]["command"][:2], NODES["runner-1"]["command"][2].replace("$$", "$")]
     words[2] = (
         words[2]
@@ -129,8 +129,9 @@ def test_a_container_of_the_cluster_starts_with_the_commands_that_it_is_given(tm
         .replace("exec turnkeeper up", "exec echo up")
     )
     place = Path(sys.executable).parent
-    environ = os.environ | {"TURNKEEPER_HOME": str(tmp_path / "home"), "PATH": f"{place}:{os.environ['PATH']}"}
+    volume = Home(root=home.root.with_name("volume"))
+    environ = os.environ | {"TURNKEEPER_HOME": str(volume.root), "PATH": f"{place}:{os.environ['PATH']}"}
     for _ in range(2):  # also where the volume has a home already
         done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "up --foreground"), done.stderr
-    assert load_settings(Home(root=tmp_path / "home")).node.roles == ("runner",)
+    assert load_settings(volume).node.roles == ("runner",)

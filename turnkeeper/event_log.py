@@ -131,8 +131,8 @@ def told_if_late(log: EventLog, event: Callable[[], Sequence[tuple[str, Mapping[
 
 
 def record_act(folder: Path, program: str, command: str, subject: str, clock: Clock) -> None:
-    """Record what an author did by a command that calls no daemon. A sandbox that shows no log keeps no record."""
-    if folder.is_dir():
+    """Record what an author did by a command that calls no daemon. Where no log can be written there is no record."""
+    if os.access(folder, os.W_OK):
         via = f"{program}/cli"
         EventLog(folder, program, clock).emit("act.done", method=command, subject=subject, via=via)
 

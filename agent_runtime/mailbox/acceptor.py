@@ -294,7 +294,7 @@ class Acceptor:
             taken = {key: record.digest for key, record in get_keys(connection, wanted).items()}
             return taken | {key: item.digest for key, item in terminal_deliveries_by_key(connection, wanted).items()}
 
-        return await self._store.look(look) | queued
+        return await self._store.read(look) | queued
 
     async def _put(self, fresh: Sequence[_Waiting]) -> dict[str, Put | TurnkeeperError]:
         """Put envelopes; what goes to an agent that the runtime does not host is on record when this returns."""

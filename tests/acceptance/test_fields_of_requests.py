@@ -210,7 +210,11 @@ async def _answered(
         await channel.unary_unary(path)(data)
         return grpc.StatusCode.OK, ""
     call = channel.stream_stream(path)(iter([data])) if method.client_streaming else channel.unary_stream(path)(data)
-    answers = [GetMessageClass(method.output_type).FromString(answer) async for answer in call]
+    answers: list[Any] = []
+    async for answer in call:
+        answers.append(GetMessageClass(method.output_type).FromString(answer))
+        if getattr(answers[0], "change", "") == "watching":  # it was taken, and would go on for ever
+            break
     receipts = [receipt for answer in answers for receipt in getattr(answer, "receipts", [answer])]
     refused = next((one.error for one in receipts if method.client_streaming and one.HasField("error")), None)
     return (CODES[refused.code], refused.message) if refused else (grpc.StatusCode.OK, "")
