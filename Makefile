@@ -9,7 +9,7 @@ PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := turnkeeper task_runner agent_runtime constellation gateway
 
-.PHONY: demo demo-cluster test test-clients test-postgres check bench bench-check protos protos-check test-services wheel lock format clean
+.PHONY: demo demo-cluster test test-clients test-postgres check bench bench-base bench-check protos protos-check test-services wheel lock format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/turnkeeper demo
@@ -38,6 +38,13 @@ bench: $(READY)  ## Ours beside peers in one run, on an idle machine; writes ben
 
 bench-check: $(READY)  ## The CPU of a fire and of a turn beside what the last make bench recorded; names what slipped.
 	@$(BIN)/python -m benchmarks --check
+
+REV ?=
+bench-base:  ## Check REV out beside this build, in .base, with an environment of its own: make bench compares with it.
+	@test -n "$(REV)" || (echo "say which build: make bench-base REV=v0.1.0" && false)
+	@test -d .base || git clone --quiet --shared . .base
+	@git -C .base fetch --quiet origin && git -C .base checkout --quiet --detach "$(REV)"
+	@$(MAKE) --no-print-directory -C .base .venv/.ready
 
 MINUTES ?= 5
 chaos: $(READY)  ## Faults of the machine under load on a small disk, then the checker; needs root or unshare, and strace.

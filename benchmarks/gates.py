@@ -49,6 +49,8 @@ GATES: dict[str, Gate] = {
     "hand-overs, 4 runners / 1 runner": Gate(0.9),
     "a claim among 100,000 envelopes / 100": Gate(2.0, at_most=True),
     "p99 of takeovers after kill -9, in s": Gate(17.0, at_most=True),
+    "CPU of a fire, this build / the earlier one": Gate(1.05, at_most=True),
+    "CPU of a turn, this build / the earlier one": Gate(1.05, at_most=True),
     "CPU of a fire beside a query / without": Gate(1.05, at_most=True),
     "CPU of a fire with metrics / without": Gate(1.03, at_most=True),
     "p99 lateness with 50 tabs - without, ms": Gate(5.0, at_most=True),
