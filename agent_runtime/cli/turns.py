@@ -11,6 +11,7 @@ from agent_runtime.cli.client import Ask, change, complete_channel, find, import
 from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of, shown, span
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import Row, to_json
+from agent_runtime.model.turn import LONGEST_SUMMARY
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper import console as terminal
 from turnkeeper.config.json_text import read_object, read_value
@@ -27,7 +28,6 @@ Metadata = Annotated[
 ]
 _LONGEST_METADATA = 1 << 20
 _MOST_LOOKED_AT = 1000
-LONGEST_SUMMARY = 200  # characters that a turn keeps of its last words
 
 
 def _all_tokens(row: Mapping[str, Any]) -> str:

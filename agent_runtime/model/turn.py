@@ -14,6 +14,7 @@ Outside = Literal["ask", "hide"]
 GRANTS = ("tools", "writes", "memory", "channels", "subagents", "network")  # a category's sets
 LIMITS = ("seconds", "tool_calls", "tokens")
 Effect = Literal["read", "external-read", "write"]
+LONGEST_SUMMARY = 200  # characters that a turn keeps of its last words
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select
 from agent_runtime.model.decide import FINISHED, UNFINISHED
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import Trigger, TriggerHeader
-from agent_runtime.model.turn import KeyRecord, Said, TurnRecord
+from agent_runtime.model.turn import LONGEST_SUMMARY, KeyRecord, Said, TurnRecord
 from agent_runtime.store.database import get_meta, set_meta
 from agent_runtime.store.schema import bridged_events, turn_events, turns
 from turnkeeper.storage.handover import announce
@@ -39,7 +39,6 @@ Subject = TurnRecord | Trigger | TriggerHeader | KeyRecord
 OF_TOOLS = ("tool_execution_start", "tool_execution_end")
 NAMES = ("turn_start", "turn_end", "agent_start", "agent_end", "message_end", *OF_TOOLS)
 LARGEST_PAGE = 500
-LONGEST_SUMMARY = 200
 _SUBJECT = [turns.c[name] for name in ("turn_id", "fire_id", "attempt", "thread_id")]
 MOST_SENT = 10_000  # events of one stream; the next call acknowledges them
 MOST_KEPT = 100_000

@@ -17,14 +17,14 @@ from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canoni
 from agent_runtime.model.decide import FINISHED, MOST_TRIES, Facts, Incoming
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import Trigger, TriggerHeader
-from agent_runtime.model.turn import Category, InterruptRecord, PastThread, Said, TurnRecord
+from agent_runtime.model.turn import LONGEST_SUMMARY, Category, InterruptRecord, PastThread, Said, TurnRecord
 from agent_runtime.permissions.exceptions import ForTask, StandingException
 from agent_runtime.store import exceptions, mail, records, turn_reads, turn_writes
 from agent_runtime.store.database import take_lease
 from agent_runtime.store.leases import Right
 from agent_runtime.store.schema import audit, handover
 from agent_runtime.store.turn_events import EventSource, add_event
-from agent_runtime.store.turn_writes import LONGEST_SUMMARY, started_by
+from agent_runtime.store.turn_writes import started_by
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, NotFound

@@ -23,7 +23,7 @@ from agent_runtime.model.approval import (
 )
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.trigger import OF_GRAPH, ON_APPROVALS, WAKES, Trigger, TriggerHeader, from_meta
-from agent_runtime.model.turn import InterruptRecord, KeyRecord, PastThread, Said, TurnRecord
+from agent_runtime.model.turn import LONGEST_SUMMARY, InterruptRecord, KeyRecord, PastThread, Said, TurnRecord
 from agent_runtime.permissions.exceptions import ALLOWED_BY
 from agent_runtime.store import records, turn_reads
 from agent_runtime.store.mail import add_delegation
@@ -34,7 +34,6 @@ from turnkeeper.errors import NotFound
 from turnkeeper.storage.statements import Statement, storable, upsert
 from turnkeeper.times import to_us
 
-LONGEST_SUMMARY = 200
 _COPIED = (  # columns that a turn's row has from its trigger
     *("turn_id", "thread_id", "channel", "agent", "fire_id", "attempt", "task_id", "task_name", "kind", "payload_json"),
     *("read_only", "timezone", "catch_up", "stands_for", "traceparent", "via"),
