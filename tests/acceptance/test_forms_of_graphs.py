@@ -1,4 +1,4 @@
-"""A workflow of functions, and a graph that stops before a step, over kill -9 of real daemons."""
+"""A workflow of functions, and a graph that stops before a step, whose process is killed in a step."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,8 @@ from turnkeeper.config.home import Home
 pytestmark = pytest.mark.process
 
 PARTS = '''
-import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import TypedDict
 from langgraph.func import entrypoint, task
@@ -22,11 +23,11 @@ here = Path(__file__).parent
 
 
 async def note(what: str) -> None:
-    """Write down that a step ran; the second waits for a file."""
+    """Write down that a step ran; the process is killed as the second begins for the first time."""
     with (here / "steps").open("a") as file:
         file.write(f"{what} ")
-    while what == "second" and not (here / "go").exists():
-        await asyncio.sleep(0.02)
+    if (here / "steps").read_text() == "first second ":
+        os.kill(os.getpid(), signal.SIGKILL)
 '''
 WORKFLOW = """
 @task
@@ -80,16 +81,15 @@ def steps(folder: Path) -> list[str]:
     return (folder / "steps").read_text().split() if (folder / "steps").exists() else []
 
 
-def kill_in_the_second_step(project: Constellation, folder: Path) -> None:
-    project.until("the second step", lambda: steps(folder) == ["first", "second"])
-    project.kill(AGENT_RUNTIME)
-    (folder / "go").touch()
+def is_killed_in_the_second_step(project: Constellation, folder: Path) -> None:
+    project.until_dead(AGENT_RUNTIME)
+    assert steps(folder) == ["first", "second"]
     project.start(AGENT_RUNTIME)
 
 
 @pytest.mark.parametrize("project", [WORKFLOW], indirect=True)
 def test_a_workflow_of_functions_keeps_what_its_tasks_finished(project: Constellation, tmp_path: Path) -> None:
-    kill_in_the_second_step(project, tmp_path)
+    is_killed_in_the_second_step(project, tmp_path)
     project.until_outcome("work", "interrupted")
     assert steps(tmp_path) == ["first", "second", "second"], "what had finished ran once"
     (asked,) = project.ask("agent-runtime", "approvals", "list")
@@ -114,7 +114,7 @@ def test_a_stop_before_a_step_is_asked_once_and_passed_once(project: Constellati
     assert "may second run? it stops before second" in project.command("agent-runtime", "approvals", "list")
     assert steps(tmp_path) == ["first"]
     project.command("agent-runtime", "approvals", "resolve", asked["interrupt_id"], "--approve")
-    kill_in_the_second_step(project, tmp_path)
+    is_killed_in_the_second_step(project, tmp_path)
     project.until_outcome("work", "succeeded")
     assert steps(tmp_path) == ["first", "second", "second"], "it was not asked about again"
     assert project.violations() == []

@@ -113,8 +113,8 @@ class WorkerThread:
         for thread in self._threads:
             thread.start()
 
-    async def run(self, work: Any, *, hold_s: float = 0.0) -> Any:
-        """Run `work` and return its result. Cancelling the caller stops only work that has not begun.
+    def run(self, work: Any, *, hold_s: float = 0.0) -> "asyncio.Future[Any]":
+        """Queue `work`; return the future that gets its result. Cancelling it stops only work that has not begun.
 
         Work with `hold_s` is in no hurry: it waits for the next call that is, and shares its batch, or for so long.
         """
@@ -125,7 +125,7 @@ class WorkerThread:
             self._hold(call, loop, hold_s)
         else:
             self._put(call)
-        return await answer
+        return answer
 
     def run_blocking(self, work: Any) -> Any:
         """Run `work` and return its result; blocks the calling thread."""

@@ -35,18 +35,27 @@ _MOST_BYTES = 2_500  # of all names in a key: an index of PostgreSQL takes littl
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan(Generic[R]):
-    """What a method does: the work, who does it, how its result becomes the method's, and how long it may be held."""
+    """What a method does: the work, who does it, how its result becomes the method's, and how long it may be held.
+
+    What a task returned also tells of which thread it is.
+    """
 
     thread: WorkerThread
     work: Work | Leased
     read: Callable[[Any], R]
     hold_s: float = 0.0
+    results_of: str = ""
 
-    async def run(self) -> Any:
-        """Do the work."""
-        if self.hold_s and isinstance(self.thread, WorkerThread):
-            return await self.thread.run(self.work, hold_s=self.hold_s)
-        return await self.thread.run(self.work)
+    async def run(self, unsaved: dict["asyncio.Future[Any]", str]) -> Any:
+        """Do the work. What may be held stands among the unsaved until it is on disk, with the thread that it is of."""
+        if not self.hold_s or not isinstance(self.thread, WorkerThread):
+            return await self.thread.run(self.work)
+        saved = self.thread.run(self.work, hold_s=self.hold_s)
+        unsaved[saved] = self.results_of
+        try:
+            return await saved
+        finally:
+            del unsaved[saved]
 
 
 def _both(
@@ -62,7 +71,7 @@ def _both(
     @wraps(plan)
     async def awaited(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         planned = plan(self, *args, **kwargs)
-        return planned.read(await planned.run())
+        return planned.read(await planned.run(self.unsaved))
 
     # LangGraph looks at it before each run, and it takes long to find.
     setattr(awaited, "__signature__", signature(plan))  # noqa: B010  no attribute that functions are declared to have
@@ -86,6 +95,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
         self._file = _open(place, fenced=fenced)
         self._entropy = SystemEntropy()
+        self.unsaved: dict[asyncio.Future[Any], str] = {}
 
     @property
     def trouble(self) -> str:
@@ -199,7 +209,8 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         replace = all(channel in fixed for channel, _ in writes)
         # The checkpoint that a step's results lead to comes at once: one commit serves both.
         hold_s = 0.0 if replace else HELD_S
-        return self._writing(Rows(table="writes", rows=encoded, replace=replace), hold_s=hold_s)
+        work = self._leased(Rows(table="writes", rows=encoded, replace=replace))
+        return _Plan(thread=self._file.writer, work=work, read=lambda _done: None, hold_s=hold_s, results_of=place[0])
 
     put_writes, aput_writes = _both(_put_writes)
 
@@ -241,7 +252,18 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
             read=lambda found: found,
             hold_s=PRUNED_S,
         )
-        await work.run()
+        await work.run(self.unsaved)
+
+    async def asaved(self, thread_id: str) -> None:
+        """Wait until what tasks of a thread returned on this event loop is on disk. Raises what kept it from there."""
+        loop = asyncio.get_running_loop()
+        unsaved = [one for one, of in [*self.unsaved.items()] if of == thread_id and one.get_loop() is loop]
+        if unsaved:
+            self.flush()
+            done, _ = await asyncio.wait(unsaved)
+            for one in done:
+                if not one.cancelled():
+                    one.result()
 
     async def acontinue(self, thread_id: str) -> None:
         """Draw ids from now on that come after those of a thread that another machine may have written."""
@@ -262,10 +284,8 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     def _reading(self, work: Callable[[Any], Any], read: Callable[[Any], R]) -> _Plan[R]:
         return _Plan(thread=self._file.reader, work=work, read=read)
 
-    def _writing(
-        self, work: Work, read: Callable[[Any], Any] = lambda _done: None, *, hold_s: float = 0.0
-    ) -> _Plan[Any]:
-        return _Plan(thread=self._file.writer, work=self._leased(work), read=read, hold_s=hold_s)
+    def _writing(self, work: Work, read: Callable[[Any], Any] = lambda _done: None) -> _Plan[Any]:
+        return _Plan(thread=self._file.writer, work=self._leased(work), read=read)
 
     def _leased(self, work: Work) -> Work | Leased:
         return Leased(work, current()) if self._file.is_fenced else work

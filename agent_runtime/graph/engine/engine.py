@@ -15,7 +15,7 @@ import langsmith
 from langchain.agents import factory
 from langgraph.errors import GraphDrained
 from langgraph.graph import END
-from langgraph.pregel._loop import PregelLoop
+from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 from langsmith.utils import tracing_is_enabled
@@ -54,6 +54,18 @@ class _NothingToSave:
         return iter(())
 
 
+async def _accept_push(self: AsyncPregelLoop, task: Any, index: int, call: Any = None) -> Any:
+    """Let a node, or a workflow, call a task once what the tasks before it returned is on disk.
+
+    LangGraph saves that in the background: of a process that is killed in a task, an earlier one would run again.
+    """
+    if call is not None and isinstance(self.checkpointer, GroupedSaver):
+        await self.checkpointer.asaved(str(self.config["configurable"]["thread_id"]))
+    return await _ACCEPT_PUSH(self, task, index, call)
+
+
+_ACCEPT_PUSH = AsyncPregelLoop.aaccept_push
+setattr(AsyncPregelLoop, "aaccept_push", _accept_push)  # noqa: B010  there is no other place between two tasks
 setattr(PregelLoop, "_put_checkpoint_fut", _NothingToSave())  # noqa: B010  a loop that saves sets its own
 
 

@@ -19,10 +19,13 @@ from typing import Any, TypedDict
 import ormsgpack
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 
+from agent_runtime.graph.checkpointer import saver as savers
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.checkpointer.sqlite import SCHEMA, CheckpointFile
+from agent_runtime.graph.engine import engine
 from tests.support.awkward import NAMES, TEXTS
 from tests.support.postgres import Places
 from tests.support.saving import another, at, checkpoint
@@ -58,7 +61,7 @@ async def holding(saver: GroupedSaver) -> AsyncIterator[threading.Event]:
         begun.set()
         go.wait(60)
 
-    busy = asyncio.create_task(saver._file.writer.run(wait))
+    busy = saver._file.writer.run(wait)
     await asyncio.to_thread(begun.wait)
     try:
         yield go
@@ -122,6 +125,35 @@ async def test_what_was_put_is_read_by_whoever_asks_next(saver: GroupedSaver) ->
         found = await saver.aget_tuple(at())
         assert found is not None
         assert found.checkpoint["channel_values"]["x"] == number
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_task_of_a_workflow_begins_once_what_those_before_it_returned_is_on_disk(
+    saver: GroupedSaver, monkeypatch: pytest.MonkeyPatch, blocking: bool
+) -> None:
+    assert engine.AsyncPregelLoop.aaccept_push is engine._accept_push  # which importing the engine has put there
+    monkeypatch.setattr(savers, "HELD_S", 3600.0)
+    on_disk = []
+
+    def note(name: str) -> str:
+        found = saver._file.reader.run_blocking(lambda c: c.execute("SELECT count(*) FROM writes").fetchone())
+        on_disk.append((name, found[0]))
+        return name
+
+    async def noting(name: str) -> str:
+        return note(name)
+
+    step: Any = task(note if blocking else noting)
+
+    def work(_: str) -> list[str]:
+        return [step("one").result(), step("two").result(), *(one.result() for one in [step("three"), step("four")])]
+
+    async def working(_: str) -> list[str]:
+        return [await step("one"), await step("two"), *await asyncio.gather(step("three"), step("four"))]
+
+    graph: Any = entrypoint(checkpointer=saver)(work if blocking else working)
+    assert await graph.ainvoke("go", at(), durability="sync") == ["one", "two", "three", "four"]
+    assert on_disk == [("one", 0), ("two", 1), ("three", 2), ("four", 2)]
 
 
 async def test_a_write_that_fails_fails_alone(saver: GroupedSaver, held: threading.Event) -> None:

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 from langgraph.checkpoint.base import id as drawing
+from langgraph.func import entrypoint, task
 from sqlalchemy import Connection, text
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
+from agent_runtime.graph.engine import engine
 from agent_runtime.model.lease import Fenced, Lease, under
 from agent_runtime.store import leases
 from tests.integration.runtime.test_checkpointer import META, holding
@@ -104,7 +106,7 @@ async def test_nor_between_the_proof_and_a_checkpoint(
     do(lambda c: end_lease(c, "one"))
     do(lambda c: leases.begin(c, "two"))
     with under(lease):
-        assert await saver._writing(lambda _connection: nobody_takes_it(place), lambda done: done).run()
+        assert await saver._writing(lambda _connection: nobody_takes_it(place), lambda done: done).run({})
 
 
 def nobody_takes_it(place: str) -> bool:
@@ -115,6 +117,28 @@ def nobody_takes_it(place: str) -> bool:
     with doing(place) as other, pytest.raises(Exception, match="lock timeout"):
         other(impatient)
     return True
+
+
+async def test_an_owner_that_was_stopped_in_a_task_of_a_workflow_begins_no_other(
+    lease_of_one: tuple[str, Lease], do: Do, saver: GroupedSaver
+) -> None:
+    begun = []
+
+    @task
+    async def step(name: str) -> None:
+        begun.append(name)
+        if name == "one":
+            await asyncio.to_thread(taken_by_another, do)
+
+    @entrypoint(checkpointer=saver)
+    async def workflow(_: str) -> None:
+        assert engine.AsyncPregelLoop.aaccept_push is engine._accept_push
+        await step("one")
+        await step("two")
+
+    with under(lease_of_one[1]), pytest.raises(Fenced):
+        await workflow.ainvoke("go", at("t"), durability="sync")
+    assert begun == ["one"]
 
 
 async def test_ids_go_on_from_what_a_machine_with_a_faster_clock_wrote(
