@@ -74,12 +74,18 @@ class Ownership:
 
     async def take(self) -> list[tuple[Lease, list[leases.Row]]]:
         """Take threads for which something waits; return leases with the oldest of it, also of threads of before."""
-        taken = []
+        taken: list[tuple[Lease, list[leases.Row]]] = []
         for thread_id in await self._database.run(self._wanted):
             lease = self.held.get(thread_id)
             if lease is None and len(self.held) >= MOST_OWNED:
                 continue
-            found = await self._database.run(lambda c, t=thread_id, held=lease: self._take(c, t, held))  # type: ignore[misc]
+            try:
+                found = await self._database.run(lambda c, t=thread_id, held=lease: self._take(c, t, held))  # type: ignore[misc]
+            except Exception:
+                self.lose([thread_id], "what was claimed is not known")  # it is freed, and whoever takes it gets all
+                if not taken:
+                    raise
+                break  # what was claimed before is dealt with
             if found is not None:
                 self.held[thread_id] = found[0]
                 taken.append(found)
@@ -206,16 +212,24 @@ class SharedMailboxes(Mailboxes):
         return next(iter(found.values()), None)
 
     async def claim(self, limit: int) -> list[Delivery]:
-        """Take what waits for threads that nobody owns, and for those of this process, in order."""
-        taken = await super().claim(limit)
-        for lease, rows in await self.ownership.take() if self._works else ():
+        """Take what waits for threads that nobody owns, and for those of this process, in order.
+
+        A thread of which something fails is given up: it is freed at a renewal, and taken again with all that was
+        claimed. Otherwise that would wait for as long as this process lives.
+        """
+        found, taken = await self.ownership.take() if self._works else [], []
+        for lease, rows in found:
             try:
                 await self._on_taken(lease.thread_id)
-            except BaseException:
-                self.ownership.held.pop(lease.thread_id, None)  # it is freed at a renewal, and taken again
-                raise
-            taken += [self._delivery(row, lease) for row in rows]
-        return taken
+            except Exception as error:  # noqa: BLE001  recorded; the other threads were claimed as well
+                self.ownership.lose([lease.thread_id], f"it could not be begun: {type(error).__name__}: {error}"[:500])
+            else:
+                taken += [self._delivery(row, lease) for row in rows]
+        try:
+            return [*await super().claim(limit), *taken]
+        except Exception:
+            self.ownership.lose([lease.thread_id for lease, _ in found], "this machine's inboxes cannot be read")
+            raise
 
     async def archive(self, delivery: Delivery) -> None:
         """Forget what was dealt with. Raises Fenced."""

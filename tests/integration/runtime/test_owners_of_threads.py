@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from sqlalchemy import Connection, select, update
+from sqlalchemy.exc import OperationalError
 
 from agent_runtime.model.lease import Fenced, Lease, under
 from agent_runtime.store import leases, schema
@@ -166,6 +167,96 @@ async def test_a_thread_whose_owner_lost_it_goes_on_with_the_next(pair: Pair) ->
     assert await other.history() == ["STARTED", "SUCCEEDED"]
     rows = await other.runtime.store.read(lambda c: c.execute(select(schema.turns.c.epoch, schema.turns.c.tries)).all())
     assert [tuple(row) for row in rows] == [(2, 2)]
+
+
+class AnswersLost:
+    """A connection that is cut behind the commit of one unit: whoever asked for it never learns that it was done."""
+
+    def __init__(self, database: Any) -> None:
+        self._database, self.lost = database, list[str]()
+        self.loses: Any = lambda _answer: False
+
+    async def run(self, work: Any) -> Any:
+        answer = await self._database.run(work)
+        if self.loses(answer):
+            self.lost.append("an answer")
+            raise OperationalError("", None, ConnectionError("cut"))
+        return answer
+
+
+async def test_what_was_claimed_before_and_with_a_lost_answer_is_not_left_lying(pair: Pair) -> None:
+    """Of three threads the second one's claim is committed, and its answer is lost."""
+    one, other = pair
+    one.script["go"], where, asked = [], one.runtime.mailboxes.ownership, ("thread-1", "thread-2", "thread-3")
+    where._database = cut = AnswersLost(where._database)
+    cut.loses = lambda answer: isinstance(answer, tuple) and answer[0].thread_id == "thread-2" and not cut.lost
+    where.take = other.runtime.mailboxes.ownership.take = no_look
+    receipts = [await one.service.Fire(one.fire(number, thread_id=name), None) for number, name in enumerate(asked, 1)]
+    del where.take
+    one.runtime.worker._arrived.notify()
+    assert (await one.stopped(receipts[0].turn_id)).state == STATES.SUCCEEDED, "it was claimed before"
+    assert cut.lost
+    await freed(one)
+    for receipt in receipts[1:]:
+        assert (await one.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
+    epochs = await one.runtime.store.read(lambda c: c.execute(select(schema.turns.c.thread_id, schema.turns.c.epoch)))
+    assert dict(map(tuple, epochs.all())) == {"thread-1": 1, "thread-2": 2, "thread-3": 1}
+
+
+async def test_a_thread_whose_news_were_claimed_with_a_lost_answer_is_given_up(pair: Pair) -> None:
+    """Its turn goes on under the next epoch, and behind it what was claimed."""
+    receipt, one, other = await running(pair)
+    other.runtime.mailboxes.ownership.take = no_look
+    where = one.runtime.mailboxes.ownership
+    where._database = cut = AnswersLost(where._database)
+    cut.loses = lambda answer: isinstance(answer, tuple) and bool(answer[1]) and not cut.lost
+    later = await one.service.Fire(one.fire(2), None)
+    while not cut.lost:
+        await look_again()
+    one.script["go"] = []
+    one.go.set()
+    await freed(one)
+    for each in (receipt, later):
+        assert (await one.stopped(each.turn_id)).state == STATES.SUCCEEDED
+    assert [row.status for row in await one.runtime.store.read(lambda c: c.execute(select(schema.turns)).all())] == [
+        "succeeded"
+    ] * 2
+
+
+@pytest.mark.parametrize("fails", ["to begin the thread", "to read the files"])
+async def test_what_was_claimed_is_given_up_if_it_cannot_be_begun(pair: Pair, fails: str) -> None:
+    one, other = pair
+    mailboxes: Any = one.runtime.mailboxes
+    one.script["go"], failed = [], list[str]()
+    other.runtime.mailboxes.ownership.take = no_look
+
+    def fail(*_asked: object) -> list[Any]:
+        if not failed and mailboxes.ownership.held:
+            failed.append("once")
+            raise OSError("cut")
+        return []
+
+    async def fail_to_begin(_thread_id: str) -> None:
+        fail()
+
+    if fails == "to begin the thread":
+        mailboxes._on_taken = fail_to_begin
+    else:
+        mailboxes._claim = fail
+    receipt = await one.service.Fire(one.fire(1), None)
+    while not failed:
+        await look_again()
+    await freed(one)
+    assert (await one.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
+
+
+async def freed(bench: Bench) -> None:
+    """Free, as two renewals do, what this machine owns by the database, and does not hold."""
+    ownership: Any = bench.runtime.mailboxes.ownership
+    for _ in range(2):
+        epochs = await ownership._database.run(lambda c: leases.renew(c, ownership.owner))
+        await ownership._give_up({Lease(*owned) for owned in epochs.items() if owned[0] not in ownership.held})
+    bench.runtime.worker._arrived.notify()
 
 
 async def test_a_pause_ends_on_whichever_machine(pair: Pair) -> None:
