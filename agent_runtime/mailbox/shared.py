@@ -102,7 +102,12 @@ class Ownership:
 
     def _take(self, connection: Any, thread_id: str, held: Lease | None) -> tuple[Lease, list[leases.Row]] | None:
         lease = held or leases.take(connection, thread_id, self.owner)
-        return None if lease is None else (lease, leases.load(connection, lease, adopt=held is None))
+        if lease is None:
+            return None
+        rows = leases.load(connection, lease, adopt=held is None)
+        if held is None and not rows and leases.release(connection, lease):
+            return None  # whoever owned it meanwhile has dealt with it
+        return lease, rows
 
     async def let_go(self, thread_id: str) -> bool:
         """Release a thread; False if something waits for it."""

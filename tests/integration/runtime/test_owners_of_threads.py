@@ -259,6 +259,16 @@ async def freed(bench: Bench) -> None:
     bench.runtime.worker._arrived.notify()
 
 
+async def test_a_thread_that_another_was_faster_to_deal_with_is_not_kept(pair: Pair) -> None:
+    """It was wanted at the look, and nothing waits once it is taken: who kept it would soon own all that it may."""
+    ownership = pair[0].runtime.mailboxes.ownership
+    ownership._wanted = lambda _connection: ["thread-x"]
+    assert await ownership.take() == []
+    assert not ownership.held
+    owners = await pair[0].runtime.store.read(lambda c: c.execute(select(schema.threads.c.owner)).scalars().all())
+    assert owners == [""]
+
+
 async def test_a_pause_ends_on_whichever_machine(pair: Pair) -> None:
     """The first look comes too early, as by a clock that is ahead: the pause goes on, and the next look ends it."""
     for bench in pair:
