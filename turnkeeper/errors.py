@@ -130,6 +130,8 @@ _OF_SERVER = {
     "53": "give the database room: disk, memory or connections",
     "57": "wait until the database answers",
     "58": "check the database's disk",
+    "25P": "wait until the database answers",  # a transaction took too long, or
+    "55P03": "wait until the database answers",  # waited too long for a lock
     "25006": "let the database be written to, or name its primary",
 }
 
@@ -173,7 +175,7 @@ def _of_server(error: BaseException) -> str:
     if state is None:  # the server did not say it: the connection is gone
         kinds = {kind.__name__ for kind in type(error).__mro__}  # a timeout is a kind of it
         return _OF_SERVER["08"] if "OperationalError" in kinds else ""
-    return _OF_SERVER.get(state) or _OF_SERVER.get(state[:2]) or ""
+    return next((_OF_SERVER[part] for part in (state, state[:3], state[:2]) if part in _OF_SERVER), "")
 
 
 def unopened(error: BaseException, where: str, what: str) -> TurnkeeperError:

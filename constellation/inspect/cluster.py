@@ -10,9 +10,10 @@ from typing import Any
 from constellation.inspect.finding import Finding
 from turnkeeper.console import Column
 from turnkeeper.storage import nodes
-from turnkeeper.storage.database import STORES, loses
+from turnkeeper.storage.database import STORES
 from turnkeeper.storage.nodes import Cluster, Row
 from turnkeeper.storage.schema_revision import known_revisions
+from turnkeeper.storage.statements import loses
 from turnkeeper.times import format_duration
 
 OFF_S = 2.0  # a clock that is further from the database's is worth a line

@@ -26,7 +26,8 @@ from turnkeeper.clock import Clock
 from turnkeeper.config.settings import StoreSettings
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints
-from turnkeeper.storage.handover import listen
+from turnkeeper.storage.database import in_schema
+from turnkeeper.storage.handover import SCHEMA, listen
 from turnkeeper.times import from_us
 
 POLL_S = 1.0  # between two looks where nothing says that there is something new
@@ -75,7 +76,11 @@ class Listener:
     async def run(self) -> None:
         """Listen for ever."""
         await listen(
-            self._settings.shared_url, self._heard, self._trouble, self._clock, self._settings.heard(*self._wakened)
+            in_schema(self._settings.shared_url, SCHEMA),
+            self._heard,
+            self._trouble,
+            self._clock,
+            self._settings.heard(*self._wakened),
         )
 
     def _heard(self, channel: str, _said: str) -> None:

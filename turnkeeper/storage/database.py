@@ -11,21 +11,24 @@ a deadlock for instance, are run again. So a unit must have no effect but what i
 
 import asyncio
 import queue
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from urllib.parse import unquote
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, TurnkeeperError, Unreachable, machine_trouble, unopened
+from turnkeeper.storage import statements
 from turnkeeper.storage.damage import judged
 from turnkeeper.storage.schema_revision import check_revision, newest, refuse_newer
 
@@ -34,6 +37,7 @@ LARGEST_BATCH = 512
 _MIGRATES = 0x7475726E  # the lock of a server under which a schema is changed
 MOST_TRIES = 10  # of a unit on a server
 _CONFLICTS = {"40001", "40P01"}  # PostgreSQL's codes for what can be run again as it was
+_READ_ONLY = "25006"  # its code for a write where none is taken
 CACHE_KB = 16_384  # of pages; a process grows by it as its file does. The system caches files, too.
 
 
@@ -427,8 +431,9 @@ def _try_unit(connection: Connection, call: Call) -> Exception | None:
 
 
 def _leave_if_lost(connection: Connection, driver: Any, error: Exception) -> None:
-    """Let the next unit connect anew if an error says that the connection is gone."""
-    if connection.dialect.is_disconnect(cast("Any", getattr(error, "orig", error)), driver, None):
+    """Let the next unit connect anew if an error says that the connection is gone, or leads to a standby."""
+    own: Any = getattr(error, "orig", error)
+    if getattr(own, "sqlstate", "") == _READ_ONLY or connection.dialect.is_disconnect(own, driver, None):
         connection.invalidate()
 
 
@@ -443,20 +448,34 @@ def _undo_unit(driver: Any, error: Exception) -> None:
 def in_schema(url: str, schema: str) -> str:
     """Return the URL of a server's database under which names are those of one schema, which is made if it lacks.
 
-    A process that is stopped, or cut off, holds up the others by its locks for ten seconds at most.
+    A process that is stopped, or cut off, holds up the others by its locks for ten seconds at most. Limits that are set
+    for other clients do not hold for its sessions, and a server that is gone without a word is noticed as soon.
     """
-    options = f"{_SEARCHES}{schema} -cidle_in_transaction_session_timeout=10000"
-    said = make_url(url).update_query_dict(_ASKED | {"options": options}).render_as_string(hide_password=False)
+    where = _parsed(url)
+    options = f"{_SEARCHES}{schema} {_LIMITS} {where.query.get('options', '')}".strip()
+    said = where.update_query_dict(_ASKED | {"options": options}).render_as_string(hide_password=False)
     return said.replace("+-c", "%20-c")  # libpq takes a plus for a plus
 
 
 def shown(url: str) -> str:
     """Return a URL as its user wrote it, but for a password."""
-    return make_url(url).difference_update_query(_ASKED).render_as_string()
+    return _parsed(url).difference_update_query(_ASKED).render_as_string()
+
+
+def _parsed(url: str) -> URL:
+    """Return a URL's parts; several hosts with ports, as libpq takes them, become what SQLAlchemy takes as well."""
+    found = re.match(r"([^:]+://(?:[^/?@]*@)?)([^/?]*,[^/?]*)(.*)", url, re.DOTALL)
+    if found is None:
+        return make_url(url)
+    hosts, _, ports = zip(*(host.partition(":") for host in found[2].split(",")), strict=True)
+    several = {"host": ",".join(map(unquote, hosts)), "port": ",".join(port or "5432" for port in ports)}
+    return make_url(found[1] + found[3]).update_query_dict(several)
 
 
 _SEARCHES = "-csearch_path="
+_LIMITS = "-cidle_in_transaction_session_timeout=10000 -cidle_session_timeout=0 -cstatement_timeout=0 -clock_timeout=0"
 _ASKED = {"connect_timeout": "5", "tcp_user_timeout": "10000", "options": ""}
+_ASKED |= {"keepalives_idle": "5", "keepalives_interval": "2", "keepalives_count": "3"}
 STORES = {"runner": "task_runner.store:migrations", "runtime": "agent_runtime.store:migrations"}
 
 
@@ -470,7 +489,7 @@ def make_schemas(url: str) -> None:
 
 
 def _open_server(url: str, *, read_only: bool) -> Engine:
-    where = make_url(url)
+    where = _parsed(url)
     if where.drivername != "postgresql":
         raise InvalidInput(f"{where.drivername} is not known", where="store URL", hint="use postgresql://…")
     given = str(where.query.get("options", ""))
@@ -480,7 +499,7 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
         event.listen(engine, "connect", _take_any_text)
         with engine.begin() as connection:
             if not read_only:
-                _refuse_weak(connection, where.render_as_string())
+                statements.refuse_weak(connection, where.render_as_string())
             if given.startswith(_SEARCHES) and not read_only:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATES})")
                 schema = given.split(maxsplit=1)[0].removeprefix(_SEARCHES)
@@ -492,32 +511,6 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
         why = str(error.orig).partition("\n")[0]
         raise Unreachable(f"cannot be opened: {why}", where=shown(url)) from error
     return engine
-
-
-# What a server answers for when it acknowledges a commit, by its own words. `local` and `remote_write` say less than
-# `on` only where there are standbys: then what was acknowledged may be lost at a failover.
-_KEPT = (
-    "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('synchronous_standby_names')"
-)
-
-
-def _refuse_weak(connection: Connection, where: str) -> None:
-    """Raise Unreachable at a standby, and Conflict where the server may lose what it has acknowledged."""
-    is_standby, kept, standbys = connection.exec_driver_sql(_KEPT).one()
-    if is_standby:
-        raise Unreachable("is a standby, which takes no writes", where=where, hint="name the primary")
-    if loses(kept, standbys):
-        what = f"its synchronous_commit is {kept}: it may lose what it has acknowledged"
-        raise Conflict(what, where=where, hint="set it to on, for the server, the database or the role")
-
-
-def loses(synchronous_commit: str, standbys: str) -> bool:
-    """Return whether a server with these settings may lose a commit that it has acknowledged.
-
-    >>> loses("local", ""), loses("local", "first"), loses("off", ""), loses("remote_apply", "first")
-    (False, True, True, False)
-    """
-    return synchronous_commit == "off" or (synchronous_commit in {"local", "remote_write"} and bool(standbys))
 
 
 def _take_any_text(connection: Any, _record: object) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import Executable, Select
 from sqlalchemy.sql.functions import FunctionElement
 
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import Conflict, InvalidInput, Unreachable
 
 Values = Mapping[str, Any]
 # Text of any length. A server has an order of its own for text; lists are in the order of bytes, as in SQLite.
@@ -250,6 +250,32 @@ def listed(values: Collection[str] | Collection[int]) -> Listed:
 def of_server(connection: sa.Connection) -> bool:
     """Return whether other processes may write the same database: it is a server's, not a file."""
     return connection.dialect.name != "sqlite"
+
+
+# What a server answers for when it acknowledges a commit, by its own words. `local` and `remote_write` say less than
+# `on` only where there are standbys: then what was acknowledged may be lost at a failover.
+_KEPT = (
+    "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('synchronous_standby_names')"
+)
+
+
+def refuse_weak(connection: sa.Connection, where: str) -> None:
+    """Raise Unreachable at a standby, and Conflict where the server may lose what it has acknowledged."""
+    is_standby, kept, standbys = connection.exec_driver_sql(_KEPT).one()
+    if is_standby:
+        raise Unreachable("is a standby, which takes no writes", where=where, hint="name the primary")
+    if loses(kept, standbys):
+        what = f"its synchronous_commit is {kept}: it may lose what it has acknowledged"
+        raise Conflict(what, where=where, hint="set it to on, for the server, the database or the role")
+
+
+def loses(synchronous_commit: str, standbys: str) -> bool:
+    """Return whether a server with these settings may lose a commit that it has acknowledged.
+
+    >>> loses("local", ""), loses("local", "first"), loses("off", ""), loses("remote_apply", "first")
+    (False, True, True, False)
+    """
+    return synchronous_commit == "off" or (synchronous_commit in {"local", "remote_write"} and bool(standbys))
 
 
 def number_in_order(connection: sa.Connection) -> None:

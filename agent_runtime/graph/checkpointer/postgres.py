@@ -95,6 +95,9 @@ class _Connection:
         between = not self.in_transaction
         try:
             return self._execute(statement, values)
+        except psycopg.errors.ReadOnlySqlTransaction:
+            self._driver.close()  # a standby by now, or still the old primary: the next statement connects anew
+            raise
         except psycopg.OperationalError:
             if not between or not self._driver.closed:
                 raise

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from langgraph.checkpoint.base import id as drawing
@@ -59,6 +60,17 @@ async def test_an_owner_that_was_stopped_and_wakes_writes_nothing(
     with under(fresh):
         await saver.aput(at("t", "id-1"), checkpoint("id-3", x=4), META, {})
     assert [found.checkpoint["id"] async for found in saver.alist(at("t"))] == ["id-3", "id-1"]
+
+
+async def test_checkpoints_leave_a_session_that_may_not_write(
+    lease_of_one: tuple[str, Lease], saver: GroupedSaver
+) -> None:
+    """As after a failover, where the address has moved from a server that is a standby now."""
+    connection: Any = saver._file._writing  # type: ignore[attr-defined]
+    connection.execute("SET default_transaction_read_only = on")
+    with under(lease_of_one[1]):
+        await saver.aput(at("t"), checkpoint("id-1", x=1), META, {})
+    assert [found.checkpoint["id"] async for found in saver.alist(at("t"))] == ["id-1"]
 
 
 async def test_without_a_lease_nothing_is_written(saver: GroupedSaver) -> None:

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import psycopg
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
@@ -20,8 +22,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from tests.support.postgres import Places
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, Unreachable
 from turnkeeper.storage import schema_revision
-from turnkeeper.storage.database import Database
+from turnkeeper.storage.database import Database, in_schema
 
+_END_OWN = "SELECT pg_terminate_backend(pg_backend_pid())"
 MIGRATIONS = str(Path(__file__).parent / "migrations")
 
 
@@ -330,6 +333,62 @@ async def test_a_unit_that_a_deadlock_ended_is_run_again_whole(pool: Database) -
     assert done == [12, 21]
     assert len(tries) == 3, "one of the two was run again"
     assert await pool.run(ids) == [1, 2, 12, 21]
+
+
+@pytest.fixture
+def server_url(place: Path | str) -> str:
+    return place if isinstance(place, str) else pytest.skip("of a server: --database postgres")
+
+
+def setting(url: str, what: str) -> None:
+    """Change what new sessions of a database begin with."""
+    with psycopg.connect(url, autocommit=True) as sql:
+        sql.execute("SET default_transaction_read_only = off")
+        sql.execute(f'ALTER DATABASE "{sql.info.dbname}" {what}'.encode())
+
+
+async def test_limits_that_are_set_for_other_clients_do_not_hold(server_url: str) -> None:
+    for name in ("statement_timeout", "lock_timeout", "idle_session_timeout"):
+        setting(server_url, f"SET {name} = '1ms'")
+    made = Database(in_schema(f"{server_url}&options=-cwork_mem%3D1234kB", "one"), migrations=MIGRATIONS)
+    shows = "SELECT name, current_setting(name) FROM unnest(array[{}]) AS name ORDER BY name"
+    names = ["statement_timeout", "lock_timeout", "idle_session_timeout", "idle_in_transaction_session_timeout"]
+    query = text(shows.format(", ".join(f"'{name}'" for name in [*names, "work_mem", "search_path"])))
+    found = dict(await made.run(lambda c: [tuple(row) for row in c.execute(query)]))
+    made.close()
+    assert found == {
+        "statement_timeout": "0", "lock_timeout": "0", "idle_session_timeout": "0",
+        "idle_in_transaction_session_timeout": "10s", "work_mem": "1234kB", "search_path": "one",
+    }  # fmt: skip
+    asked = psycopg.conninfo.conninfo_to_dict(in_schema(server_url, "one"))
+    assert (asked["keepalives_idle"], asked["tcp_user_timeout"]) == ("5", "10000"), "a server that is gone is noticed"
+
+
+async def test_a_session_that_may_not_write_is_left_for_one_that_may(server_url: str) -> None:
+    """As after a failover: the session was made while the server was a standby, or leads to the old primary."""
+    made = Database(server_url, migrations=MIGRATIONS)
+    setting(server_url, "SET default_transaction_read_only = on")
+    lost = await asyncio.gather(made.run(lambda c: c.execute(text(_END_OWN))), return_exceptions=True)
+    assert isinstance(lost[0], MachineTrouble)
+    for number in (1, 2):
+        refused = await asyncio.gather(made.run(insert(number)), return_exceptions=True)
+        assert isinstance(refused[0], MachineTrouble), "whoever meets it waits"
+    setting(server_url, "RESET default_transaction_read_only")
+    await asyncio.gather(made.run(insert(3)), return_exceptions=True)
+    assert await made.run(insert(4)) == 4
+    made.close()
+
+
+@pytest.mark.parametrize("port", ["", ":5432"])
+async def test_of_several_hosts_the_one_that_takes_writes_is_used(server_url: str, tmp_path: Path, port: str) -> None:
+    head, _, query = server_url.partition("@/")
+    name, _, there = query.partition("?host=")
+    hosts = f"{quote(str(tmp_path), safe='')}{port},{there}{port}"
+    url = f"{head}@{hosts}/{name}?target_session_attrs=read-write"
+    made = Database(in_schema(url, "one"), migrations=MIGRATIONS)
+    assert await made.run(insert(1)) == 1
+    made.close()
+    psycopg.connect(in_schema(url, "one")).close()
 
 
 async def test_stores_that_are_opened_at_once_are_migrated_once(place: Path | str) -> None:
