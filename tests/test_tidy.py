@@ -28,7 +28,7 @@ SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 # are imported when they are used, and benchmarks with gates; 54,200 before the timeline and standing exceptions;
 # 57,000 before metrics, traces, and records in chains; 60,600 before the web page, the LangGraph API, MCP, the Python client,
 # and several machines on PostgreSQL; 75,000 before status, doctor, queries and peers of several machines.
-MOST_LINES = 77_000
+MOST_LINES = 78_500
 MOST_FOLDER_ENTRIES = 12
 MOST_IMPORT_LINES = 0.06  # of all lines
 MOST_SMALL_MODULES = 0.10  # of all modules
