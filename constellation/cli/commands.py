@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from constellation.inspect.condition import examine, findings, missing_packages, newer_stores
+from constellation.inspect.condition import examine, findings, fit_to_start
 from constellation.inspect.finding import Finding
 from constellation.install import setup
 from constellation.install.backup import back_up, back_up_among
@@ -224,13 +224,7 @@ def up(
     Example: turnkeeper up 2
     """
     place = home()
-    place.check()
-    place.check_sockets()
-    for error in newer_stores(place):
-        raise error
-    settings = load_settings(place)
-    for missing in missing_packages(settings):
-        raise missing
+    settings = fit_to_start(place)
     if takeover:
         markers.clear_marker(markers.RESTORED.at(place))
     place.check_taken_over()

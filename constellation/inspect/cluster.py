@@ -10,9 +10,8 @@ from typing import Any
 from constellation.inspect.finding import Finding
 from turnkeeper.console import Column
 from turnkeeper.storage import nodes
-from turnkeeper.storage.database import STORES
 from turnkeeper.storage.nodes import Cluster, Row
-from turnkeeper.storage.schema_revision import known_revisions
+from turnkeeper.storage.schema_revision import STORES, known_revisions
 from turnkeeper.storage.statements import loses
 from turnkeeper.times import format_duration
 

@@ -23,7 +23,7 @@ from constellation.supervisor.daemons import DAEMONS, EVERY
 from constellation.supervisor.watchdog import read_orders, troubles_of
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.config.settings import Settings, load_settings
-from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError, Unreachable
 from turnkeeper.storage import damage
 from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.keys import PURPOSES, KeyFile, permission_faults
@@ -302,6 +302,21 @@ def _store_errors(home: Home) -> Iterator[TurnkeeperError]:
         if path.exists() and (found := damage.trouble_of(path, within_s=damage.START_S)):
             yield damage.corrupt(path, found)
     yield from newer_stores(home)
+
+
+def fit_to_start(home: Home) -> Settings:
+    """Return the settings. Raises TurnkeeperError, before anything is written, for what no daemon could start with."""
+    home.check()
+    home.check_sockets()
+    for error in newer_stores(home):
+        raise error
+    settings = load_settings(home)
+    for missing in missing_packages(settings):
+        raise missing
+    if settings.store.is_shared:
+        with suppress(Unreachable):  # its daemons wait for it
+            import_module("turnkeeper.storage.database").check_schemas(settings.store.url)
+    return settings
 
 
 def newer_stores(home: Home) -> Iterator[Conflict]:

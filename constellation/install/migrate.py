@@ -19,8 +19,8 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import StoreSettings, load_settings
 from turnkeeper.console import home, note, status
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
-from turnkeeper.storage import handover, sqlite_files
-from turnkeeper.storage.database import STORES, Database, in_schema
+from turnkeeper.storage import handover, schema_revision, sqlite_files
+from turnkeeper.storage.database import Database, in_schema
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.locking import ProcessLock
 
@@ -87,8 +87,8 @@ def move_into(place: Home, url: str) -> dict[str, int]:
             held.enter_context(ProcessLock(place, daemon.name))  # raises Conflict: it runs
         _check_current(place)
         stores = []
-        for schema, migrations in STORES.items():
-            stores.append(Database(in_schema(url, schema), migrations=migrations))
+        for schema, migrations in schema_revision.STORES.items():
+            stores.append(Database(in_schema(url, schema), migrations=migrations, upgrade=False))
             held.callback(stores[-1].close)
         counts: dict[str, int] = stores[-1].submit(lambda connection: _copy(connection, place)).result()
         said = place.config.read_text(encoding="utf-8") if place.config.exists() else ""
@@ -99,7 +99,7 @@ def move_into(place: Home, url: str) -> dict[str, int]:
 
 def _check_current(place: Home) -> None:
     """Bring the schemas of the home's files up to date. Raises Conflict, Corrupt or MachineTrouble."""
-    for path, migrations in zip((place.schedules_db, place.agent_db), STORES.values(), strict=True):
+    for path, migrations in zip((place.schedules_db, place.agent_db), schema_revision.STORES.values(), strict=True):
         if path.exists():
             Database(path, migrations=migrations).close()
 

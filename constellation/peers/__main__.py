@@ -26,8 +26,8 @@ from turnkeeper.errors import Conflict, InvalidInput, MachineTrouble, Turnkeeper
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Progress
 from turnkeeper.rpc.server import UnixServer, keep_reachable
-from turnkeeper.storage import nodes
-from turnkeeper.storage.database import STORES, Database, in_schema, make_schemas
+from turnkeeper.storage import nodes, schema_revision
+from turnkeeper.storage.database import Database, in_schema, make_schemas
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.locking import ProcessLock
 
@@ -143,7 +143,7 @@ async def _claimed(home: Home, settings: Settings) -> nodes.Claim | None:
     if not settings.store.is_shared:
         return None
     make_schemas(settings.store.url)
-    store = Database(in_schema(settings.store.url, nodes.SCHEMA), migrations=STORES[nodes.SCHEMA])
+    store = Database(in_schema(settings.store.url, nodes.SCHEMA), migrations=schema_revision.STORES[nodes.SCHEMA])
     claim = nodes.Claim(store, PROCESS, home, settings.node)
     if not await claim.take():
         raise _taken(claim)

@@ -160,6 +160,8 @@ class Snapshot:
             for table, column, schema in self._shared.execute(_OUTLINE):
                 store = next(name for name, of in _STORES.items() if of == schema)
                 self._columns.setdefault((store, table), []).append(column)
+        except Conflict:
+            raise
         except TurnkeeperError as error:
             self.notes.append(f"{error}: its tables are missing")
             return

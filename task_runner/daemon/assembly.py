@@ -184,7 +184,7 @@ async def _opened(
         own = SystemClock()
         return own, Store(home.schedules_db, at_home, own, entropy), Runtime(home.socket(_RUNTIME), identity), None
     clock = SharedClock()
-    make_schemas(settings.store.url)
+    make_schemas(settings.store.url, upgrade=daemon)
     store = Store(in_schema(settings.store.url, nodes.SCHEMA), at_home, clock, entropy)
     node_id = f"{PROCESS}-{entropy.hex(12)}"
     role = PROCESS if "runner" in settings.node.roles else nodes.WEB

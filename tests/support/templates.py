@@ -27,13 +27,13 @@ def make() -> None:
             database.Database(Path(folder) / name, migrations=migrations).close()
 
 
-def _migrate_or_copy(engine: Any, migrations: str, where: str, *, read_only: bool) -> None:
+def _migrate_or_copy(engine: Any, migrations: str, where: str, *, read_only: bool, upgrade: bool) -> None:
     is_new = engine.dialect.name == "sqlite" and not read_only and not Path(where).stat().st_size
     if not is_new or migrations not in {RUNTIME, RUNNER}:
-        migrate(engine, migrations, where, read_only=read_only)
+        migrate(engine, migrations, where, read_only=read_only, upgrade=upgrade)
     elif migrations in _made:
         Path(where).write_bytes(_made[migrations])
     else:
-        migrate(engine, migrations, where, read_only=read_only)
+        migrate(engine, migrations, where, read_only=read_only, upgrade=upgrade)
         with engine.connect() as connection:
             _made[migrations] = connection.connection.driver_connection.serialize()

@@ -20,21 +20,18 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote
 
-from alembic import command
-from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, TurnkeeperError, Unreachable, machine_trouble, unopened
-from turnkeeper.storage import statements
+from turnkeeper.storage import schema_revision, statements
 from turnkeeper.storage.damage import judged
-from turnkeeper.storage.schema_revision import check_revision, newest, refuse_newer
 
 T = TypeVar("T")
 LARGEST_BATCH = 512
-_MIGRATES = 0x7475726E  # the lock of a server under which a schema is changed
+_migrate = schema_revision.migrate
 MOST_TRIES = 10  # of a unit on a server
 _CONFLICTS = {"40001", "40P01"}  # PostgreSQL's codes for what can be run again as it was
 _READ_ONLY = "25006"  # its code for a write where none is taken
@@ -294,6 +291,7 @@ class Database:
         read_only: bool = False,
         inline: bool = False,
         connections: int = 1,
+        upgrade: bool = True,
     ) -> None:
         """Open the database and bring its schema up to date.
 
@@ -303,10 +301,13 @@ class Database:
             read_only: open without the right to write; the schema must be current already.
             inline: :meth:`look` reads a file on the caller's thread, by a connection of its own.
             connections: how many units may run at once on a server; with one they run in the order they came.
+            upgrade: bring tables of an older version up to date. On a server daemons alone do that: other machines,
+                whose programs may still be older, use them, and could not start again.
 
         Raises:
-            Conflict: written by a newer version; it is left as it is.
-            Corrupt: it cannot be read as a store, or, with `read_only`, it is of an older schema.
+            Conflict: written by a newer version; it is left as it is. On a server also if its tables are older and
+                are not to be changed, or a machine lives whose version could not go on with the newer ones.
+            Corrupt: it cannot be read as a store, or, with `read_only`, it is a file of an older schema.
             InvalidInput: a URL that is not PostgreSQL's, or its driver is not installed.
             MachineTrouble: the machine cannot read or write it at the moment.
             Unreachable: the server does not answer.
@@ -314,14 +315,14 @@ class Database:
         self.path = place if isinstance(place, Path) else shown(place)
         try:
             if isinstance(place, Path):
-                check_revision(place, migrations)
+                schema_revision.check_revision(place, migrations)
                 self._engine = _open_file(place, read_only=read_only)
             else:
                 self._engine = _open_server(place, read_only=read_only)
         except OSError as error:
             raise unopened(error, str(place), "a store") from error
         try:
-            _migrate(self._engine, migrations, str(self.path), read_only=read_only)
+            _migrate(self._engine, migrations, str(self.path), read_only=read_only, upgrade=upgrade)
             count = 1 if isinstance(place, Path) else connections
             self._connections = [self._engine.connect() for _ in range(count)]
             self._near = _open_near(place) if inline and isinstance(place, Path) else None
@@ -476,16 +477,31 @@ _SEARCHES = "-csearch_path="
 _LIMITS = "-cidle_in_transaction_session_timeout=10000 -cidle_session_timeout=0 -cstatement_timeout=0 -clock_timeout=0"
 _ASKED = {"connect_timeout": "5", "tcp_user_timeout": "10000", "options": ""}
 _ASKED |= {"keepalives_idle": "5", "keepalives_interval": "2", "keepalives_count": "3"}
-STORES = {"runner": "task_runner.store:migrations", "runtime": "agent_runtime.store:migrations"}
 
 
-def make_schemas(url: str) -> None:
+def make_schemas(url: str, *, upgrade: bool = True) -> None:
     """Bring each schema of a database that machines share up to date: either daemon may be the first one, or alone.
 
     Raises as `Database`.
     """
-    for schema, migrations in STORES.items():
-        Database(in_schema(url, schema), migrations=migrations).close()
+    for schema, migrations in schema_revision.STORES.items():
+        Database(in_schema(url, schema), migrations=migrations, upgrade=upgrade).close()
+
+
+def check_schemas(url: str) -> None:
+    """Raise Conflict if a daemon would be refused for the schemas of a database that machines share. Changes nothing.
+
+    Raises Unreachable, too.
+    """
+    engine = _open_server(url, read_only=True)
+    with engine.connect() as connection:
+        for schema, migrations in schema_revision.STORES.items():
+            options = {"version_table_schema": schema}
+            found = MigrationContext.configure(connection, opts=options).get_current_revision()
+            schema_revision.refuse_newer(found, migrations, f"{shown(url)}, schema {schema}")
+            if found != schema_revision.newest(migrations):
+                schema_revision.refuse_older_nodes(connection, migrations, found, shown(url))
+    engine.dispose()
 
 
 def _open_server(url: str, *, read_only: bool) -> Engine:
@@ -501,7 +517,7 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
             if not read_only:
                 statements.refuse_weak(connection, where.render_as_string())
             if given.startswith(_SEARCHES) and not read_only:
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATES})")
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({schema_revision.CHANGES})")
                 schema = given.split(maxsplit=1)[0].removeprefix(_SEARCHES)
                 connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
     except ModuleNotFoundError as error:
@@ -571,21 +587,3 @@ def _open_near(path: Path) -> Connection:
 
 def _begin_read(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN")
-
-
-def _migrate(engine: Engine, migrations: str, where: str, *, read_only: bool) -> None:
-    with engine.connect() as connection:
-        found = MigrationContext.configure(connection).get_current_revision()
-    refuse_newer(found, migrations, where)
-    if found == newest(migrations):
-        return
-    if read_only:
-        raise Corrupt("has an older schema", where=where, hint="start the daemon once to migrate it")
-    config = Config()
-    config.set_main_option("script_location", migrations)
-    config.set_main_option("path_separator", "os")
-    with engine.begin() as connection:
-        if engine.dialect.name == "postgresql":  # of several processes that start at once, one does it
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATES})")
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")

@@ -20,8 +20,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from turnkeeper.clock import Clock
-from turnkeeper.errors import InvalidInput, Unreachable
-from turnkeeper.storage import statements
+from turnkeeper.errors import Conflict, InvalidInput, Unreachable
+from turnkeeper.storage import schema_revision, statements
 from turnkeeper.times import to_us
 
 SCHEMA = "runtime"  # of the tables of agent-runtime, in a shared database
@@ -226,6 +226,7 @@ class SharedSnapshot:
     """A shared database as it is at the first question, on a connection that cannot write; queries are SQLite's.
 
     Raises, also while rows are read:
+        Conflict: a newer version of the program has changed the tables.
         Unreachable: the server does not answer, or a query took too long.
         InvalidInput: the driver is not installed.
     """
@@ -237,7 +238,7 @@ class SharedSnapshot:
         except ModuleNotFoundError as error:
             hint = "install turnkeeper[postgres]"
             raise InvalidInput("the driver for PostgreSQL is not installed", where="store URL", hint=hint) from error
-        self._error, self._count = psycopg.Error, 0
+        self._error, self._count, self._tuples = psycopg.Error, 0, psycopg.rows.tuple_row
         rows: Any = psycopg.rows.dict_row if named else psycopg.rows.tuple_row
         try:
             self._connection = psycopg.connect(url, connect_timeout=5, row_factory=rows)
@@ -245,8 +246,20 @@ class SharedSnapshot:
             self._connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             for name, value in (("search_path", schema), ("statement_timeout", f"{within_s:.0f}s")):
                 self._connection.execute("SELECT set_config(%s, %s, true)", (name, value))
+            self._refuse_newer()
         except psycopg.Error as error:
             raise _unread(error) from error
+        except Conflict:
+            self.close()
+            raise
+
+    def _refuse_newer(self) -> None:
+        cursor = self._connection.cursor(row_factory=self._tuples)
+        for schema, migrations in schema_revision.STORES.items():
+            table = f"{schema}.alembic_version"
+            if cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [table]).fetchone() == (True,):
+                (found,) = cursor.execute(f"SELECT version_num FROM {table}".encode()).fetchone() or (None,)  # noqa: S608
+                schema_revision.refuse_newer(found, migrations, "the shared database")
 
     def execute(self, query: str, values: Any = ()) -> Iterator[Any]:
         """Yield the rows of a query, some at a time."""

@@ -34,8 +34,9 @@ from turnkeeper.clock import SharedClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings
 from turnkeeper.errors import TurnkeeperError, Unreachable
-from turnkeeper.storage.database import STORES, Database, in_schema
+from turnkeeper.storage.database import Database, in_schema
 from turnkeeper.storage.files import replace_whole
+from turnkeeper.storage.schema_revision import STORES
 from turnkeeper.storage.statements import TEXT, Statement, alone, now_us, upsert
 from turnkeeper.times import from_us, rfc3339
 

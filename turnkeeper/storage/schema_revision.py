@@ -1,4 +1,4 @@
-"""Which version of its schema a store has, asked without opening the store for writing."""
+"""Which version of its schema a store has, asked without opening the store for writing; and how it gets the newest."""
 
 import sqlite3
 from collections.abc import Callable
@@ -7,9 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from turnkeeper.errors import Conflict, unopened
+from turnkeeper.errors import Conflict, Corrupt, unopened
 
 T = TypeVar("T")
+CHANGES = 0x7475726E  # the lock of a server under which a schema is changed
+MOST_TRIES = 10  # of a change, where tables are in use
+_GAVE_WAY = {"40001", "40P01", "55P03"}  # PostgreSQL's codes for what met others, or could not get a lock in time
+# The migrations of each schema of a database that machines share.
+STORES = {"runner": "task_runner.store:migrations", "runtime": "agent_runtime.store:migrations"}
 
 
 def check_revision(path: Path, migrations: str) -> None:
@@ -85,3 +90,77 @@ def known_revisions(migrations: str) -> frozenset[str]:
     places = spec.submodule_search_locations if spec else None
     root = Path(places[0]) / folder if places else Path(folder)
     return frozenset(file.name.partition("_")[0] for file in (root / "versions").glob("[0-9]*_*.py"))
+
+
+def migrate(engine: Any, migrations: str, where: str, *, read_only: bool, upgrade: bool) -> None:
+    """Bring a store's schema up to date, or, unless it may be changed, insist that it is. Raises as `Database`."""
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415  who only asks should not load it
+
+    with engine.connect() as connection:
+        found = MigrationContext.configure(connection).get_current_revision()
+    refuse_newer(found, migrations, where)
+    if found == newest(migrations):
+        return
+    if engine.dialect.name == "postgresql" and (read_only or not (upgrade or found is None)):
+        what = "has no tables yet" if found is None else "its tables are of an older version"
+        raise Conflict(what, where=where, hint="a daemon that starts brings them up to date: turnkeeper up")
+    if read_only:
+        raise Corrupt("has an older schema", where=where, hint="start the daemon once to migrate it")
+    for left in reversed(range(MOST_TRIES)):
+        try:
+            _upgrade(engine, migrations, where)
+        except Exception as error:
+            if not left or getattr(getattr(error, "orig", None), "sqlstate", None) not in _GAVE_WAY:
+                raise
+        else:
+            return
+
+
+def _upgrade(engine: Any, migrations: str, where: str) -> None:
+    from alembic import command  # noqa: PLC0415
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
+
+    config = _config(migrations)
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":  # of several processes that start at once, one does it
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({CHANGES})")
+            # Who waits for a table that somebody reads for long holds up all others.
+            connection.exec_driver_sql("SET LOCAL lock_timeout = '2s'")
+            found = MigrationContext.configure(connection).get_current_revision()
+            refuse_older_nodes(connection, migrations, found, where)
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def refuse_older_nodes(connection: Any, migrations: str, found: str | None, where: str) -> None:
+    """Raise Conflict if a machine lives that could not go on with the newest schema.
+
+    A migration that programs of an earlier revision cannot live with names the oldest that can: `oldest_reader`. Who
+    lives knows no later revision than the one found, or would have brought the tables there.
+    """
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
+    scripts = ScriptDirectory.from_config(_config(migrations))
+    newer = [script.module for script in scripts.iterate_revisions("head", found)] if found else []
+    oldest = max((str(getattr(module, "oldest_reader", "")) for module in newer), default="")
+    if found is None or found >= oldest or connection.exec_driver_sql(_HAS_NODES).scalar() is None:
+        return
+    if names := connection.exec_driver_sql(_LIVING).scalars().all():
+        what = f"needs a schema that only {oldest} and later can use (it is {found}), and an older version runs on"
+        raise Conflict(f"{what} {', '.join(names)}", where=where, hint="run there first: turnkeeper down")
+
+
+def _config(migrations: str) -> Any:
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", migrations)
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+_HAS_NODES = "SELECT to_regclass('runner.nodes')"
+_LIVING = """
+SELECT DISTINCT name FROM runner.nodes
+WHERE beat_us > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 10000000 ORDER BY name
+"""

@@ -3,27 +3,32 @@
 import asyncio
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from agent_runtime.store.database import open_database
 from constellation.supervisor.escalation import take_pending
 from constellation.supervisor.up_down import orders_of
 from tests.integration.cluster.shared import Cluster
+from tests.support.constellation import Constellation
 from tests.support.web import free_port
 from turnkeeper.clock import SharedClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.errors import EXIT_CONFLICT
+from turnkeeper.errors import EXIT_CONFLICT, Conflict
 from turnkeeper.rpc.channel import is_serving
-from turnkeeper.storage import nodes
-from turnkeeper.storage.database import STORES, Database, in_schema
+from turnkeeper.storage import nodes, schema_revision
+from turnkeeper.storage.database import Database, in_schema
 
 pytestmark = pytest.mark.process
 
@@ -40,6 +45,118 @@ def test_no_daemon_starts_on_a_server_that_may_lose_what_it_acknowledged(cluster
         (home.root / "stderr").unlink()
     cluster.sql.execute(f"ALTER DATABASE {cluster.name} SET synchronous_commit = local".encode())
     open_database(in_schema(cluster.url, "runtime")).close()  # without a standby it keeps as much as `on`
+
+
+NEXT = """
+from alembic import op
+import sqlalchemy as sa
+revision, down_revision = "9001", "{newest}"
+oldest_reader = "{oldest}"
+def upgrade() -> None:
+    for table in {tables}:
+        op.add_column(table, sa.Column("of_later", sa.Text(), nullable=False, server_default=""))
+"""
+TABLES = {"runner": ("tasks", "fires", "nodes"), "runtime": ("turns", "threads", "turn_events", "envelopes", "meta")}
+
+
+def later_version(cluster: Cluster, folder: Path, schema: str, oldest: str = "") -> None:
+    """Bring a schema to the next revision, as a daemon of a later version does."""
+    migrations, newest = schema_revision.STORES[schema], schema_revision.newest(schema_revision.STORES[schema])
+    copied = folder / schema
+    if not copied.exists():
+        package, _, name = migrations.partition(":")
+        shutil.copytree(Path(str(import_module(package).__file__)).parent / name, copied)
+    said = NEXT.format(newest=newest, oldest=oldest, tables=TABLES[schema])
+    (copied / "versions" / "9001_later.py").write_text(said)
+    Database(in_schema(cluster.url, schema), migrations=str(copied)).close()
+
+
+def test_a_later_version_upgrades_the_schema_under_daemons_that_go_on_and_an_older_one_starts_no_more(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    home, behind = cluster.home(1), cluster.home(2)
+    behind.config.write_text(
+        f'{behind.config.read_text()}[peers]\nenabled = true\nlisten = "127.0.0.1:{free_port()}"\n'
+    )
+    cluster.start(home)
+    cluster.start_runtime(home)
+    cluster.until(lambda: all(is_serving(home.socket(name)) for name in ("task-runner", "agent-runtime")))
+    made = ("task", "create", "often", "--prompt", "p", "--every", "1s", "--category", "loop", "--channel", "general")
+    assert command(home, *made).returncode == 0
+    over = "SELECT count(*) FROM runner.fires WHERE outcome = 'succeeded'"
+    cluster.until(lambda: cluster.value(over) > 5)  # by now its statements are prepared on the server
+    for schema in schema_revision.STORES:
+        later_version(cluster, tmp_path, schema)
+    before = cluster.value(over)
+    cluster.until(lambda: cluster.value(over) > before + 2)
+    assert "Traceback" not in (home.root / "stderr").read_text()
+    started = [start(behind) for start in (cluster.start, cluster.start_runtime, cluster.start_peers)]
+    for process in started:
+        assert process.wait(60) == EXIT_CONFLICT
+        cluster.forget(process)
+    refused, older = (behind.root / "stderr").read_text().splitlines(), Constellation(behind)
+    assert len(refused) == 3
+    asked = ("turnkeeper up", "turnkeeper up --foreground", "task-runner list", "task-runner delete often")
+    for line in (*asked, "agent-runtime turns list", "turnkeeper report", "turnkeeper audit verify"):
+        done = older.attempt(*line.split())
+        assert (done.returncode, done.stdout) == (EXIT_CONFLICT, ""), (line, done)
+        refused.append(done.stderr.splitlines()[-1])
+    for line in refused:
+        assert re.search(r"^error: .*written by a newer version \(its schema is 9001, .*; upgrade turnkeeper$", line), (
+            line
+        )
+    told = older.attempt("turnkeeper", "events")
+    assert (told.returncode, "upgrade turnkeeper" in told.stderr) == (0, True), "its own files are told"
+    assert "upgrade turnkeeper" in older.attempt("turnkeeper", "doctor").stdout
+    assert "machine-1" in older.attempt("turnkeeper", "status").stdout
+
+
+def test_a_schema_that_older_versions_cannot_use_waits_until_none_of_them_lives(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    store = Database(in_schema(cluster.url, "runner"), migrations=schema_revision.STORES["runner"])
+    beat = nodes.Beat(store.run, SharedClock(), node_id="n", name="cellar", role="task-runner")
+    asyncio.run(beat.once())
+    for oldest in ("9001", "0009"):
+        with pytest.raises(Conflict, match="an older version runs on cellar") as refused:
+            later_version(cluster, tmp_path, "runner", oldest)
+        assert refused.value.hint == "run there first: turnkeeper down"
+    revision = "SELECT version_num FROM runner.alembic_version"
+    assert cluster.value(revision) == schema_revision.newest(schema_revision.STORES["runner"])
+    cluster.sql.execute(b"UPDATE runner.nodes SET beat_us = beat_us - 11000000")
+    later_version(cluster, tmp_path, "runner", "9001")
+    assert cluster.value(revision) == "9001"
+    store.close()
+
+
+def test_who_reads_for_long_keeps_a_later_version_waiting_and_nobody_else(cluster: Cluster, tmp_path: Path) -> None:
+    Database(in_schema(cluster.url, "runner"), migrations=schema_revision.STORES["runner"]).close()
+    with psycopg.connect(cluster.url) as reading, ThreadPoolExecutor() as pool:
+        reading.execute(b"SELECT count(*) FROM runner.tasks")
+        upgraded = pool.submit(later_version, cluster, tmp_path, "runner")
+        cluster.until(lambda: cluster.value("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+        cluster.sql.execute(b"SET statement_timeout = '6s'")
+        assert cluster.value("SELECT count(*) FROM runner.tasks") == 0
+        assert not upgraded.done()
+        reading.rollback()
+        upgraded.result()
+    assert cluster.value("SELECT version_num FROM runner.alembic_version") == "9001"
+
+
+def test_a_command_leaves_a_schema_of_an_older_version_to_the_daemons(cluster: Cluster, tmp_path: Path) -> None:
+    home, known = cluster.home(1), schema_revision.newest(schema_revision.STORES["runner"])
+    assert command(home, "task", "list").returncode == 0, "of an empty database it makes the tables"
+    cluster.sql.execute(b"UPDATE runner.alembic_version SET version_num = '0007'")
+    cluster.sql.execute(b"UPDATE runtime.alembic_version SET version_num = '0016'")
+    alone = Home(root=tmp_path / "alone")
+    alone.create()
+    asked = (("task", "list"), ("task", "delete", "t"), ("turns", "list"), ("migrate", "--to", cluster.url))
+    for words in asked:
+        done = command(alone if words[0] == "migrate" else home, *words)
+        assert (done.returncode, done.stdout) == (EXIT_CONFLICT, ""), (words, done)
+        assert "its tables are of an older version; a daemon that starts brings them up to date" in done.stderr
+    assert cluster.value("SELECT version_num FROM runner.alembic_version") == "0007" != known
+    assert cluster.value("SELECT version_num FROM runtime.alembic_version") == "0016"
 
 
 def test_status_and_doctor_tell_of_all_machines_and_where_they_differ(cluster: Cluster) -> None:
@@ -148,7 +265,11 @@ class Steps(SharedClock):
 
 
 def test_a_machine_that_is_gone_is_one_alert_of_one_node(cluster: Cluster) -> None:
-    database, clock, told = Database(in_schema(cluster.url, "runner"), migrations=STORES["runner"]), Steps(), []
+    database, clock, told = (
+        Database(in_schema(cluster.url, "runner"), migrations=schema_revision.STORES["runner"]),
+        Steps(),
+        [],
+    )
     named = [("one", "task-runner"), ("one", "agent-runtime"), ("two", "task-runner"), ("away", "agent-runtime")]
     beats = [nodes.Beat(database.run, clock, node_id=f"{name}-{role}", name=name, role=role) for name, role in named]
     for beat in beats:
