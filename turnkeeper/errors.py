@@ -132,6 +132,7 @@ _OF_SERVER = {
     "58": "check the database's disk",
     "25P": "wait until the database answers",  # a transaction took too long, or
     "55P03": "wait until the database answers",  # waited too long for a lock
+    "42501": "make its role the owner of the database (ALTER DATABASE … OWNER TO …)",
     "25006": "let the database be written to, or name its primary",
 }
 

@@ -379,7 +379,7 @@ _STATUS = (
     Column("STATE", lambda row: str(row["state"])),
     Column("PID", lambda row: str(row["pid"] or "-"), right=True),
     Column("SINCE", lambda row: when(datetime.fromisoformat(row["since"])) if row["since"] else "-"),
-    Column("LOG", lambda row: str(row["log"])),
+    Column("LOG", lambda row: str(row["log"]), whole=True),
 )
 
 

@@ -3,6 +3,7 @@
 All is read from the database, on a connection that cannot write, so that any machine tells the same.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -68,7 +69,7 @@ def _status(rows: Sequence[Row]) -> str:
     states = {row["state"] for row in rows}
     if len(states) == 1:
         return str(*states)
-    return ", ".join(f"{_role(row)} {row['state']}" for row in rows if row["state"] != "ready")
+    return ", ".join(sorted(f"{_role(row)} {row['state']}" for row in rows if row["state"] != "ready"))
 
 
 def _role(row: Row) -> str:
@@ -78,7 +79,7 @@ def _role(row: Row) -> str:
 COLUMNS = (
     Column("NODE", lambda row: str(row["node"])),
     Column("STATUS", lambda row: str(row["status"])),
-    Column("ROLES", lambda row: ",".join(row["roles"])),
+    Column("ROLES", lambda row: _roles(row["roles"])),
     Column("HOST", lambda row: str(row["host"])),
     Column("VERSION", lambda row: str(row["version"])),
     Column("LAST BEAT", lambda row: f"{_span(row['silent_s'])} ago"),
@@ -86,6 +87,16 @@ COLUMNS = (
     Column("THREADS", lambda row: str(row["threads"]), right=True),
     Column("TURNS", lambda row: str(row["turns"]), right=True),
 )
+
+
+def _roles(roles: Sequence[str]) -> str:
+    """Return what the processes of a machine are, and how many where several machines have one name.
+
+    >>> _roles(["runtime", "runner"]), _roles(["runtime", "runner", "runtime"])
+    ('runner,runtime', 'runner,2 x runtime')
+    """
+    found = sorted(Counter(roles).items())
+    return ",".join(role if count == 1 else f"{count} x {role}" for role, count in found)
 
 
 def _span(seconds: float) -> str:

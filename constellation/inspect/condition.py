@@ -99,7 +99,8 @@ def _of(home: Home, process: str) -> Iterator[Finding]:
     failed = markers.read_marker(markers.FAILED_REVIVE.at(home, process=process))
     if failed is not None and loop is None:
         what = f"the last start was not verified: {_said(failed, 'error')}".rstrip(": ")
-        yield Finding(process=process, what=what, degraded=False)
+        waits = isinstance(failed, dict) and bool(failed.get("waits"))
+        yield Finding(process=process, what=what, fix=markers.WAITS if waits else "", degraded=False)
     for kind in (markers.ATTEMPTS, markers.INFLIGHT):
         if isinstance(markers.read_marker(kind.at(home, process=process)), markers.Unreadable):
             what = f"{kind.path.replace('<process>', process)} cannot be read, so the watchdog does nothing"

@@ -23,7 +23,7 @@ from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from protos.turnkeeper.v1.schedules_pb2 import ListTasksRequest
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper.config.home import Home
-from turnkeeper.errors import TurnkeeperError, Unreachable
+from turnkeeper.errors import TurnkeeperError
 from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.storage.locking import is_held
 from turnkeeper.times import rfc3339
@@ -81,7 +81,7 @@ def decisions(place: Home) -> str:
     try:
         channels = caller.ListChannels(wire.ListChannelsRequest()).channels
         broken = [one.name for one in caller.ListGraphs(wire.ListGraphsRequest()).graphs if one.problem]
-    except Unreachable:
+    except TurnkeeperError:  # it cannot be called, or cannot read its store, which is said elsewhere
         return ""
     finally:
         caller.close()

@@ -16,7 +16,7 @@ from constellation.supervisor.daemons import EVERY, SUPERVISOR
 from turnkeeper.bus.envelope import decode, encode
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import StoreSettings, load_settings
+from turnkeeper.config.settings import StoreSettings, load_settings, take_server_keys
 from turnkeeper.console import home, note, status
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
 from turnkeeper.storage import handover, schema_revision, sqlite_files
@@ -49,13 +49,14 @@ def migrate(
     """Move what the home's files hold into a PostgreSQL database that several machines may share.
 
     The files stay. Refused while anything runs on the home, and into a database that holds tasks or turns already.
-    Afterwards the home's config.toml names the database. A password is PostgreSQL's to find: PGPASSWORD or ~/.pgpass.
+    Afterwards the home's config.toml names the database. A password is for PGPASSWORD, in the environment or the
+    home's .env, or for ~/.pgpass.
 
     Example: turnkeeper down && turnkeeper migrate --to postgresql://turnkeeper@db.example.org/turnkeeper
     """
     place = home()
     place.check()
-    _check(place, url)
+    url = _checked(place, url)
     with status("moving"):
         counts = move_into(place, url)
     filled = {name: count for name, count in counts.items() if count}
@@ -64,20 +65,22 @@ def migrate(
     note("the files stay as they were; on each other machine, write the same [store] into its config.toml")
 
 
-def _check(place: Home, url: str) -> None:
-    """Raise InvalidInput or Conflict if the home cannot go there."""
+def _checked(place: Home, url: str) -> str:
+    """Return the URL as the settings will say it. Raises InvalidInput or Conflict if the home cannot go there."""
     try:
-        shared = StoreSettings(url=url).is_shared
+        store = StoreSettings(url=url)
     except ValueError as error:
         found: Any = error
         said = found.errors()[0]["msg"].removeprefix("Value error, ")  # the whole would show a password
-        raise InvalidInput(said, where="--to", hint="postgresql://USER@HOST/NAME") from None
-    if not shared:
-        raise InvalidInput("is the home's own files", where="--to", hint="postgresql://USER@HOST/NAME")
+        raise InvalidInput(said, where="--to", hint="as postgresql://USER@HOST/NAME") from None
+    if not store.is_shared:
+        raise InvalidInput("is the home's own files", where="--to", hint="name a database: postgresql://USER@HOST/NAME")
+    take_server_keys(place)
     if load_settings(place).store.is_shared:
         raise Conflict("names a database already", where=str(place.config))
     if "url" in load_settings(place).store.model_fields_set:
         raise Conflict("says in [store] where it is", where=str(place.config), hint="remove url: it is written anew")
+    return store.url
 
 
 def move_into(place: Home, url: str) -> dict[str, int]:

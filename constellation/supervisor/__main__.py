@@ -87,9 +87,11 @@ class Supervisor:
             return True
 
     def _settled(self) -> bool:
-        """Tell whether every daemon serves or has been given up."""
+        """Tell whether every daemon serves, waits for what it needs, or has been given up."""
         return all(
-            os.path.lexists(markers.CRASH_LOOP.at(self._home, process=daemon.name)) or serves(self._home, daemon)
+            daemon.name in self._watchdog.waiting
+            or os.path.lexists(markers.CRASH_LOOP.at(self._home, process=daemon.name))
+            or serves(self._home, daemon)
             for daemon in self._watchdog.watched
         )
 

@@ -179,6 +179,7 @@ def stop(home: Home, daemon: Daemon, *, force: bool = False, timeout_s: float = 
     if process is None:
         return "was not running"
     _signal(process, signal.SIGKILL if force else signal.SIGTERM)
+    _signal(process, signal.SIGCONT)  # one that is suspended takes no other signal
     if _gone(home, daemon, process.pid, timeout_s):
         return "killed" if force else "stopped"
     _signal(process, signal.SIGKILL)

@@ -95,6 +95,7 @@ CRASH_LOOP = Kind(
     consumer="watchdog, `status`, `doctor`",
     ends="escalated once when written; cleared by `turnkeeper up`",
 )
+WAITS = "it is started again every few seconds, until that answers"
 FAILED_REVIVE = Kind(
     path="state/<process>-failed-revive",
     meaning="the last start that was not verified, and the daemon's last words",

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from constellation.supervisor.markers import Budget, CrashLoop, Memory, Revive, Stall, Unreadable
 
 LOOK_AGAIN_S = 0.5
+WAITS_S = 5.0  # at most, between starts of a daemon that waits for what it needs
 FEWEST_STILL_LOOKS = 2
 
 
@@ -62,12 +63,14 @@ class Sight:
         pid: its pid; None when absent.
         beats: its progress counter; None when it is not up.
         error: the last words of a daemon that is absent.
+        waits: it is absent because what it needs, such as the database of several machines, does not answer.
     """
 
     state: Literal["absent", "starting", "up"]
     pid: int | None = None
     beats: int | None = None
     error: str = ""
+    waits: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +104,7 @@ class Phase:
     id: str
     phase: Literal["spawned", "up-detected", "verified", "failed"]
     error: str = ""
+    waits: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,16 +174,24 @@ def _absent(now: float, sight: Sight, memory: Memory, limits: Limits, new_id: st
         return Step(memory=fresh, actions=[Start(id=new_id, crashed=False)], wake_at=now + LOOK_AGAIN_S)
     actions: list[Action] = []
     if revive is not None:
-        actions += [Phase(id=revive.id, phase="failed", error=sight.error)]
+        actions += [Phase(id=revive.id, phase="failed", error=sight.error, waits=sight.waits)]
         actions += [Note(event="revive.failed", fields={"id": revive.id, "served": revive.up_at is not None})]
         if revive.up_at is None:
             budget = replace(budget, failures=(*budget.failures, now))
         memory = replace(memory, budget=budget, revive=None)
+    if sight.waits:  # nothing is wrong with it: the last start alone counts, for the pause until the next
+        budget = Budget(restarts=budget.restarts[-1:])
+        memory = replace(memory, budget=budget)
     if len(budget.failures) >= limits.failed_starts:
         return _give_up(now, memory, limits, f"it failed to start {len(budget.failures)} times: {sight.error}", actions)
     if len(budget.restarts) >= limits.restarts:
         return _give_up(now, memory, limits, f"it ended {limits.restarts + 1} times: {sight.error}", actions)
-    not_before = max(budget.restarts, default=now) + limits.backoff_after(len(budget.restarts))
+    pause_s = (
+        min(WAITS_S, limits.interval_s)
+        if sight.waits and budget.restarts
+        else limits.backoff_after(len(budget.restarts))
+    )
+    not_before = max(budget.restarts, default=now) + pause_s
     if now < not_before:
         return Step(memory=memory, actions=actions, wake_at=not_before)
     budget = replace(budget, restarts=(*budget.restarts, now))

@@ -178,7 +178,8 @@ def _raise_if_failed(home: Home, daemon: daemons.Daemon) -> None:
     if says is not None:
         why = str(says.get("error") or "") if isinstance(says, dict) else ""
         what = f"{daemon.name} did not start{f': {why}' if why else ''}"
-        raise TurnkeeperError(what, where=str(daemons.log_of(home, daemon)), hint="fix it, then run: turnkeeper up")
+        hint = markers.WAITS if isinstance(says, dict) and says.get("waits") else "fix it, then run: turnkeeper up"
+        raise TurnkeeperError(what, where=str(daemons.log_of(home, daemon)), hint=hint)
 
 
 def _stop_starting(home: Home, daemon: daemons.Daemon) -> None:

@@ -23,7 +23,7 @@ from constellation.supervisor.retention import EVERY_S, Kept, let_go
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Conflict, Corrupt, Exhausted, MachineTrouble, machine_trouble
+from turnkeeper.errors import EXIT_UNREACHABLE, Conflict, Corrupt, Exhausted, MachineTrouble, machine_trouble
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints, last_beat
 from turnkeeper.storage.files import why_unwritable
@@ -39,6 +39,7 @@ _LOCK_PATIENCE_S = 30.0
 _TROUBLE_WAIT_S = 2.0
 _CALM_S = 60.0  # how long after trouble of the machine the next one is news
 _TAIL_BYTES = 4096
+_UNREACHABLE = f"exit code {EXIT_UNREACHABLE}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,8 @@ class Watchdog:
         self._let_go_at = 0.0
         self.ended: dict[int, str] = {}
         """How processes ended that were children of this one, by pid; whoever reaps them fills it in."""
+        self.waiting: dict[str, str] = {}
+        """The last words of daemons that are absent because what they need does not answer, by name."""
 
     @property
     def watched(self) -> Sequence[daemons.Daemon]:
@@ -144,7 +147,7 @@ class Watchdog:
             wake_at = min(wake_at, step.wake_at)
         every_s = orders.limits.interval_s
         send_all(self._home, orders.routes, self._log, self._environ, now=now, every_s=every_s)
-        self._troubles.look(troubles_of(self._home, self.watched), orders, self._environ)
+        self._troubles.look(troubles_of(self._home, self.watched) | self.waiting, orders, self._environ)
         self._let_go(now)
         return max(0.0, wake_at - now)
 
@@ -178,6 +181,7 @@ class Watchdog:
         held = is_held(self._home, daemon.name)
         process = daemons.process_of(self._home, daemon) or self._unlocked(daemon, memory)
         if process is not None:
+            self.waiting.pop(daemon.name, None)
             beat = last_beat(self._home, daemon.name)
             if beat is not None and beat.pid == process.pid:
                 return policy.Sight(state="up", pid=process.pid, beats=beat.count)
@@ -188,7 +192,13 @@ class Watchdog:
             return policy.Sight(state="starting", pid=started)
         if held:  # whose it is cannot be told: somebody is there
             return policy.Sight(state="starting")
-        return policy.Sight(state="absent", error=self._last_words(daemon, memory))
+        error = self._last_words(daemon, memory)
+        if memory.revive is not None or memory.stall is not None:  # something ended since it was found to wait
+            self.waiting.pop(daemon.name, None)
+        if error.partition(";")[0] == _UNREACHABLE:
+            self.waiting[daemon.name] = error
+        waits = daemon.name in self.waiting
+        return policy.Sight(state="absent", error=self.waiting.get(daemon.name, error), waits=waits)
 
     def _unlocked(self, daemon: daemons.Daemon, memory: Memory) -> Any:
         """Return the process that was last seen to serve, if it lives: somebody removed its lock or pid file.
@@ -211,8 +221,8 @@ class Watchdog:
             case policy.Escalate(key=key, text=text):
                 self._log.emit("escalate", durable=True, daemon=daemon.name, key=key, reason=text)
                 escalate(self._home, daemon.name, key, text)
-            case policy.Phase(id=id_, phase=phase, error=said):
-                self._phase(daemon, id_, phase, said)
+            case policy.Phase(id=id_, phase=phase, error=said, waits=waits):
+                self._phase(daemon, id_, phase, said, **({"waits": True} if waits else {}))
             case policy.Note(event=event, fields=fields_):
                 self._log.emit(event, daemon=daemon.name, **fields_)
 
@@ -234,7 +244,7 @@ class Watchdog:
         failed = markers.FAILED_REVIVE.at(self._home, process=daemon.name)
         if phase == "failed":
             says = {"id": id_, "process": daemon.name, "phase": phase, "at": rfc3339(at), "error": error}
-            markers.write_marker(failed, says)
+            markers.write_marker(failed, says | more)
         elif phase == "verified":
             markers.clear_marker(failed)
             settle(self._home, daemon.name, rfc3339(at))

@@ -1,7 +1,7 @@
 """A daemon that is nothing but a daemon: takes its lock, shows progress, ends when told. It starts in no time.
 
 `python -m tests.support.standin NAME HOME`. While the file `NAME.fails` lies in the home it says an error and ends with
-exit code 2 instead; while `NAME.raises` lies there it dies of an error that holds what lies in it; while `NAME.still`
+exit code 1 instead; while `NAME.waits` lies there, that what it needs does not answer, with exit code 5; while `NAME.raises` lies there it dies of an error that holds what lies in it; while `NAME.still`
 lies there it serves and shows no progress.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from constellation.supervisor.daemons import Daemon
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.errors import EXIT_UNREACHABLE
 from turnkeeper.process import Progress
 from turnkeeper.storage.locking import ProcessLock
 
@@ -25,6 +26,9 @@ def main(name: str, root: str) -> None:
     home, clock = Home(root=Path(root)), SystemClock()
     if (home.root / f"{name}.fails").exists():
         sys.exit(f"some output with a secret in it\nerror: {name} was told to fail")
+    if (home.root / f"{name}.waits").exists():
+        sys.stderr.write("error: the database does not answer\n")
+        sys.exit(EXIT_UNREACHABLE)
     if (raises := home.root / f"{name}.raises").exists():
         raise ConnectionError(raises.read_text())
     with ProcessLock(home, name):

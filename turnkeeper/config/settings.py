@@ -4,6 +4,7 @@ The keys and their defaults are documented by the models below; `turnkeeper conf
 """
 
 import contextlib
+import importlib
 import os
 import re
 from collections.abc import Iterator
@@ -176,7 +177,6 @@ class StoreSettings(_Section):
 
     url: str = Field(
         "sqlite",
-        pattern=r"^(sqlite|postgresql://\S+)$",
         description="sqlite: files in the home; postgresql://… shares them with other machines (turnkeeper[postgres])",
     )
 
@@ -187,8 +187,11 @@ class StoreSettings(_Section):
     @field_validator("url")
     @classmethod
     def _without_password(cls, value: str) -> str:
+        value = re.sub(r"^postgres(?=://)", "postgresql", value)
+        if not re.fullmatch(r"sqlite|postgresql://\S+", value):
+            raise ValueError("is neither sqlite nor a URL as postgresql://USER@HOST/NAME")
         if re.match(r"postgresql://[^/@]*:[^/@]+@", value) or re.search(r"[?&]password=", value):
-            raise ValueError("holds a password; put it into PGPASSWORD or ~/.pgpass, as for any client of PostgreSQL")
+            raise ValueError("holds a password; put it into PGPASSWORD, in the home's .env for instance, or ~/.pgpass")
         return value
 
     def heard(self, *channels: str) -> tuple[str, ...]:
@@ -426,7 +429,24 @@ def load_settings(home: Home) -> Settings:
             file = read_toml(home.config)
         except NotFound:
             return Settings()
-        return file.validate(Settings)
+        settings = file.validate(Settings)
+    if settings.store.is_shared:
+        take_server_keys(home)
+    return settings
+
+
+def take_server_keys(home: Home) -> None:
+    """Put what `<home>/.env` says to clients of PostgreSQL (PG…) where its driver looks; the environment wins.
+
+    Raises InvalidInput where others can read the file.
+    """
+    if not home.environment.exists():
+        return
+    home.check_keys()
+    dotenv = importlib.import_module("dotenv")  # most homes share nothing
+    for key, value in dotenv.dotenv_values(home.environment, interpolate=False).items():
+        if key.startswith("PG") and value is not None:
+            os.environ.setdefault(key, value)
 
 
 def staffed(settings: Settings, home: Home) -> Settings:

@@ -306,12 +306,14 @@ class Column:
         value: what it shows of a row.
         wide: shown only by `-o wide`.
         right: aligned right, for numbers.
+        whole: never cut, as a path is of no use then; for the last columns.
     """
 
     header: str
     value: Callable[[Row], str]
     wide: bool = False
     right: bool = False
+    whole: bool = False
 
 
 def show_rows(
@@ -371,7 +373,8 @@ def show_page(
 
 def _show_table(rows: Sequence[Row], columns: Sequence[Column], *, fit: bool) -> None:
     cells = [[plain(column.value(row)).replace("\n", " ") for column in columns] for row in rows]
-    grid = Grid(headers=[column.header for column in columns], cells=cells, right=[column.right for column in columns])
+    right, whole = [column.right for column in columns], sum(column.whole for column in columns)
+    grid = Grid(headers=[column.header for column in columns], cells=cells, right=right, whole=whole)
     width = console().width if fit and sys.stdout.isatty() else None
     lines, hidden = grid.lines(width)
     _print_headed(next(lines), "")
@@ -477,11 +480,13 @@ class Grid:
         headers: one a column.
         cells: rows of as many texts, in one line each.
         right: whether a column is aligned right.
+        whole: so many of the last columns are never cut: a terminal breaks their lines.
     """
 
     headers: Sequence[str]
     cells: Sequence[Sequence[str]]
     right: Sequence[bool]
+    whole: int = 0
 
     def lines(self, width: int | None = None) -> tuple[Iterator[str], Sequence[str]]:
         """Return the lines, headings first, and the headings of the columns that `width` has no room for.
@@ -490,12 +495,12 @@ class Grid:
         first one never is. Without a width every cell is whole.
         """
         widths = [max(map(_cells, texts)) for texts in zip(self.headers, *self.cells, strict=True)]
-        shown = len(widths)
+        fitted = shown = len(widths) - self.whole
         if width is not None:
             while shown > 1 and _total([min(one, _NARROWEST) for one in widths[:shown]]) > width:
                 shown -= 1
-            widths = _narrowed(widths[:shown], width)
-        return self._lines(widths), self.headers[shown:]
+            widths = _narrowed(widths[:shown], width) + (widths[fitted:] if shown == fitted else [])
+        return self._lines(widths), self.headers[len(widths) :]
 
     def _lines(self, widths: Sequence[int]) -> Iterator[str]:
         for line in (self.headers, *self.cells):

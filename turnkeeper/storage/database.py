@@ -515,7 +515,7 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
         event.listen(engine, "connect", _take_any_text)
         with engine.begin() as connection:
             if not read_only:
-                statements.refuse_weak(connection, where.render_as_string())
+                statements.refuse_weak(connection, shown(url))
             if given.startswith(_SEARCHES) and not read_only:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({schema_revision.CHANGES})")
                 schema = given.split(maxsplit=1)[0].removeprefix(_SEARCHES)
@@ -525,7 +525,9 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
         raise InvalidInput("the driver for PostgreSQL is not installed", where="store URL", hint=hint) from error
     except OperationalError as error:
         why = str(error.orig).partition("\n")[0]
-        raise Unreachable(f"cannot be opened: {why}", where=shown(url)) from error
+        raise Unreachable(f"cannot be opened: {why}", where=shown(url), hint=statements.unconnected(why)) from error
+    except DatabaseError as error:
+        raise unopened(error.orig or error, shown(url), "a store") from error
     return engine
 
 

@@ -374,7 +374,8 @@ def read_cluster(url: str) -> Cluster:
         what = "its tables are of an older version"
         raise TurnkeeperError(what, where=url, hint="they are brought up to date by: turnkeeper up") from error
     except psycopg.OperationalError as error:
-        raise Unreachable(f"does not answer: {str(error).partition(chr(10))[0]}", where=url) from error
+        hint = "start it, or put [store] url right; the daemons go on by themselves once it answers"
+        raise Unreachable(f"does not answer: {str(error).partition(chr(10))[0]}", where=url, hint=hint) from error
 
 
 def _read(rows: Callable[[str], Sequence[Row]]) -> Cluster:

@@ -259,6 +259,24 @@ _KEPT = (
 )
 
 
+_PASSWORD = "put its password into PGPASSWORD, in the environment or the home's .env, or into ~/.pgpass"  # noqa: S105
+_UNCONNECTED = {
+    "no password supplied": _PASSWORD,
+    "password authentication failed": _PASSWORD,
+    "no pg_hba.conf entry": "let this machine in by the server's pg_hba.conf",
+    "does not exist": "make the role and its database: createuser ROLE, createdb --owner ROLE NAME",
+}
+
+
+def unconnected(why: str) -> str:
+    """Return what to do where a server of PostgreSQL's lets nobody in, by what it says: its driver has no code for it.
+
+    >>> unconnected('FATAL:  no pg_hba.conf entry for host "10.0.0.2"'), unconnected("Connection refused")
+    ("let this machine in by the server's pg_hba.conf", '')
+    """
+    return next((hint for said, hint in _UNCONNECTED.items() if said in why), "")
+
+
 def refuse_weak(connection: sa.Connection, where: str) -> None:
     """Raise Unreachable at a standby, and Conflict where the server may lose what it has acknowledged."""
     is_standby, kept, standbys = connection.exec_driver_sql(_KEPT).one()

@@ -24,7 +24,7 @@ from tests.support.postgres import Server
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import EXIT_USAGE
+from turnkeeper.errors import EXIT_FAILURE, EXIT_USAGE
 from turnkeeper.storage.chain import Chain, table_of
 from turnkeeper.storage.database import Database, in_schema
 from turnkeeper.storage.keys import AUDIT, KeyFile
@@ -75,6 +75,26 @@ def test_a_home_moves_with_all_that_it_holds_and_goes_on(left: Upgraded, url: st
     left.until_outcome("errand", "succeeded")
     left.until_outcome("held", "succeeded")
     assert "buy seeds" in {entry["text"] for entry in left.ask("agent-runtime", "memory", "list")}
+
+
+def test_a_role_without_rights_is_told_what_to_do_and_the_home_says_who_it_is(left: Upgraded, url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as database:
+        name = database.info.dbname
+        database.execute("DROP ROLE IF EXISTS newcomer")
+        database.execute("CREATE ROLE newcomer LOGIN")
+        nobodys = url.replace("postgresql://postgres@", "postgres://")  # as others write it
+        left.home.environment.write_text("PGUSER=newcomer\nPGPASSWORD=which is not asked for\n")
+        left.home.environment.chmod(0o600)
+        refused = left.attempt("turnkeeper", "migrate", "--to", nobodys)
+        assert refused.returncode == EXIT_FAILURE
+        (said,) = refused.stderr.splitlines()
+        assert "permission denied for database" in said
+        assert "make its role the owner of the database" in said
+        assert "connect_timeout" not in said, "the URL is shown as it was written"
+        database.execute(f'ALTER DATABASE "{name}" OWNER TO newcomer'.encode())
+    assert left.attempt("turnkeeper", "migrate", "--to", nobodys).returncode == 0
+    left.home.environment.chmod(0o644)
+    assert "can be read by others" in left.attempt("turnkeeper", "status").stderr
 
 
 LINE = '{"at":"2026-11-22T22:00:00Z","process":"task-runner","pid":1,"event":"process.started"}\n'

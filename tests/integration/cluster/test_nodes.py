@@ -205,6 +205,14 @@ def test_status_and_doctor_tell_of_all_machines_and_where_they_differ(cluster: C
     server = "\n".join(found["database", "broken"] + found["database", "note"])
     assert "fsync is off" in server
     assert re.search(r"PostgreSQL 1\d\.\S*.*, schemas runner \d{4} and runtime \d{4}; \d+ of \d+ connections", server)
+    with psycopg.connect(cluster.url.replace(f"/{cluster.name}?", "/postgres?"), autocommit=True) as server_itself:
+        server_itself.execute(f"ALTER DATABASE {cluster.name} ALLOW_CONNECTIONS false".encode())
+        others = "FROM pg_stat_activity WHERE datname = %s AND pid <> %s"
+        mine = (cluster.name, cluster.sql.info.backend_pid)
+        server_itself.execute(f"SELECT pg_terminate_backend(pid) {others}".encode(), mine)
+    said = command(one, "status")
+    assert re.search(r"agent-runtime +running", said.stdout), "this machine's processes are known without the database"
+    assert "not currently accepting connections; start it, or put [store] url right" in said.stderr
 
 
 def test_a_machine_runs_what_its_roles_name_and_a_page_alone_is_answered(cluster: Cluster) -> None:

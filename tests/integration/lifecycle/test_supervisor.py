@@ -127,6 +127,22 @@ def test_one_that_cannot_start_ends_in_the_crash_loop_and_one_escalation(
     assert f"state/{RUNTIME.name}-crashloop-suspected stands since then: the budget is spent" in story
 
 
+def test_one_that_waits_for_its_database_is_never_given_up(supervised: Supervised):
+    told = supervised.home.root / "told"
+    supervised.want(command=f'echo "$TURNKEEPER_TEXT" >> {told}', backoff_s=0.01, interval_s=0.1)
+    supervised.flag(RUNTIME, "waits").touch()
+    supervised.supervise()
+    supervised.until_up(RUNNER)
+    supervised.until(lambda: len(supervised.events("daemon.started")) > 6)
+    (said,) = [condition for condition in supervised.conditions() if "the last start was not verified" in condition]
+    assert "exit code 5; the database does not answer; it is started again every few seconds" in said
+    assert not any("crash loop" in condition for condition in supervised.conditions())
+    supervised.flag(RUNTIME, "waits").unlink()
+    supervised.until_up(RUNTIME)
+    (line,) = told.read_text().splitlines()
+    assert "agent-runtime: exit code 5; the database does not answer" in line, "the author is told once"
+
+
 def test_up_clears_the_crash_loop_once_its_cause_is_mended(supervised: Supervised):
     supervised.want(backoff_s=0.01)
     supervised.flag(RUNTIME, "fails").touch()

@@ -125,6 +125,10 @@ def test_a_suspended_daemon_is_named_and_up_does_not_wait_for_it(constellation: 
     os.kill(pid, signal.SIGCONT)
     constellation.until("it to answer", lambda: is_serving(constellation.home.socket(TASK_RUNNER.name)))
     constellation.command("turnkeeper", "status")
+    os.kill(pid, signal.SIGSTOP)
+    began = SystemClock().monotonic()
+    assert "task-runner stopped" in constellation.attempt("turnkeeper", "down").stderr
+    assert SystemClock().monotonic() - began < 20.0
 
 
 def test_after_a_deliberate_down_nothing_is_wrong(constellation: Constellation):

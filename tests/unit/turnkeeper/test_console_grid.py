@@ -35,3 +35,11 @@ def test_the_first_column_always_stands() -> None:
     lines, hidden = GRID.lines(1)
     assert list(lines) == ["NAME", "digest", "計画"]
     assert hidden == ["PROMPT", "FIRES"]
+
+
+def test_a_last_column_that_is_of_no_use_in_part_is_whole() -> None:
+    path = "/srv/agents/of/somebody/logs/agent-runtime.log"
+    grid = Grid(headers=["PROCESS", "LOG"], cells=[["agent-runtime", path]], right=[False, False], whole=1)
+    lines, hidden = grid.lines(30)
+    assert list(lines)[1] == f"agent-runtime  {path}"
+    assert not hidden

@@ -1,5 +1,6 @@
 """What the watcher decides, sentence by sentence."""
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from constellation.supervisor.policy import Action, Escalate, Kill, Limits, Note
 LIMITS = Limits(interval_s=60, restarts=4, window_s=600, failed_starts=3, start_timeout_s=120, hang_after_s=180)
 NOW = 1_000_000.0
 ABSENT = Sight(state="absent", error="exit code 2")
+WAITS = replace(ABSENT, error="exit code 5", waits=True)
 STARTING = Sight(state="starting", pid=7)
 UP = Sight(state="up", pid=7, beats=1)
 
@@ -74,6 +76,26 @@ def test_one_that_was_adopted_and_dies_counts_as_a_restart():
 def test_the_first_death_is_mended_at_once():
     watch = running()
     assert kinds(watch.sees(ABSENT, 1), Start)
+
+
+def test_one_whose_database_does_not_answer_is_started_for_ever_with_a_pause_and_counts_nothing():
+    watch = Watch()
+    watch.sees(WAITS)
+    starts = []
+    for _ in range(1000):  # an hour of looks, at least one a second
+        actions = watch.sees(WAITS, min(1.0, max(0.0, watch.wake_at - watch.now)) or 1.0)
+        assert not kinds(actions, Escalate)
+        starts += [watch.now for _ in kinds(actions, Start)]
+    pauses = [after - before for before, after in itertools.pairwise(starts)]
+    assert len(starts) > 100
+    assert min(pauses) >= 5
+    assert max(pauses) <= 6
+    watch.sees_it_start()
+    assert watch.memory.crash_loop is None
+    for _ in range(LIMITS.restarts - 2):
+        watch.sees(ABSENT, 60)
+        watch.sees_it_start()
+    assert watch.memory.crash_loop is None, "what it waited for has spent nothing of its budget"
 
 
 def test_each_further_death_waits_longer():
