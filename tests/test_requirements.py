@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.cluster.guards import Guard, guards
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "requirements.md"
 ROW = re.compile(r"\b[A-E]\d{1,2}\b")
@@ -51,6 +53,12 @@ def test_a_boundary_names_the_tests_that_hold_it(section: str) -> None:
     named = NAMED.findall(section)
     assert named
     assert_exist(named)
+
+
+@pytest.mark.parametrize("guard", list(guards()), ids=lambda guard: guard.name)
+def test_a_guard_of_a_shared_store_is_where_the_page_says_and_names_its_tests(guard: Guard) -> None:
+    assert len(guard.found((ROOT / guard.path).read_text())) == 1
+    assert_exist([(path, name.partition("[")[0]) for path, name in (test.split("::") for test in guard.tests)])
 
 
 def assert_exist(named: list[tuple[str, str]]) -> None:

@@ -53,8 +53,9 @@ def decide_at_once(
     for item in asked:
         if _as_approved(connection, at, turn, item):
             decided[item.interrupt_id] = 0
-        elif found := next((one for one in standing if rules.allows(one, item)), None):
-            _use(connection, found, item, at)
+        elif (found := next((one for one in standing if rules.allows(one, item)), None)) and _use(
+            connection, found, item, at
+        ):
             decided[item.interrupt_id] = found.number
         else:
             ended += [one for one in standing if rules.is_other_code(one, item) and one not in ended]
@@ -75,12 +76,16 @@ def _as_approved(connection: Connection, at: datetime, turn: TurnRecord, item: R
     return bool(mark)
 
 
-def _use(connection: Connection, found: StandingException, item: RaisedInterrupt, at: datetime) -> None:
+def _use(connection: Connection, found: StandingException, item: RaisedInterrupt, at: datetime) -> bool:
+    """Approve a call by an exception; False if that has ended meanwhile. Whoever ends it later finds the call."""
+    used = {"uses": exceptions.c.uses + 1, "last_used_at_us": to_us(at)}
+    live = update(exceptions).where(exceptions.c.number == found.number, exceptions.c.ended_at_us.is_(None))
+    if not connection.execute(live.values(used)).rowcount:
+        return False
     settled = AuthorDecision(decision="approve", message=f"{rules.ALLOWED_BY}{found.number}")
     settle_interrupt(connection, item.interrupt_id, settled, at, found.given_by)
     _mark(connection, item.interrupt_id, found.number)
-    used = {"uses": exceptions.c.uses + 1, "last_used_at_us": to_us(at)}
-    connection.execute(update(exceptions).where(exceptions.c.number == found.number).values(used))
+    return True
 
 
 def give(

@@ -1,6 +1,8 @@
 """Transactions of the workspace, and writing once: a tool call that runs again finds the answer of its first run.
 
-Every write checks this process's lease. A turn that has ended or is being cancelled writes nothing more.
+Every write checks this process's lease. Where several machines write one workspace, each waits for the one before: what
+it read of a page, a candidate or an entry is so until it is committed. A turn that has ended or is being cancelled
+writes nothing more.
 """
 
 import json
@@ -17,6 +19,7 @@ from agent_runtime.store.leases import Right
 from agent_runtime.store.schema import cancels, effects, turns
 from turnkeeper.errors import Denied
 from turnkeeper.storage.database import Database
+from turnkeeper.storage.statements import number_in_order
 from turnkeeper.times import to_us
 
 Fence = Callable[[Connection, TurnContext], None]
@@ -139,4 +142,8 @@ class Transactions:
         self.emit("agent.wrote", about | named | {"repeated": outcome.repeated})
 
     def _proven(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
-        return work if self._right is None else self._right.proven(work)
+        def in_turn(connection: Connection) -> T:
+            number_in_order(connection)
+            return work(connection)
+
+        return work if self._right is None else self._right.proven(in_turn)

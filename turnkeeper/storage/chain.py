@@ -66,7 +66,10 @@ class Chain:
 
     def begin(self, connection: sa.Connection, at: datetime, entropy: Entropy, known: Callable[[], Fact]) -> None:
         """Write the first record, once: what happened earlier has none. `known` says up to where that was."""
-        if not self._last.rows(connection):
+        if self._last.rows(connection):
+            return
+        number_in_order(connection)
+        if not self._last.rows(connection):  # another process may have begun it meanwhile
             self.append(connection, at, [{"kind": BEGIN, "store": self.store, "chain": entropy.hex(16), **known()}])
 
     def append(self, connection: sa.Connection, at: datetime, facts: Sequence[Fact]) -> None:

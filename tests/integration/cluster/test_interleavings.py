@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
+from sqlalchemy import insert
 
+import task_runner.store.shared
+from agent_runtime.store import schema
 from agent_runtime.store.database import open_database
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher import shared
@@ -155,6 +158,7 @@ class Stage:
     """Two sessions of one database, which can be set back to where both begin."""
 
     def __init__(self, url: str) -> None:
+        self.url = url
         open_database(in_schema(url, "runtime")).close()
         self.first, self.second = party(url), party(url)
         self._sql = psycopg.connect(url, autocommit=True)
@@ -374,3 +378,100 @@ def test_fires_that_are_found_before_their_tasks_are_what_the_lock_leaves_of_the
     stage.first.begin(change).result(30)
     begun[0].result(30)
     assert seen == ["changed meanwhile"]
+
+
+def test_a_fire_that_was_handed_over_since_a_claim_began_to_read_is_not_claimed(stage: Stage) -> None:
+    """It is found as it was; then whoever handed it over commits, and only then the claim comes to lock it."""
+    found: list[Any] = []
+    stage.set_back()
+    ids = [row[0] for row in stage._sql.execute("SELECT entry_id FROM runner.fires WHERE ready_us IS NOT NULL")]
+    stage._sql.execute("ALTER TABLE runner.outbox RENAME TO kept")
+    stage._sql.execute(
+        "CREATE VIEW runner.outbox AS SELECT * FROM runner.kept WHERE (SELECT pg_advisory_xact_lock(77)) IS NOT NULL"
+    )
+    try:
+        stage._sql.execute("SELECT pg_advisory_lock(77)")
+        claim = stage.second.begin(lambda session: found.extend(session.fires.claim(NOW, 9, caught_up=False)))
+        assert stage.until_waiting(claim)
+        stage.first.begin(lambda session: session.fires.hand_over(ids, NOW)).result(30)
+        stage._sql.execute("SELECT pg_advisory_unlock(77)")
+        claim.result(30)
+    finally:
+        stage._sql.execute("SELECT pg_advisory_unlock_all()")
+        stage._sql.execute("DROP VIEW runner.outbox")
+        stage._sql.execute("ALTER TABLE runner.kept RENAME TO outbox")
+    assert (len(ids), found) == (1, [])
+
+
+def test_no_more_is_handed_over_than_the_runtimes_may_have_waiting(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.set_back()
+    waiting = stage._sql.execute("SELECT count(*) FROM runtime.envelopes WHERE state = 'waiting'").fetchall()[0][0]
+    handed = []
+    for most in (waiting, waiting + 1):
+        monkeypatch.setattr(task_runner.store.shared, "MOST_WAITING", most)
+        stage.first.begin(lambda session: handed.append(shared.hand_over(session, now=NOW, pace=Pace()))).result(30)
+    assert [len(each or ()) for each in handed] == [0, 1]
+
+
+TWIN = (
+    "UPDATE runner.fires SET caught_up = true WHERE ready_us IS NOT NULL",
+    """INSERT INTO runner.tasks SELECT (jsonb_populate_record(t, '{"id": "twin", "name": "twin"}')).* FROM runner.tasks t""",
+    """INSERT INTO runner.fires OVERRIDING SYSTEM VALUE SELECT (jsonb_populate_record(f, '{"entry_id": 1000,
+    "task_id": "twin", "fire_id": "twin@1", "request_id": "twin"}')).* FROM runner.fires f WHERE ready_us IS NOT NULL""",
+    """INSERT INTO runner.outbox SELECT 1000, request FROM runner.outbox
+    WHERE entry_id = (SELECT min(entry_id) FROM runner.fires WHERE ready_us IS NOT NULL)""",
+)
+
+
+def test_caught_up_fires_are_handed_over_at_one_pace_by_all_runners(stage: Stage) -> None:
+    """Two tasks have one each, and one may be under way: while it is handed over, and behind that."""
+    begun: list[Future[Any]] = []
+    found: list[int] = []
+    pace = Pace(concurrency=1, stagger_s=0.0)
+
+    def hand_over(session: Session) -> None:
+        found.append(len(shared.hand_over(session, now=NOW, pace=pace) or ()))
+        if not begun:
+            begun.append(stage.second.begin(hand_over))
+            assert stage.until_waiting(begun[0]) == []
+
+    stage.set_back()
+    for statement in TWIN:
+        stage._sql.execute(statement.encode())
+    stage.first.begin(hand_over).result(30)
+    begun[0].result(30)
+    stage.second.begin(hand_over).result(30)
+    assert found == [1, 0, 0]
+
+
+def test_what_happens_inside_turns_is_taken_in_by_one_runner_at_a_time(stage: Stage) -> None:
+    begun: list[Future[Any]] = []
+    counts: list[int] = []
+
+    def take(session: Session) -> None:
+        counts.append(shared.take_happened(session, NOW)[0])
+        if not begun:
+            begun.append(stage.second.begin(take))
+            assert stage.until_waiting(begun[0]) == []
+
+    stage.set_back()
+    spec = wire.TaskSpec(name="listens", category="loop", channel="general", prompt="p", on="turn_end")
+    stage.first.begin(lambda session: changes.create(session, spec, DEFAULTS, NOW, SeededEntropy(2))).result(30)
+    happened_in_turn(stage)
+    stage.first.begin(take).result(30)
+    begun[0].result(30)
+    assert counts == [1, 0]
+
+
+def happened_in_turn(stage: Stage) -> None:
+    """Write what a runtime would of a turn's end."""
+    blank: dict[type, Any] = {str: "", int: 0, bool: False}
+    row = {column.name: blank[column.type.python_type] for column in schema.turns.c if not column.nullable}
+    row |= {"turn_id": "turn-9", "status": "succeeded", "trigger": "author"}
+    event = {"name": "turn_end", "turn_id": "turn-9", "at_us": 1, "tool": "", "data_json": "{}"}
+    database = open_database(in_schema(stage.url, "runtime"))
+    database.submit(lambda c: c.execute(insert(schema.turns).values({**row, "number": 9}))).result(30)
+    database.submit(lambda c: c.execute(insert(schema.bridged_events).values(event))).result(30)
+    database.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import Connection
 
 from agent_runtime.store.database import open_database
 from constellation.supervisor.escalation import take_pending
@@ -317,6 +318,21 @@ def test_a_machine_that_is_gone_is_one_alert_of_one_node(cluster: Cluster) -> No
     cluster.sql.execute(b"UPDATE runner.nodes SET alerted_us = alerted_us - 61000000 WHERE name = 'away'")
     asyncio.run(look(beats[1:3]))
     assert told == ["away", "away"], "it was back, and is gone again; who failed to tell leaves it to another"
+    database.close()
+
+
+def test_of_two_that_look_at_once_one_alerts(cluster: Cluster) -> None:
+    place = in_schema(cluster.url, "runner")
+    database = Database(place, migrations=STORES["runner"], connections=2)
+    asyncio.run(nodes.Beat(database.run, Steps(), node_id="n", name="away", role="agent-runtime").once())
+    cluster.sql.execute(b"UPDATE runner.nodes SET beat_us = beat_us - 61000000")
+    listed = nodes.nodes_of()
+
+    def look(connection: Connection) -> tuple[list[nodes.Node], list[nodes.Node]]:
+        return listed.gone(connection), database.submit(listed.gone).result(5)
+
+    mine, others = database.submit(look).result(10)
+    assert ([node.name for node in mine], others) == (["away"], [])
     database.close()
 
 

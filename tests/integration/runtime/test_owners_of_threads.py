@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,13 +12,17 @@ import pytest_asyncio
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import OperationalError
 
+from agent_runtime.mailbox.shared import Ownership
 from agent_runtime.model.lease import Fenced, Lease, under
 from agent_runtime.store import leases, schema
+from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_store import Store
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
-from tests.support.clock import look_again
+from tests.support.clock import ManualClock, look_again
+from tests.support.cluster import taken
 from tests.support.scripted import calls
+from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.config.home import Home
 from turnkeeper.storage import handover, nodes
 
@@ -221,6 +226,30 @@ async def test_a_thread_whose_news_were_claimed_with_a_lost_answer_is_given_up(p
     assert [row.status for row in await one.runtime.store.read(lambda c: c.execute(select(schema.turns)).all())] == [
         "succeeded"
     ] * 2
+
+
+async def test_a_machine_that_cannot_renew_gives_its_threads_up_in_time(shared_url: str) -> None:
+    """Ten seconds after it could the last time: its lease holds for fifteen, and until then nobody may take them."""
+    url, _ = taken(shared_url)
+    database, clock, lost, said = open_database(url), ManualClock(), list[str](), list[str]()
+    cut: Any = AnswersLost(database)
+    log: Any = SimpleNamespace(emit=lambda event, **_fields: said.append(event))
+    ownership = Ownership(cut, clock=clock, entropy=SeededEntropy(1), log=log)
+    await ownership.begin(lost.append)
+    ownership.held["t"], cut.loses = Lease("t", 1), lambda _answer: True
+    for seconds in range(2, 11, 2):
+        while not clock._sleepers:
+            await look_again()
+        assert lost == [], f"before {seconds} s"
+        clock.advance(2)
+        while len(cut.lost) < seconds / 2:
+            await look_again()
+    while "lease.lost" not in said:
+        await look_again()
+    assert (lost, dict(ownership.held)) == (["t"], {})
+    cut.loses = lambda _answer: False
+    await ownership.leave()
+    database.close()
 
 
 @pytest.mark.parametrize("fails", ["to begin the thread", "to read the files"])
