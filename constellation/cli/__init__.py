@@ -85,6 +85,11 @@ PEOPLE = {
         "Move what the home's files hold into a PostgreSQL database that several machines may share.",
         Panel.HOME,
     ),
+    "forget": Later(
+        "constellation.cli.forget:forget",
+        "Strike a machine that will not come back off the list of those that share a database.",
+        Panel.HOME,
+    ),
     "escalate": Later(
         "constellation.cli.commands:escalate",
         "Send yourself an alert by the page command or the webhook of [watchdog].",

@@ -150,7 +150,11 @@ def of_nodes(cluster: Cluster) -> Iterator[Finding]:
         named = f"{row['role']} of {row['name']} ({row['host']})"
         if row["state"] == "stale":
             what = f"{named} was not seen since {row['beat_at']}"
-            yield Finding(process="", what=what, fix="start it there: turnkeeper up; it is forgotten after a day")
+            yield Finding(
+                process="",
+                what=what,
+                fix=f"start it there: turnkeeper up; or, if it is gone for good: turnkeeper forget {row['name']}",
+            )
         if abs(row["offset_s"]) > OFF_S:
             what = f"the clock under {named} is {row['offset_s']:+.1f}s from the database's, by which all is planned"
             yield Finding(process="", what=what, fix="set the machine's clock", degraded=False)

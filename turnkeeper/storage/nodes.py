@@ -7,8 +7,8 @@ every claim and every lease ends by itself.
 import hashlib
 import json
 import platform
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -33,7 +33,7 @@ from turnkeeper import __version__
 from turnkeeper.clock import SharedClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings
-from turnkeeper.errors import TurnkeeperError, Unreachable
+from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.storage.database import Database, in_schema
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.schema_revision import STORES
@@ -359,15 +359,38 @@ class Cluster:
 
 def read_cluster(url: str) -> Cluster:
     """Read all of it. Raises TurnkeeperError where the database does not answer, or no daemon has made its tables."""
+    with _connected(url) as connection:
+        connection.execute("SET default_transaction_read_only = on")
+        return _read(lambda query: connection.execute(query.encode()).fetchall())
+
+
+_STRIKE = """DELETE FROM runner.nodes WHERE name = %s
+    AND beat_us < (extract(epoch FROM clock_timestamp()) - %s) * 1000000"""
+
+
+def strike(url: str, name: str) -> int:
+    """Delete the processes of a machine that are stale; return how many there were. Raises NotFound, or Conflict."""
+    with _connected(url) as connection:
+        if count := connection.execute(_STRIKE.encode(), (name, GONE_AFTER_S)).rowcount:
+            return int(count)
+        found = connection.execute("SELECT name FROM runner.nodes").fetchall()
+    names = sorted({str(row["name"]) for row in found})
+    if name in names:
+        raise Conflict("lives, or was seen seconds ago", where=name, hint="stop it there: turnkeeper down")
+    raise NotFound("no machine is called so", where=name, hint=f"there are: {', '.join(names)}" if names else "")
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[Any]:
+    """Give a connection of its own. Raises as `read_cluster`."""
     import psycopg  # noqa: PLC0415  only where a server is used
     from psycopg.rows import dict_row  # noqa: PLC0415
 
     place = in_schema(url, SCHEMA)
     try:
         with closing(psycopg.connect(place, autocommit=True, row_factory=dict_row)) as connection:
-            connection.execute("SET default_transaction_read_only = on")
             connection.execute("SET statement_timeout = '10s'")
-            return _read(lambda query: connection.execute(query.encode()).fetchall())
+            yield connection
     except psycopg.errors.UndefinedTable as error:
         raise TurnkeeperError("has no tables yet", where=url, hint="start a daemon: turnkeeper up") from error
     except psycopg.errors.UndefinedColumn as error:

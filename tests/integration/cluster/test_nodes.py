@@ -206,6 +206,11 @@ def test_status_and_doctor_tell_of_all_machines_and_where_they_differ(cluster: C
     server = "\n".join(found["database", "broken"] + found["database", "note"])
     assert "fsync is off" in server
     assert re.search(r"PostgreSQL 1\d\.\S*.*, schemas runner \d{4} and runtime \d{4}; \d+ of \d+ connections", server)
+    refused = command(one, "forget", "machine-2")
+    assert (refused.returncode, "lives" in refused.stderr) == (EXIT_CONFLICT, True)
+    assert "there are: machine-1, machine-2" in command(one, "forget", "machine-4").stderr
+    assert "forgot machine-3: 1 process;" in command(one, "forget", "machine-3").stderr
+    assert "machine-3" not in command(one, "status").stdout
     with psycopg.connect(cluster.url.replace(f"/{cluster.name}?", "/postgres?"), autocommit=True) as server_itself:
         server_itself.execute(f"ALTER DATABASE {cluster.name} ALLOW_CONNECTIONS false".encode())
         others = "FROM pg_stat_activity WHERE datname = %s AND pid <> %s"
@@ -323,7 +328,7 @@ def test_a_machine_that_is_gone_is_one_alert_of_one_node(cluster: Cluster) -> No
 
 def test_of_two_that_look_at_once_one_alerts(cluster: Cluster) -> None:
     place = in_schema(cluster.url, "runner")
-    database = Database(place, migrations=STORES["runner"], connections=2)
+    database = Database(place, migrations=schema_revision.STORES["runner"], connections=2)
     asyncio.run(nodes.Beat(database.run, Steps(), node_id="n", name="away", role="agent-runtime").once())
     cluster.sql.execute(b"UPDATE runner.nodes SET beat_us = beat_us - 61000000")
     listed = nodes.nodes_of()
