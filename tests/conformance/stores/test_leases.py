@@ -1,16 +1,21 @@
 """Who owns a thread, on each database: one at a time, under a rising epoch; and what waits always finds an owner."""
 
+import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, insert, select, text
+from sqlalchemy import Connection, insert, select, text, update
 
 from agent_runtime.model.lease import Fenced, Lease, current, under
 from agent_runtime.store import leases, schema, turn_events
+from agent_runtime.store.database import MIGRATIONS
 from agent_runtime.store.leases import Right
+from tests.integration.cluster.test_interleavings import Party, party
 from tests.support.clock import ManualClock
 from tests.support.cluster import Do, doing, end_lease, taken
 from tests.support.postgres import Places
@@ -263,21 +268,107 @@ class Owner(threading.Thread):
 
 
 def test_at_random_no_envelope_is_left_without_an_owner(place: str) -> None:
-    """Whoever puts says so to both at once."""
-    rounds, left = 150, threading.Semaphore(0)
+    """Whoever puts says so to both at once. RACES says how often, for a run of some minutes."""
+    rounds, left = int(os.environ.get("RACES", "150")), threading.Semaphore(0)
     both = [Owner(place, name, left) for name in ("one", "two")]
     with doing(place) as do:
         do(lambda c: leases.release(c, T1))
+        do(lambda c: c.execute(update(schema.owners).values(until_us=2**60)))  # both live, however long this takes
         for each in both:
             each.start()
         for number in range(rounds):
             do(lambda c, number=number: put(c, f"key {number}"))
             for each in both:
                 each.news.release()
-        dealt_with = sum(left.acquire(timeout=20) for _ in range(rounds))
+            if number:  # the one before is dealt with, and its thread may be released at this moment
+                assert left.acquire(timeout=20), number
+        assert left.acquire(timeout=20)
         for each in both:
             each.end()
-    assert dealt_with == rounds
+        epoch = do(lambda c: c.execute(select(schema.threads.c.epoch)).scalar())
+    assert rounds / 10 < epoch, "it was released, and taken again, time and again"
+
+
+class Release:
+    """An owner deals with what waits for a thread and lets it go, and stops before its statement `stops_at`.
+
+    Meanwhile an envelope is put, and who put it wakes another, once: nobody looks later what waits without an owner.
+    """
+
+    def __init__(self, place: str, thread_id: str, stops_at: int) -> None:
+        self.thread_id, self._place = thread_id, place
+        self.one, self.two = party(place, MIGRATIONS), party(place, MIGRATIONS)
+        lease: Lease = self.one.database.submit(lambda c: leases.take(c, thread_id, "one")).result(20)
+        self.put("first")
+        self.one.gate.arm(stops_at)
+        self._pool = ThreadPoolExecutor(2)
+        self.first = self._pool.submit(self.deal, self.one, lease)
+        while not self.one.gate.reached.wait(0.001) and not self.first.done():
+            pass
+
+    def put(self, key: str) -> None:
+        of = self.thread_id
+        self.two.database.submit(lambda c: put(c, f"{key} of {of}", thread_id=of)).result(20)
+
+    def deal(self, of: Party, lease: Lease | None, *, ends: bool = False) -> None:
+        """Take the thread where there is no lease yet, and deal with what waits until it is let go."""
+
+        def do(work: Callable[[Connection], Any]) -> Any:
+            return of.database.submit(lambda c: (work(c), of.gate.step())[0]).result(20)
+
+        lease = lease or do(lambda c: leases.take(c, self.thread_id, "two"))
+        while lease is not None and not ends:
+            for row in do(lambda c: leases.load(c, lease, adopt=True)):
+                do(lambda c, row=row: leases.archive(c, lease, row.number))
+            ends = do(lambda c: leases.release(c, lease))
+
+    def wake_the_other(self) -> "Future[None]":
+        """Let the other try once to take the thread; return when it is done, or waits for a lock."""
+        self.put("second")
+        woken = self._pool.submit(self.deal, self.two, None)
+        with doing(self._place) as watching:
+            until(lambda: woken.done() or watching(waits_for_a_lock))
+        return woken
+
+    def left(self) -> list[str]:
+        of = schema.envelopes.c.thread_id == self.thread_id
+        keys = self.two.database.submit(lambda c: c.execute(select(schema.envelopes.c.key).where(of)).scalars().all())
+        return list(keys.result(20))
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        for each in (self.one, self.two):
+            each.database.close()
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+def test_what_is_put_while_a_thread_is_released_finds_an_owner_wherever_that_stands(
+    place: str, *, killed: bool
+) -> None:
+    """Whoever is stopped goes on. Who is killed leaves all to the next one that looks once its lease has ended."""
+    for stops_at in itertools.count():
+        made = Release(place, f"thread {stops_at}", stops_at)
+        if made.first.done():
+            made.close()
+            assert stops_at > 10
+            return
+        if killed:
+            made.two.database.submit(lambda c, pid=made.one.pid: c.execute(text(f"SELECT pg_terminate_backend({pid})")))
+        woken = made.wake_the_other()
+        made.one.gate.goes_on.set()
+        woken.result(20)
+        if killed:
+            assert made.first.exception(20) is not None
+            with doing(place) as do:
+                do(lambda c: end_lease(c, "one"))
+                if made.left():
+                    assert do(lambda c: leases.wanted(c, "two", 9)) == [made.thread_id]
+                    made.deal(made.two, None)
+                do(lambda c: c.execute(update(schema.owners).values(until_us=2**60)))
+        else:
+            made.first.result(20)
+        assert made.left() == [], f"stopped before its statement {stops_at}"
+        made.close()
 
 
 def waits_for_a_lock(connection: Connection) -> bool:

@@ -138,8 +138,8 @@ class Party(NamedTuple):
         return self.database.submit(work)
 
 
-def party(url: str) -> Party:
-    database, gate = Database(in_schema(url, "runner"), migrations=MIGRATIONS), Gate()
+def party(place: str, migrations: str = MIGRATIONS) -> Party:
+    database, gate = Database(place, migrations=migrations), Gate()
 
     class Stepped(psycopg.Cursor[Any]):
         def execute(self, *given: Any, **how: Any) -> Any:
@@ -160,7 +160,8 @@ class Stage:
     def __init__(self, url: str) -> None:
         self.url = url
         open_database(in_schema(url, "runtime")).close()
-        self.first, self.second = party(url), party(url)
+        place = in_schema(url, "runner")
+        self.first, self.second = party(place), party(place)
         self._sql = psycopg.connect(url, autocommit=True)
         self._begin()
         self._sql.execute("CREATE SCHEMA saved")
@@ -289,6 +290,19 @@ def test_one_runner_prunes_at_a_time_and_another_one_does_not_wait_for_it(stage:
     before, found = stage.left(), list[pruner.Pruned]()
     stage.second.begin(lambda session: found.append(pruner.prune_batch(session, NOW, 0))).result(10)
     assert (found, stage.left()) == ([(None, 0)], before)
+    stage.first.gate.goes_on.set()
+    first.result(10)
+    assert stage.left() != before
+
+
+def test_one_runner_withdraws_at_a_time_and_another_one_does_not_wait_for_it(stage: Stage) -> None:
+    stage.set_back()
+    stage.first.gate.arm(6)  # it has locked the tasks
+    first = stage.first.begin(UNITS["withdraw"])
+    assert stage.first.gate.reached.wait(10)
+    before = stage.left()
+    second = stage.second.begin(UNITS["withdraw"])
+    assert (stage.until_waiting(second), stage.left()) == ([], before)
     stage.first.gate.goes_on.set()
     first.result(10)
     assert stage.left() != before
