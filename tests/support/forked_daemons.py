@@ -53,6 +53,7 @@ def serve() -> None:
         import_module(name)  # what a program imports is imported here, once
     templates.use()
     templates.make()
+    _make_tools()
     gc.freeze()
     alive: set[int] = set()
     for line in sys.stdin:
@@ -74,6 +75,14 @@ def serve() -> None:
     for pid in alive:  # whoever asked for them is gone
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _make_tools() -> None:
+    """Let the schemas of the tools be made once, of nothing: that takes most of the time in which a runtime starts."""
+    for module in ("workspace", "agents", "restart", "loops"):
+        for name, make in vars(import_module(f"agent_runtime.tools.{module}")).items():
+            if name.endswith("_tools") and make.__module__.endswith(module):
+                make(None)
 
 
 MAINS = {
