@@ -125,7 +125,7 @@ def _threads_are_serial(history: History) -> Iterator[Violation]:
                 both = f"{before['turn_id']} and {event['turn_id']}"
                 yield Violation(invariant="I4", what=f"{both} ran at once on {event['thread_id']}")
             running[event["thread_id"]] = event
-        elif event["event"] in {"turn.stopped", "lease.lost"}:  # whose lease is lost, it stops what runs there
+        elif event["event"] in {"turn.stopped", "turn.trouble", "lease.lost"}:  # by any of them what ran is over there
             if running.get(event["thread_id"], event)["pid"] == event["pid"]:
                 running.pop(event["thread_id"], None)
         elif event["event"] == "events.lost":  # of what this process stopped meanwhile the log says nothing

@@ -6,6 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
+from turnkeeper.clock import SystemClock
+
 NAME = ".s.PGSQL.5432"
 
 
@@ -17,6 +19,7 @@ class Proxy:
         self._folder, self._to = folder, str(server / NAME)
         self._flowing = threading.Event()
         self._flowing.set()
+        self._delay_s = 0.0
         self._open: set[socket.socket] = set()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / NAME))
@@ -34,6 +37,10 @@ class Proxy:
     def go_on(self) -> None:
         """Pass on again, also what was said meanwhile."""
         self._flowing.set()
+
+    def slow(self, delay_s: float) -> None:
+        """Pass on each piece so much later; 0 is at once."""
+        self._delay_s = delay_s
 
     def cut(self) -> None:
         """Close every connection; new ones may be made."""
@@ -67,6 +74,8 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
+                if self._delay_s:
+                    SystemClock().block(self._delay_s)
                 self._flowing.wait()
                 sink.sendall(data)
         for each in (source, sink):

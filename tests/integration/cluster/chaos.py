@@ -3,9 +3,11 @@
 Run as `python -m tests.integration.cluster.chaos --minutes 20 --seed N`, or `make chaos-cluster MINUTES=20`; exits with 1
 if something was lost, doubled, early, out of scope or at once on a thread. Four machines, each a home with a task-runner
 and an agent-runtime, share a PostgreSQL of this run's own. Every few seconds something happens to one of them, or to the
-server: kill -9, SIGSTOP past the lease and SIGCONT, an end in good order, connections that are ended or stall, a restart
-of the database. Meanwhile tasks fire each second, catch up, loop, wait for approvals, are edited, run by hand and
-triggered by events, and messages come and turns are cancelled by way of each machine. `--keep` leaves homes for a look.
+server: kill -9, SIGSTOP past the lease and SIGCONT, an end in good order, also in the midst of a start, connections that
+are ended, stall, are slow or used up, processes of the server that are stopped, a restart of the database. Meanwhile
+tasks fire each second, catch up, loop, wait for approvals, are edited, run by hand and triggered by events, and messages
+come and turns are cancelled by way of each machine. One machine hears no notifications, two have one name, and one's
+clock is hours ahead and its category another. `--keep` leaves homes for a look.
 """
 
 import argparse
@@ -43,24 +45,37 @@ from turnkeeper.rpc.channel import Caller, is_serving
 MACHINES, LISTENERS = 4, 16
 RUNNER, RUNTIME = "task-runner", "agent-runtime"
 MODULES = {RUNNER: ("task_runner.daemon",), RUNTIME: ("agent_runtime.daemon", "--home")}
+FAKED = {"FAKETIME": "+5h", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 PAST_LEASE_S = 17.0
+QUIET_S = 8.0
 START_S, SETTLE_S = 30.0, 75.0  # so that twenty minutes end within twenty-two
 ASKING = "Summarise the garden, then remember: the pump was replaced"
 CONFIG = """
 [store]
 url = "{url}"
+notifications = {hears}
 [node]
-name = "machine-{number}"
+name = "machine-{name}"
+[notify]
+command = "echo $TURNKEEPER_EVENT $TURNKEEPER_INTERRUPT_ID >> {told}"
 """
-EVERY_S = {"each-second": 1, "one-for-all": 1, "skipping": 2, "queued": 2, "asks": 10}
+EVERY_S = {"each-second": 1, "one-for-all": 1, "skipping": 2, "queued": 2, "asks": 10, "limited": 1}
 TASKS: dict[str, tuple[str, ...]] = {
     "each-second": ("--catch-up", "run-all"),
     "one-for-all": ("--catch-up", "run-once", "--grace", "1s"),
     "skipping": ("--catch-up", "skip", "--grace", "1s"),
     "queued": ("--catch-up", "run-all", "--overlap", "queue", "--thread", "one-thread"),
     "asks": ("--prompt", ASKING),
+    "limited": ("--catch-up", "run-all", "--max-fires", "40"),
 }
-SERVER = {"max_connections": "120", "synchronous_commit": "on", "autovacuum": "on", "autovacuum_naptime": "20s"}
+MOST = {"limited": 40}
+MOST_CONNECTIONS = 120
+SERVER = {
+    "max_connections": str(MOST_CONNECTIONS),
+    "synchronous_commit": "on",
+    "autovacuum": "on",
+    "autovacuum_naptime": "20s",
+}
 CLOCK = SystemClock()
 
 
@@ -78,7 +93,13 @@ class Machine:
         socket.mkdir()
         self.proxy = Proxy(socket, server.folder)
         self.name = f"machine {number}"
-        self.home.config.write_text(CONFIG.format(url=self.proxy.url(url), number=number))
+        self.told = folder / "told"
+        how = {"hears": str(number != 2).lower(), "name": min(number, 3), "told": self.told}
+        self.home.config.write_text(CONFIG.format(url=self.proxy.url(url), **how))
+        self.is_odd = number == MACHINES
+        if self.is_odd:
+            shipped = (Path(__file__).parents[3] / "categories" / "loop.toml").read_text()
+            (self.home.categories / "loop.toml").write_text(shipped.replace("tool_calls = 50", "tool_calls = 49"))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.suffers: set[str] = set()  # roles that are stopped, or whose connections stall
         self.ended: list[str] = []
@@ -87,6 +108,8 @@ class Machine:
         environ = os.environ | {"TURNKEEPER_OFFLINE_DELAY_S": "0.05"}
         module, *rest = MODULES[role]
         command = [sys.executable, "-P", "-m", module, *rest, str(self.home.root)]
+        if self.is_odd and (library := next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)):
+            environ |= FAKED | {"LD_PRELOAD": str(library)}
         with self.log(role).open("a") as said:
             self.processes[role] = subprocess.Popen(command, env=environ, stdout=said, stderr=said)
 
@@ -159,12 +182,13 @@ class Load(threading.Thread):
         for asked in self._client.list_approvals()[:3]:
             decision: Any = "approve" if self._draw.uniform(0, 1) < 0.8 else "reject"
             with suppress(NotFound):
-                self._ask("decision", asked.interrupt_id, lambda a=asked, d=decision: self._client.decide(a, d))
+                how = {"said": decision}
+                self._ask("decision", asked.interrupt_id, lambda a=asked, d=decision: self._client.decide(a, d), **how)
 
     def cancel(self) -> None:
         turn = next(iter(self._client.list_fires(outcome="running", limit=1)), None)
         if turn is not None and turn.turn_id:
-            self._client.cancel_turn(turn.turn_id, "by the load")
+            self._ask("cancel", turn.turn_id, lambda: self._client.cancel_turn(turn.turn_id, "by the load"))
 
     def edit(self) -> None:
         self._client.update_task("edited", prompt=f"Summarise the suppliers {self._next()}.")
@@ -173,10 +197,10 @@ class Load(threading.Thread):
         self._number += 1
         return f"{self._machine.home.root.name}-{self._number}"
 
-    def _ask(self, what: str, key: str, call: Callable[[], Any]) -> None:
-        self.asked.append(Asked(what=what, key=key, answered=False))
+    def _ask(self, what: str, key: str, call: Callable[[], Any], said: str = "") -> None:
+        self.asked.append(Asked(what=what, key=key, answered=False, said=said))
         call()
-        self.asked[-1] = Asked(what=what, key=key, answered=True)
+        self.asked[-1] = Asked(what=what, key=key, answered=True, said=said)
 
 
 class Chaos:
@@ -190,6 +214,7 @@ class Chaos:
         self.machines = [Machine(number, folder, self.server, self.url) for number in range(1, MACHINES + 1)]
         self.done: Counter[str] = Counter()
         self.wrong: list[str] = []
+        self.ended: Counter[tuple[str, str]] = Counter()
         self._draw = SeededEntropy(seed)
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._loads = [Load(machine, seed * 100 + number) for number, machine in enumerate(self.machines)]
@@ -200,7 +225,7 @@ class Chaos:
             for role in MODULES:
                 machine.start(role)
         if not CLOCK.poll(
-            lambda: all(machine.serves() for machine in self.machines), timeout_s=START_S * 2, every_s=0.1
+            lambda: all(machine.serves() for machine in self.machines), timeout_s=START_S * 4, every_s=0.1
         ):
             raise AssertionError("".join(m.log(role).read_text()[-500:] for m in self.machines for role in MODULES))
         where = Constellation(self.machines[0].home)
@@ -236,7 +261,7 @@ class Chaos:
         """Do one thing, to a machine to which nothing lasting is done at the moment, or to the server."""
         kinds = (
             *[self.kill] * 6, *[self.stop] * 3, *[self.end_connections] * 3, *[self.stall] * 2, self.cut, self.drain,
-            self.restart_fast, self.restart_immediate,
+            self.restart_fast, self.restart_immediate, self.freeze, self.slow, self.use_up, self.end_starts,
         )  # fmt: skip
         kinds[int(self._draw.uniform(0, len(kinds)))]()
 
@@ -286,6 +311,51 @@ class Chaos:
         self._one()[0].proxy.cut()
         self._count("a machine's connections are cut")
 
+    def slow(self) -> None:
+        machine, _ = self._one()
+        machine.proxy.slow(0.2)
+        self._count("a machine's network is slow")
+        self._after(self._draw.uniform(5, 15), lambda: machine.proxy.slow(0.0))
+
+    def freeze(self) -> None:
+        """Stop some processes of the server, with whatever locks they hold."""
+        with psycopg.connect(self.url) as sql:
+            found = sql.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()").fetchall()
+        stopped = [pid for (pid,) in found if self._draw.uniform(0, 1) < 0.2]
+        self._signal_all(stopped, signal.SIGSTOP)
+        self._count("processes of the server are stopped")
+        self._after(self._draw.uniform(1, 12), lambda: self._signal_all(stopped, signal.SIGCONT))
+
+    def use_up(self) -> None:
+        """Take all connections that the server has left, and end some of the others, which cannot come back."""
+        held = []
+        with suppress(psycopg.OperationalError):
+            while len(held) < MOST_CONNECTIONS:
+                held.append(psycopg.connect(self.url))
+        self.end_connections()
+        with suppress(psycopg.OperationalError):
+            while len(held) < MOST_CONNECTIONS:
+                held.append(psycopg.connect(self.url))
+        self._count("connections are used up")
+        self._after(self._draw.uniform(3, 12), lambda: [connection.close() for connection in held])
+
+    def end_starts(self) -> None:
+        """Kill a process, and end the next one or two as they start."""
+        machine, role = self._one()
+        self._count(f"a {role} is ended while it starts")
+        for _ in range(2):
+            machine.signal(role, signal.SIGKILL)
+            machine.processes[role].wait()
+            machine.start(role)
+            CLOCK.block(self._draw.uniform(0.1, 1.5))
+            machine.signal(role, signal.SIGTERM)
+
+    @staticmethod
+    def _signal_all(processes: list[int], number: int) -> None:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+
     def end_connections(self) -> None:
         share = self._draw.uniform(0.05, 1.0)
         others = "datname = current_database() AND pid <> pg_backend_pid() AND random() < %s"
@@ -311,6 +381,8 @@ class Chaos:
             end()
         ready = self._until(lambda: all(machine.serves() for machine in self.machines), START_S)
         self.wrong += [] if ready else ["a machine does not serve, long after the last fault"]
+        CLOCK.block(QUIET_S)
+        before = checking.read(self.url, {"tasks": BEFORE})["tasks"]
         with Turnkeeper(self.machines[0].home.root, program="chaos", patience=timedelta(seconds=20)) as client:
             for name in (*TASKS, "edited", "loops", "by-hand", *(f"listens-{number}" for number in range(LISTENERS))):
                 client.disable_task(name)
@@ -319,7 +391,13 @@ class Chaos:
         self.wrong += [] if settled else ["it did not settle"]
         events = sorted(self._events(), key=lambda event: event["at"])
         asked = [each for load in self._loads for each in load.asked]
-        left = Left(rows=rows, events=events, asked=asked, every_s=EVERY_S)
+        every_s = {name: step_s for name, step_s in EVERY_S.items() if name not in MOST}
+        path = self.machines[0].told
+        told = (
+            [line for line in path.read_text().splitlines() if line.startswith("interrupt ")] if path.exists() else []
+        )
+        left = Left(rows=rows, events=events, asked=asked, every_s=every_s, before=before, most=MOST, told=told)
+        self.ended = Counter((entry["outcome"], entry["reason"][:70]) for entry in rows["ledger"])
         self.wrong += [f"{found.invariant}: {found.what}" for found in checking.violations(left)]
         self.wrong += [said for load in self._loads for said in load.trouble]
         for machine in self.machines:
@@ -361,7 +439,9 @@ class Chaos:
         trail = Counter(event["event"] for event in self._events())
         named = ("lease.lost", "lease.trouble", "turn.trouble", "machine.trouble", "store.trouble")
         said = ", ".join(f"{trail[name]} {name}" for name in named)
-        return "\n".join([f"{sum(self.done.values())} faults:", kinds, f"asked and answered: {what}", said, *ended])
+        became = [f"  {count:4} {outcome} {reason}" for (outcome, reason), count in sorted(self.ended.items())]
+        lines = [f"{sum(self.done.values())} faults:", kinds, f"asked and answered: {what}", said, *ended]
+        return "\n".join([*lines, "fires became:", *became])
 
     def close(self) -> None:
         for machine in self.machines:
@@ -379,6 +459,10 @@ class Chaos:
         self._later.append((CLOCK.monotonic() + seconds, end))
 
 
+BEFORE = (
+    "SELECT id, name, state, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS at_us"
+    " FROM runner.tasks WHERE state <> 'deleted'"
+)
 OPEN = (
     "SELECT count(*) FROM runner.fires WHERE is_open",
     "SELECT count(*) FROM runtime.envelopes WHERE state <> 'quarantined'",

@@ -9,7 +9,10 @@ Beside the invariants of any history (:mod:`constellation.inspect.history`), eac
     C5  what a turn wrote was granted to it, or was approved
     C6  each slot that is due stands in the ledger, from the first one up to the task's cursor
     C7  what was asked for and answered happened once; what was not answered, at most once
-    C8  nothing is left for anybody to do
+    C8  nothing is left for anybody to do, or lies where nobody will look
+    C9  every task goes on to the end: none stops planning, firing or looping, and none exceeds its `max_fires`
+    C10 what an author is told of a decision stands; a cancel is carried out; of a question the author is told once
+    C11 caught-up fires of all runners together are as many at once as one runner may have
 """
 
 import json
@@ -27,20 +30,30 @@ from turnkeeper.times import from_us
 Record = dict[str, Any]
 QUERIES = {
     "tasks": "SELECT id, name, state, definition, cursor_us, created_us FROM runner.tasks",
-    "ledger": "SELECT task_id, fire_id, request_id, kind, outcome, reason, covers AS count, attempt, turn_id,"
-    " nominal_us, due_us, first_us, last_us, fired_us, accepted_us FROM runner.fires ORDER BY entry_id",
-    "triggers": "SELECT event, event_id, task_id FROM runner.triggers",
-    "turns": "SELECT turn_id, fire_id, attempt, thread_id, status, category, grant_json, trigger FROM runtime.turns",
+    "ledger": "SELECT task_id, fire_id, request_id, kind, outcome, reason, covers AS count, attempt, turn_id, caught_up,"
+    " entry_id, ended_us, nominal_us, due_us, first_us, last_us, fired_us, accepted_us FROM runner.fires ORDER BY entry_id",
+    "triggers": "SELECT entry_id, event, event_id, task_id FROM runner.triggers",
+    "turns": "SELECT turn_id, fire_id, attempt, thread_id, status, category, grant_json, trigger, ended_at_us"
+    " FROM runtime.turns",
     "keys": "SELECT key, turn_id, fire_id, attempt, became, released FROM runtime.keys",
     "told": "SELECT turn_id, fire_id, attempt, thread_id, state, taken FROM runtime.turn_events ORDER BY sequence",
     "effects": "SELECT turn_id, scope, result_json FROM runtime.effects",
     "candidates": "SELECT turn_id, candidate_id FROM runtime.candidates",
     "approved": "SELECT turn_id, interrupt_id, decision, status, tool FROM runtime.interrupts",
-    "messages": "SELECT turn_id, role, text FROM runtime.messages WHERE role IN ('author', 'trigger')",
+    "messages": "SELECT turn_id, role, text, tool_call_id, tool_calls_json FROM runtime.messages"
+    " ORDER BY turn_id, position",
+    "cancels": "SELECT turn_id, at_us FROM runtime.cancels",
     "forks": "SELECT thread_id, checkpoint_ns, parent_checkpoint_id, count(*) FROM runtime.checkpoints"
     " WHERE parent_checkpoint_id IS NOT NULL GROUP BY 1, 2, 3 HAVING count(*) > 1",
     "left": "SELECT key, state, reason FROM runtime.envelopes WHERE not_before_us = 0",
+    "owned": "SELECT thread_id, owner FROM runtime.threads JOIN runtime.owners USING (owner)"
+    " WHERE until_us > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+    "kept": "SELECT key, thread_id FROM runtime.kept_messages",
+    "unsent": "SELECT entry_id FROM runner.outbox WHERE entry_id NOT IN (SELECT entry_id FROM runner.fires"
+    " WHERE is_open)",
 }
+CARRIED_OUT_S = 60.0  # a lease, a stop past it, and a look
+ALIVE_S = 15.0
 OVER = frozenset({"SUCCEEDED", "SILENT", "FAILED", "CANCELLED"})
 AWAKE = frozenset({"STARTED", "RESUMED"})
 ASLEEP = frozenset({"INTERRUPTED", "PAUSED"})
@@ -51,14 +64,16 @@ class Asked:
     """What a program asked for.
 
     Attributes:
-        what: `message`, `event`, `run` or `decision`.
-        key: the text of a message, or the id of the event, the request or the question.
+        what: `message`, `event`, `run`, `decision` or `cancel`.
+        key: the text of a message, or the id of the event, the request, the question or the turn.
         answered: it was told that it is on disk.
+        said: what was decided.
     """
 
     what: str
     key: str
     answered: bool
+    said: str = ""
 
 
 @dataclass(kw_only=True)
@@ -67,19 +82,27 @@ class Left:
 
     Attributes:
         every_s: of tasks whose schedule never changed, by their names: the seconds between two slots.
+        before: the tasks as they were when they were disabled, undisturbed for a while, and when that was.
+        most: of tasks that end by themselves, by their names: how many times they fire.
+        at_once: how many caught-up fires may be under way.
+        told: what the author was told of questions, each by its event and its id.
     """
 
     rows: Mapping[str, Sequence[Record]]
     events: Sequence[Record] = ()
     asked: Sequence[Asked] = ()
     every_s: Mapping[str, int] = field(default_factory=dict)
+    before: Sequence[Record] = ()
+    most: Mapping[str, int] = field(default_factory=dict)
+    at_once: int = 4
+    told: Sequence[str] = ()
 
 
-def read(url: str) -> dict[str, list[Record]]:
+def read(url: str, queries: Mapping[str, str] = QUERIES) -> dict[str, list[Record]]:
     """Return the rows of one state of a cluster's database."""
     with psycopg.connect(url, row_factory=dict_row) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return {name: connection.execute(query.encode()).fetchall() for name, query in QUERIES.items()}
+        return {name: connection.execute(query.encode()).fetchall() for name, query in queries.items()}
 
 
 def violations(left: Left) -> list[Violation]:
@@ -88,7 +111,7 @@ def violations(left: Left) -> list[Violation]:
     history = History(events=left.events, ledger=ledger, turns=left.rows["turns"])
     found = check(history, drained=True)
     for rule in RULES:
-        found += [Violation(invariant=rule.__name__[1:3].upper(), what=what) for what in rule(left)]
+        found += [Violation(invariant=rule.__name__.split("_")[1].upper(), what=what) for what in rule(left)]
     return found
 
 
@@ -142,8 +165,18 @@ def _c4_each_effect_once(left: Left) -> Iterator[str]:
     for turn, count in Counter(each["turn_id"] for each in left.rows["candidates"]).items():
         if count != proposed[turn]:
             yield f"{turn} left {count} proposals by {proposed[turn]} calls"
-    asked = Counter(row["turn_id"] for row in left.rows["messages"])
+    asked = Counter(row["turn_id"] for row in left.rows["messages"] if row["role"] in {"author", "trigger"})
     yield from (f"{turn} was given its input {count} times" for turn, count in asked.items() if count > 1)
+    called: Counter[tuple[str, str]] = Counter()
+    answers: Counter[tuple[str, str]] = Counter()
+    for row in left.rows["messages"]:
+        called.update((row["turn_id"], call["id"]) for call in json.loads(row["tool_calls_json"] or "[]"))
+        answers.update([(row["turn_id"], row["tool_call_id"])] if row["tool_call_id"] else [])
+    ended_well = {turn["turn_id"] for turn in left.rows["turns"] if turn["status"] == "succeeded"}
+    for call in called.keys() | answers.keys():
+        counts = called[call], answers[call]
+        if max(counts) > 1 or (call[0] in ended_well and counts != (1, 1)):
+            yield f"the call {call[1]} of {call[0]} stands {counts[0]} times, its answer {counts[1]} times"
 
 
 def _c5_nothing_out_of_scope(left: Left) -> Iterator[str]:
@@ -180,9 +213,13 @@ def _c7_what_was_asked_happened_once(left: Left) -> Iterator[str]:
     happened = {
         "message": Counter(row["text"] for row in left.rows["messages"] if row["role"] == "author"),
         "event": Counter(row["event_id"] for row in left.rows["triggers"]),
+        "cancel": Counter({turn["turn_id"]: 1 for turn in left.rows["turns"]}),
         "run": Counter(row["request_id"] for row in left.rows["ledger"]),
         "decision": Counter(row["interrupt_id"] for row in left.rows["approved"] if row["decision"]),
     }
+    entries = {entry["entry_id"] for entry in left.rows["ledger"]}
+    lost = [row for row in left.rows["triggers"] if row["entry_id"] not in entries]
+    yield from (f"event {row['event_id']} led to no entry of {row['task_id']}" for row in lost)
     for asked in left.asked:
         count = happened[asked.what][asked.key]
         if count > 1 or (asked.answered and not count):
@@ -195,6 +232,52 @@ def _c8_nothing_is_left(left: Left) -> Iterator[str]:
     yield from (f"no runner took in an event of {turn}" for turn in untaken)
     unended = [turn for turn in left.rows["turns"] if turn["status"] in {"running", "interrupted", "paused"}]
     yield from (f"{turn['turn_id']} is {turn['status']}" for turn in unended)
+    yield from (f"{row['owner']} keeps {row['thread_id']}, for which nothing waits" for row in left.rows["owned"])
+    yield from (f"{row['key']} is kept back for {row['thread_id']}, whose turns are over" for row in left.rows["kept"])
+    yield from (f"the request of entry {row['entry_id']} is kept for nothing" for row in left.rows["unsent"])
+
+
+def _c9_every_task_goes_on(left: Left) -> Iterator[str]:
+    newest: dict[str, int] = defaultdict(int)
+    fired: Counter[str] = Counter()
+    for entry in left.rows["ledger"]:
+        newest[entry["task_id"]] = max(newest[entry["task_id"]], entry["due_us"])
+        fired[entry["task_id"]] += entry["fire_id"] is not None and entry["fired_us"] is not None
+    for task in left.before:
+        most = left.most.get(task["name"])
+        wanted = "done" if most is not None and fired[task["id"]] >= most else "active"
+        if task["state"] != wanted:
+            yield f"{task['name']} was {task['state']}"
+        if most is not None and fired[task["id"]] > most:
+            yield f"{task['name']} fired {fired[task['id']]} times, and may {most} times"
+        every = task["name"] in left.every_s or task["name"] == "loops"
+        if every and most is None and (idle_s := (task["at_us"] - newest[task["id"]]) / 1e6) > ALIVE_S:
+            yield f"{task['name']} has planned nothing for {idle_s:.0f} s"
+
+
+def _c10_what_an_author_is_told_stands(left: Left) -> Iterator[str]:
+    stands = {row["interrupt_id"]: row["decision"] for row in left.rows["approved"]}
+    for asked in left.asked:
+        if asked.what == "decision" and asked.answered and asked.said != stands.get(asked.key):
+            yield f"{asked.key} was answered as {asked.said}, and stands as {stands.get(asked.key)}"
+    turns = {turn["turn_id"]: turn for turn in left.rows["turns"]}
+    for row in left.rows["cancels"]:
+        turn = turns.get(row["turn_id"])
+        late_s = 0.0 if turn is None or turn["ended_at_us"] is None else (turn["ended_at_us"] - row["at_us"]) / 1e6
+        if turn is not None and (late_s > CARRIED_OUT_S or (late_s > ALIVE_S and turn["status"] == "succeeded")):
+            yield f"{row['turn_id']} was cancelled, and {turn['status']} {late_s:.0f} s later"
+    yield from (f"the author was told {count} times: {what}" for what, count in Counter(left.told).items() if count > 1)
+
+
+def _c11_caught_up_fires_are_bounded(left: Left) -> Iterator[str]:
+    late = [entry for entry in left.rows["ledger"] if entry["caught_up"] and entry["accepted_us"] and entry["ended_us"]]
+    steps = sorted((at, step) for e in late for at, step in ((e["accepted_us"], 1), (e["ended_us"], -1)))
+    under_way = most = 0
+    for _, step in steps:
+        under_way += step
+        most = max(most, under_way)
+    if most > left.at_once:
+        yield f"{most} caught-up fires were under way at once"
 
 
 RULES: tuple[Callable[[Left], Iterable[str]], ...] = (
@@ -206,6 +289,9 @@ RULES: tuple[Callable[[Left], Iterable[str]], ...] = (
     _c6_each_slot_is_accounted_for,
     _c7_what_was_asked_happened_once,
     _c8_nothing_is_left,
+    _c9_every_task_goes_on,
+    _c10_what_an_author_is_told_stands,
+    _c11_caught_up_fires_are_bounded,
 )
 
 
