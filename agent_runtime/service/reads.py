@@ -133,12 +133,13 @@ class Changed:
 def newest_turns(connection: Connection, of: Spoken, *, limit: int, begin: int = 0) -> Changed:
     """Return the newest turns that a conversation shows, from number `begin` on, and those that may come to be."""
     there = turn_reads.spoken_in(*of)
+    # First: what comes while the rest is read is behind it.
+    newest = connection.execute(select(func.max(turns.c.number)).where(*there)).scalar() or 0
     shown = select(turns.c.turn_id).where(*there, turns.c.visible, turns.c.number >= begin)
     ids = list(
         connection.execute(shown.order_by(turns.c.number.desc()).limit(min(limit or 50, LARGEST_PAGE))).scalars()
     )
     open_ = select(turns.c.turn_id).where(*there, turns.c.status.in_(UNFINISHED))
-    newest = connection.execute(select(func.max(turns.c.number)).where(*there)).scalar() or 0
     unfinished = set(connection.execute(open_.order_by(turns.c.number.desc()).limit(MOST_OPEN)).scalars())
     return _changed(connection, ids, unfinished - set(ids), newest)
 

@@ -31,7 +31,7 @@ from agent_runtime.store.schema import cancels, candidates, interrupts, kept_mes
 from agent_runtime.store.turn_events import add_event
 from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.errors import NotFound
-from turnkeeper.storage.statements import Statement, storable, upsert
+from turnkeeper.storage.statements import Statement, number_in_order, storable, upsert
 from turnkeeper.times import to_us
 
 _COPIED = (  # columns that a turn's row has from its trigger
@@ -72,7 +72,8 @@ def add_key(
 def add_turn(
     connection: Connection, trigger: Trigger, *, status: str, epoch: int, at: datetime, **changes: Any
 ) -> None:
-    """Write a turn's row and its first message, the prompt."""
+    """Write a turn's row and its first message, the prompt. Numbers of turns rise in the order of commits."""
+    number_in_order(connection)
     row = {
         "category": trigger.grant.name,
         "grant_json": canonical(trigger.grant.to_dict()),

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Connection, Table, insert, select
 
 from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
+from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import Category, TurnRecord
 from agent_runtime.store import exceptions, mail, schema, turn_reads, turn_writes
 from agent_runtime.store.database import open_database
@@ -27,7 +28,7 @@ from turnkeeper.times import to_us
 
 Work = Callable[[Connection], Any]
 BLANK: dict[type, Any] = {str: "", int: 0, bool: False, bytes: b""}
-GRANT = canonical(Category(name="work").to_dict())
+WORK = Category(name="work")
 CALL: dict[str, Any] = {"kind": "permission", "tool": "note", "args_hash": "same", "tool_hash": "code"}
 
 
@@ -37,6 +38,7 @@ class Machines:
     def __init__(self, url: str) -> None:
         place = in_schema(url, SCHEMA)
         self._databases = [open_database(place) for _ in range(3)]
+        self.waited = False  # the second, at the last meeting
         self.through: Callable[[Database], Callable[[Work], Future[Any]]] = lambda database: database.submit
 
     def do(self, work: Work) -> Any:
@@ -51,6 +53,7 @@ class Machines:
             answer = first(connection)
             begun.append(two(second))
             until(lambda: begun[0].done() or self.do(waits_for_a_lock))
+            self.waited = not begun[0].done()
             return answer
 
         answered = one(held)
@@ -72,7 +75,9 @@ def machines(shared_url: str) -> Iterator[Machines]:
     made = Machines(shared_url)
     for number in (1, 2):
         named = {"turn_id": f"turn-{number}", "thread_id": f"t-{number}", "fire_id": f"t@{number}", "task_id": "t"}
-        made.put(schema.turns, **named, attempt=1, status="interrupted", trigger="fire", grant_json=GRANT)
+        made.put(
+            schema.turns, **named, attempt=1, status="interrupted", trigger="fire", grant_json=canonical(WORK.to_dict())
+        )
     yield made
     made.close()
 
@@ -98,6 +103,22 @@ def test_a_chain_that_two_machines_begin_has_one_beginning(machines: Machines) -
 
     assert machines.meet(begin, begin) == [None, None]
     assert len(machines.do(lambda c: c.execute(select(schema.metadata.tables["audit"].c.number)).all())) == 1
+
+
+def test_turns_of_one_conversation_are_numbered_in_the_order_of_commits(machines: Machines) -> None:
+    """Who follows it asks for those behind the newest that it has seen."""
+    numbered = []
+    for number in (3, 4):
+        own: dict[str, Any] = {"key": f"k-{number}", "turn_id": f"turn-{number}", "thread_id": f"t-{number}"}
+        numbered.append(
+            Trigger(source="message", agent="agent0", channel="c", prompt="p", digest="", grant=WORK, **own)
+        )
+
+    def begin(trigger: Trigger) -> Work:
+        return lambda c: turn_writes.add_turn(c, trigger, status="running", epoch=1, at=AT)
+
+    assert machines.meet(*map(begin, numbered)) == [None, None]
+    assert machines.waited
 
 
 def test_of_two_decisions_about_one_question_one_counts(machines: Machines) -> None:
