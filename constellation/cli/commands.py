@@ -431,15 +431,16 @@ def _show_status(rows: list[dict[str, Any]], shared: Any, output: Output, decisi
     if shared is None:
         show_rows(rows, _STATUS, output, name_key="process", footer=decisions)
         return
-    cluster = import_module("constellation.inspect.cluster")
-    machines = cluster.machines(shared.processes)
+    nodes = import_module("turnkeeper.storage.nodes")
+    machines = nodes.machines(shared.processes)
     if output in {Output.JSON, Output.JSONL}:
         show_rows([*rows, *machines, {"queue": "envelopes", **shared.queue}], _STATUS, output, name_key="process")
         return
     show_rows(rows, _STATUS, output, name_key="process")
     if output is not Output.NAME:
         print()
-        show_rows(machines, cluster.COLUMNS, output, name_key="node", footer=cluster.queue_line(shared.queue))
+        columns = import_module("constellation.inspect.cluster").COLUMNS
+        show_rows(machines, columns, output, name_key="node", footer=nodes.queue_line(shared.queue))
         note(decisions) if decisions else None
 
 

@@ -3,10 +3,7 @@
 All is read from the database, on a connection that cannot write, so that any machine tells the same.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
-from typing import Any
 
 from constellation.inspect.finding import Finding
 from turnkeeper.console import Column
@@ -14,106 +11,23 @@ from turnkeeper.storage import nodes
 from turnkeeper.storage.nodes import Cluster, Row
 from turnkeeper.storage.schema_revision import STORES, known_revisions
 from turnkeeper.storage.statements import loses
-from turnkeeper.times import format_duration
 
 OFF_S = 2.0  # a clock that is further from the database's is worth a line
 OLDEST_SERVER = 15
 MOST_USED = 0.9  # of the server's connections
 
 
-def current(processes: Sequence[Row]) -> list[Row]:
-    """Return the processes without those that a later one of the same machine and role has taken the place of."""
-    found: dict[tuple[str, str, str], list[Row]] = {}
-    for row in processes:
-        found.setdefault((row["name"], row["host"], row["role"]), []).append(row)
-    return [
-        row
-        for rows in found.values()
-        for row in [one for one in rows if one["state"] != "stale"] or [max(rows, key=lambda one: str(one["beat_at"]))]
-    ]
-
-
-def machines(processes: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return a row for each machine, by name."""
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in current(processes):
-        found.setdefault((row["name"], row["host"]), []).append(row)
-    return [_machine(name, host, rows) for (name, host), rows in sorted(found.items())]
-
-
-def _machine(name: str, host: str, rows: Sequence[Row]) -> dict[str, Any]:
-    oldest = max(rows, key=lambda row: float(row["silent_s"]))
-    return {
-        "node": name,
-        "status": _status(rows),
-        "roles": [_role(row) for row in rows if row["role"] != nodes.WEB] or [nodes.WEB],
-        "host": host,
-        "version": ", ".join(sorted({row["version"] for row in rows})),
-        "beat_at": oldest["beat_at"],
-        "silent_s": oldest["silent_s"],
-        "offset_s": max((row["offset_s"] for row in rows), key=abs),
-        "threads": sum(row["threads"] for row in rows),
-        "turns": sum(row["turns"] for row in rows),
-        "processes": [
-            {name: row[name] for name in row if name not in {"name", "host", "facts"}} for row in rows
-        ],
-    }  # fmt: skip
-
-
-def _status(rows: Sequence[Row]) -> str:
-    """Return what all processes are, or which of them is not ready.
-
-    >>> _status([{"role": "task-runner", "state": "ready"}, {"role": "agent-runtime", "state": "stale"}])
-    'runtime stale'
-    """
-    states = {row["state"] for row in rows}
-    if len(states) == 1:
-        return str(*states)
-    return ", ".join(sorted(f"{_role(row)} {row['state']}" for row in rows if row["state"] != "ready"))
-
-
-def _role(row: Row) -> str:
-    return str(row["role"]).rpartition("-")[2]
-
-
 COLUMNS = (
     Column("NODE", lambda row: str(row["node"])),
     Column("STATUS", lambda row: str(row["status"])),
-    Column("ROLES", lambda row: _roles(row["roles"])),
+    Column("ROLES", lambda row: nodes.roles_line(row["roles"])),
     Column("HOST", lambda row: str(row["host"])),
     Column("VERSION", lambda row: str(row["version"])),
-    Column("LAST BEAT", lambda row: f"{_span(row['silent_s'])} ago"),
+    Column("LAST BEAT", lambda row: f"{nodes.span(row['silent_s'])} ago"),
     Column("CLOCK", lambda row: f"{row['offset_s']:+.1f}s", right=True),
     Column("THREADS", lambda row: str(row["threads"]), right=True),
     Column("TURNS", lambda row: str(row["turns"]), right=True),
 )
-
-
-def _roles(roles: Sequence[str]) -> str:
-    """Return what the processes of a machine are, and how many where several machines have one name.
-
-    >>> _roles(["runtime", "runner"]), _roles(["runtime", "runner", "runtime"])
-    ('runner,runtime', 'runner,2 x runtime')
-    """
-    found = sorted(Counter(roles).items())
-    return ",".join(role if count == 1 else f"{count} x {role}" for role, count in found)
-
-
-def _span(seconds: float) -> str:
-    return format_duration(timedelta(seconds=int(seconds)))
-
-
-def queue_line(queue: Row) -> str:
-    """Say what waits.
-
-    >>> queue_line({"waiting": 2, "oldest_s": 61.0, "quarantined": 0}), queue_line({"waiting": 0, "quarantined": 1})
-    ('2 envelopes wait for a runtime, the oldest for 1m1s', 'no envelope waits; 1 is quarantined')
-    """
-    count = queue["waiting"]
-    oldest = f", the oldest for {_span(queue['oldest_s'])}" if count else ""
-    said = f"{count or 'no'} envelope{' waits' if count < 2 else 's wait'}{' for a runtime' if count else ''}{oldest}"
-    aside = queue["quarantined"]
-    return f"{said}; {aside} {'is' if aside == 1 else 'are'} quarantined" if aside else said
 
 
 def of_server(cluster: Cluster) -> Iterator[Finding]:
@@ -145,7 +59,7 @@ def of_server(cluster: Cluster) -> Iterator[Finding]:
 
 def of_nodes(cluster: Cluster) -> Iterator[Finding]:
     """Yield what is wrong with the machines, and where they differ."""
-    rows = current(cluster.processes)
+    rows = nodes.current(cluster.processes)
     for row in rows:
         named = f"{row['role']} of {row['name']} ({row['host']})"
         if row["state"] == "stale":

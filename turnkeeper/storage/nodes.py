@@ -7,10 +7,11 @@ every claim and every lease ends by itself.
 import hashlib
 import json
 import platform
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ from turnkeeper.storage.database import Database, in_schema
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.schema_revision import STORES
 from turnkeeper.storage.statements import TEXT, Statement, alone, now_us, upsert
-from turnkeeper.times import from_us, rfc3339
+from turnkeeper.times import format_duration, from_us, rfc3339
 
 SCHEMA = "runner"  # of the table, in a shared database
 WEB = "web"  # the role of a daemon that answers the page of its machine, and does nothing by itself
@@ -430,3 +431,86 @@ def _process(row: Row) -> dict[str, Any]:
         "offset_s": round(row["offset_us"] / 1e6, 3),
         "facts": json.loads(row["facts_json"]),
     }
+
+
+def current(processes: Sequence[Row]) -> list[Row]:
+    """Return the processes without those that a later one of the same machine and role has taken the place of."""
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for row in processes:
+        found.setdefault((row["name"], row["host"], row["role"]), []).append(row)
+    return [
+        row
+        for rows in found.values()
+        for row in [one for one in rows if one["state"] != "stale"] or [max(rows, key=lambda one: str(one["beat_at"]))]
+    ]
+
+
+def machines(processes: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return a row for each machine, by name."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in current(processes):
+        found.setdefault((row["name"], row["host"]), []).append(row)
+    return [_machine(name, host, rows) for (name, host), rows in sorted(found.items())]
+
+
+def _machine(name: str, host: str, rows: Sequence[Row]) -> dict[str, Any]:
+    oldest = max(rows, key=lambda row: float(row["silent_s"]))
+    return {
+        "node": name,
+        "status": _status(rows),
+        "roles": [_role(row) for row in rows if row["role"] != WEB] or [WEB],
+        "host": host,
+        "version": ", ".join(sorted({row["version"] for row in rows})),
+        "beat_at": oldest["beat_at"],
+        "silent_s": oldest["silent_s"],
+        "offset_s": max((row["offset_s"] for row in rows), key=abs),
+        "threads": sum(row["threads"] for row in rows),
+        "turns": sum(row["turns"] for row in rows),
+        "processes": [
+            {name: row[name] for name in row if name not in {"name", "host", "facts"}} for row in rows
+        ],
+    }  # fmt: skip
+
+
+def _status(rows: Sequence[Row]) -> str:
+    """Return what all processes are, or which of them is not ready.
+
+    >>> _status([{"role": "task-runner", "state": "ready"}, {"role": "agent-runtime", "state": "stale"}])
+    'runtime stale'
+    """
+    states = {row["state"] for row in rows}
+    if len(states) == 1:
+        return str(*states)
+    return ", ".join(sorted(f"{_role(row)} {row['state']}" for row in rows if row["state"] != "ready"))
+
+
+def _role(row: Row) -> str:
+    return str(row["role"]).rpartition("-")[2]
+
+
+def roles_line(roles: Sequence[str]) -> str:
+    """Return what the processes of a machine are, and how many where several machines have one name.
+
+    >>> roles_line(["runtime", "runner"]), roles_line(["runtime", "runner", "runtime"])
+    ('runner,runtime', 'runner,2 x runtime')
+    """
+    found = sorted(Counter(roles).items())
+    return ",".join(role if count == 1 else f"{count} x {role}" for role, count in found)
+
+
+def span(seconds: float) -> str:
+    """Say how long something lasts, in whole seconds."""
+    return format_duration(timedelta(seconds=int(seconds)))
+
+
+def queue_line(queue: Row) -> str:
+    """Say what waits.
+
+    >>> queue_line({"waiting": 2, "oldest_s": 61.0, "quarantined": 0}), queue_line({"waiting": 0, "quarantined": 1})
+    ('2 envelopes wait for a runtime, the oldest for 1m1s', 'no envelope waits; 1 is quarantined')
+    """
+    count = queue["waiting"]
+    oldest = f", the oldest for {span(queue['oldest_s'])}" if count else ""
+    said = f"{count or 'no'} envelope{' waits' if count < 2 else 's wait'}{' for a runtime' if count else ''}{oldest}"
+    aside = queue["quarantined"]
+    return f"{said}; {aside} {'is' if aside == 1 else 'are'} quarantined" if aside else said
