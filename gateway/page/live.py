@@ -25,6 +25,7 @@ SETTLE_S = 0.5  # between a change and the hint: more will change, and what is d
 REST_S = 1.0  # between two hints
 TABS_A_SECOND = 5  # that are made to ask again
 AGAIN_S = 2.0  # before a daemon that is away is asked again
+LOOK_S = 5.0  # between two looks at the machines that share the store
 SHOWN_TURNS = 10
 _MOST_WAITING = 32
 _FOLLOWER = Who(surface="web")
@@ -69,7 +70,8 @@ class Changes:
         reader = Reader()
         self._readers.add(reader)
         if not self._tasks:
-            parts = (("turns", self._turns), ("tasks", self._changes))
+            parts = [("turns", self._turns), ("tasks", self._changes)]
+            parts += [("machines", self._machines)] if self._gateway.settings.store.is_shared else []
             self._tasks = [asyncio.create_task(self._follow(topic, part)) for topic, part in parts]
             self._tasks.append(asyncio.create_task(self._spread()))
         try:
@@ -99,6 +101,15 @@ class Changes:
     async def _changes(self) -> AsyncIterator[None]:
         async for _ in self._gateway.runner(_FOLLOWER).WatchTasks(schedules.WatchTasksRequest(names_only=True)):
             yield
+
+    async def _machines(self) -> AsyncIterator[None]:
+        before = None
+        while shared := await self._answers.cluster():
+            found = [(one["node_id"], one["state"]) for one in shared.processes]
+            if found != before is not None:
+                yield
+            before = found
+            await self._gateway.clock.sleep(LOOK_S)
 
     async def _spread(self) -> None:
         """Tell all tabs what changed once it has settled, once a second, and less often the more there are."""

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import datetime, timedelta
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from starlette.requests import Request
@@ -12,7 +13,7 @@ from gateway.page import views
 from gateway.page.shell import Asking, Shell, query_of
 from protos.turnkeeper.v1 import agent_runtime_pb2 as agents
 from protos.turnkeeper.v1 import schedules_pb2 as schedules
-from turnkeeper.errors import NotFound
+from turnkeeper.errors import NotFound, TurnkeeperError
 
 MOST_TURNS = 30
 MOST_FIRES = 50
@@ -31,18 +32,31 @@ class Reads:
     async def today(self, request: Request) -> Response:
         """Show what waits, what went wrong since yesterday, what fires next, and the daemons."""
         asking, times = self._shell.asking(), self._shell.times()
-        cards, fires, tasks, status = await asyncio.gather(
+        cards, fires, tasks, status, machines = await asyncio.gather(
             self._waiting(asking),
             self._gone_wrong(asking, times.now - timedelta(days=1), times.now),
             asking.runner("ListTasks", schedules.ListTasksRequest(), schedules.ListTasksResponse()),
             asking.runner("GetStatus", schedules.GetStatusRequest(), schedules.RunnerStatus()),
+            self._machines(),
         )
         wrong = views.went_wrong(fires, times.now - timedelta(days=1))[:20]
         zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
         return await self._shell.page(
-            request, "today.html", title="Today", topics="tasks turns", cards=cards, wrong=wrong, zones=zones,
-            soon=views.soonest(tasks.tasks, NEXT), runner=status,
+            request, "today.html", title="Today", topics="tasks turns machines", cards=cards, wrong=wrong,
+            zones=zones, soon=views.soonest(tasks.tasks, NEXT), runner=status, **machines,
         )  # fmt: skip
+
+    async def _machines(self) -> dict[str, Any]:
+        """Return the machines that share the store, and what waits there, or why it does not say."""
+        try:
+            shared = await self._shell.answers.cluster()
+        except TurnkeeperError as error:
+            return {"machines": [], "queue": f"The database {error.what}."}
+        if shared is None:
+            return {"machines": None, "queue": ""}
+        nodes = import_module("turnkeeper.storage.nodes")
+        machines = [{**one, "ago": nodes.span(one["silent_s"])} for one in nodes.machines(shared.processes)]
+        return {"machines": machines, "queue": nodes.queue_line(shared.queue)}
 
     async def decisions(self, request: Request) -> Response:
         """Show everything that waits for the author, in full."""

@@ -1,8 +1,9 @@
 """How a page is made: ask the daemons, note which of them is away, and render a template with what was found."""
 
 import asyncio
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -41,16 +42,26 @@ class Answers:
     def __init__(self, gateway: Gateway) -> None:
         who = Who(surface="web")
         self._callers = {RUNTIME: gateway.runtime(who), RUNNER: gateway.runner(who)}
-        self._clock = gateway.clock
+        self._gateway, self._clock = gateway, gateway.clock
         self._asked: dict[tuple[str, str, bytes], tuple[float, asyncio.Task[Any]]] = {}
 
     async def ask(self, peer: str, method: str, request: Message) -> Any:
         """Return the answer to a request, which may be a second old. Raises TurnkeeperError."""
-        now, key = self._clock.monotonic(), (peer, method, request.SerializeToString(deterministic=True))
+        call = getattr(self._callers[peer], method)
+        return await self._once((peer, method, request.SerializeToString(deterministic=True)), lambda: call(request))
+
+    async def cluster(self) -> Any:
+        """Return what the database says that machines share; None where one machine has its own. Raises likewise."""
+        if not (url := self._gateway.settings.store.shared_url):
+            return None
+        nodes = import_module("turnkeeper.storage.nodes")  # which loads what no other home needs
+        return await self._once(("database", "", b""), lambda: asyncio.to_thread(nodes.read_cluster, url))
+
+    async def _once(self, key: tuple[str, str, bytes], ask: Callable[[], Awaitable[Any]]) -> Any:
+        now = self._clock.monotonic()
         self._asked = {one: found for one, found in self._asked.items() if now - found[0] < FRESH_S}
         if key not in self._asked:
-            call = getattr(self._callers[peer], method)
-            self._asked[key] = (now, asyncio.ensure_future(call(request)))
+            self._asked[key] = (now, asyncio.ensure_future(ask()))
         return await asyncio.shield(self._asked[key][1])
 
     def forget(self) -> None:

@@ -18,9 +18,13 @@ BEGINNING = 80  # characters of arguments where there is no room for all
 OPEN_TURN = frozenset({"running", "interrupted", "paused"})
 # How a state is coloured, for whoever tells colours apart; its word stands beside it always.
 TONES = (
-    dict.fromkeys(("succeeded", "active", "canonical", "kept", "accepted", "approve", "edit", "answer"), "good")
-    | dict.fromkeys(("failed", "quarantined", "expired", "rejected", "reject", "missed"), "bad")
-    | dict.fromkeys(("interrupted", "waiting", "held", "paused", "pending", "candidate", "open", "skipped"), "warn")
+    dict.fromkeys(
+        ("succeeded", "active", "canonical", "kept", "accepted", "approve", "edit", "answer", "ready"), "good"
+    )
+    | dict.fromkeys(("failed", "quarantined", "expired", "rejected", "reject", "missed", "stale"), "bad")
+    | dict.fromkeys(
+        ("interrupted", "waiting", "held", "paused", "pending", "candidate", "open", "skipped", "draining"), "warn"
+    )
     | dict.fromkeys(("running", "sent"), "live")
 )
 _DOES = {
@@ -31,8 +35,12 @@ _DOES = {
 
 
 def tone(state: str) -> str:
-    """Return the colour of a state."""
-    return TONES.get(state, "calm")
+    """Return the colour of a state; of several, that of the last.
+
+    >>> tone("succeeded"), tone("runtime stale"), tone("unheard of")
+    ('good', 'bad', 'calm')
+    """
+    return TONES.get(state.rpartition(" ")[2], "calm")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from gateway.page.reads import _between
 from gateway.page.shell import FRESH_S, Answers
 from protos.turnkeeper.v1 import schedules_pb2 as schedules
 from tests.support.clock import ManualClock, look_again
+from turnkeeper.config.settings import Settings
 from turnkeeper.errors import Unreachable
 
 
@@ -44,7 +45,7 @@ class Two:
     """As much of a gateway as it takes."""
 
     def __init__(self, clock: ManualClock) -> None:
-        self.clock, self.one = clock, Runner()
+        self.clock, self.one, self.settings = clock, Runner(), Settings()
 
     def runner(self, _who: Any) -> Any:
         return self.one
