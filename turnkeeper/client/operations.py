@@ -223,7 +223,9 @@ class Operations:
             if turn_id:
                 turn = await self._again("agent-runtime", "GetTurn", runtime.GetTurnRequest(turn_id=turn_id))
                 if turn.status in values.OVER | values.WAITING:
-                    return await self._whole(turn)
+                    whole = await self._whole(turn)
+                    if not whole.is_decided:
+                        return whole
             left_s = deadline - clock.monotonic()
             if left_s <= 0:
                 raise _timed_out(turn_id or str(getattr(what, "fire_id", "")), timeout)

@@ -223,6 +223,12 @@ class Turn:
         return self.status in WAITING
 
     @property
+    def is_decided(self) -> bool:
+        """Whether it stands still, and goes on in a moment: its author has decided all that it asked."""
+        asked = {one.status for one in self.approvals}
+        return self.status == "interrupted" and bool(asked) and "pending" not in asked
+
+    @property
     def text(self) -> str:
         """What the agent said last; empty for nothing."""
         said = (one.text for one in reversed(self.messages) if one.role == "agent" and one.text.strip())
