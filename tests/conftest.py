@@ -2,7 +2,6 @@
 
 import gc
 import os
-import shutil
 import tempfile
 from collections.abc import Generator, Iterator
 from functools import cache
@@ -12,8 +11,9 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support import postgres, templates
+from tests.support import databases, postgres, templates
 from tests.support.clock import ManualClock
+from tests.support.machines import new_home
 from turnkeeper import console
 from turnkeeper.config.home import Home
 
@@ -53,21 +53,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what this run is about: tests with a browser or Node as the client, tests with a server, or all others.
-
-    On PostgreSQL, tests are left out that have no store, or one that is a file by their own words.
-    """
+    """Keep what this run is about: on SQLite all tests, on PostgreSQL those that run there; or a client's alone."""
+    config.stash[databases.MODULES] = databases.modules(items)
+    on_server = config.getoption("--database") != "sqlite"
+    if on_server:
+        keep(config, items, [item for item in items if databases.runs_on_server(item)])
     if config.getoption("--clients"):
         keep(config, items, [item for item in items if item.get_closest_marker("client")])
-    elif config.getoption("--database") == "sqlite":
-        for item in items:
-            if item.get_closest_marker("client"):
-                item.add_marker(pytest.mark.skip(reason="with Chromium and Node: make test-clients, or --clients"))
-    else:
-        keep(config, items, [item for item in items if "postgres_server" in getattr(item, "fixturenames", ())])
-        for item in items:
-            if (only := item.get_closest_marker("sqlite_only")) is not None:
-                item.add_marker(pytest.mark.skip(reason=f"on SQLite only: {only.args[0]}"))
+    for item in items:
+        if on_server and (only := item.get_closest_marker("sqlite_only")) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"on SQLite only: {only.args[0]}"))
+        if not on_server and not config.getoption("--clients") and item.get_closest_marker("client"):
+            item.add_marker(pytest.mark.skip(reason="with Chromium and Node: make test-clients, or --clients"))
 
 
 def keep(config: pytest.Config, items: list[pytest.Item], chosen: list[pytest.Item]) -> None:
@@ -143,11 +140,8 @@ def shared_url(place_of: postgres.Places, tmp_path: Path) -> str:
 @pytest.fixture
 def home() -> Iterator[Home]:
     """A made home, at a path short enough for sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="tk-"))
-    made = Home(root=folder / "home")
-    made.create()
-    yield made
-    shutil.rmtree(folder)
+    with new_home() as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -55,7 +55,10 @@ class Reads:
         if shared is None:
             return {"machines": None, "queue": ""}
         nodes = import_module("turnkeeper.storage.nodes")
-        machines = [{**one, "ago": nodes.span(one["silent_s"])} for one in nodes.machines(shared.processes)]
+        machines = [
+            {**one, "roles": nodes.roles_line(one["roles"]), "ago": nodes.span(one["silent_s"])}
+            for one in nodes.machines(shared.processes)
+        ]
         return {"machines": machines, "queue": nodes.queue_line(shared.queue)}
 
     async def decisions(self, request: Request) -> Response:

@@ -9,7 +9,7 @@ from constellation.install.erase import mask_of
 from constellation.query.tables import TABLES
 from tests.support.constellation import Constellation
 
-pytestmark = [pytest.mark.process, pytest.mark.sqlite_only("overwrites the files of the stores")]
+pytestmark = pytest.mark.process
 
 PERSON = "Zoë Ångström"
 FACT = f'{PERSON} prefers "green" tea'

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.constellation import AGENT_RUNTIME
 from tests.support.langgraph import Lg, constellation_with_web, said
+from tests.support.postgres import Server
 
 pytestmark = pytest.mark.process
 RUN = {"assistant_id": "agent0", "input": said("Hello")}
@@ -17,8 +18,8 @@ DECIDE = {"assistant_id": "agent0", "input": {}, "command": {"resume": APPROVE},
 
 
 @pytest.fixture(scope="module")
-def lg() -> Iterator[Lg]:
-    with constellation_with_web() as found:
+def lg(postgres_server: Server | None) -> Iterator[Lg]:
+    with constellation_with_web(postgres_server) as found:
         yield found
 
 

@@ -13,16 +13,27 @@ import pytest
 
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER
 from tests.support.langgraph import ASKS, CATEGORY, CLIENTS, Lg, constellation_with_web, said
+from tests.support.machines import TwoMachines
+from tests.support.postgres import Server
 
 pytestmark = pytest.mark.process
+BY_NODE = pytest.mark.sqlite_only("what differs is the client; what it asks is asked by the Python SDKs, too")
 APPROVE = {"decisions": [{"type": "approve"}]}
 MAJORS = ("1", "2")
 
 
 @pytest.fixture(scope="module")
-def lg() -> Iterator[Lg]:
-    with constellation_with_web() as found:
+def lg(postgres_server: Server | None) -> Iterator[Lg]:
+    with constellation_with_web(postgres_server) as found:
         yield found
+
+
+@pytest.fixture
+def process(request: pytest.FixtureRequest, lg: Lg) -> str:
+    """What is killed: of one machine its runtime runs the turns, and there is no worker."""
+    if request.param == "worker" and not isinstance(lg.constellation, TwoMachines):
+        pytest.skip("of several machines, which share a server: --database postgres")
+    return str(request.param)
 
 
 @pytest.fixture
@@ -115,6 +126,7 @@ def play(lg: Lg, major: str, flow: str, argument: str = "", scope: str = "decide
 
 
 @pytest.mark.client
+@BY_NODE
 @pytest.mark.parametrize("major", MAJORS)
 def test_the_javascript_sdk_runs_streams_waits_joins_and_cancels(lg: Lg, major: str) -> None:
     saw = play(lg, major, "runs")
@@ -127,6 +139,7 @@ def test_the_javascript_sdk_runs_streams_waits_joins_and_cancels(lg: Lg, major: 
 
 
 @pytest.mark.client
+@BY_NODE
 @pytest.mark.parametrize("major", MAJORS)
 def test_the_javascript_sdk_makes_crons_and_keeps_items(lg: Lg, major: str) -> None:
     assert play(lg, major, "crons") == {"same": [True], "schedule": "0 8 * * *", "enabled": False, "left": 0}
@@ -134,6 +147,7 @@ def test_the_javascript_sdk_makes_crons_and_keeps_items(lg: Lg, major: str) -> N
 
 
 @pytest.mark.client
+@BY_NODE
 @pytest.mark.parametrize("major", MAJORS)
 def test_the_javascript_sdk_decides(lg: Lg, major: str) -> None:
     saw = play(lg, major, "decide", lg.waiting()["thread_id"])
@@ -141,6 +155,7 @@ def test_the_javascript_sdk_decides(lg: Lg, major: str) -> None:
 
 
 @pytest.mark.client
+@BY_NODE
 @pytest.mark.parametrize("major", MAJORS)
 def test_the_javascript_sdk_repeats_no_refusal_and_is_told_why(lg: Lg, major: str) -> None:
     saw = play(lg, major, "refused")
@@ -150,6 +165,7 @@ def test_the_javascript_sdk_repeats_no_refusal_and_is_told_why(lg: Lg, major: st
 
 
 @pytest.mark.client
+@BY_NODE
 def test_the_javascript_sdks_newer_thread_stream_tells_messages_and_output(lg: Lg) -> None:
     saw = play(lg, "1", "threadStream")
     assert "offline model" in saw["texts"][-1]
@@ -182,7 +198,7 @@ async def killed_during(lg: Lg, parts: AsyncIterator[Any], kill: Any) -> list[An
 SLOW = "tell nobody: wait\nsearch: the garden\nremember: it was asked once"
 
 
-@pytest.mark.parametrize("process", ["gateway", "runtime", "runner"])
+@pytest.mark.parametrize("process", ["gateway", "runtime", "runner", "worker"], indirect=True)
 async def test_a_kill_during_a_stream_leaves_one_turn_and_the_stream_ends(lg: Lg, client: Any, process: str) -> None:
     thread_id = lg.thread()
     parts = client.runs.stream(thread_id, "agent0", input=said(SLOW), stream_mode=["values"])
@@ -200,7 +216,7 @@ def test_a_stream_goes_on_over_the_runtimes_death_for_a_client_that_does_not_con
 
 
 @pytest.mark.filterwarnings("ignore:Request failed, attempting reconnect")
-@pytest.mark.parametrize("process", ["gateway", "runtime"])
+@pytest.mark.parametrize("process", ["gateway", "runtime", "worker"], indirect=True)
 async def test_a_kill_during_a_wait_leaves_one_turn_and_the_wait_returns(lg: Lg, client: Any, process: str) -> None:
     thread_id = lg.thread()
     waiting = asyncio.ensure_future(client.runs.wait(thread_id, "agent0", input=said(SLOW)))
@@ -212,7 +228,7 @@ async def test_a_kill_during_a_wait_leaves_one_turn_and_the_wait_returns(lg: Lg,
     assert [run["status"] for run in await client.runs.list(thread_id)] == ["success"]
 
 
-@pytest.mark.parametrize("process", ["gateway", "runtime"])
+@pytest.mark.parametrize("process", ["gateway", "runtime", "worker"], indirect=True)
 async def test_a_kill_during_a_decision_leaves_one_decision(lg: Lg, client: Any, process: str) -> None:
     found = lg.waiting(f"Summarise the garden, then remember: {process} was killed")
     thread_id, (asked,) = found["thread_id"], found["interrupts"]
@@ -259,8 +275,16 @@ def kill_daemon(daemon: Any) -> Any:
     return kill
 
 
+def kill_worker(lg: Lg) -> None:
+    """End the runtime that runs the turns, where the one that is asked is another."""
+    assert isinstance(lg.constellation, TwoMachines)
+    lg.constellation.kill_worker()
+    lg.constellation.start()
+
+
 KILLS: dict[str, Any] = {
     "gateway": kill_web, "runtime": kill_daemon(AGENT_RUNTIME), "runner": kill_daemon(TASK_RUNNER),
+    "worker": kill_worker,
 }  # fmt: skip
 
 

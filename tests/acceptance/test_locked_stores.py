@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.constellation import Constellation
 
-pytestmark = [pytest.mark.process, pytest.mark.sqlite_only("locks the files of the stores")]
+pytestmark = pytest.mark.process
 
 # For how many seconds more a store stays locked once all was told that is expected; a person sets 30.
 LOCKED_S = float(os.environ.get("TURNKEEPER_TEST_LOCKED_S", "0"))

@@ -6,11 +6,9 @@ It decides nothing: what waits for the person is decided by the person, in a for
 import asyncio
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -29,7 +27,9 @@ from gateway.mcp.server import following, make_server
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
-from tests.support.web import ROOT, Web, serving
+from tests.support.machines import constellation_on, new_home
+from tests.support.postgres import Server
+from tests.support.web import ROOT, Web, configure, serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import McpSettings
@@ -39,22 +39,19 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
 ]
-ERAS = pytest.mark.parametrize("era", ["auto", "legacy"])
+OF_CLIENT = pytest.mark.sqlite_only("what differs is how the client speaks, and not what is asked")
+ERAS = pytest.mark.parametrize("era", ["auto", pytest.param("legacy", marks=OF_CLIENT)])
 LOOK_EVERY_S = 0.05
 ASKS = "Summarise the garden, then remember: the pump was replaced"
 LINK, FORM = McpSettings(), McpSettings(decide="elicit")
 
 
 @pytest.fixture(scope="module")
-def constellation() -> Iterator[Constellation]:
+def constellation(postgres_server: Server | None) -> Iterator[Constellation]:
     """Both daemons, for all tests of this module."""
-    folder = Path(tempfile.mkdtemp(prefix="tk-"))
-    made = Constellation(Home(root=folder / "home"))
-    made.command("turnkeeper", "init")
-    made.start()
-    yield made
-    made.stop()
-    shutil.rmtree(folder)
+    with new_home() as home, constellation_on(postgres_server, home) as made:
+        made.start()
+        yield made
 
 
 @asynccontextmanager
@@ -181,6 +178,7 @@ async def test_over_http_it_schedules_reads_and_asks_as_far_as_its_key_goes(
     assert decisions(constellation, task) == [("resolved", "reject", via)]
 
 
+@OF_CLIENT
 async def test_over_http_no_key_a_foreign_page_and_the_session_of_another_key_are_refused(web: Web) -> None:
     said = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}
     said["params"] = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
@@ -228,7 +226,7 @@ async def test_over_stdio_it_schedules_a_task_reads_why_it_stopped_and_the_perso
     constellation: Constellation, era: str
 ) -> None:
     home = constellation.home
-    home.config.write_text('[mcp]\ndecide = "elicit"\n')
+    configure(home, '[mcp]\ndecide = "elicit"\n')
     configured = documented("command")
     place = {"PATH": str(Path(sys.executable).parent), "TURNKEEPER_HOME": str(home.root)}
     parameters = StdioServerParameters(**configured, env=place)
@@ -248,6 +246,7 @@ async def test_over_stdio_it_schedules_a_task_reads_why_it_stopped_and_the_perso
     assert decisions(constellation, f"stdio-{era}") == [("resolved", "approve", "Claude-Code/mcp")]
 
 
+@OF_CLIENT
 @ERAS
 async def test_a_prompt_that_lacks_or_has_too_many_arguments_is_refused_with_those_that_it_takes(
     constellation: Constellation, era: str
@@ -293,6 +292,7 @@ async def test_a_form_declined_a_client_without_forms_and_long_arguments_decide_
 FORGED = ("decision", "approve", "args_hash", "message", "for_task", "created_by", "via", "tags", "scopes", "key")
 
 
+@OF_CLIENT
 async def test_no_tool_takes_a_decision_and_every_forged_argument_is_refused(constellation: Constellation) -> None:
     given: dict[str, dict[str, Any]] = {
         "task_create": {"name": "forged", "when": {"in": "1h"}, "prompt": "x"},
@@ -443,6 +443,7 @@ async def test_a_wait_that_is_cancelled_leaves_the_turn_alone_and_a_repeated_mes
     assert [one["text"] for turn in turns for one in turn["messages"] if one["role"] == "author"] == ["hello"]
 
 
+@OF_CLIENT
 def test_ctrl_c_ends_it_though_nobody_closed_its_stdin(constellation: Constellation) -> None:
     program = [str(Path(sys.executable).parent / "turnkeeper"), "--home", str(constellation.home.root), "mcp"]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:

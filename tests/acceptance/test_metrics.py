@@ -53,12 +53,13 @@ def test_fires_turns_and_approvals_are_counted_and_nobody_is_named(constellation
     constellation.create("errand", "--in", "1s", *ASKS)
     constellation.until_outcome("errand", "interrupted")
 
-    runner, runtime = samples(constellation, TASK_RUNNER), samples(constellation, AGENT_RUNTIME)
+    runner, runtime = samples(constellation, TASK_RUNNER), samples(constellation.at_work, AGENT_RUNTIME)
     assert (runner["fires_total", "succeeded"], runner["fires_committed_total", "scheduled"]) == (2, 3)
     assert runner["fire_lateness_seconds_count", "false"] == 3
     assert (runner["fires_open", "interrupted"], runner["tasks",], runner["runtime_connected",]) == (1, 2, 1)
     assert (runtime["turns_total", "succeeded"], runtime["turns_open", "interrupted"]) == (2, 1)
-    assert (runtime["turn_duration_seconds_count",], runtime["fires_received_total", "true"]) == (3, 3)
+    received = 0 if len(constellation.homes) > 1 else 3  # of a shared store nobody receives one: it lies in a table
+    assert (runtime["turn_duration_seconds_count",], runtime["fires_received_total", "true"]) == (3, received)
     assert (runtime["approvals_pending",], runtime["approvals_asked_total",]) == (1, 1)
     assert all(found["scrape_complete",] for found in (runner, runtime))
     for daemon in (TASK_RUNNER, AGENT_RUNTIME):
@@ -70,10 +71,10 @@ def test_fires_turns_and_approvals_are_counted_and_nobody_is_named(constellation
     (pending,) = constellation.ask("agent-runtime", "approvals", "list")
     constellation.command("agent-runtime", "approvals", "resolve", pending["interrupt_id"], "--approve")
     constellation.until_outcome("errand", "succeeded")
-    runtime = samples(constellation, AGENT_RUNTIME)
+    runtime = samples(constellation, AGENT_RUNTIME)  # which was asked to decide
     assert (runtime["approvals_pending",], runtime["approvals_decided_total", "approve"]) == (0, 1)
     assert runtime["approval_wait_seconds_count",] == 1
-    assert runtime["turns_total", "succeeded"] == 3
+    assert samples(constellation.at_work, AGENT_RUNTIME)["turns_total", "succeeded"] == 3
 
     constellation.kill(AGENT_RUNTIME)
     constellation.until("the runner to know", lambda: get(constellation, TASK_RUNNER, "/readyz")[0] == 503)
@@ -151,6 +152,7 @@ def watched(stopped: Constellation, tmp_path: Path) -> Iterator[tuple[Constellat
     made.stop()
 
 
+@pytest.mark.sqlite_only("what Prometheus reads is the text of each daemon, whatever its store")
 @pytest.mark.service
 def test_prometheus_scrapes_and_its_rules_and_the_dashboard_work(watched: tuple[Constellation, Prometheus]) -> None:
     constellation, prometheus = watched

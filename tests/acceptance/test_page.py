@@ -2,19 +2,19 @@
 
 import itertools
 import os
+import re
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.support.constellation import Constellation
-from tests.support.web import ROOT, Web, free_port, settings
-from turnkeeper.config.home import Home
+from tests.support.machines import TwoMachines, constellation_on, new_home
+from tests.support.postgres import Server
+from tests.support.web import ROOT, Web, configure, free_port, settings
 
 pytestmark = [pytest.mark.process, pytest.mark.client]
 AXE = ROOT / "tests" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
@@ -40,22 +40,24 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def constellation(browser: Browser) -> Iterator[Constellation]:
+def constellation(browser: Browser, postgres_server: Server | None) -> Iterator[Constellation]:
     """Both daemons and the gateway, started once, with a few tasks and pages."""
     del browser  # where there is none, nothing is started
-    folder = Path(tempfile.mkdtemp(prefix="tk-"))
-    home = Home(root=folder / "home")
-    home.create()
-    home.config.write_text(settings(free_port()))
-    made = Constellation(home)
-    made.command("turnkeeper", "up")
-    made.command("agent-runtime", "workspace", "import", str(ROOT / "constellation" / "example" / "workspace"))
-    made.create(
-        "daily", "--cron", "0 9 * * *", "--tz", "Europe/Berlin", "--prompt", "Sum up <b>the mail</b> of **yesterday**."
-    )
-    yield made
-    made.stop()
-    shutil.rmtree(folder)
+    with new_home() as home, constellation_on(postgres_server, home) as made:
+        configure(home, settings(free_port()))
+        made.command("turnkeeper", "up")
+        made.start()
+        made.command("agent-runtime", "workspace", "import", str(ROOT / "constellation" / "example" / "workspace"))
+        made.create(
+            "daily",
+            "--cron",
+            "0 9 * * *",
+            "--tz",
+            "Europe/Berlin",
+            "--prompt",
+            "Sum up <b>the mail</b> of **yesterday**.",
+        )
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +142,7 @@ def test_a_conversation_grows_while_a_task_fires_and_its_question_is_answered_in
     expect(page.locator(".said.agent", has_text="compost").last).to_be_visible(timeout=PATIENCE_MS)
 
 
+@pytest.mark.sqlite_only("it says it in milliseconds, in which no other machine hears it: test_follow_conversation.py")
 def test_what_an_agent_says_is_shown_while_it_says_it(tab: Tab, constellation: Constellation) -> None:
     constellation.command("agent-runtime", "send", "talk", "hello", "--wait")
     page = tab.go("/ui/conversations/talk")
@@ -293,6 +296,35 @@ def test_words_in_tables_stay_whole_and_sentences_together(tab: Tab, constellati
     gap = "cell => { const range = document.createRange(); range.selectNodeContents(cell.firstChild);"
     gap += " return cell.querySelector('time').getBoundingClientRect().left - range.getBoundingClientRect().right; }"
     assert cell.evaluate(gap) < 8, "the time stands apart from its sentence"
+
+
+def test_machines_that_share_a_store_are_listed_as_in_status_and_one_that_dies_is_seen(
+    tab: Tab, constellation: Constellation
+) -> None:
+    if not isinstance(constellation, TwoMachines):
+        pytest.skip("of several machines, which share a server: --database postgres")
+    page = tab.go("/ui/")
+    listed = page.locator("section", has=page.get_by_role("heading", name="Machines"))
+    rows = listed.locator("tbody tr")
+    for width in (360, 800, 1400):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    expect(rows).to_have_count(2)
+    for row, name in zip(rows.all(), ("runner", "runtime"), strict=True):
+        expect(row.locator("td[data-label=Node]")).to_have_text(name)
+        expect(row.locator("td[data-label=Roles]")).to_have_text(name)
+        expect(row.locator(".state")).to_have_text("ready")
+    expect(listed).to_contain_text("no envelope waits")
+    constellation.command("agent-runtime", "send", "dying", "hello", "--wait")
+    constellation.kill_worker()
+    constellation.silence("runtime", 42)
+    expect(rows.nth(1).locator(".state")).to_have_text("stale", timeout=PATIENCE_MS)
+    expect(rows.nth(0).locator(".state")).to_have_text("ready")
+    status = {row["node"]: row["status"] for row in constellation.ask("turnkeeper", "status") if "node" in row}
+    assert status == {"runner": "ready", "runtime": "stale"}
+    expect(rows.nth(1)).to_contain_text(re.compile(r"4\ds ago"))
+    constellation.start()
+    expect(rows.nth(1).locator(".state")).to_have_text("ready", timeout=PATIENCE_MS)
 
 
 def violations(page: Page, axe: str, rules: Iterable[str]) -> list[str]:

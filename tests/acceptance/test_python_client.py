@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +16,8 @@ from typing import Any
 import pytest
 
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
+from tests.support.machines import constellation_on, new_home
+from tests.support.postgres import Server
 from turnkeeper import client
 from turnkeeper.client.clients import _at_once
 from turnkeeper.client.operations import Operations
@@ -31,13 +32,10 @@ ASKS = "Summarise the garden, then remember: the pump was replaced"
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Constellation]:
-    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
-        made = Constellation(Home(root=Path(folder) / "home"))
-        made.command("turnkeeper", "init")
+def shared(postgres_server: Server | None) -> Iterator[Constellation]:
+    with new_home() as home, constellation_on(postgres_server, home) as made:
         made.start()
         yield made
-        made.stop()
 
 
 @pytest.fixture

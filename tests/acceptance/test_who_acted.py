@@ -95,6 +95,7 @@ def test_what_an_author_did_is_on_record_with_the_program_and_the_surface(conste
     ), "also where no daemon runs"
 
 
+@pytest.mark.sqlite_only("the key files of one home")
 def test_a_key_for_calls_is_rotated_while_tasks_fire_and_its_loss_is_a_clear_error(constellation: Constellation):
     constellation.create("digest", "--every", "1h")
     constellation.command("task-runner", "run", "digest", "--wait")

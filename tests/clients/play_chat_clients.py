@@ -205,7 +205,7 @@ def main() -> None:
     with (
         started(given.chat, ports[0]) as chat,
         started(given.inbox, ports[1]) as inbox,
-        constellation_with_web(f"origins = {origins}\n") as lg,
+        constellation_with_web(more=f"origins = {origins}\n") as lg,
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

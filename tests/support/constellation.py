@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from agent_runtime.cli import app as agent_runtime
 from constellation.cli import app as turnkeeper
-from constellation.demo.driver import Driver
+from constellation.demo.driver import Driver, Record
 from constellation.inspect.history import History, Violation, check
 from constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, TASK_RUNNER, Daemon, log_of
 from gateway.cli import app as gateway
@@ -47,6 +47,22 @@ class Constellation(Driver):
     def __init__(self, home: Home, environ: Mapping[str, str] = os.environ, *, installed: bool = False) -> None:
         super().__init__(home, environ)
         self.installed = installed
+
+    @property
+    def homes(self) -> tuple[Home, ...]:
+        """Those of its machines; the first is the one that is asked."""
+        return (self.home,)
+
+    @property
+    def at_work(self) -> "Constellation":
+        """The machine that runs the turns."""
+        return self
+
+    @property
+    def logs(self) -> list[Record]:
+        """What its machines have told, in order."""
+        told = (record for home in self.homes for record in read_events(home.logs))
+        return sorted(told, key=lambda record: str(record["at"]))
 
     def until_dead(self, daemon: Daemon) -> None:
         """Wait for a daemon that is about to die by itself."""
@@ -109,7 +125,7 @@ class Constellation(Driver):
         asked = [("task-runner", "history", task["name"], "-n", "1000") for task in tasks]
         turns, *entries = self.ask_all([("agent-runtime", "turns", "list", "-n", "1000"), *asked])
         ledger = [entry for found in entries for entry in found]
-        history = History(events=list(read_events(self.home.logs)), ledger=ledger, turns=turns)
+        history = History(events=self.logs, ledger=ledger, turns=turns)
         periods = {task["id"]: task for task in tasks}
         return check(history, drained=drained, count_nominals=lambda *span: self._count(periods, *span))
 

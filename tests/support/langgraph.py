@@ -1,9 +1,6 @@
 """Both daemons and the gateway, as LangGraph's clients meet them: requests by hand, and the SDKs' own."""
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +10,9 @@ import httpx
 from langgraph_sdk import get_client, get_sync_client
 
 from tests.support.constellation import Constellation
+from tests.support.machines import constellation_on, new_home
+from tests.support.postgres import Server
 from tests.support.web import Web, serving
-from turnkeeper.config.home import Home
 
 CLIENTS = Path(__file__).parents[1] / "clients"
 ASKS = "Summarise the garden, then remember: the pump was replaced"
@@ -116,19 +114,11 @@ class Lg:
 
 
 @contextmanager
-def constellation_with_web(more: str = "") -> Iterator[Lg]:
-    """Start both daemons and the gateway on a new home."""
-    folder = Path(tempfile.mkdtemp(prefix="tk-"))
-    home = Home(root=folder / "home")
-    home.create()
-    constellation = Constellation(home, {**os.environ})
-    try:
-        constellation.command("turnkeeper", "init")
+def constellation_with_web(server: Server | None = None, more: str = "") -> Iterator[Lg]:
+    """Start both daemons and the gateway on a new home; with a server, on a machine whose turns another one runs."""
+    with new_home() as home, constellation_on(server, home) as constellation:
         constellation.start()
         with serving(home, more) as web:
             made = Lg(constellation, web)
             yield made
             made.http.close()
-    finally:
-        constellation.stop()
-        shutil.rmtree(folder)

@@ -1,9 +1,11 @@
 """A real gateway on a free port of this machine, and requests to it byte by byte."""
 
 import http.client
+import json
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +37,15 @@ def free_port() -> int:
 
 def settings(port: int, more: str = "") -> str:
     return f"[web]\nenabled = true\nport = {port}\n{more}"
+
+
+def configure(home: Home, text: str) -> None:
+    """Write the settings of a home, which stays one of the machines that share a store if it is one."""
+    said = tomllib.loads(home.config.read_text()) if home.config.exists() else {}
+    if url := said.get("store", {}).get("url"):
+        node = "".join(f"{name} = {json.dumps(value)}\n" for name, value in said["node"].items())
+        text += f'[store]\nurl = "{url}"\n[node]\n{node}'
+    home.config.write_text(text)
 
 
 class Web:
@@ -117,7 +128,7 @@ class Web:
 def serving(home: Home, more: str = "") -> Iterator[Web]:
     """Start the gateway as the supervisor does; no daemon need run."""
     port = free_port()
-    home.config.write_text(settings(port, more))
+    configure(home, settings(port, more))
     web = Web(home, port)
     try:
         web.start()

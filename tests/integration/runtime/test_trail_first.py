@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-import pytest
-
 from constellation.cli import app
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import Bench, soon
@@ -15,8 +13,6 @@ from tests.support.clock import look_again
 from tests.support.scripted import calls
 from turnkeeper import console
 from turnkeeper.event_log import read_events
-
-pytestmark = pytest.mark.sqlite_only("locks the file of a store")
 
 
 @contextmanager

@@ -1,0 +1,134 @@
+"""On which databases a test runs: on SQLite each, and on PostgreSQL, too, each that has a store, but for those below.
+
+A test has a store where one of its fixtures asks for the server: `place_of`, or a constellation, which on a server is two
+machines. A single test says by the mark `sqlite_only` why it cannot.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import pytest
+
+# Folders and modules, and why nothing of them runs on PostgreSQL. A module that could is named itself.
+SQLITE_ALONE: Mapping[str, str] = {
+    "tests/test_": "read the repository; there is no store",
+    "tests/public_projects/": "reads what was recorded of public projects; there is no store",
+    "tests/unit/agent_runtime/": "functions and classes by themselves; there is no store",
+    "tests/unit/constellation/": "functions and classes by themselves; what reads a store reads a file that it makes",
+    "tests/unit/gateway/": "functions and classes by themselves; there is no store",
+    "tests/unit/task_runner/": "functions and classes by themselves; there is no store",
+    "tests/unit/turnkeeper/bus/": "the format of envelope files",
+    "tests/unit/turnkeeper/client/": "functions and classes by themselves; there is no store",
+    "tests/unit/turnkeeper/config/": "functions and classes by themselves; there is no store",
+    "tests/unit/turnkeeper/rpc/": "functions and classes by themselves; there is no store",
+    "tests/unit/turnkeeper/test_": "functions and classes by themselves; there is no store",
+    "tests/unit/turnkeeper/storage/test_damage.py": "damages pages of SQLite files",
+    "tests/unit/turnkeeper/storage/test_database_worker_thread.py": "a file has one writer thread; a server has a pool",
+    "tests/unit/turnkeeper/storage/test_locking.py": "the lock files of a home",
+    "tests/conformance/bus/": "envelope files; as rows they are held to the same by conformance/stores/test_leases.py",
+    "tests/integration/bus/": "envelope files, and folders of agents in terminals",
+    "tests/integration/cluster/test_checking.py": "checks histories that it writes itself; there is no store",
+    "tests/integration/lifecycle/": "processes, locks, files and backups of one home; of several: integration/cluster/",
+    "tests/integration/loops/": "what may be said of loops; how a runner keeps them: integration/runner/test_self_paced_*",
+    "tests/integration/peers/": "keys and files of the one home that speaks with peers",
+    "tests/integration/web/": "the gateway without daemons",
+    "tests/integration/runner/test_bad_input.py": "commands without a daemon, which open the file of the store",
+    "tests/integration/runner/test_daemon_process.py": "dies between steps of a file's way; of a server's: cluster/",
+    "tests/integration/runner/test_event_commands.py": "commands without a daemon, which open the file of the store",
+    "tests/integration/runner/test_event_daemon_kills.py": "dies between steps of a file's way; of a server's: cluster/",
+    "tests/integration/runner/test_export_watch.py": "a folder of files beside the store",
+    "tests/integration/runner/test_loop_commands.py": "commands without a daemon, which open the file of the store",
+    "tests/integration/runner/test_task_commands.py": "commands without a daemon, which open the file of the store",
+    "tests/integration/runner/test_trail_first.py": "locks the file of a store",
+    "tests/integration/runtime/test_attacks.py": "what the guard lets a call do, which is decided before any store",
+    "tests/integration/runtime/test_continuity.py": "counts what a model is sent",
+    "tests/integration/runtime/test_cost_of_a_turn.py": "counts commits and syncs of files",
+    "tests/integration/runtime/test_daemon_process.py": "starts the daemon of one home from a shell",
+    "tests/integration/runtime/test_foreign_graphs.py": "forms of graphs; their checkpoints: conformance/checkpointer/",
+    "tests/integration/runtime/test_graph_check.py": "a command that reads graphs; there is no store",
+    "tests/integration/runtime/test_guarded_": "what the guard lets a call do; its questions as rows: test_approvals.py",
+    "tests/integration/runtime/test_handoff_and_shutdown.py": "handoffs and shutdowns are files of one machine",
+    "tests/integration/runtime/test_interrupt_dialects.py": "forms of answers; as rows: test_decision_rows.py",
+    "tests/integration/runtime/test_messages_from_terminals.py": "folders of agents in terminals",
+    "tests/integration/runtime/test_models.py": "what is sent to models, and answered by them",
+    "tests/integration/runtime/test_one_approval.py": "what the guard lets a call do; as rows: test_decision_rows.py",
+    "tests/integration/runtime/test_project_forms.py": "forms of graphs; their checkpoints: conformance/checkpointer/",
+    "tests/integration/runtime/test_rehearse_command.py": "a command that reads turns by the daemon",
+    "tests/integration/runtime/test_remembering_graph.py": "one graph; memory: integration/workspace/test_memory_store.py",
+    "tests/integration/runtime/test_reports_of_a_graph.py": "what a graph tells while it runs, which is in no store",
+    "tests/integration/runtime/test_sealed_inboxes.py": "seals of envelope files",
+    "tests/integration/runtime/test_stops_of_a_graph.py": "forms of graphs; their checkpoints: conformance/checkpointer/",
+    "tests/integration/runtime/test_streamed_words.py": "what a graph tells while it runs, which is in no store",
+    "tests/integration/runtime/test_trail_first.py": "locks the file of a store",
+    "tests/integration/runtime/test_turn_kills.py": "kills one machine's runtime; one of several: test_several_machines.py",
+    "tests/integration/workspace/test_categories_from_a_fire.py": "the example's categories, one machine's",
+    "tests/integration/workspace/test_commands_on_a_daemon.py": "words of commands; their rows: test_workspace_commands.py",
+    "tests/integration/workspace/test_deviations_migration.py": "a file of an earlier version",
+    "tests/acceptance/test_agents_speak_as_themselves.py": "folders and outboxes of agents in terminals",
+    "tests/acceptance/test_audit.py": "puts back the files of a backup",
+    "tests/acceptance/test_boundaries.py": "the words and bounds of commands on one home",
+    "tests/acceptance/test_built_wheel.py": "what the built package needs and holds",
+    "tests/acceptance/test_catch_up.py": "outages in real time on one machine; of several: cluster/test_withdrawal.py",
+    "tests/acceptance/test_crashes.py": "dies between steps of a file's way; of a server's: cluster/, test_several_machines.py",
+    "tests/acceptance/test_erase.py": "overwrites the files of the stores",
+    "tests/acceptance/test_example_project.py": "an author's graph on one machine",
+    "tests/acceptance/test_fields_of_requests.py": "each field over a peer's and a file's way",
+    "tests/acceptance/test_forms_of_graphs.py": "forms of graphs; their checkpoints: conformance/checkpointer/",
+    "tests/acceptance/test_keys.py": "the key files of one home",
+    "tests/acceptance/test_locked_stores.py": "locks the files of the stores",
+    "tests/acceptance/test_peers.py": "keys and files of the homes that are peers",
+    "tests/acceptance/test_questions_of_a_graph.py": "an author's graph on one machine; as rows: test_decision_rows.py",
+    "tests/acceptance/test_real_week.py": "steps the machine's clock; on a server the database's counts",
+    "tests/acceptance/test_several_graphs.py": "authors' graphs on one machine; of several: runtime/test_owners_of_threads.py",
+    "tests/acceptance/test_terminal_agents.py": "folders of agents in terminals",
+    "tests/acceptance/test_unanswered_approvals.py": "steps the machine's clock; on a server the database's counts",
+    "tests/acceptance/test_upgrades.py": "files of earlier versions; a server's: integration/*/test_migrations.py",
+    "tests/acceptance/test_web.py": "processes of one machine; what they show: test_page.py",
+    "tests/acceptance/test_wrong_input.py": "commands without a daemon, and files of a home that are damaged",
+}
+
+
+class Module(NamedTuple):
+    """A module of tests, as it was collected.
+
+    Attributes:
+        could: whether a test of it has a store that may be on a server.
+        runs: whether one is run there.
+    """
+
+    could: bool
+    runs: bool
+
+
+MODULES = pytest.StashKey[Mapping[str, Module]]()
+
+
+def entry_of(module: str) -> str:
+    """Return the entry by which a module runs on SQLite alone; empty for one that does not."""
+    found = [entry for entry in SQLITE_ALONE if module.startswith(entry)]
+    return max(found, key=len, default="")
+
+
+def has_store(item: pytest.Item) -> bool:
+    """Return whether a test has a store that may be on a server."""
+    return "postgres_server" in getattr(item, "fixturenames", ())
+
+
+def module_of(item: pytest.Item) -> str:
+    """Return the path of a test's module."""
+    return item.nodeid.partition("::")[0]
+
+
+def runs_on_server(item: pytest.Item) -> bool:
+    """Return whether a test runs where its stores are on a server."""
+    return has_store(item) and not entry_of(module_of(item))
+
+
+def modules(items: Iterable[pytest.Item]) -> Mapping[str, Module]:
+    """Return each module of the tests that were collected."""
+    found: dict[str, Module] = {}
+    for item in items:
+        could, runs = found.get(name := module_of(item), Module(could=False, runs=False))
+        here = runs_on_server(item) and item.get_closest_marker("sqlite_only") is None
+        found[name] = Module(could=could or has_store(item), runs=runs or here)
+    return found
