@@ -160,7 +160,7 @@ def _exchange(
     )  # fmt: skip
     common = common | {"wakes": wakes}
     if store.is_shared:
-        return sender, cluster.SharedFollower(store, runtime, **common), cluster.SharedRuntimeEvents(store, **common)
+        return sender, cluster.SharedFollower(store, **common), cluster.SharedRuntimeEvents(store, **common)
     common |= {"entropy": entropy}
     return sender, outcomes.Follower(store, runtime, **common), outcomes.RuntimeEvents(store, runtime, **common)
 

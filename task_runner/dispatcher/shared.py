@@ -53,15 +53,15 @@ class SharedRuntime(Runtime):
     async def cancel(self, fire_id: str, attempt: int, reason: str, *, unless_waiting: bool = False) -> None:
         """Ask for the end of an attempt's turn; no error where there is none, or it is over."""
         now = self._clock.now()
+        await self._store.run(lambda session: cancel(session, fire_id, attempt, reason, now, asleep=not unless_waiting))
 
-        def ask(session: Session) -> None:
-            fire = session.fires.by_ids([fire_id]).get(fire_id)
-            task = None if fire is None else session.tasks.find(fire.task_id)
-            if task is not None:
-                thread_id = thread_of(task, fire_id)
-                session.shared.cancel(fire_id, attempt, thread_id, reason, now, asleep=not unless_waiting)
 
-        await self._store.run(ask)
+def cancel(session: Session, fire_id: str, attempt: int, reason: str, now: datetime, *, asleep: bool = True) -> None:
+    """Ask for the end of an attempt's turn; `asleep` also where it waits for its author, or for a pause's end."""
+    fire = session.fires.by_ids([fire_id]).get(fire_id)
+    task = None if fire is None else session.tasks.find(fire.task_id)
+    if task is not None:
+        session.shared.cancel(fire_id, attempt, thread_of(task, fire_id), reason, now, asleep=asleep)
 
 
 class Listener:
@@ -261,8 +261,8 @@ def claim_ready(session: Session, now: datetime, limit: int, pace: Pace) -> list
 class SharedFollower:
     """Takes in what the runtimes of a shared database tell of turns, each event once, whichever runner takes it."""
 
-    def __init__(self, store: Store, runtime: Runtime, *, clock: Clock, log: EventLog, wakes: outcomes.Wakes) -> None:
-        self._store, self._runtime, self._clock, self._log, self._wakes = store, runtime, clock, log, wakes
+    def __init__(self, store: Store, *, clock: Clock, log: EventLog, wakes: outcomes.Wakes) -> None:
+        self._store, self._clock, self._log, self._wakes = store, clock, log, wakes
         self.news = asyncio.Event()
 
     async def run(self) -> None:
@@ -275,15 +275,13 @@ class SharedFollower:
     async def take_in(self) -> int:
         """Take in one batch, in one transaction; return how many events it was."""
         now = self._clock.now()
-        count, done, needless = await self._store.run(partial(take, now=now))
+        count, done = await self._store.run(partial(take, now=now))
         self._log.emit_all(done.events)
         if count:
             self._wakes.planning.set()
             self._wakes.dispatch.set()
         if done.asking:
             self._wakes.asking.set()
-        for fire in needless:
-            await self._runtime.cancel(fire.fire_id, fire.attempt, self_paced.TAKEN_OVER)
         return count
 
     async def ask_about_open(self, *, again: bool) -> None:  # noqa: ARG002  as a follower of one runtime has it
@@ -343,8 +341,8 @@ def _event_of(happened: Happened, now: datetime) -> Event:
     return Event(id=id_, at=min(from_us(at_us), now), **named)
 
 
-def take(session: Session, now: datetime) -> tuple[int, planning.Planned, list[Fire]]:
-    """Take in turn events; return how many, what they led to, and the fires that need not begin."""
+def take(session: Session, now: datetime) -> tuple[int, planning.Planned]:
+    """Take in turn events, and cancel the fires that need not begin; return how many, and what they led to."""
     told = session.shared.take(_LIMIT)
     news = [_news_of(each, now) for each in told if each.fire_id and each.state in ledger.TurnState.__members__]
     done = outcomes.record_news(session, news, now) if news else planning.Planned()
@@ -353,7 +351,9 @@ def take(session: Session, now: datetime) -> tuple[int, planning.Planned, list[F
             done += _stop_refused(session, each, now)
     written_to = {each.thread_id for each in told if _is_by_author(each)}
     over, needless = planning.take_over(session, written_to, now) if written_to else (planning.Planned(), [])
-    return len(told), done + over, needless
+    for fire in needless:
+        cancel(session, fire.fire_id, fire.attempt, self_paced.TAKEN_OVER, now)
+    return len(told), done + over
 
 
 def _stop_refused(session: Session, told: Told, now: datetime) -> planning.Planned:

@@ -12,9 +12,11 @@ import pytest
 from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 from task_runner.dispatcher import shared
 from task_runner.dispatcher.dispatcher import Pace
+from task_runner.planner.self_paced import TAKEN_OVER
 from task_runner.scheduler import planning
 from task_runner.service import changes
 from task_runner.service.task_spec import Defaults
+from task_runner.store.shared import turn_of
 from task_runner.store.store import Session, Store
 from tests.integration.cluster.shared import Cluster
 from tests.support.clock import ManualClock
@@ -125,3 +127,25 @@ def test_a_fire_whose_category_is_missing_stops_its_task(runner: Runner, cluster
     assert state == "quarantined"
     assert why.startswith("category: "), why
     assert runner.history()[0] == ("failed", why)
+
+
+def test_a_wake_up_that_its_author_anticipates_is_cancelled_in_the_transaction_that_says_so(
+    runner: Runner, cluster: Cluster
+) -> None:
+    """A runner that is killed behind it leaves no turn that nobody wants."""
+    spec = schedules_pb2.TaskSpec(name="watch", dynamic=True, prompt="p", category="loop", channel="general")
+    runner.do(lambda session, now: changes.create(session, spec, DEFAULTS, now, SeededEntropy(1), loop=True), 0)
+    runner.do(planning.plan_due, 1)
+    assert runner.handed(2) == 1
+    ((fire_id, thread_id),) = cluster.rows(
+        "SELECT fire_id, paced_thread FROM runner.fires JOIN runner.tasks t ON t.id = task_id"
+    )
+    cluster.sql.execute(
+        b"INSERT INTO runtime.turn_events (turn_id, fire_id, attempt, thread_id, trigger, state, at_us, summary, error,"
+        b" held_by_json, tokens_in, tokens_out, taken) VALUES ('turn-2', '', 0, %s, 'author', 'STARTED', 1, '', '', '',"
+        b" 0, 0, false)",
+        (thread_id,),
+    )
+    runner.do(shared.take, 3)
+    assert cluster.rows("SELECT state FROM runner.tasks") == [("done",)]
+    assert cluster.rows("SELECT turn_id, reason FROM runtime.cancels") == [(turn_of(fire_id, 1), TAKEN_OVER)]
