@@ -8,6 +8,7 @@ from agent_runtime.store.turn_reads import count_waiting
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import MetricsSettings
 from turnkeeper.rpc.metrics import (
+    OF_ALL,
     WAITS_S,
     Counter,
     Exporter,
@@ -22,11 +23,11 @@ from turnkeeper.rpc.metrics import (
 PROCESS = "agent-runtime"
 _OVER = ("succeeded", "silent", "failed", "cancelled")
 _DECISIONS = ("approve", "edit", "reject", "answer", "expired")
-_PENDING = Gauge("turnkeeper_approvals_pending", "approvals that wait for the author")
-_OPEN = Gauge("turnkeeper_turns_open", "turns that have not come to an end, by their state", "state")
+_PENDING = Gauge("turnkeeper_approvals_pending", f"approvals that wait for the author{OF_ALL}")
+_OPEN = Gauge("turnkeeper_turns_open", f"turns that have not come to an end, by their state{OF_ALL}", "state")
 _DEPTH = Gauge("turnkeeper_inbox_depth", "fires and messages in the inboxes of all agents, also those at work")
 _QUEUED = Gauge("turnkeeper_turns_queued", "what waits or runs in the lanes of all threads")
-_STORE = Gauge("turnkeeper_store_bytes", "what a store takes on disk", "store")
+_STORE = Gauge("turnkeeper_store_bytes", "what a store takes on disk, where it is a file", "store")
 _TROUBLE = Gauge("turnkeeper_machine_trouble", "1 while the machine stands in the way of the process, else 0")
 
 
@@ -125,7 +126,8 @@ def export(home: Home, runtime: Runtime, settings: MetricsSettings) -> Exporter 
 
     async def read() -> Sequence[Any]:
         open_turns, pending = await runtime.store.read(count_waiting)
-        stores = {"agent": home.agent_db, "checkpoints": home.checkpoints_db}
+        files = {"agent": home.agent_db, "checkpoints": home.checkpoints_db}
+        stores = {} if runtime.mailboxes.is_shared else files
         return (
             _PENDING.of(pending),
             _OPEN.of({(state,): count for state, count in open_turns.items()}),

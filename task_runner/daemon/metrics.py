@@ -9,14 +9,16 @@ from task_runner.model.task import OPEN, FireKind, Outcome
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import MetricsSettings
-from turnkeeper.rpc.metrics import Counter, Exporter, Gauge, Histogram, Source, bytes_of, count_events, restarts
+from turnkeeper.rpc.metrics import OF_ALL, Counter, Exporter, Gauge, Histogram, Source, bytes_of, count_events, restarts
 
 _CONNECTED = Gauge("turnkeeper_runtime_connected", "1 while the agent runtime takes fires from this runner, else 0")
-_OPEN = Gauge("turnkeeper_fires_open", "fires that have not come to an end, by their state", "state")
-_TASKS = Gauge("turnkeeper_tasks", "tasks that are not deleted")
-_SCHEDULED = Gauge("turnkeeper_tasks_scheduled", "tasks that fall due or are looked at again by themselves")
-_OVERDUE = Gauge("turnkeeper_fires_overdue_seconds", "how long the first fire that could be sent has been waiting")
-_STORE = Gauge("turnkeeper_store_bytes", "what a store takes on disk", "store")
+_OPEN = Gauge("turnkeeper_fires_open", f"fires that have not come to an end, by their state{OF_ALL}", "state")
+_TASKS = Gauge("turnkeeper_tasks", f"tasks that are not deleted{OF_ALL}")
+_SCHEDULED = Gauge("turnkeeper_tasks_scheduled", f"tasks that fall due or are looked at again by themselves{OF_ALL}")
+_OVERDUE = Gauge(
+    "turnkeeper_fires_overdue_seconds", f"how long the first fire that could be sent has been waiting{OF_ALL}"
+)
+_STORE = Gauge("turnkeeper_store_bytes", "what a store takes on disk, where it is a file", "store")
 _TROUBLE = Gauge("turnkeeper_machine_trouble", "1 while the machine stands in the way of the process, else 0")
 
 
@@ -82,7 +84,7 @@ def export(home: Home, runner: Runner, settings: MetricsSettings, clock: Clock) 
             _TASKS.of(found.tasks),
             _SCHEDULED.of(found.scheduled),
             _OVERDUE.of(overdue_s),
-            _STORE.of({("schedules",): bytes_of(home.schedules_db)}),
+            _STORE.of({} if runner.store.is_shared else {("schedules",): bytes_of(home.schedules_db)}),
             _TROUBLE.of(bool(runner.trouble())),
         )
 

@@ -5,7 +5,9 @@ from datetime import timedelta
 
 from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 from task_runner.daemon.assembly import call
+from tests.acceptance.test_metrics import samples
 from tests.integration.cluster.shared import Cluster
+from tests.support.constellation import TASK_RUNNER, Constellation
 from turnkeeper.clock import SystemClock
 from turnkeeper.process import VARIABLE
 from turnkeeper.times import rfc3339
@@ -23,8 +25,9 @@ def declare(cluster: Cluster) -> None:
 
 def test_two_runners_hand_each_fire_over_once(cluster: Cluster) -> None:
     declare(cluster)
-    for number in (1, 2):
-        cluster.start(cluster.home(number))
+    homes = [cluster.home(number) for number in (1, 2)]
+    for home in homes:
+        cluster.start(home)
     cluster.until(lambda: cluster.value("SELECT count(*) FROM runtime.envelopes") == TASKS)
     envelopes = cluster.rows("SELECT key, thread_id, agent, kind, state, envelope FROM runtime.envelopes")
     assert len({key for key, *_ in envelopes}) == TASKS
@@ -35,6 +38,13 @@ def test_two_runners_hand_each_fire_over_once(cluster: Cluster) -> None:
     assert cluster.value("SELECT count(*) FROM runner.fires WHERE fire_id IS NOT NULL") == TASKS
     both = [("machine-1", "task-runner"), ("machine-2", "task-runner")]
     cluster.until(lambda: cluster.rows("SELECT name, role FROM runner.nodes ORDER BY name") == both)
+    cluster.until(lambda: all(home.http("task-runner").exists() for home in homes))
+    told = [samples(Constellation(home), TASK_RUNNER) for home in homes]
+    assert sum(each["fires_committed_total", "scheduled"] for each in told) == TASKS, "what each did adds up"
+    for each in told:
+        whole = each["tasks",], each["fires_open", "accepted"]
+        assert whole == (TASKS, TASKS), "what stands in the store each tells as a whole"
+        assert not any(name == "store_bytes" for name, *_ in each), "there is no file"
 
 
 def test_runners_that_are_killed_between_and_inside_the_two_commits_lose_and_double_nothing(cluster: Cluster) -> None:
