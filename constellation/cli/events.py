@@ -150,9 +150,10 @@ def _followed(sources: Sources, from_us: int) -> Iterator[Record]:
                 told[line] = record.at_us
                 if record.at_us >= from_us:
                     yield record
-        from_us = max(from_us, now_us - _OVERLAP_US)
+        if sources.stores.is_whole:  # else what it told meanwhile is told once it can be read again
+            from_us = max(from_us, now_us - _OVERLAP_US)
         sys.stdout.flush()
-        clock.block(_POLL_S)
+        sources.stores.wait(_POLL_S)
 
 
 def _story(sources: Sources, id_: str) -> list[Record]:

@@ -47,7 +47,7 @@ class Sources:
         """Return what the trails tell; where machines share a database, it tells of them all in place of the trails."""
         if not shared_url(self._home):
             return self.trails(wanted)
-        self.stores.close()
+        self.stores.renew()
         own = [(record for record in stream if record.kind not in TOLD) for stream in self.trails(wanted)]
         return [*own, *self.stores.read(wanted)]
 

@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from constellation.timeline.records import Record
+from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.errors import TurnkeeperError
+from turnkeeper.errors import TurnkeeperError, Unreachable
 from turnkeeper.storage import handover, nodes
 from turnkeeper.storage.sqlite_files import reader
 from turnkeeper.times import from_us, rfc3339
 
 FOREVER_US = 253_402_300_799_000_000  # the end of the year 9999
+_SCHEMAS = f"{nodes.SCHEMA}, {handover.SCHEMA}"  # no table that is read here is in both
+_CHANNELS = (handover.OUTCOMES, handover.TASKS, handover.NEWS)
 _WAIT_S = 0.25  # for a store that somebody has locked
 _OWN = frozenset({"at", "kind"})
 
@@ -54,6 +57,35 @@ class Stores:
     def __init__(self, home: Home, skipped: dict[str, str]) -> None:
         self._home, self._skipped = home, skipped
         self._open: dict[Path, sqlite3.Connection | handover.SharedSnapshot] = {}
+        self._shared: handover.SharedSnapshot | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether what machines share was read, as far as it was asked for."""
+        return not shared_url(self._home) or self._skipped.keys().isdisjoint(
+            {self._home.schedules_db.name, self._home.agent_db.name}
+        )
+
+    def renew(self) -> None:
+        """Let what is read next be as it is then; the connection to a server is kept, unless it was lost."""
+        if self._shared is not None and self.is_whole:
+            with contextlib.suppress(Unreachable):
+                self._shared.renew()
+                return
+        self.close()
+        for path in (self._home.schedules_db, self._home.agent_db):
+            self._skipped.pop(path.name, None)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until another process tells of a commit, or for so long; that alone where nobody can be heard."""
+        channels = () if self._shared is None else load_settings(self._home).store.heard(*_CHANNELS)
+        if self._shared is None or not channels or not self.is_whole:
+            SystemClock().block(seconds)
+            return
+        try:
+            self._shared.wait(seconds, channels)
+        except Unreachable:
+            SystemClock().block(seconds)
 
     def close(self) -> None:
         """Close what was opened; what is read next is as it is then."""
@@ -61,6 +93,7 @@ class Stores:
             store.close()
             self._skipped.pop(path.name, None)
         self._open.clear()
+        self._shared = None
 
     def read(self, wanted: Wanted) -> list[Iterator[Record]]:
         """Return what each table tells, by time."""
@@ -88,8 +121,8 @@ class Stores:
         if path not in self._open and path.name not in self._skipped:
             try:
                 if url := shared_url(self._home):
-                    schema = nodes.SCHEMA if path == self._home.schedules_db else handover.SCHEMA
-                    self._open[path] = handover.SharedSnapshot(url, schema, named=True)
+                    self._shared = self._shared or handover.SharedSnapshot(url, _SCHEMAS, named=True)
+                    self._open[path] = self._shared
                 elif path.exists():
                     self._open[path] = reader(path, _WAIT_S)
             except (sqlite3.Error, TurnkeeperError) as error:

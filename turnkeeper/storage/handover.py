@@ -239,19 +239,48 @@ class SharedSnapshot:
             hint = "install turnkeeper[postgres]"
             raise InvalidInput("the driver for PostgreSQL is not installed", where="store URL", hint=hint) from error
         self._error, self._count, self._tuples = psycopg.Error, 0, psycopg.rows.tuple_row
+        self._heard: Collection[str] = ()
+        self._begins = {"search_path": schema, "statement_timeout": f"{within_s:.0f}s"}
         rows: Any = psycopg.rows.dict_row if named else psycopg.rows.tuple_row
         try:
             self._connection = psycopg.connect(url, connect_timeout=5, row_factory=rows)
             self._connection.read_only = True
             self._connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            for name, value in (("search_path", schema), ("statement_timeout", f"{within_s:.0f}s")):
-                self._connection.execute("SELECT set_config(%s, %s, true)", (name, value))
+            self._begin()
             self._refuse_newer()
         except psycopg.Error as error:
             raise _unread(error) from error
         except Conflict:
             self.close()
             raise
+
+    def _begin(self) -> None:
+        for name, value in self._begins.items():
+            self._connection.execute("SELECT set_config(%s, %s, true)", (name, value))
+
+    def renew(self) -> None:
+        """Let what is read next be as it is then. Raises Unreachable."""
+        try:
+            self._connection.rollback()
+            self._begin()
+        except self._error as error:
+            raise _unread(error) from error
+
+    def wait(self, seconds: float, channels: Collection[str]) -> None:
+        """Let the snapshot go, and wait until a process tells of a commit on a channel, or for so long.
+
+        Raises Unreachable. Afterwards :meth:`renew` begins another snapshot.
+        """
+        try:
+            self._connection.rollback()
+            for channel in set(channels).difference(self._heard):
+                self._connection.execute(f'LISTEN "{channel}"'.encode())
+                self._connection.commit()
+            self._heard = channels
+            for _ in self._connection.notifies(timeout=seconds, stop_after=1):
+                return
+        except self._error as error:
+            raise _unread(error) from error
 
     def _refuse_newer(self) -> None:
         cursor = self._connection.cursor(row_factory=self._tuples)

@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from sqlalchemy import MetaData
 
 from constellation.audit.records import examine, export
+from constellation.cli.events import _followed
 from constellation.query.snapshot import Snapshot
 from constellation.query.tables import TABLES
 from constellation.timeline.records import merge
@@ -28,6 +30,7 @@ from turnkeeper.errors import EXIT_FAILURE, EXIT_USAGE
 from turnkeeper.storage.chain import Chain, table_of
 from turnkeeper.storage.database import Database, in_schema
 from turnkeeper.storage.keys import AUDIT, KeyFile
+from turnkeeper.times import to_us
 
 pytestmark = pytest.mark.process
 
@@ -144,6 +147,33 @@ def test_what_is_asked_of_a_database_is_answered_as_of_files(left: Upgraded, url
     snapshot.close()
     assert list(merge(sources.read(Wanted(since_us=0, until_us=FOREVER_US)))), "what files tell is told"
     assert sources.skipped.keys() == {"agent.db", "schedules.db"}
+
+
+def test_who_follows_events_keeps_one_connection_and_misses_nothing_when_it_is_lost(left: Upgraded, url: str) -> None:
+    left.command("turnkeeper", "migrate", "--to", url)
+    sources, now_us = Sources(left.home), to_us(SystemClock().now())
+    stream = (record for record in _followed(sources, now_us) if record.kind == "outage.began")
+    with psycopg.connect(url, autocommit=True) as sql, ThreadPoolExecutor() as pool:
+        others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        used = []
+        for number in range(4):
+            if number == 3:
+                sql.execute(f"SELECT pg_terminate_backend(pid) {others}".encode())
+            at = now_us + number
+            sql.execute("INSERT INTO runner.outages (from_us, to_us, lasts) VALUES (%s, %s, true)", (at, at))
+            assert next(stream).at_us == at
+            used.append([row[0] for row in sql.execute(f"SELECT pid {others}".encode()).fetchall()])
+        assert [len(each) for each in used] == [1] * 4
+        assert used[0] == used[1] == used[2] != used[3]
+        waiting = pool.submit(sources.stores.wait, 60.0)
+
+        def woken() -> bool:
+            sql.execute(b"NOTIFY turnkeeper_outcomes")
+            return waiting.done()
+
+        assert SystemClock().poll(woken, timeout_s=20.0, every_s=0.05), "a notification ends the wait"
+    stream.close()
+    sources.stores.close()
 
 
 def test_records_of_several_signers_verify_and_edits_of_them_are_found(left: Upgraded, url: str) -> None:
