@@ -34,7 +34,7 @@ PROGRAMS = {
     "gateway": lambda: gateway,
 }
 PROCESSES = frozenset({"up", "down", "restart", "watchdog", "move"})
-INSTALLED = frozenset({"serve", "--foreground", "demo", "service", "watch", "--graph"})
+INSTALLED = frozenset({"serve", "--foreground", "demo", "service", "watch"})
 
 
 class Constellation(Driver):
