@@ -17,6 +17,7 @@ from agent_runtime.model.lease import Fenced, Lease, under
 from agent_runtime.store import leases, schema
 from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_store import Store
+from agent_runtime.turns import lanes, worker
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.clock import ManualClock, look_again
@@ -296,6 +297,36 @@ async def test_a_thread_that_another_was_faster_to_deal_with_is_not_kept(pair: P
     assert not ownership.held
     owners = await pair[0].runtime.store.read(lambda c: c.execute(select(schema.threads.c.owner)).scalars().all())
     assert owners == [""]
+
+
+async def test_no_look_passes_between_what_waits_for_a_thread_of_a_live_owner(
+    home: Home, shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks come once an hour here. What waits is more than is claimed at a time, and then comes while a turn runs."""
+    monkeypatch.setattr(worker, "POLL_S", 3600.0)
+    monkeypatch.setattr(lanes, "NEXT_S", 3600.0)
+    monkeypatch.setattr(handover, "LOOK_S", 3600.0)
+    bench = Bench(home, shared=shared_url)
+    await bench.open()
+    try:
+        store, fire = bench.runtime.store, bench.fire(1)
+        row = {"key": f"fire:{fire.fire_id}:1", "thread_id": "thread-a", "agent": "agent0", "kind": "fire"}
+
+        def put(connection: Connection) -> None:
+            for number in range(leases.MOST_OF_THREAD + 2):
+                schema.handover.look(connection, "thread-a", f"{number}", store.clock.now())
+            schema.handover.put_all(connection, [{**row, "envelope": fire.SerializeToString()}], store.clock.now())
+
+        bench.script["go"] = [calls(("block", {}))]
+        await store.write(put)
+        await soon(bench.blocked.wait(), "what was put last")
+        later = await bench.service.Fire(bench.fire(2), None)
+        bench.script["go"] = []
+        bench.go.set()
+        assert (await bench.stopped(later.turn_id)).state == STATES.SUCCEEDED
+        assert await bench.history() == ["STARTED", "SUCCEEDED"] * 2
+    finally:
+        await bench.close()
 
 
 async def test_a_pause_ends_on_whichever_machine(pair: Pair) -> None:
