@@ -408,7 +408,7 @@ class _Basis:
             return Mailboxes(*where, **how)
         beside = open_database(self.url)
         self.stack.callback(beside.close)
-        ownership = Ownership(beside, clock=self.clock, entropy=self.entropy, log=self.log)
+        ownership = Ownership(beside, self.home.run / "owner", clock=self.clock, entropy=self.entropy, log=self.log)
         if self.beat is not None:
             beat, digests, catalog = self.beat, self._digests_of_graphs(), self.graphs.catalog
             ownership.lacking = lambda: beat.lacking

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
@@ -33,6 +34,7 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.event_log import EventLog
 from turnkeeper.storage.database import Database
+from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.handover import FIRE, LOOK, notify
 
 RENEW_S = 2.0
@@ -52,8 +54,12 @@ class Ownership:
         lacking: digests of the categories and graphs that other machines have, and this one has not.
     """
 
-    def __init__(self, database: Database, *, clock: Clock, entropy: Entropy, log: EventLog) -> None:
-        """Take a connection of its own: a renewal must wait for no other work."""
+    def __init__(self, database: Database, named: Path, *, clock: Clock, entropy: Entropy, log: EventLog) -> None:
+        """Take a connection of its own: a renewal must wait for no other work.
+
+        `named` is a file of the home, which one process has at a time: it names the owner that this home was last.
+        """
+        self._named = named
         self._database, self._clock, self._entropy, self._log = database, clock, entropy, log
         self.owner = ""
         self.held: dict[str, Lease] = {}
@@ -70,7 +76,15 @@ class Ownership:
 
     async def _begin(self) -> None:
         self.owner = f"{os.uname().nodename}/{os.getpid()}/{self._entropy.hex(8)}"
-        await self._database.run(lambda c: leases.begin(c, self.owner))
+        await self._database.run(self._succeed)
+        await asyncio.to_thread(replace_whole, self._named, self.owner.encode())
+
+    def _succeed(self, connection: Any) -> None:
+        """Be an owner. The one before was a process of this home, which is dead: what it owned need not wait."""
+        before = self._named.read_text(encoding="utf-8") if self._named.exists() else ""
+        leases.begin(connection, self.owner)
+        leases.leave(connection, before)
+        notify(connection, [""])
 
     async def take(self) -> list[tuple[Lease, list[leases.Row]]]:
         """Take threads for which something waits; return leases with the oldest of it, also of threads of before."""

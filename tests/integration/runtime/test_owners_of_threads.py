@@ -229,13 +229,41 @@ async def test_a_thread_whose_news_were_claimed_with_a_lost_answer_is_given_up(p
     ] * 2
 
 
-async def test_a_machine_that_cannot_renew_gives_its_threads_up_in_time(shared_url: str) -> None:
+async def test_the_next_process_of_a_home_that_was_killed_goes_on_at_once(shared_url: str, tmp_path: Path) -> None:
+    url, _ = taken(shared_url)
+    database, log = open_database(url), SimpleNamespace(emit=print)
+
+    async def owner_of(home: str, seed: int) -> Ownership:
+        how: Any = {"clock": ManualClock(), "entropy": SeededEntropy(seed), "log": log}
+        made = Ownership(database, tmp_path / home, **how)
+        await made.begin(print)
+        return made
+
+    async def takes(ownership: Ownership) -> Lease | None:
+        return await database.run(lambda c: leases.take(c, "nightly", ownership.owner))
+
+    killed = await owner_of("one", 1)
+    before, beside = await takes(killed), await owner_of("two", 2)
+    assert killed._keeping is not None
+    killed._keeping.cancel()
+    assert await takes(beside) is None, "another machine waits until the lease has ended"
+    after = await takes(again := await owner_of("one", 3))
+    assert before is not None
+    assert after == Lease("nightly", before.epoch + 1)
+    with pytest.raises(Fenced):
+        await database.run(lambda c: leases.check(c, before))
+    for ownership in (again, beside):
+        await ownership.leave()
+    database.close()
+
+
+async def test_a_machine_that_cannot_renew_gives_its_threads_up_in_time(shared_url: str, tmp_path: Path) -> None:
     """Ten seconds after it could the last time: its lease holds for fifteen, and until then nobody may take them."""
     url, _ = taken(shared_url)
     database, clock, lost, said = open_database(url), ManualClock(), list[str](), list[str]()
     cut: Any = AnswersLost(database)
     log: Any = SimpleNamespace(emit=lambda event, **_fields: said.append(event))
-    ownership = Ownership(cut, clock=clock, entropy=SeededEntropy(1), log=log)
+    ownership = Ownership(cut, tmp_path / "owner", clock=clock, entropy=SeededEntropy(1), log=log)
     await ownership.begin(lost.append)
     ownership.held["t"], cut.loses = Lease("t", 1), lambda _answer: True
     for seconds in range(2, 11, 2):
