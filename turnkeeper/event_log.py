@@ -130,11 +130,15 @@ def told_if_late(log: EventLog, event: Callable[[], Sequence[tuple[str, Mapping[
         late.cancel()
 
 
-def record_act(folder: Path, program: str, command: str, subject: str, clock: Clock) -> None:
-    """Record what an author did by a command that calls no daemon. Where no log can be written there is no record."""
+def record_act(folder: Path, program: str, command: str, subject: str, clock: Clock, *, reason: str = "") -> None:
+    """Record what an author did by a command that calls no daemon, and why, if that was said.
+
+    Where no log can be written there is no record.
+    """
     if os.access(folder, os.W_OK):
         via = f"{program}/cli"
-        EventLog(folder, program, clock).emit("act.done", method=command, subject=subject, via=via)
+        why: dict[str, Any] = {"reason": reason} if reason else {}
+        EventLog(folder, program, clock).emit("act.done", method=command, subject=subject, via=via, **why)
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

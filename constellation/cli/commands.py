@@ -276,13 +276,14 @@ _PATIENCE_S = 600.0
 
 def restart(
     handoff: Annotated[Path | None, typer.Option("--handoff", help="A text file with notes for agent0.")] = None,
+    reason: Annotated[str, typer.Option(help="Why, for `turnkeeper events` and for agent0.")] = "",
 ) -> None:
     """Restart agent-runtime: check that it can start, stop it, start it, and hand over notes to agent0, your agent.
 
     The runner and the supervisor keep running, and turns continue from their checkpoints. If the check finds that the
     runtime could not start again, nothing is stopped. The restart continues if you interrupt this command.
 
-    Example: turnkeeper restart --handoff notes.txt
+    Example: turnkeeper restart --reason "new key" --handoff notes.txt
     """
     place = home()
     place.check()
@@ -293,12 +294,13 @@ def restart(
         raise Conflict("agent-runtime does not run on this machine", where="[node] roles", hint="restart it elsewhere")
     notes = read_text(handoff, LONGEST_NOTES) if handoff is not None else ""
     check_text(notes)
+    check_text(reason)
     if is_under_way(place):
         raise Conflict("a restart is in progress", where=str(place.root), hint="see: turnkeeper status")
     clock, entropy = SystemClock(), SystemEntropy()
-    record_act(place.logs, "turnkeeper", "turnkeeper restart", "", clock)
+    record_act(place.logs, "turnkeeper", "turnkeeper restart", "", clock, reason=reason)
     id_ = f"{clock.now().astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-planned-{entropy.hex(4)}"
-    text = import_module("constellation.inspect.status").handoff_text(place, notes)
+    text = import_module("constellation.inspect.status").handoff_text(place, "\n".join(filter(None, [reason, notes])))
     at = rfc3339(clock.now())
     markers.write_marker(markers.REQUEST.at(place), {"id": id_, "text": text, "at": at, "by": "author", "tries": 0})
     supervisor = process_of(place, SUPERVISOR)

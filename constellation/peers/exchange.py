@@ -147,6 +147,7 @@ def _remember(folder: Path, turn_id: str, key: str) -> None:
 CALL_S = 20.0
 ACCEPT_S = 10.0  # the other home looks for new invitations once a second
 POLL_S = 0.5
+REACH_S = 3.0
 LONGEST_WAIT_S = 30.0
 _CROSS = frozenset({"message", "fire", "loop-tick"})
 _OPTIONS = (
@@ -337,9 +338,24 @@ async def accept(given: pairing.Invitation, own: pairing.Identity, address: str,
         except Unreachable:
             if clock.monotonic() >= until:
                 raise
+            await _reach(given.address)
             await clock.sleep(POLL_S)
         else:
             return
+
+
+async def _reach(address: str) -> None:
+    """Raise Unreachable where nothing listens at an address: a second try there is not worth the wait."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(REACH_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            writer.transport.abort()
+    except OSError as error:  # a timeout is one, too
+        why = error.strerror or "no answer"
+        what = f"{address} cannot be reached: {why[:1].lower()}{why[1:]}"
+        hint = "see whether `turnkeeper status` shows peers running there, and whether its [peers] address is right"
+        raise Unreachable(what, where="INVITATION", hint=hint) from error
 
 
 async def _accept_now(given: pairing.Invitation, own: pairing.Identity, address: str, now: datetime) -> None:

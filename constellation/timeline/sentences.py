@@ -174,7 +174,7 @@ SENTENCES = {
     "events.lost": "{process} could not write {count} events; they are lost.",
     "marker.stands": "{path} stands since then: {meaning}[: {reason}].",
     # Authors.
-    "act.done": "the author used {method}[ on {subject}][, by {via}].",
+    "act.done": "the author used {method}[ on {subject}][, by {via}][: {reason}].",
     "act.asked": "the author asked {process} for {method}[ on {subject}][, by {via}]; it waits for a store.",
     "act.refused": "{process} refused {method}[ from {via}]: {reason}.",
 }

@@ -51,9 +51,9 @@ class Acts:
             method, asked = _decision(kind, id_, does, form)
             await getattr(self._shell.gateway.runtime(need(request, Scope.DECIDE)), method)(asked)
         except TurnkeeperError as error:
-            return self._shell.back(request, f"Not decided: {error}", "/ui/decisions", bad=True)
+            return self._shell.back(request, f"Not decided: {error}", "/ui/decisions", tone="bad")
         said = decided(kind, does, form.get("about", id_)[:_MOST_ABOUT], form.get("text", "").strip())
-        return self._shell.back(request, said, "/ui/decisions")
+        return self._shell.back(request, said, "/ui/decisions", tone="warn" if does == "reject" else "good")
 
     async def send(self, request: Request) -> Response:
         """Send a message into a channel."""
@@ -119,7 +119,7 @@ class Acts:
         try:
             answer = await getattr(caller, method)(asked)
         except TurnkeeperError as error:
-            return self._shell.back(request, str(error), default, bad=True)
+            return self._shell.back(request, str(error), default, tone="bad")
         if method == "PauseTask" and answer.HasField("paused_until"):
             said += f" {self._shell.times().until(answer.paused_until, answer.spec.timezone)}"
         return self._shell.back(request, said, default)

@@ -156,12 +156,12 @@ class Shell:
             raise error
         return await self.page(request, "plain.html", status_of(error), title="This cannot be shown", error=error)
 
-    def back(self, request: Request, said: str, default: str, *, bad: bool = False) -> Response:
-        """Return to the page of the form that asked, and say there what came of it."""
+    def back(self, request: Request, said: str, default: str, *, tone: str = "good") -> Response:
+        """Return to the page of the form that asked, and say there what came of it: `good`, `warn` or `bad`."""
         session = who_of(request).session
         self.answers.forget()
         if session is not None:
-            session.note = Note(tone="bad" if bad else "good", text=said)
+            session.note = Note(tone=tone, text=said)
         return RedirectResponse(own(request.scope["form"].get("next", ""), default), 303)
 
 

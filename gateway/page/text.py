@@ -158,11 +158,46 @@ class Times:
         parts = _PARTS.split(plain(text))
         return Markup("").join(self._part(part, zone) for part in parts)
 
+    def schedule(self, text: str, zone: str = "") -> Markup:
+        """Return a task's schedule as :meth:`said`, with a cron expression of the usual kinds in words beside it."""
+        words = in_words(text)
+        beside = Markup(' <span class="meta">{}</span>').format(words) if words else Markup("")
+        return self.said(text, zone) + beside
+
     def _part(self, part: str, zone: str) -> Markup:
         if _INSTANT.fullmatch(part):
             return self.at(parse_rfc3339(part), zone)
         is_code = len(part) > 2 and part[0] == part[-1] == "`"
         return Markup("<code>{}</code>").format(part[1:-1]) if is_code else escape(part)
+
+
+_WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_DAYS = {"*": "each day", "1-5": "Monday to Friday", "mon-fri": "Monday to Friday"} | {
+    key: f"each {day}" for number, day in enumerate(_WEEKDAYS) for key in (str(number), day[:3].lower())
+}
+
+
+def in_words(schedule: str) -> str:
+    """Return in words when a cron expression of the usual kinds fires; nothing for any other, or another schedule.
+
+    >>> in_words("0 2 * * *"), in_words("30 9 * * mon-fri"), in_words("5 8 1 * *"), in_words("15 * * * *")
+    ('each day at 02:00', 'Monday to Friday at 09:30', 'on day 1 of each month at 08:05', 'each hour at minute 15')
+    >>> in_words("*/15 * * * *"), in_words("*/7 * * * *"), in_words("0 2 1 * mon"), in_words("every 15s, exactly")
+    ('every 15 minutes', '', '', '')
+    """
+    given = schedule.lower().split()
+    minute, hour, day, month, weekday = given if len(given) == 5 else [""] * 5
+    step = minute.removeprefix("*/")
+    if [hour, day, month, weekday] == ["*"] * 4:
+        if minute.isdecimal():
+            return f"each hour at minute {int(minute)}"
+        return f"every {int(step)} minutes" if step.isdecimal() and int(step) > 1 and 60 % int(step) == 0 else ""
+    if not (minute.isdecimal() and hour.isdecimal() and month == "*"):
+        return ""
+    days = _DAYS.get(weekday, "") if day == "*" else ""
+    if day.isdecimal() and weekday == "*":
+        days = f"on day {int(day)} of each month"
+    return days and f"{days} at {int(hour):02}:{int(minute):02}"
 
 
 def span(begin: Timestamp, end: Timestamp) -> str:

@@ -192,6 +192,7 @@ def test_decisions_are_made_by_keys_one_at_a_time_and_for_what_was_shown_alone(
     page.keyboard.type("not today")
     page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_contain_text("Rejected: memory_put")
+    expect(page.get_by_role("status")).to_have_class("note warn")  # what was refused does not look like what goes on
     expect(page.get_by_role("status")).to_contain_text("asked by rejected. Reason: “not today”. The agent is told so")
     expect(menu).to_have_text(f"{waiting - 1} waiting")
     found = constellation.ask("agent-runtime", "approvals", "show", rejected["interrupt_id"])

@@ -58,8 +58,10 @@ def test_a_restart_that_could_not_end_well_is_refused_and_everything_goes_on(hom
         constellation.command("turnkeeper", "status")
         home.environment.write_text("OPENAI_API_KEY=planted-in-the-key-file\n")
         home.environment.chmod(0o600)
-        constellation.command("turnkeeper", "restart")
+        constellation.command("turnkeeper", "restart", "--reason", "a new key")
         assert process_of(home, AGENT_RUNTIME) != pid
+        told = constellation.attempt("turnkeeper", "events").stdout
+        assert "the author used turnkeeper restart, by turnkeeper/cli: a new key." in " ".join(told.split())
     finally:
         constellation.stop()
 

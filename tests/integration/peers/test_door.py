@@ -354,6 +354,19 @@ async def test_an_invitation_can_be_accepted_at_once_before_the_door_knows_it(li
     assert [one.name for one in pairing.read_registry(place.home).peers] == ["ada", "bob"]
 
 
+async def test_a_wrong_address_is_said_at_once() -> None:
+    class Impatient(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            raise AssertionError(f"it waits {seconds} s for another try")
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        given = Invitation(address, STRANGER.root, bytes(32), NOW + timedelta(hours=1))
+        with pytest.raises(Unreachable, match=f"{address} cannot be reached: connect call failed|connection refused"):
+            await accept(given, ADA, "127.0.0.1:8", Impatient())
+
+
 def test_what_is_no_certificate_no_invitation_and_no_name_is_refused(home: Home) -> None:
     home.create()
     for der in (b"", b"x" * 5000, ADA.root.public_bytes(Encoding.DER)[:-3]):

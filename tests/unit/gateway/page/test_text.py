@@ -95,3 +95,9 @@ def test_json_is_laid_out_and_anything_else_stays_as_it_is() -> None:
 )
 def test_a_form_leads_to_no_other_place(path: str) -> None:
     assert own(path, "/ui/") == "/ui/"
+
+
+def test_a_cron_expression_has_a_sentence_beside_it_and_anything_else_stands_alone():
+    shown = str(Times(NOW).schedule("0 2 * * *", "UTC"))
+    assert shown == '0 2 * * * <span class="meta">each day at 02:00</span>'
+    assert str(Times(NOW).schedule("0 2 * * 1#1", "UTC")) == "0 2 * * 1#1"
