@@ -69,7 +69,7 @@ from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.server import UnixServer, keep_reachable
 from turnkeeper.rpc.traces import TurnSpans, tracing_of
 from turnkeeper.storage import nodes
-from turnkeeper.storage.chain import Signer
+from turnkeeper.storage.chain import Recorder, Signer, signer_of
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.database import Database, in_schema, make_schemas
 from turnkeeper.storage.handover import FOLLOWED, NEWS, OUTCOMES, SCHEMA, WORDS, listen, tell
@@ -141,7 +141,16 @@ async def assemble(
             url=url,
             beat=beat,
         )
+        await _say_who_writes(database, home, settings, clock, entropy)
         yield basis.runtime(own, await Store.take_over(database, clock, entropy, shared=bool(url)))
+
+
+async def _say_who_writes(database: Any, home: Home, settings: Settings, clock: Clock, entropy: Entropy) -> None:
+    """Have records that this process writes into a shared store signed with the home's key."""
+    if not settings.store.is_shared:
+        return
+    recorder = Recorder.of(home, clock.now(), entropy, nodes.name_of(settings.node))
+    await database.run(lambda connection: audit.write_as(connection, recorder))
 
 
 async def check(home: Home) -> None:
@@ -241,7 +250,8 @@ async def serve(home: Home, lock: ProcessLock) -> None:
 def _beside(home: Home, runtime: Runtime, settings: Settings) -> tuple[Signer, list[asyncio.Task[None]]]:
     """Start what goes on beside the turns: signing the records, and letting old turns go."""
     clock, log = runtime.clock, runtime.log
-    signer = Signer(home, runtime.store.write, audit, clock=clock, entropy=SystemEntropy(), emit=log.emit)
+    sign = signer_of(settings.store.is_shared)
+    signer = sign(home, runtime.store.write, audit, clock=clock, entropy=SystemEntropy(), emit=log.emit)
     pruner = pruning.Pruner(runtime.store, runtime.checkpoints, clock=clock, log=log, keep=settings.kept)
     parts: list[Any] = [signer, pruner, *filter(None, [runtime.beat])]
     return signer, [

@@ -13,11 +13,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
+import sqlalchemy as sa
 from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, literal_column, or_, select, update
 
 from agent_runtime.model.lease import Fenced, Lease, current, under
 from agent_runtime.store.database import check_lease
-from agent_runtime.store.schema import envelopes, owners, threads, turns
+from agent_runtime.store.schema import envelopes, meta, owners, threads, turns
 from turnkeeper.storage.nodes import digest
 from turnkeeper.storage.statements import Statement, among, listed, now_us, one_of, upsert
 
@@ -121,7 +122,7 @@ def unfit(connection: Connection, threads_: Collection[str], lacking: Collection
 
 def take(connection: Connection, thread_id: str, owner: str) -> Lease | None:
     """Become the owner of a thread; None if another one lives that is."""
-    epoch = _TAKE.value(connection, thread_id=thread_id, owner=owner, epoch=1)
+    epoch = _TAKE.value(connection, thread_id=thread_id, owner=owner)
     return None if epoch is None else Lease(thread_id, epoch)
 
 
@@ -199,13 +200,17 @@ _DUE = and_(envelopes.c.state == "waiting", envelopes.c.not_before_us <= now_us(
 _SEARCH = select(envelopes.c.thread_id).order_by(envelopes.c.number).limit(MOST_LOOKED_AT)
 _WAITING = Statement(_SEARCH.where(_DUE, ~_BY_OTHER))
 _LEFT = Statement(_SEARCH.where(envelopes.c.state == "claimed", ~_OWNED_BY_LIVING))
+# Where the database was put back to an earlier time: beyond all epochs that were given out before.
+_FIRST_EPOCH = select(sa.cast(meta.c.value, sa.BigInteger)).where(meta.c.key == "first_epoch").scalar_subquery()
 _TAKE = Statement(
     upsert(
         threads,
         [threads.c.thread_id],
         {"epoch": threads.c.epoch + 1, "owner": literal_column("excluded.owner")},
         where=~_OWNER_LIVES,
-    ).returning(threads.c.epoch)
+    )
+    .values(epoch=sa.func.coalesce(_FIRST_EPOCH, 1))
+    .returning(threads.c.epoch)
 )
 _OPEN_TURNS = Statement(
     select(turns.c.thread_id, turns.c.grant_json, threads.c.graph_digest)

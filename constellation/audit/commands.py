@@ -21,7 +21,14 @@ audit = typer.Typer(
 
 
 @audit.command("verify")
-def verify_records() -> None:
+def verify_records(
+    keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key", help="Where machines share a store: trust only this public key, others so given, and the home's."
+        ),
+    ] = None,
+) -> None:
     """Check the records of both stores, their signatures, and that the stores tell the same; exit with 1 if not.
 
     It reads the stores also while the daemons run. What it finds is printed to standard output, a line each.
@@ -30,7 +37,7 @@ def verify_records() -> None:
     """
     place = home()
     place.check()
-    outcome = examine(place)
+    outcome = examine(place, keys or ())
     for line in verify.told(outcome):
         typer.echo(line)
     if outcome.faults:

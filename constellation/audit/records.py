@@ -1,7 +1,7 @@
 """Read the chains of records of a home's stores, check them, and hold them against what the stores say now."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 from constellation.audit import verify
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.storage import handover, nodes, sqlite_files
-from turnkeeper.storage.chain import digest, public_key
+from turnkeeper.storage import handover, sqlite_files
+from turnkeeper.storage.chain import SCHEMAS, digest, public_key, read_seen
 from turnkeeper.storage.keys import AUDIT, KeyFile
 
 Line = dict[str, Any]
 _RECORDS = "SELECT number, at_us, body, content_hash, hash FROM audit ORDER BY number"
+_HAS_OWN = "SELECT to_regclass('audit_records') IS NOT NULL"
+_OWN_RECORDS = "SELECT chain, number, at_us, body, content_hash, hash FROM audit_records ORDER BY chain, number"
+_OWN_ENDS = "SELECT chain, node, number, hash, signature FROM audit_chains ORDER BY chain"
+_SAME_TIME_US = 60_000_000  # of two machines: what each put on record of one thing, in either order
 
 
 class Table(NamedTuple):
@@ -95,26 +99,31 @@ TABLES = {
 def export(home: Home) -> Iterator[Line]:
     """Yield the signed heads, then every record of each store, as :mod:`.verify` reads them. Raises Corrupt."""
     yield from _heads(home.audit_heads)  # first: a head that is signed meanwhile is of a record that is read then
+    seen = [head for store in SCHEMAS for head in read_seen(home.audit_seen(store))]
     with _stores(home) as stores:
+        if load_settings(home).store.is_shared:
+            yield from ({"head": head} for head in seen)
         for store, snapshot in stores.items():
-            yield from ({"record": record} for record in records(snapshot, store))
+            yield from chains_of(snapshot, store)
 
 
-def examine(home: Home) -> verify.Outcome:
-    """Check both chains, and that the stores tell the same as their records. Raises Corrupt.
+def examine(home: Home, keys: Collection[str] = ()) -> verify.Outcome:
+    """Check the chains, and that the stores tell the same as their records. Raises Corrupt.
 
-    Machines that share a database sign by turns: there every key is taken, and those that signed are listed. The heads
-    that this machine has signed lie outside the database, so a chain that was written anew does not fit them.
+    Where machines share a store, each signs a chain of its own. There `keys` are trusted and this home's; without them
+    every key is taken, and those that signed are listed. What this machine has seen of all chains lies in its home, so
+    one that was written anew, or cut off, does not fit.
     """
-    trusted = [public_key(key) for key in KeyFile(home, AUDIT).read()]
-    outcome = verify.check(export(home), () if load_settings(home).store.is_shared else trusted)
+    own = {public_key(key) for key in KeyFile(home, AUDIT).read()}
+    trusted = own | set(keys) if keys or not load_settings(home).store.is_shared else ()
+    outcome = verify.check(export(home), trusted)
     faults = list(outcome.faults)
     with _stores(home) as stores:
         for store, snapshot in stores.items():
-            chain = outcome.chains.get(store)
-            if chain is None:
+            chains = [chain for (of, _), chain in outcome.chains.items() if of == store]
+            if not any(chain.number for chain in chains):
                 faults.append(f"{store}: its chain has no record")
-            elif trusted and not chain.signed:
+            elif own and not any(chain.signed for chain in chains):
                 faults.append(f"{store}: no record is signed")
             faults += [f"{store}: {fault}" for fault in differences(snapshot, store)]
     return outcome._replace(faults=faults)
@@ -139,11 +148,10 @@ def _stores(home: Home) -> Iterator[dict[str, Any]]:
     """Open the stores that have records, by the processes that own them."""
     paths = {"task-runner": home.schedules_db, "agent-runtime": home.agent_db}
     if url := load_settings(home).store.shared_url:
-        schemas = {"task-runner": nodes.SCHEMA, "agent-runtime": handover.SCHEMA}
         with ExitStack() as opened:
             yield {
                 store: opened.enter_context(closing(handover.SharedSnapshot(url, schema)))
-                for store, schema in schemas.items()
+                for store, schema in SCHEMAS.items()
             }
         return
     with ExitStack() as opened:
@@ -153,11 +161,36 @@ def _stores(home: Home) -> Iterator[dict[str, Any]]:
         yield {store: snapshot for store, snapshot in found.items() if sqlite_files.has_table(snapshot, "audit")}
 
 
+def chains_of(snapshot: Any, store: str) -> Iterator[Line]:
+    """Yield where the chains of a store end, and their records; `snapshot` runs SQL."""
+    yield from ({"head": head} for head in _ends(snapshot, store))
+    yield from ({"record": record} for record in records(snapshot, store))
+
+
 def records(snapshot: Any, store: str) -> Iterator[Line]:
-    """Yield the records of a store, in order; `snapshot` runs SQL."""
-    for number, at_us, body, content, found in snapshot.execute(_RECORDS):
-        hashes = {"content_hash": _hexadecimal(content), "hash": _hexadecimal(found)}
-        yield {"store": store, "number": number, "at_us": at_us, "body": body, **hashes}
+    """Yield the records of a store, those of a chain in order; `snapshot` runs SQL."""
+    for row in snapshot.execute(_RECORDS):
+        yield _record(store, *row)
+    if _has_own(snapshot):
+        for chain, *row in snapshot.execute(_OWN_RECORDS):
+            yield _record(store, *row) | {"chain": chain}
+
+
+def _record(store: str, number: int, at_us: int, body: str | None, content: object, found: object) -> Line:
+    hashes = {"content_hash": _hexadecimal(content), "hash": _hexadecimal(found)}
+    return {"store": store, "number": number, "at_us": at_us, "body": body, **hashes}
+
+
+def _ends(snapshot: Any, store: str) -> Iterator[Line]:
+    """Yield where the chains end, by the word of who signed that."""
+    for chain, node, number, newest, signature in snapshot.execute(_OWN_ENDS) if _has_own(snapshot) else ():
+        signed = {"public": chain, "signature": _hexadecimal(signature)}
+        yield {"store": store, "chain": chain, "node": node, "through": number, "hash": _hexadecimal(newest)} | signed
+
+
+def _has_own(snapshot: Any) -> bool:
+    """Tell whether each machine has a chain of its own."""
+    return not sqlite_files.is_open_file(snapshot) and any(has for (has,) in snapshot.execute(_HAS_OWN))
 
 
 def _hexadecimal(value: object) -> str:
@@ -166,28 +199,33 @@ def _hexadecimal(value: object) -> str:
 
 def differences(snapshot: Any, store: str) -> Iterator[str]:
     """Say where the tables tell something else than the records."""
-    told: dict[tuple[str, Any], Line] = {}
-    begun: Line = {}
+    told: dict[tuple[str, Any], dict[str, Line]] = {}
+    begun: dict[str, int] = {}
     pruned_us, withdrawn, erased = 0, set[Any](), set[tuple[str, Any, str]]()
     for record in records(snapshot, store):
         fact = _fact(record)
         kind = fact.get("kind")
         erased |= {(of, name, field) for of, name, field in fact.get("fields", ())}
         if kind == "begin":
-            begun = fact
+            begun |= {of: min(up_to, begun.get(of, up_to)) for of, up_to in fact.items() if isinstance(up_to, int)}
         elif kind == "pruned":
             pruned_us = max(pruned_us, fact.get("before_us", 0))
         elif kind == "withdrawn":
             withdrawn.add(fact.get("entry"))
         for table in TABLES[store]:
             if kind == table.kind:
-                told[kind, fact.get(table.key)] = fact
+                told.setdefault((kind, fact.get(table.key)), {})[record.get("chain", "")] = fact
     for table in TABLES[store]:
         yield from _of_table(snapshot, table, told, begun, pruned_us, erased)
-    for (kind, name), fact in told.items():
+    for (kind, name), facts in told.items():
+        fact = max(facts.values(), key=_at)
         gone = _is_pruned(fact, pruned_us) or (kind == "skip" and name in withdrawn)
         if not gone and not (kind == "decision" and not fact.get("decision")):
             yield f"what record tells of {kind} {name} is gone from the store"
+
+
+def _at(fact: Line) -> int:
+    return int(fact["at_us"])
 
 
 def _is_pruned(fact: Line, pruned_us: int) -> bool:
@@ -208,19 +246,31 @@ def _fact(record: Mapping[str, Any]) -> Line:
 def _of_table(
     snapshot: Any,
     table: Table,
-    told: dict[tuple[str, Any], Line],
-    begun: Line,
+    told: dict[tuple[str, Any], dict[str, Line]],
+    begun: dict[str, int],
     pruned_us: int,
     erased: set[tuple[str, Any, str]],
 ) -> Iterator[str]:
     """Compare the rows of a table, but for texts on record as erased; take what was compared out of `told`."""
     for name, number, ended_us, *values in snapshot.execute(table.query):
-        fact = told.pop((table.kind, name), None)
-        if fact is None:
+        facts = told.pop((table.kind, name), None)
+        if facts is None:
             if ended_us >= pruned_us and number > begun.get(table.kind, 0):
                 yield f"{table.noun} {name} is in the store, and no record tells it"
             continue
-        for field, value in zip(table.fields, values, strict=True):
-            now = digest(value) if field.endswith("_hash") and field != "args_hash" else value
-            if fact.get(field) != now and (table.kind, name, field) not in erased:
-                yield f"{table.noun} {name} was changed: {field.removesuffix('_hash')} is not as recorded"
+        latest = max(map(_at, facts.values()))
+        found = [
+            [field for field in _changed(table, fact, values) if (table.kind, name, field) not in erased]
+            for fact in facts.values()
+            if latest - _at(fact) <= _SAME_TIME_US
+        ]
+        for field in min(found, key=len):
+            yield f"{table.noun} {name} was changed: {field.removesuffix('_hash')} is not as recorded"
+
+
+def _changed(table: Table, fact: Line, values: Sequence[Any]) -> Iterator[str]:
+    """Yield the fields of a record that a row tells otherwise."""
+    for field, value in zip(table.fields, values, strict=True):
+        now = digest(value) if field.endswith("_hash") and field != "args_hash" else value
+        if fact.get(field) != now:
+            yield field

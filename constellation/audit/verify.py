@@ -7,7 +7,8 @@ It stands alone, so that whoever gets an export can check it without Turnkeeper:
 Each line of an export is one JSON object: a `record` of a chain, in order, or a `head`, which signs a chain up to a
 record. A record's `content_hash` is the SHA-256 of its `body`; its `hash` is the SHA-256 of the hash before it,
 followed by its content's and by its `at_us` in decimal digits. A pruned record has no body, and a later record of the
-kind `pruned` says so. Give the public keys that you trust, 64 hexadecimal digits each; without any, every key is taken,
+kind `pruned` says so. Where machines share a store, records and heads also name the `chain`: a machine's public key,
+which signs its end. Give the public keys that you trust, 64 hexadecimal digits each; without any, every key is taken,
 and those that signed are listed.
 """
 
@@ -15,29 +16,47 @@ import hashlib
 import json
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+Head = Mapping[str, Any]
+# The kinds of records about the chain itself, with what they say.
+_OF_ITSELF: Mapping[str, Collection[str]] = {
+    "head": {"through", "hash", "public", "signature"},
+    "pruned": {"through"},
+    "broken": set(),
+    "restored": {"ends"},
+    "rotated": {"to"},
+}
+
 
 class Chain:
-    """What was read of one store's chain so far.
+    """What was read of one chain so far.
 
     Attributes:
         store: the process whose store it is.
+        key: the public key whose chain it is; empty where a store has one chain for all.
+        node: the machine that has the key.
         number: of the last record.
         bodiless: the numbers of records without a body.
         pruned: up to which number records were pruned, as the chain itself says.
         signed: up to which number it is signed.
     """
 
-    def __init__(self, store: str) -> None:
-        self.store = store
+    def __init__(self, store: str, key: str = "", node: str = "") -> None:
+        self.store, self.key, self.node = store, key, node
         self.number, self.pruned, self.signed = 0, 0, 0
         self.bodiless: list[int] = []
         self._hash = b""
+
+    @property
+    def name(self) -> str:
+        """What it is called: two machines may have one name."""
+        return f"{self.store} by {self.node} ({self.key[:8]})" if self.key else self.store
 
     def take(self, record: Mapping[str, Any]) -> Iterator[str]:
         """Take the next record; say what is wrong with it."""
@@ -57,6 +76,8 @@ class Chain:
         """Say what is wrong with the whole."""
         if late := [number for number in self.bodiless if number > self.pruned]:
             yield f"record {late[0]} lost its content, and no record says that it was pruned"
+        if self.key and self.signed < self.number:
+            yield f"nothing signs the records after {self.signed}: another program wrote them, or changed the end"
 
 
 class Outcome(NamedTuple):
@@ -64,84 +85,152 @@ class Outcome(NamedTuple):
 
     Attributes:
         faults: one sentence each; empty where all is as it was written.
-        chains: what was read, by store.
+        chains: what was read, by store and public key.
         keys: the public keys that signed, as hexadecimal digits.
+        notes: what is no fault, and is to be known.
     """
 
     faults: list[str]
-    chains: dict[str, Chain]
+    chains: dict[tuple[str, str], Chain]
     keys: set[str]
+    notes: list[str]
+
+
+class _History:
+    """All that was read of an export."""
+
+    def __init__(self, trusted: Collection[str]) -> None:
+        self.trusted, self.keys = set(trusted), set[str]()
+        self.chains: dict[tuple[str, str], Chain] = {}
+        self.hashes: dict[tuple[str, str, int], str] = {}
+        self.heads: list[Head] = []  # that stand among the records
+        self.apart: list[Head] = []  # that lie outside the store
+        self.restored: list[Head] = []
+        self.faults: list[str] = []
+        self.notes: list[str] = []
+
+    def chain_of(self, line: Head) -> Chain:
+        name = line["store"], line.get("chain", "")
+        chain = self.chains.setdefault(name, Chain(*name))
+        chain.node = chain.node or line.get("node", "")
+        return chain
+
+    def take_head(self, head: Head) -> None:
+        self.chain_of(head)
+        self.apart.append(head)
+
+    def take_record(self, record: Mapping[str, Any]) -> None:
+        chain = self.chain_of(record)
+        self.faults += [f"{chain.name}: {fault}" for fault in chain.take(record)]
+        self.hashes[chain.store, chain.key, record["number"]] = record["hash"]
+        said = {"store": chain.store, "chain": chain.key, "at_us": record["at_us"], **_said(record)}
+        match said.get("kind"):
+            case "pruned":
+                pruned = self.chain_of(said)
+                pruned.pruned = max(pruned.pruned, int(said["through"]))
+            case "head":
+                self.heads.append(said)
+            case "broken":
+                what = f"what stood before record {record['number']} was changed by another program"
+                self.faults.append(f"{chain.name}: {what}")
+            case "restored":
+                self.restored.append(said)
+                self.notes.append(f"{chain.name}: the database was put back to an earlier time, {said.get('at')}")
+            case "rotated" if chain.key in self.trusted:
+                self.trusted.add(said["to"])
+
+    def judge(self) -> None:
+        """Hold what was signed, and what was seen, against the records."""
+        recorded = {(head["store"], head["signature"]) for head in self.heads}
+        for head in [*self.apart, *self.heads]:
+            chain = self.chain_of(head)
+            self.faults += [f"{chain.name}: {fault}" for fault in self._faults_of(head)]
+            if "signature" not in head:
+                continue
+            if not chain.key and (head["store"], head["signature"]) not in recorded and head["through"] >= chain.pruned:
+                what = f"no record tells that it was signed up to {head['through']}: one was removed"
+                self.faults.append(f"{chain.name}: {what}")
+            if not chain.key or "since_at" not in head:  # what was seen says nothing of where the chain ends now
+                chain.signed = max(chain.signed, head["through"])
+            self.keys.add(head["public"])
+        self.faults += [f"{chain.name}: {fault}" for chain in self.chains.values() for fault in chain.end()]
+
+    def _faults_of(self, head: Head) -> Iterator[str]:
+        through = head["through"]
+        found = self.hashes.get((head["store"], head.get("chain", ""), through))
+        said = "signed" if "signature" in head and "since_at" not in head else "seen"
+        if found != head["hash"] and not self._is_undone(head):
+            if found is None:
+                yield f"it was {said} up to record {through}, which is missing: the end was cut off"
+            else:
+                yield f"record {through} is not the one that was {said}"
+        if "signature" in head:
+            if self.trusted and head["public"] not in self.trusted:
+                yield f"record {through} was signed with a key that is not trusted: {head['public']}"
+            if not _is_signed(head):
+                yield f"the signature of record {through} is wrong"
+
+    def _is_undone(self, head: Head) -> bool:
+        """Tell whether the database was put back, by the word of a trusted machine, to before what was seen."""
+        return any(
+            said["store"] == head["store"]
+            and (not self.trusted or said["chain"] in self.trusted)
+            and head["through"] > dict(said["ends"]).get(head.get("chain", ""), 0)
+            and _us(head["at"]) <= said["at_us"]
+            for said in self.restored
+            if "at" in head
+        )
 
 
 def check(lines: Iterable[Mapping[str, Any]], trusted: Collection[str] = ()) -> Outcome:
     """Check records and heads; `trusted` are public keys, and without any every key is taken."""
-    chains: dict[str, Chain] = {}
-    faults, keys, hashes, heads = [], set[str](), dict[tuple[str, int], str](), []
-    apart: list[Mapping[str, Any]] = []  # heads that lie outside the store
+    history = _History(trusted)
     for line in lines:
         if "head" in line:
-            apart.append(line["head"])
-            continue
-        record = line["record"]
-        chain = chains.setdefault(record["store"], Chain(record["store"]))
-        faults += [f"{chain.store}: {fault}" for fault in chain.take(record)]
-        hashes[chain.store, record["number"]] = record["hash"]
-        said = _said(record)
-        if said.get("kind") == "pruned":
-            chain.pruned = max(chain.pruned, int(said["through"]))
-        if said.get("kind") == "head":
-            heads.append({"store": chain.store, **said})
-    recorded = {(head["store"], head["signature"]) for head in heads}
-    for head in [*apart, *heads]:
-        chain = chains.setdefault(head["store"], Chain(head["store"]))
-        faults += [f"{chain.store}: {fault}" for fault in _faults_of_head(head, hashes, trusted)]
-        if (head["store"], head["signature"]) not in recorded and head["through"] >= chain.pruned:
-            faults.append(f"{chain.store}: no record tells that it was signed up to {head['through']}: one was removed")
-        chain.signed = max(chain.signed, head["through"])
-        keys.add(head["public"])
-    faults += [f"{chain.store}: {fault}" for chain in chains.values() for fault in chain.end()]
-    return Outcome(list(dict.fromkeys(faults)), chains, keys)
+            history.take_head(line["head"])
+        else:
+            history.take_record(line["record"])
+    history.judge()
+    return Outcome(list(dict.fromkeys(history.faults)), history.chains, history.keys, history.notes)
+
+
+def _us(at: str) -> int:
+    return int(datetime.fromisoformat(at).timestamp() * 1e6)
 
 
 def _said(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what a record about the chain itself says; nothing of any other, and of one that is not readable."""
-    if record["body"] is None or ('"head"' not in record["body"] and '"pruned"' not in record["body"]):
+    if record["body"] is None or not any(f'"{kind}"' in record["body"] for kind in _OF_ITSELF):
         return {}
     try:
         said = json.loads(record["body"])
-        complete = said["kind"] == "pruned" or {"through", "hash", "public", "signature"} <= said.keys()
+        needs = set(_OF_ITSELF[said["kind"]])
     except (ValueError, KeyError, TypeError):
         return {}
-    return said if complete and isinstance(said["through"], int) else {}
+    complete = needs <= said.keys() and isinstance(said.get("through", 0), int)
+    return said if complete else {}
 
 
-def _faults_of_head(
-    head: Mapping[str, Any], hashes: Mapping[tuple[str, int], str], trusted: Collection[str]
-) -> Iterator[str]:
-    through = head["through"]
-    found = hashes.get((head["store"], through))
-    if found is None:
-        yield f"it was signed up to record {through}, which is missing: the end was cut off"
-    elif found != head["hash"]:
-        yield f"record {through} is not the one that was signed"
-    if trusted and head["public"] not in trusted:
-        yield f"record {through} was signed with a key that is not trusted: {head['public']}"
-    message = f"turnkeeper audit 1\n{head['store']}\n{through}\n{head['hash']}\n".encode()
+def _is_signed(head: Head) -> bool:
+    message = f"turnkeeper audit 1\n{head['store']}\n{head['through']}\n{head['hash']}\n".encode()
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(head["public"])).verify(
-            bytes.fromhex(head["signature"]), message
-        )
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(head["public"]))
+        key.verify(bytes.fromhex(head["signature"]), message)
     except (InvalidSignature, ValueError):
-        yield f"the signature of record {through} is wrong"
+        return False
+    return head.get("chain", "") in {"", head["public"]}
 
 
 def told(outcome: Outcome) -> Iterator[str]:
     """Yield what was found, a line each."""
     yield from outcome.faults
+    yield from outcome.notes
     for chain in outcome.chains.values():
-        yield f"{chain.store}: {chain.number} records, signed up to {chain.signed}"
+        if chain.number or not chain.key:
+            yield f"{chain.name}: {chain.number} records, signed up to {chain.signed}"
     for key in sorted(outcome.keys):
-        yield f"signed with {key}"
+        nodes = sorted({chain.node for chain in outcome.chains.values() if chain.key == key})
+        yield f"signed with {key}" + (f", of {' and '.join(nodes)}" if nodes else "")
 
 
 def main(arguments: list[str]) -> int:

@@ -60,11 +60,11 @@ PEOPLE = {
         Panel.HOME,
     ),
     "backup": Later(
-        "constellation.cli.commands:backup",
+        "constellation.cli.backup:backup",
         "Copy the home into a new directory, also while the daemons run: stores, envelopes, settings, keys; no logs.",
         Panel.HOME,
     ),
-    "restore": Later("constellation.cli.commands:restore", "Restore a backup as the home.", Panel.HOME),
+    "restore": Later("constellation.cli.backup:restore", "Restore a backup as the home.", Panel.HOME),
     "erase": Later(
         "constellation.cli.erase:erase",
         "Overwrite a person's texts wherever the home keeps them; the history still verifies.",

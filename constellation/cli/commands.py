@@ -15,8 +15,6 @@ import typer
 from constellation.inspect.condition import examine, findings, fit_to_start
 from constellation.inspect.finding import Finding
 from constellation.install import setup
-from constellation.install.backup import back_up, back_up_among
-from constellation.install.backup import restore as put_back
 from constellation.supervisor import markers, terminals
 from constellation.supervisor.daemons import AGENT_RUNTIME, EVERY, OPTIONAL, POLL_S, SUPERVISOR, process_of, spawn
 from constellation.supervisor.escalation import check_alert, send_now
@@ -34,7 +32,6 @@ from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, EXIT_FAILURE, Conflict, InvalidInput, TurnkeeperError
 from turnkeeper.event_log import record_act
 from turnkeeper.rpc.pages import page_of
-from turnkeeper.storage.files import machine_errors
 from turnkeeper.storage.keys import ENVELOPES, PURPOSES, KeyFile
 from turnkeeper.times import parse_duration, parse_rfc3339, rfc3339, to_us
 
@@ -129,57 +126,6 @@ def rotate(
     if lost and purpose == ENVELOPES:
         note("what waits was sealed with the lost key; after the start, read it and put it back:")
         note("  turnkeeper inbox quarantine && turnkeeper inbox requeue AGENT NAME --seal")
-
-
-_Folder = Annotated[Path, typer.Argument(help="The directory of the backup.", metavar="DIR")]
-
-
-def backup(
-    folder: _Folder,
-    keep: Annotated[
-        int | None,
-        typer.Option("--keep", min=1, help="Create it inside DIR, named after the time; keep only the newest N."),
-    ] = None,
-) -> None:
-    """Copy the home into a new directory, also while the daemons run: stores, envelopes, settings, keys; no logs.
-
-    Example: turnkeeper backup ~/backups/monday
-    """
-    place = home()
-    place.check()
-    if keep is not None:
-        with spinner("copying"), machine_errors(folder):
-            target = back_up_among(place, folder.absolute(), SystemClock().now(), keep=keep)
-        note(f"wrote {target}; it contains your keys")
-        _note_the_database(place)
-        return
-    with spinner("copying"), machine_errors(folder):
-        manifest = back_up(place, folder.absolute(), SystemClock().now())
-    note(f"{folder}: {len(manifest['files'])} files, as of {manifest['at']}; it contains your keys")
-    _note_the_database(place)
-
-
-def _note_the_database(place: Home) -> None:
-    """Say what is not in a backup: a database that several machines share."""
-    if load_settings(place).store.is_shared:
-        note("tasks, turns and checkpoints are in the database, and not in this backup: back it up as PostgreSQL does")
-
-
-def restore(folder: _Folder) -> None:
-    """Restore a backup as the home. Refused while a process runs; the present home is moved aside, not removed.
-
-    Before anything changes, every file is compared with the backup's manifest and every store is read completely.
-    Nothing runs on the restored home until `turnkeeper up --takeover`.
-
-    Example: turnkeeper down && turnkeeper restore ~/backups/monday && turnkeeper up --takeover
-    """
-    place = home()
-    with spinner("restoring"):
-        aside = put_back(place, folder.absolute(), SystemClock().now())
-    note(f"{place.root} is restored, and nothing runs in it: the original of the backup may still run elsewhere,")
-    note("and two homes would run the same tasks. Make sure that it does not, then run: turnkeeper up --takeover")
-    if aside is not None:
-        note(f"the home from before is now in {aside}")
 
 
 def demo(

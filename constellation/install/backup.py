@@ -31,7 +31,10 @@ from turnkeeper.times import rfc3339
 
 VERSION = 1
 MANIFEST = "manifest.json"
-_PLAIN = ("config.toml", ".env", "peers.toml", "state/workers", "state/audit-heads.jsonl", "state/peers.json")
+_PLAIN = (
+    *("config.toml", ".env", "peers.toml", "state/workers", "state/audit-heads.jsonl", "state/peers.json"),
+    *("state/audit-seen-task-runner.json", "state/audit-seen-agent-runtime.json"),
+)
 _TREES = (
     "categories",
     "tasks",

@@ -2,6 +2,8 @@
 
 All of it goes in one transaction, or none. Each table is counted on both sides before the commit. The files stay as
 they are; the settings then name the database, so that nothing goes on with the files.
+
+And `turnkeeper restore --mark`, after such a database was put back to an earlier time.
 """
 
 import re
@@ -18,13 +20,17 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import StoreSettings, load_settings, take_server_keys
 from turnkeeper.console import home, note, status
+from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
-from turnkeeper.storage import handover, schema_revision, sqlite_files
-from turnkeeper.storage.database import Database, in_schema
+from turnkeeper.storage import handover, nodes, schema_revision, sqlite_files
+from turnkeeper.storage.chain import SCHEMAS, Recorder, SharedChains
+from turnkeeper.storage.database import Database, in_schema, make_schemas
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.locking import ProcessLock
+from turnkeeper.storage.statements import now_us
+from turnkeeper.times import from_us
 
-_NOT_COPIED = frozenset({"alembic_version", "nodes", "slots", "owners", "threads"})
+_NOT_COPIED = frozenset({"alembic_version", "nodes", "slots", "owners", "threads", "audit_chains", "audit_records"})
 _AT_ONCE = 1000
 _SECTION = re.compile(r"^\[store\].*$", re.MULTILINE)
 # What was told and not yet taken in; fires that were sent and not answered: the runtime has them, or never got them.
@@ -98,6 +104,58 @@ def move_into(place: Home, url: str) -> dict[str, int]:
         begun = said if _SECTION.search(said) else f"{said}\n[store]\n"
         replace_whole(place.config, _SECTION.sub(lambda found: f'{found[0]}\nurl = "{url}"', begun, count=1).encode())
         return counts
+
+
+def mark_restored(place: Home) -> str:
+    """Say in the home's shared database that it was put back to an earlier time; return the new incarnation.
+
+    Whoever reads its numbers has read others by them. What a process of before still writes for a turn is refused: the
+    epochs of threads are beyond all that were ever given out. Raises Conflict while any process lives that uses it.
+    """
+    settings, entropy = load_settings(place), SystemEntropy()
+    if not settings.store.is_shared:
+        hint = "a home's own files are put back by: turnkeeper restore DIR"
+        raise InvalidInput("names no database", where=f"[store] of {place.config}", hint=hint)
+    with ExitStack() as held:
+        for daemon in (SUPERVISOR, *EVERY):
+            held.enter_context(ProcessLock(place, daemon.name))  # raises Conflict: it runs
+        make_schemas(settings.store.url, upgrade=False)
+        of = Recorder.of(place, SystemClock().now(), entropy, nodes.name_of(settings.node))
+        store = Database(
+            in_schema(settings.store.url, handover.SCHEMA),
+            migrations=schema_revision.STORES[handover.SCHEMA],
+            upgrade=False,
+        )
+        held.callback(store.close)
+        return store.submit(lambda connection: _mark(connection, of, entropy.hex(32))).result()
+
+
+def _mark(connection: Connection, of: Recorder, drawn: str) -> str:
+    alive = {node.name for node in nodes.nodes_of().listed(connection) if node.lives}
+    if alive or connection.execute(text(_OWNS)).scalar():
+        what = (
+            f"is in use, by {', '.join(sorted(alive)) or 'a runtime'}, or was up to the time to which it was put back"
+        )
+        hint = "on each machine: turnkeeper down; then wait for 15 seconds"
+        raise Conflict(what, where="the shared database", hint=hint)
+    at_us = connection.execute(select(now_us())).scalar_one()
+    for statement in _MARKED:
+        named = {"drawn": drawn, "at_us": at_us}.items()
+        connection.execute(text(statement), {name: value for name, value in named if f":{name}" in statement})
+    for store, schema in SCHEMAS.items():
+        SharedChains(store, schema).restored(connection, from_us(at_us), of, drawn)
+    return drawn
+
+
+_OWNS = "SELECT EXISTS (SELECT FROM runtime.owners WHERE until_us > extract(epoch FROM clock_timestamp()) * 1000000)"
+# Microseconds since 1970 are more than all epochs that were given out by then, also to threads that are not there now.
+_MARKED = (
+    """INSERT INTO runtime.meta (key, value) VALUES ('incarnation', :drawn), ('first_epoch', CAST(:at_us AS text))
+        ON CONFLICT (key) DO UPDATE SET value = excluded.value""",
+    "UPDATE runtime.threads SET epoch = :at_us, owner = ''",
+    "DELETE FROM runtime.owners",
+    "DELETE FROM runner.nodes",
+)
 
 
 def _check_current(place: Home) -> None:

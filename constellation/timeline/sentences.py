@@ -42,6 +42,8 @@ SENTENCES = {
     "turns.pruned": "the agent runtime removed {turns} old turns, and {others} old outcomes and handoffs.",
     "logs.pruned": "the watchdog removed old trails: {removed}; and cut large logs: {cut}.",
     "audit.unsigned": "{process} could not sign the records: {error}.",
+    "audit.changed": "{process} found that {what} is not as this machine has seen it: the records were changed, "
+    "or the database was put back.",
     # The runner, about fires.
     "fire.committed": f"the task runner wrote down {_OF_TASK}, due {{due_at}}"
     "[; that was {late} late, and its catch-up policy is {policy}]"

@@ -34,7 +34,7 @@ from turnkeeper.process import Failpoints
 from turnkeeper.rpc import callers
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.storage import nodes
-from turnkeeper.storage.chain import Signer
+from turnkeeper.storage.chain import Recorder, Signer, signer_of
 from turnkeeper.storage.database import in_schema, make_schemas
 from turnkeeper.storage.handover import OUTCOMES, TASKS
 from turnkeeper.storage.locking import ProcessLock
@@ -131,7 +131,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
             runtime_events=runtime_events,
             listener=_listener(loaded, concerned, follower, runtime_events, common),
             canceller=sending.Canceller(store, runtime, clock=clock, log=log, work=dispatcher.asking),
-            signer=Signer(home, store.transact, audit, clock=clock, entropy=entropy, emit=log.emit),
+            signer=signer_of(store.is_shared)(home, store.transact, audit, clock=clock, entropy=entropy, emit=log.emit),
             pruner=Pruner(store, clock=clock, log=log, keep=timedelta(seconds=settings.keep_history)),
             works=works,
             beat=beat,
@@ -185,7 +185,8 @@ async def _opened(
         return own, Store(home.schedules_db, at_home, own, entropy), Runtime(home.socket(_RUNTIME), identity), None
     clock = SharedClock()
     make_schemas(settings.store.url, upgrade=daemon)
-    store = Store(in_schema(settings.store.url, nodes.SCHEMA), at_home, clock, entropy)
+    recorder = Recorder.of(home, clock.now(), entropy, nodes.name_of(settings.node))
+    store = Store(in_schema(settings.store.url, nodes.SCHEMA), at_home, clock, entropy, recorder)
     node_id = f"{PROCESS}-{entropy.hex(12)}"
     role = PROCESS if "runner" in settings.node.roles else nodes.WEB
     beat = nodes.Beat(store.transact, clock, node_id=node_id, name=settings.node.name, role=role)

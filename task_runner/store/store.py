@@ -22,6 +22,7 @@ from task_runner.store.shared import Shared
 from task_runner.store.tasks import Tasks
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.entropy import Entropy, SystemEntropy
+from turnkeeper.storage.chain import Recorder
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.handover import TASKS, notify
 from turnkeeper.storage.statements import alone, of_server, upsert
@@ -151,15 +152,23 @@ class Store:
     """
 
     def __init__(
-        self, place: Path | str, at_home: str = "", clock: Clock | None = None, entropy: Entropy | None = None
+        self,
+        place: Path | str,
+        at_home: str = "",
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        """Open it, making it or bringing its schema up to date: a file, or a PostgreSQL URL. Raises as `Database`."""
+        """Open it, making it or bringing its schema up to date: a file, or a PostgreSQL URL. Raises as `Database`.
+
+        Into a store that machines share this one's records are written as by `recorder`.
+        """
         self._database = Database(place, migrations=MIGRATIONS, connections=CONNECTIONS)
         self._at_home = at_home
         self._clock = clock or SystemClock()
         at, drawn = self._clock.now(), entropy or SystemEntropy()
         self._database.submit(
-            lambda connection: audit.begin(connection, at, drawn, partial(_known, connection))
+            lambda connection: audit.begin(connection, at, drawn, partial(_known, connection), recorder)
         ).result()
 
     async def run(self, work: Callable[[Session], T]) -> T:

@@ -100,6 +100,10 @@ class Home:
         """The signed heads of the chains of records, one to a line, oldest first."""
         return self.root / "state" / "audit-heads.jsonl"
 
+    def audit_seen(self, process: str) -> Path:
+        """Return the file in which a process keeps up to where it has seen the chains of a shared database."""
+        return self.root / "state" / f"audit-seen-{process}.json"
+
     @property
     def restored(self) -> Path:
         """Lies there from a restore until the home is taken over: no daemon starts meanwhile."""

@@ -1,9 +1,13 @@
 """What was decided and how it ended, as records in a chain of hashes that is signed.
 
-Each store has one chain. A record is written in the transaction of what it tells, so neither exists without the other.
-Its content is JSON that holds ids, names and hashes, never a text of a person. A record's hash covers its content and
-the hash of the record before: an edit, a removal or another order shows. Every minute the process that owns the store
-signs the newest hash with the home's key, so that nobody without that key can write the chain anew.
+A record is written in the transaction of what it tells, so neither exists without the other. Its content is JSON that
+holds ids, names and hashes, never a text of a person. A record's hash covers its content and the hash of the record
+before: an edit, a removal or another order shows.
+
+A store that is a file has one chain. Every minute the process that owns the store signs the newest hash with the home's
+key, so that nobody without that key can write the chain anew. A store that machines share has a chain for each home and
+key, named by the key's public half; its newest hash is signed in the transaction of each record. Each machine keeps in
+its home up to where it has seen every chain.
 
 A record that is pruned loses its content and keeps its hashes: the rest can be checked as before. What a chain holds is
 described in `docs/audit.md`; `constellation/audit/verify.py` checks it.
@@ -11,23 +15,28 @@ described in `docs/audit.md`; `constellation/audit/verify.py` checks it.
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
-from turnkeeper.entropy import Entropy
-from turnkeeper.errors import TurnkeeperError
-from turnkeeper.storage.files import append_synced
-from turnkeeper.storage.keys import AUDIT, Key, KeyFile
-from turnkeeper.storage.statements import TEXT, Statement, number_in_order
+from turnkeeper.entropy import Entropy, SystemEntropy
+from turnkeeper.errors import Corrupt, TurnkeeperError
+from turnkeeper.storage.files import append_synced, replace_whole
+from turnkeeper.storage.keys import AUDIT, SECRET_DIGITS, Key, KeyFile
+from turnkeeper.storage.statements import TEXT, Statement, number_in_order, of_server, upsert
 from turnkeeper.times import rfc3339, to_us
 
 BEGIN, HEAD, PRUNED = "begin", "head", "pruned"  # kinds of records about the chain itself
+# Likewise, of chains of a shared store: another key goes on; the end was not as it had been signed; the database was
+# put back to an earlier time.
+ROTATED, BROKEN, RESTORED = "rotated", "broken", "restored"
+SCHEMAS = {"task-runner": "runner", "agent-runtime": "runtime"}  # of a shared database, by who writes there
 SIGN_EVERY_S = 60.0
 Fact = Mapping[str, Any]
 
@@ -45,17 +54,197 @@ def table_of(metadata: sa.MetaData) -> sa.Table:
     )
 
 
+def shared_tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table]:
+    """Return the tables of a shared store: the ends of its chains, and the records."""
+    ends = sa.Table(
+        "audit_chains",
+        metadata,
+        sa.Column("chain", TEXT, primary_key=True),  # the public half of its key, in hexadecimal digits
+        sa.Column("node", TEXT, nullable=False),  # as the machine called itself last
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.Column("hash", sa.LargeBinary, nullable=False),
+        sa.Column("signature", sa.LargeBinary, nullable=False),
+    )
+    records = sa.Table(
+        "audit_records",
+        metadata,
+        sa.Column("chain", TEXT, primary_key=True),
+        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("at_us", sa.BigInteger, nullable=False),
+        sa.Column("body", TEXT),
+        sa.Column("content_hash", sa.LargeBinary, nullable=False),
+        sa.Column("hash", sa.LargeBinary, nullable=False),
+    )
+    return ends, records
+
+
 def digest(text: str) -> str:
     """Return the SHA-256 of a text, as 64 hexadecimal digits; of none, nothing."""
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
 
 
+def linked(number: int, before: bytes, at: datetime, facts: Sequence[Fact]) -> list[dict[str, Any]]:
+    """Return the records of facts, behind the record of that number and hash."""
+    rows, at_us = [], str(to_us(at)).encode()
+    for number, fact in enumerate(facts, number + 1):  # noqa: B020, PLR1704  it goes on from there
+        body = json.dumps({**fact, "at": rfc3339(at)}, sort_keys=True, separators=(",", ":"))
+        content = hashlib.sha256(body.encode()).digest()
+        before = hashlib.sha256(before + content + at_us).digest()
+        rows.append({"number": number, "at_us": to_us(at), "body": body, "content_hash": content, "hash": before})
+    return rows
+
+
+class Recorder:
+    """As whom a process writes into a shared store: by a key of its home, whose public half names its chain.
+
+    Attributes:
+        public: the name of the chain.
+        earlier: as whom it wrote before the key was replaced, the latest first.
+    """
+
+    def __init__(self, keys: Sequence[Key], node: str) -> None:
+        """Take the keys, the one in use first, and the name of the machine."""
+        self._key, self.node = _private(keys[0]), node
+        self.public, self.earlier = public_key(keys[0]), [Recorder([key], node) for key in keys[1:]]
+        self._last, self._reached = b"", 0
+
+    @classmethod
+    def of(cls, home: Home, at: datetime, entropy: Entropy, node: str) -> "Recorder":
+        """Return that of a home, which gets a key if it never had one. Raises Corrupt where its key was lost."""
+        return cls(key_of(home, at, entropy), node)
+
+    def sign(self, store: str, number: int, newest: bytes) -> bytes:
+        """Sign the end of the chain."""
+        self._last = newest
+        return bytes(self._key.sign(_said(store, number, newest.hex())))
+
+    def has_signed(self, store: str, number: int, newest: bytes, signature: bytes) -> bool:
+        """Return whether the end of a chain is one that this key signed, and none from before one that was read."""
+        if number < self._reached or not (
+            newest == self._last or is_signed(self.public, store, number, newest, signature)
+        ):
+            return False
+        self._reached = number
+        return True
+
+
+class SharedChains:
+    """The chains of a store that machines share. Every method belongs to the transaction that is open."""
+
+    def __init__(self, store: str, schema: str | None = None) -> None:
+        """Take who writes there, and the schema where that is not the connection's own."""
+        self._store, self._metadata = store, sa.MetaData(schema=schema)
+        self.ends, records = shared_tables_of(self._metadata)
+        self._own = [self.ends, records]
+        alone = table_of(self._metadata)  # the chain of all machines, before each had its own; or that of a moved home
+        mine: Any = sa.bindparam("of")
+        end, row = self.ends.c, records.c
+        found = sa.select(end.number, end.hash, end.signature).where(end.chain == mine)
+        self._end = Statement(found.with_for_update())
+        self._all = Statement(sa.select(end.chain, end.node, end.number, end.hash, end.signature).order_by(end.chain))
+        newest = sa.select(row.number, row.hash).where(row.chain == mine).order_by(row.number.desc())
+        self._newest = Statement(newest.limit(1))
+        self._add = Statement(sa.insert(records))
+        self._move = Statement(upsert(self.ends, [end.chain], ["node", "number", "hash", "signature"]))
+        self._hash = Statement(sa.select(row.hash).where(row.chain == mine, row.number == sa.bindparam("at")))
+        stays = sa.or_(*(row.body.like(f'%"kind":"{kind}"%') for kind in (BEGIN, ROTATED, BROKEN, RESTORED)))
+        kept = sa.select(row.number).where(row.chain == mine, row.at_us >= sa.bindparam("before"))
+        self._first_kept = Statement(kept.order_by(row.number).limit(1))
+        early = (row.chain == mine) & (row.number < sa.bindparam("first")) & row.body.is_not(None) & ~stays
+        self._prune = Statement(sa.update(records).where(early).values(body=sa.null()))
+        self._end_alone = Statement(sa.select(alone.c.number, alone.c.hash).order_by(alone.c.number.desc()).limit(1))
+        self._hash_alone = Statement(sa.select(alone.c.hash).where(alone.c.number == sa.bindparam("at")))
+
+    def begin(self, connection: sa.Connection, at: datetime, of: Recorder, known: Callable[[], Fact]) -> None:
+        """Make the tables, once, and write the first record of a recorder's chain; the key before names the new one.
+
+        `known` says up to where the store holds what is on no record, if that is so of any.
+        """
+        if self._exists(connection) and self._base(connection, of)[0]:
+            return
+        number_in_order(connection)
+        self._metadata.create_all(connection, tables=self._own)
+        if not self._base(connection, of)[0]:
+            for earlier in of.earlier:
+                if self._end.rows(connection, of=earlier.public):
+                    self.append(connection, at, [{"kind": ROTATED, "to": of.public}], earlier)
+            self.append(connection, at, [self._begun(of) | dict(known())], of)
+
+    def append(self, connection: sa.Connection, at: datetime, facts: Sequence[Fact], of: Recorder) -> None:
+        """Write a record for each fact into a recorder's chain, and sign its end. Other chains are not waited for."""
+        number, before, is_whole = self._base(connection, of)
+        if not number and facts[0]["kind"] != BEGIN:  # somebody took the chain away
+            facts = [self._begun(of), *facts]
+        elif not is_whole:
+            facts = [{"kind": BROKEN, "after": number}, *facts]
+        rows = linked(number, before, at, facts)
+        self._add.run_each(connection, [{"chain": of.public, **row} for row in rows])
+        end = {name: rows[-1][name] for name in ("number", "hash")}
+        signature = of.sign(self._store, end["number"], end["hash"])
+        self._move.run(connection, chain=of.public, node=of.node, signature=signature, **end)
+
+    def _begun(self, of: Recorder) -> dict[str, Any]:
+        return {"kind": BEGIN, "store": self._store, "chain": of.public, "node": of.node}
+
+    def _base(self, connection: sa.Connection, of: Recorder) -> tuple[int, bytes, bool]:
+        """Return the number and hash of a chain's end, and whether that is as it was signed; keep others from it."""
+        if found := self._end.rows(connection, of=of.public):
+            number, newest, signature = found[0][0], bytes(found[0][1]), bytes(found[0][2])
+            return number, newest, of.has_signed(self._store, number, newest, signature)
+        left = self._newest.rows(connection, of=of.public)
+        return (left[0][0], bytes(left[0][1]), False) if left else (0, b"", True)
+
+    def prune(self, connection: sa.Connection, at: datetime, before: datetime, of: Recorder, *, rows: int) -> int:
+        """Remove the content of records older than `before`, in every chain; return of how many."""
+        removed, facts, us = 0, [], to_us(before)
+        for chain, _, number, *_ in self._all.rows(connection):
+            first = self._first_kept.value(connection, of=chain, before=us) or number + 1
+            if gone := self._prune.run(connection, of=chain, first=first):
+                facts.append({"kind": PRUNED, "chain": chain, "through": first - 1, "before_us": us})
+            removed += gone
+        if rows and not facts:
+            facts.append({"kind": PRUNED, "chain": of.public, "through": 0, "before_us": us})
+        if facts:
+            self.append(connection, at, facts, of)
+        return removed
+
+    def restored(self, connection: sa.Connection, at: datetime, of: Recorder, incarnation: str) -> None:
+        """Record that the database was put back to an earlier time, and up to where each chain reaches since."""
+        self.begin(connection, at, of, dict)
+        ends = [[head["chain"], head["through"]] for head in self.heads(connection)]
+        self.append(connection, at, [{"kind": RESTORED, "incarnation": incarnation, "ends": ends}], of)
+
+    def heads(self, connection: sa.Connection) -> Iterator[dict[str, Any]]:
+        """Yield up to where each chain reaches, as the database says; also that of all machines, which is unsigned."""
+        if not self._exists(connection):
+            return
+        for chain, node, number, newest, signature in self._all.rows(connection):
+            signed = {"public": chain, "signature": bytes(signature).hex()}
+            yield (
+                {"store": self._store, "chain": chain, "through": number, "hash": bytes(newest).hex()}
+                | signed
+                | {"node": node}
+            )
+        for number, newest in self._end_alone.rows(connection):
+            yield {"store": self._store, "chain": "", "through": number, "hash": bytes(newest).hex()}
+
+    def _exists(self, connection: sa.Connection) -> bool:
+        return connection.exec_driver_sql("SELECT to_regclass(%s)", (str(self.ends),)).scalar() is not None
+
+    def holds(self, connection: sa.Connection, head: Fact) -> bool:
+        """Return whether a chain still holds a record that was seen there."""
+        statement, of = (self._hash, {"of": head["chain"]}) if head["chain"] else (self._hash_alone, {})
+        found = statement.value(connection, at=head["through"], **of)
+        return found is not None and bytes(found).hex() == head["hash"]
+
+
 class Chain:
-    """The chain of one store. Every method belongs to the transaction that is open on the connection."""
+    """What a store has on record. Every method belongs to the transaction that is open on the connection."""
 
     def __init__(self, table: sa.Table, store: str) -> None:
         """Take the store's table, and the name of the process that owns the store."""
         self.store = store
+        self._shared, self._recorders = SharedChains(store), WeakKeyDictionary[sa.Engine, Recorder]()
         self._last = Statement(sa.select(table.c.number, table.c.hash).order_by(table.c.number.desc()).limit(1))
         self._add = Statement(sa.insert(table))
         self._body = Statement(sa.select(table.c.body).where(table.c.number == sa.bindparam("of")))
@@ -64,28 +253,45 @@ class Chain:
         early = (table.c.body.is_not(None)) & (table.c.number < sa.bindparam("first"))
         self._prune = Statement(sa.update(table).where(early).values(body=sa.null()))
 
-    def begin(self, connection: sa.Connection, at: datetime, entropy: Entropy, known: Callable[[], Fact]) -> None:
-        """Write the first record, once: what happened earlier has none. `known` says up to where that was."""
-        if self._last.rows(connection):
-            return
-        number_in_order(connection)
-        if not self._last.rows(connection):  # another process may have begun it meanwhile
+    def begin(
+        self,
+        connection: sa.Connection,
+        at: datetime,
+        entropy: Entropy,
+        known: Callable[[], Fact],
+        recorder: Recorder | None = None,
+    ) -> None:
+        """Write the first record, once: what happened earlier has none. `known` says up to where that was.
+
+        From now on this process writes as `recorder` into a store that machines share; or as it was said before.
+        """
+        if of_server(connection):
+            of = recorder or self._recorders.get(connection.engine) or Recorder([_drawn(entropy)], "")
+            self.write_as(connection, of)
+            self._shared.begin(connection, at, of, known)
+        elif not self._last.rows(connection):
             self.append(connection, at, [{"kind": BEGIN, "store": self.store, "chain": entropy.hex(16), **known()}])
 
     def append(self, connection: sa.Connection, at: datetime, facts: Sequence[Fact]) -> None:
         """Write a record for each fact: a JSON object with a `kind`, to which the time is added."""
         if not facts:
             return
-        number_in_order(connection)
+        if of_server(connection):
+            self._shared.append(connection, at, facts, self.recorder(connection, at))
+            return
         last = self._last.rows(connection)
         number, before = last[0] if last else (0, b"")
-        rows, at_us = [], str(to_us(at)).encode()
-        for number, fact in enumerate(facts, number + 1):  # noqa: B020  it goes on from there
-            body = json.dumps({**fact, "at": rfc3339(at)}, sort_keys=True, separators=(",", ":"))
-            content = hashlib.sha256(body.encode()).digest()
-            before = hashlib.sha256(before + content + at_us).digest()
-            rows.append({"number": number, "at_us": to_us(at), "body": body, "content_hash": content, "hash": before})
-        self._add.run_each(connection, rows)
+        self._add.run_each(connection, linked(number, before, at, facts))
+
+    def write_as(self, connection: sa.Connection, recorder: Recorder) -> None:
+        """Say as whom this process writes into the store that machines share."""
+        self._recorders[connection.engine] = recorder
+
+    def recorder(self, connection: sa.Connection, at: datetime) -> Recorder:
+        """Return as whom this process writes; where that was not said, by a key of its own."""
+        if connection.engine not in self._recorders:
+            self.begin(connection, at, SystemEntropy(), dict)
+        return self._recorders[connection.engine]
 
     def sign(self, connection: sa.Connection, at: datetime, key: Key) -> Fact | None:
         """Sign the newest hash and record that; return the signed head. None where the newest record is one already."""
@@ -101,6 +307,8 @@ class Chain:
 
         `rows` is how many rows were pruned that the records tell of.
         """
+        if of_server(connection):
+            return self._shared.prune(connection, at, before, self.recorder(connection, at), rows=rows)
         last = self._last.rows(connection)
         first = self._first_kept.value(connection, before=to_us(before)) or (last[0][0] + 1 if last else 1)
         removed = self._prune.run(connection, first=first)
@@ -112,9 +320,26 @@ class Chain:
 def signed_head(store: str, through: int, newest: str, key: Key) -> Fact:
     """Return the head of a chain, signed with Ed25519."""
     private = _private(key)
-    said = f"turnkeeper audit 1\n{store}\n{through}\n{newest}\n".encode()
-    signed = {"key": key.id, "public": public_key(key), "signature": private.sign(said).hex()}
+    signed = {"key": key.id, "public": public_key(key), "signature": private.sign(_said(store, through, newest)).hex()}
     return {"kind": HEAD, "through": through, "hash": newest, **signed}
+
+
+def _said(store: str, through: int, newest: str) -> bytes:
+    """Return what is signed to say up to where a chain reaches."""
+    return f"turnkeeper audit 1\n{store}\n{through}\n{newest}\n".encode()
+
+
+def is_signed(public: str, store: str, number: int, newest: bytes, signature: bytes) -> bool:
+    """Return whether a key has signed the end of a chain; `public` is its public half."""
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  as rarely as a key is made
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
+
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
+        key.verify(signature, _said(store, number, newest.hex()))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def public_key(key: Key) -> str:
@@ -137,6 +362,18 @@ def append_alone(path: Path, store: str, at: datetime, facts: Sequence[Fact]) ->
     engine.dispose()
 
 
+def key_of(home: Home, at: datetime, entropy: Entropy) -> tuple[Key, ...]:
+    """Return the keys with which a home signs, the one in use first; the first is made here. Raises Corrupt."""
+    keys = KeyFile(home, AUDIT)
+    if not keys.read():
+        keys.create(at, entropy, before=lambda _key: None)
+    return keys.read()
+
+
+def _drawn(entropy: Entropy) -> Key:
+    return Key(id="", secret=entropy.hex(SECRET_DIGITS), created_at="")
+
+
 class Signer:
     """Signs a store's chain while its process runs, and keeps the signed heads in a file beside the store.
 
@@ -146,7 +383,7 @@ class Signer:
     def __init__(
         self,
         home: Home,
-        run: Callable[[Callable[[sa.Connection], Fact | None]], Awaitable[Fact | None]],
+        run: Callable[[Callable[[sa.Connection], Any]], Awaitable[Any]],
         chain: Chain,
         *,
         clock: Clock,
@@ -169,14 +406,97 @@ class Signer:
         """Sign what is new. What stands in the way is logged once; the records stay unsigned until it passes."""
         try:
             at = self._clock.now()
-            if not self._keys.read():
-                self._keys.create(at, self._entropy, before=lambda _key: None)
-            key = self._keys.read()[0]
-            head = await self._transact(lambda connection: self._chain.sign(connection, at, key))
-            if head is not None:
-                append_synced(self._home.audit_heads, f"{json.dumps(head, sort_keys=True)}\n".encode())
+            await self._sign(at, key_of(self._home, at, self._entropy))
             self.trouble = ""
         except TurnkeeperError as error:
             if not self.trouble:
                 self._emit("audit.unsigned", error=str(error))
             self.trouble = str(error)
+
+    async def _sign(self, at: datetime, keys: Sequence[Key]) -> None:
+        head = await self._transact(lambda connection: self._chain.sign(connection, at, keys[0]))
+        if head is not None:
+            append_synced(self._home.audit_heads, f"{json.dumps(head, sort_keys=True)}\n".encode())
+
+
+class Witness(Signer):
+    """Sees up to where each chain of a shared database reaches, and keeps that in the home.
+
+    So a chain that is written anew, or cut off, does not fit what any other machine has seen. A key that was put into
+    use goes on where the one before ended.
+    """
+
+    async def run(self) -> None:
+        """Look at once, and then once a minute, for ever."""
+        await self.sign()
+        await super().run()
+
+    async def _sign(self, at: datetime, keys: Sequence[Key]) -> None:
+        path = self._home.audit_seen(self._chain.store)
+        before = read_seen(path)
+        seen, strange = await self._transact(lambda connection: self._look(connection, at, keys, before))
+        if seen != before:
+            replace_whole(path, json.dumps({"v": 1, "seen": seen}, indent=1).encode())
+        for what in strange:
+            self._emit("audit.changed", durable=True, what=what)
+
+    def _look(
+        self, connection: sa.Connection, at: datetime, keys: Sequence[Key], before: Sequence[Fact]
+    ) -> tuple[list[Fact], list[str]]:
+        writes_as = self._chain.recorder(connection, at)
+        if writes_as.public != public_key(keys[0]):
+            self._chain.begin(connection, at, self._entropy, dict, Recorder(keys, writes_as.node))
+        heads, fits = [], set[int]()
+        for store, schema in SCHEMAS.items():
+            chains = SharedChains(store, schema)
+            found = list(chains.heads(connection))
+            heads += found
+            if found:
+                fits |= {n for n, one in enumerate(before) if one["store"] == store and chains.holds(connection, one)}
+        return seen_now(before, fits, heads, rfc3339(at))
+
+
+def signer_of(is_shared: bool) -> type[Signer]:
+    """Return what looks after the records of a home's own store, or of one that machines share."""
+    return Witness if is_shared else Signer
+
+
+def seen_now(
+    before: Sequence[Fact], fits: Collection[int], heads: Sequence[Fact], at: str
+) -> tuple[list[Fact], list[str]]:
+    """Return what a machine has seen of all chains by now, and what no longer fits; that is kept, and told once.
+
+    `fits` are the indices of what was seen before and is still so; `heads` are how far the chains reach.
+    """
+    latest: dict[tuple[str, str], Fact] = {}
+    kept, strange = [], []
+    for number, one in enumerate(before):
+        if number in fits and "misfit_at" not in one:
+            latest[one["store"], one["chain"]] = one
+            continue
+        if "misfit_at" not in one:
+            strange.append(f"record {one['through']} of {one['store']} by {one.get('node') or 'all machines'}")
+        kept.append({"misfit_at": at, **one})
+    for head in heads:
+        name = head["store"], head["chain"]
+        newest = bytes.fromhex(head["hash"])
+        signed = not head["chain"] or is_signed(
+            head["public"], head["store"], head["through"], newest, bytes.fromhex(head["signature"])
+        )
+        was = latest.get(name)
+        if signed and (was is None or head["through"] > was["through"]):
+            latest[name] = {**head, "since_at": was["since_at"] if was else at, "at": at}
+    return [*kept, *latest.values()], strange
+
+
+def read_seen(path: Path) -> list[Fact]:
+    """Return what a machine has seen of chains. Raises Corrupt."""
+    if not path.exists():
+        return []
+    try:
+        seen = json.loads(path.read_bytes())["seen"]
+        if all({"store", "chain", "through", "hash", "at"} <= one.keys() for one in seen):
+            return list(seen)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise Corrupt("is not what a machine has seen of the records", where=str(path), hint="restore it from a backup")

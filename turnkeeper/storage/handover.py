@@ -13,6 +13,7 @@ What was dealt with is deleted in a transaction of its thread's owner: what was 
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any
@@ -306,6 +307,13 @@ class SharedSnapshot:
     def close(self) -> None:
         """Let the snapshot go."""
         self._connection.close()
+
+
+def copied_by(url: str) -> tuple[str, str]:
+    """Return the commands of PostgreSQL that copy what is ours in a database, and that put it back."""
+    where = f"-n runner -n {SCHEMA} --dbname={shlex.quote(url)}"
+    put_back = f"pg_restore --clean --if-exists --single-transaction {where} turnkeeper.dump"
+    return f"pg_dump --format=custom --file=turnkeeper.dump {where}", put_back
 
 
 def _unread(error: Exception) -> Unreachable:

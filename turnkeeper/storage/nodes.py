@@ -183,6 +183,11 @@ def silent(found: Sequence[Node], at_us: int) -> list[Node]:
     return [node for node in newest.values() if node.silent_s >= ALERT_AFTER_S and node.alerted_us < at_us - limit_us]
 
 
+def name_of(settings: NodeSettings) -> str:
+    """Return what a machine is called."""
+    return settings.name or platform.node()
+
+
 def nodes_of(schema: str | None = SCHEMA) -> Nodes:
     """Return the nodes in a schema of the connection's database, for whoever does not own the table."""
     return Nodes(table_of(MetaData(schema=schema)))
@@ -298,7 +303,7 @@ class Claim:
     def __init__(self, database: Database, name: str, home: Home, node: NodeSettings) -> None:
         """Claim `name` for a home; the same one takes it again at once, also after it was killed."""
         self._database, self._name = database, name
-        self.mine = f"{node.name or platform.node()} ({platform.node()}:{home.root})"
+        self.mine = f"{name_of(node)} ({platform.node()}:{home.root})"
         self.holder = ""
 
     async def take(self) -> bool:

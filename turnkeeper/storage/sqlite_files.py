@@ -70,6 +70,11 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         raise Corrupt(f"it cannot be read: {error}", where=str(path), hint="turnkeeper doctor") from error
 
 
+def is_open_file(store: Any) -> bool:
+    """Tell whether what runs SQL reads a file, and not a server's database."""
+    return isinstance(store, sqlite3.Connection)
+
+
 def has_table(snapshot: sqlite3.Connection, name: str) -> bool:
     """Return whether there is a table of that name."""
     return bool(snapshot.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone())

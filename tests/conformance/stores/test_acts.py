@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Table, insert, select
+from sqlalchemy import Connection, Table, insert, text
 
 from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canonical
 from agent_runtime.model.trigger import Trigger
@@ -22,8 +22,10 @@ from agent_runtime.workspace.submit import submit
 from tests.conformance.stores.test_leases import AT, until, waits_for_a_lock
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.errors import Conflict
+from turnkeeper.storage.chain import Recorder
 from turnkeeper.storage.database import Database, in_schema
 from turnkeeper.storage.handover import SCHEMA
+from turnkeeper.storage.keys import Key
 from turnkeeper.times import to_us
 
 Work = Callable[[Connection], Any]
@@ -88,21 +90,27 @@ def turn(connection: Connection, number: int = 1) -> TurnRecord:
     return found
 
 
-def test_records_of_two_machines_are_one_chain(machines: Machines) -> None:
+KEY = Key(id="one", secret="5d" * 32, created_at="")
+NUMBERS = text("SELECT number FROM audit_records ORDER BY number")
+
+
+def begin(connection: Connection) -> None:
+    schema.audit.begin(connection, AT, SeededEntropy(1), dict, Recorder([KEY], "cellar"))
+
+
+def test_records_of_one_key_are_one_chain(machines: Machines) -> None:
     def add(connection: Connection) -> None:
         schema.audit.append(connection, AT, [{"kind": "said"}])
 
+    machines.meet(begin, lambda _: None)
+    machines.meet(lambda _: None, begin)
     assert machines.meet(add, add) == [None, None]
-    numbers = select(schema.metadata.tables["audit"].c.number).order_by("number")
-    assert machines.do(lambda c: c.execute(numbers).scalars().all()) == [1, 2]
+    assert machines.do(lambda c: c.execute(NUMBERS).scalars().all()) == [1, 2, 3]
 
 
-def test_a_chain_that_two_machines_begin_has_one_beginning(machines: Machines) -> None:
-    def begin(connection: Connection) -> None:
-        schema.audit.begin(connection, AT, SeededEntropy(1), dict)
-
+def test_a_chain_that_two_processes_begin_has_one_beginning(machines: Machines) -> None:
     assert machines.meet(begin, begin) == [None, None]
-    assert len(machines.do(lambda c: c.execute(select(schema.metadata.tables["audit"].c.number)).all())) == 1
+    assert machines.do(lambda c: c.execute(NUMBERS).scalars().all()) == [1]
 
 
 def test_turns_of_one_conversation_are_numbered_in_the_order_of_commits(machines: Machines) -> None:

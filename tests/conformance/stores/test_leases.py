@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert, select, text, update
 
 from agent_runtime.model.lease import Fenced, Lease, current, under
 from agent_runtime.store import leases, schema, turn_events
-from agent_runtime.store.database import MIGRATIONS
+from agent_runtime.store.database import MIGRATIONS, set_meta
 from agent_runtime.store.leases import Right
 from tests.integration.cluster.test_interleavings import Party, party
 from tests.support.clock import ManualClock
@@ -51,6 +51,11 @@ def test_a_thread_has_one_owner_until_it_is_released_or_its_owner_stops(do: Do) 
     assert do(lambda c: leases.take(c, "t", "two")) == Lease("t", 2)
     do(lambda c: end_lease(c, "two"))
     assert do(lambda c: leases.take(c, "t", "one")) == Lease("t", 3), "each owner has an epoch of its own"
+
+
+def test_after_a_database_was_put_back_no_epoch_is_given_out_twice(do: Do) -> None:
+    do(lambda c: set_meta(c, "first_epoch", "1000000"))
+    assert do(lambda c: leases.take(c, "never seen before", "one")) == Lease("never seen before", 1_000_000)
 
 
 def test_what_an_owner_of_before_writes_is_refused(do: Do) -> None:

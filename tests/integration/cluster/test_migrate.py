@@ -1,6 +1,5 @@
 """A home with tasks, threads, an open approval, memory and history moves into a shared database, and goes on there."""
 
-import json
 import shutil
 import sqlite3
 import tempfile
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import MetaData
 
 from constellation.audit.records import examine, export
 from constellation.cli.events import _followed
@@ -20,16 +18,14 @@ from constellation.query.tables import TABLES
 from constellation.timeline.records import merge
 from constellation.timeline.sources import Sources
 from constellation.timeline.stores import FOREVER_US, Wanted
-from task_runner.store.store import MIGRATIONS as RUNNER
 from tests.acceptance.test_upgrades import RELEASED, Upgraded
+from tests.integration.cluster.test_records import Machine
 from tests.support.postgres import Server
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, EXIT_USAGE
-from turnkeeper.storage.chain import Chain, table_of
-from turnkeeper.storage.database import Database, in_schema
-from turnkeeper.storage.keys import AUDIT, KeyFile
+from turnkeeper.storage.chain import key_of, linked, signed_head
 from turnkeeper.times import to_us
 
 pytestmark = pytest.mark.process
@@ -176,35 +172,42 @@ def test_who_follows_events_keeps_one_connection_and_misses_nothing_when_it_is_l
     sources.stores.close()
 
 
-def test_records_of_several_signers_verify_and_edits_of_them_are_found(left: Upgraded, url: str) -> None:
+def test_the_chain_of_the_version_before_verifies_on_beside_those_of_machines(left: Upgraded, url: str) -> None:
     left.command("turnkeeper", "migrate", "--to", url)
     copied = left.attempt("turnkeeper", "backup", str(left.home.root.with_name("copy")))
     assert (copied.returncode, "back it up as PostgreSQL does" in copied.stderr) == (0, True), copied
-    known, keys = set(examine(left.home).faults), []
-    for name in ("one", "another"):
-        machine = left.home if name == "one" else Home(root=left.home.root.with_name("other"))
-        machine.create()
-        KeyFile(machine, AUDIT).create(SystemClock().now(), SystemEntropy(), before=lambda _key: None)
-        keys += KeyFile(machine, AUDIT).read()
-    database, records = (
-        Database(in_schema(url, "runner"), migrations=RUNNER),
-        Chain(table_of(MetaData()), "task-runner"),
-    )
-    now, entropy, heads = SystemClock().now(), SystemEntropy(), []
-    database.submit(lambda c: records.begin(c, now, entropy, dict)).result()
-    for number, key in enumerate(keys):
-        fact = {"kind": "skip", "entry": 10_000 + number, "last": 0}
-        database.submit(lambda c, fact=fact: records.append(c, now, [fact])).result()
-        heads.append(database.submit(lambda c, key=key: records.sign(c, now, key)).result())
-    left.home.audit_heads.write_text(json.dumps(heads[0]) + "\n")
-    found = examine(left.home)
-    assert found.keys == {head["public"] for head in heads}
-    assert not [fault for fault in set(found.faults) - known if "sign" in fault or "edited" in fault]
-    database.submit(lambda c: c.exec_driver_sql("UPDATE audit SET body = '{}' WHERE number = 2")).result()
-    assert [fault for fault in examine(left.home).faults if "record 2 was edited" in fault]
-    database.submit(lambda c: c.exec_driver_sql("DELETE FROM audit WHERE number >= 2")).result()
-    assert [fault for fault in examine(left.home).faults if "the end was cut off" in fault], "by the head in the home"
-    database.close()
+    now = SystemClock().now()
+    (key, *_) = key_of(left.home, now, SystemEntropy())
+    with psycopg.connect(
+        url, autocommit=True
+    ) as database:  # one chain for all machines, as the version before wrote it
+        facts = [{"kind": "begin", "store": "task-runner", "fire": 1 << 40}, {"kind": "withdrawn", "entry": 1}]
+        rows = linked(0, b"", now, facts)
+        rows += linked(2, rows[-1]["hash"], now, [signed_head("task-runner", 2, rows[-1]["hash"].hex(), key)])
+        names = "number", "at_us", "body", "content_hash", "hash"
+        values = [[row[name] for name in names] for row in rows]
+        database.cursor().executemany(
+            f"INSERT INTO runner.audit ({', '.join(names)}) VALUES (%s, %s, %s, %s, %s)", values
+        )
+    known = set(examine(left.home).faults)
+    machines = [Machine(url, left.home, "one"), Machine(url, Home(root=left.home.root.with_name("other")), "other")]
+    machines[1].home.create()
+    machines[1].home.config.write_text(left.home.config.read_text())
+    with psycopg.connect(url, autocommit=True) as database:
+        for machine in machines:
+            machine.write(1)
+            assert machine.look() == []
+            found = examine(machine.home)
+            assert set(found.faults) <= known
+            assert (found.chains["task-runner", ""].number, found.chains["task-runner", ""].signed) == (3, 2)
+        database.execute("UPDATE runner.audit SET body = '{}' WHERE number = 2")
+        for machine in machines:
+            assert [fault for fault in machine.faults() if "record 2 was edited" in fault]
+        database.execute("DELETE FROM runner.audit WHERE number >= 2")
+        for machine in machines:
+            assert [fault for fault in machine.faults() if "the end was cut off" in fault]
+    for machine in machines:
+        machine.close()
 
 
 @pytest.mark.parametrize(
