@@ -365,7 +365,10 @@ class Worker:
         return Handled(done=True)
 
     async def _give_up(self, trigger: Trigger, delivery: Delivery | None, reason: str) -> None:
-        """Record that a trigger comes to nothing; if even that fails, its envelope waits for the next process."""
+        """Record that a trigger comes to nothing; if even that fails, its envelope waits for the next process.
+
+        Where machines share the store, that is whoever takes its thread next: this one gives it up.
+        """
         try:
             finished = await self._store.refuse(trigger, reason)
             self._turns.released(finished)
@@ -376,6 +379,8 @@ class Worker:
         except Exception as error:  # noqa: BLE001  recorded; the envelope lies in claimed/, which is adopted at start
             what = f"cannot be recorded: {_sentence(error)}"
             self._log.emit("turn.trouble", thread_id=trigger.thread_id, turn_id=trigger.turn_id, reason=what)
+            if delivery is not None and delivery.lease is not None:
+                self._mailboxes.lost(delivery.lease)
 
 
 def _nothing() -> None:

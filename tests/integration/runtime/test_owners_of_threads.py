@@ -308,6 +308,29 @@ async def test_what_was_claimed_is_given_up_if_it_cannot_be_begun(pair: Pair, fa
     assert (await one.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
 
 
+async def test_what_failed_and_cannot_even_be_recorded_is_left_to_whoever_takes_its_thread_next(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    of: Any = one.runtime.worker
+    other.runtime.mailboxes.ownership.take = no_look
+    one.script["go"], failed, handle = [], list[str](), of._turns.handle
+
+    async def fail(*_asked: object) -> None:
+        failed.append("once")
+        raise RuntimeError("no reason known")
+
+    monkeypatch.setattr(worker, "MOST_TROUBLE", 1)
+    monkeypatch.setattr(of._turns, "handle", fail)
+    monkeypatch.setattr(one.runtime.store, "refuse", fail)
+    receipt = await one.service.Fire(one.fire(1), None)
+    while len(failed) < 2 or one.runtime.mailboxes.owns("thread-a"):
+        await look_again()
+    monkeypatch.setattr(of._turns, "handle", handle)
+    await freed(one)
+    assert (await one.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
+
+
 async def freed(bench: Bench) -> None:
     """Free, as two renewals do, what this machine owns by the database, and does not hold."""
     ownership: Any = bench.runtime.mailboxes.ownership
