@@ -118,6 +118,9 @@ class Mailboxes:
     async def leave(self) -> None:
         """Own no thread any more."""
 
+    async def hand_over(self, _thread_id: str) -> None:
+        """Let others go on with a thread at once, where there are any."""
+
     def lost(self, _lease: Lease) -> None:
         """Give up a thread: it has another owner."""
 

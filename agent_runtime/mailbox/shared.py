@@ -132,6 +132,17 @@ class Ownership:
             self.held.pop(thread_id, None)
         return True
 
+    async def hand_over(self, thread_id: str) -> None:
+        """Let a thread have no owner, and tell others; where the server is away, the lease ends by itself."""
+        if (lease := self.held.pop(thread_id, None)) is None:
+            return
+
+        def free(connection: Any) -> None:
+            leases.free(connection, lease)
+            notify(connection, [thread_id])
+
+        await asyncio.gather(self._database.run(free), return_exceptions=True)
+
     async def _keep(self) -> None:
         """Renew the lease, for ever, and give up what is lost."""
         renewed = self._clock.monotonic()
@@ -285,6 +296,10 @@ class SharedMailboxes(Mailboxes):
         if self._listener is not None:
             self._listener.cancel()
         await self.ownership.leave()
+
+    async def hand_over(self, thread_id: str) -> None:
+        """Let others go on with a thread at once, whatever waits for it: this process begins nothing there any more."""
+        await self.ownership.hand_over(thread_id)
 
     def lost(self, lease: Lease) -> None:
         """Give up a thread: it has another owner. What was taken again since stays."""

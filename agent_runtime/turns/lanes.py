@@ -162,6 +162,8 @@ class Lanes:
             wait_s = await self._pass(thread_id, lane) if lane.items else NEXT_S
             if wait_s is not None:
                 await self._clock.wait(lane.news, min(max(wait_s, 0.0), LONGEST_WAIT_S))
+        if self._stopping and self._shared is not None and self._lanes.get(thread_id) is lane:
+            await self._shared.hand_over(thread_id)
         if not lane.items and self._lanes.get(thread_id) is lane:
             del self._lanes[thread_id]
 

@@ -19,7 +19,7 @@ from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_store import Store
 from agent_runtime.turns import lanes, worker
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from tests.integration.runtime.harness import STATES, Bench, soon
+from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.support.clock import ManualClock, look_again
 from tests.support.cluster import taken
 from tests.support.scripted import calls
@@ -150,6 +150,28 @@ async def test_a_runtime_that_stops_in_good_order_hands_its_turns_over(pair: Pai
     assert (await other.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
     turn = await other.turn(receipt.turn_id)
     assert turn.status == "succeeded"
+
+
+async def test_a_runtime_that_stops_hands_each_thread_over_as_its_turn_stops(pair: Pair) -> None:
+    """Another of its turns takes as long as it may to come to a step's end."""
+    receipt, one, other = await running(pair)
+    for bench in pair:
+        bench.category("work", tools=TOOLS, tool_calls=1000)
+    one.script["many"] = [calls(("note", {"text": str(number)})) for number in range(500)]
+    other.script["many"] = []
+    other.runtime.mailboxes.ownership.take = no_look
+    second = await one.service.Fire(one.fire(2, task="b", thread_id="thread-b", prompt="many"), None)
+    while not one.runtime.mailboxes.owns("thread-b") or "1" not in one.noted:
+        await look_again()
+    stopping = asyncio.create_task(one.runtime.worker.stop(PATIENCE_S))
+    del other.runtime.mailboxes.ownership.take
+    assert (await other.stopped(second.turn_id)).state == STATES.SUCCEEDED
+    assert not stopping.done()
+    assert len(one.noted) < 500
+    one.go.set()
+    await stopping
+    other.go.set()
+    assert (await other.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
 
 
 async def test_a_thread_whose_owner_lost_it_goes_on_with_the_next(pair: Pair) -> None:
