@@ -70,6 +70,10 @@ TASKS: dict[str, tuple[str, ...]] = {
 }
 MOST = {"limited": 40}
 MOST_CONNECTIONS = 120
+END_SOME = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name <> 'chaos' AND random() < %s"
+)
 SERVER = {
     "max_connections": str(MOST_CONNECTIONS),
     "synchronous_commit": "on",
@@ -215,6 +219,7 @@ class Chaos:
         self.done: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.ended: Counter[tuple[str, str]] = Counter()
+        self._frozen: list[int] = []
         self._draw = SeededEntropy(seed)
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._loads = [Load(machine, seed * 100 + number) for number, machine in enumerate(self.machines)]
@@ -322,20 +327,27 @@ class Chaos:
         with psycopg.connect(self.url) as sql:
             found = sql.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()").fetchall()
         stopped = [pid for (pid,) in found if self._draw.uniform(0, 1) < 0.2]
+        self._frozen += stopped
         self._signal_all(stopped, signal.SIGSTOP)
         self._count("processes of the server are stopped")
-        self._after(self._draw.uniform(1, 12), lambda: self._signal_all(stopped, signal.SIGCONT))
+        self._after(self._draw.uniform(1, 12), self.thaw)
+
+    def thaw(self) -> None:
+        """Let all processes of the server go on, without which it does not end."""
+        self._signal_all(self._frozen, signal.SIGCONT)
+        self._frozen.clear()
 
     def use_up(self) -> None:
         """Take all connections that the server has left, and end some of the others, which cannot come back."""
         held = []
         with suppress(psycopg.OperationalError):
             while len(held) < MOST_CONNECTIONS:
-                held.append(psycopg.connect(self.url))
-        self.end_connections()
+                held.append(psycopg.connect(self.url, application_name="chaos"))
+        if held:
+            held[-1].execute(END_SOME, (0.5,))
         with suppress(psycopg.OperationalError):
             while len(held) < MOST_CONNECTIONS:
-                held.append(psycopg.connect(self.url))
+                held.append(psycopg.connect(self.url, application_name="chaos"))
         self._count("connections are used up")
         self._after(self._draw.uniform(3, 12), lambda: [connection.close() for connection in held])
 
@@ -358,16 +370,17 @@ class Chaos:
 
     def end_connections(self) -> None:
         share = self._draw.uniform(0.05, 1.0)
-        others = "datname = current_database() AND pid <> pg_backend_pid() AND random() < %s"
         with psycopg.connect(self.url) as sql:
-            sql.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}".encode(), (share,))
+            sql.execute(END_SOME, (share,))
         self._count("pg_terminate_backend")
 
     def restart_fast(self) -> None:
+        self.thaw()
         self.server.restart(immediate=False)
         self._count("restart of the database, fast")
 
     def restart_immediate(self) -> None:
+        self.thaw()
         self.server.restart(immediate=True)
         self._count("restart of the database, immediate")
 
@@ -379,7 +392,7 @@ class Chaos:
             load.join()
         for _, end in self._later:
             end()
-        ready = self._until(lambda: all(machine.serves() for machine in self.machines), START_S)
+        ready = self._until(lambda: all(machine.serves() for machine in self.machines), START_S * 2)
         self.wrong += [] if ready else ["a machine does not serve, long after the last fault"]
         CLOCK.block(QUIET_S)
         before = checking.read(self.url, {"tasks": BEFORE})["tasks"]
@@ -446,6 +459,7 @@ class Chaos:
     def close(self) -> None:
         for machine in self.machines:
             machine.close()
+        self.thaw()
         self.server.stop()
 
     def _one(self) -> tuple[Machine, str]:
