@@ -63,8 +63,12 @@ async def test_a_loop_that_closes_while_it_is_to_be_told_takes_nobody_with_it(th
 
     loop.call_soon_threadsafe = late  # type: ignore[method-assign]
 
+    async def run(thread: WorkerThread) -> int:
+        number: int = await thread.run(lambda: 1)
+        return number
+
     def ask_and_leave() -> None:
-        asked = loop.create_task(thread.run(lambda: 1))
+        asked = loop.create_task(run(thread))
         loop.run_until_complete(asyncio.wait([asked], timeout=0))
         told.wait(PATIENCE_S)
         asked.cancel()
@@ -95,8 +99,8 @@ def batches() -> Iterator[tuple[WorkerThread, list[list[int]]]]:
     made.close()
 
 
-async def held(thread: WorkerThread, *numbers: int, hold_s: float = LONG_S) -> list["asyncio.Task[Any]"]:
-    tasks = [asyncio.create_task(thread.run(number, hold_s=hold_s)) for number in numbers]
+async def held(thread: WorkerThread, *numbers: int, hold_s: float = LONG_S) -> list["asyncio.Future[Any]"]:
+    tasks = [asyncio.ensure_future(thread.run(number, hold_s=hold_s)) for number in numbers]
     await look_again()
     return tasks
 
