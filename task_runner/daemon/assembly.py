@@ -232,9 +232,13 @@ def deliver(home: Home) -> int:
 
     async def once() -> int:
         async with assemble(home, daemon=True, staggered=False) as runner, asyncio.timeout(_DELIVERY_S):
-            await runner.follower.ask_about_open(again=False)
-            await runner.loop.tick()
-            return await runner.dispatcher.send_all()
+            try:
+                await runner.follower.ask_about_open(again=False)
+                await runner.loop.tick()
+                return await runner.dispatcher.send_all()
+            finally:
+                if runner.beat is not None:  # else its machine would soon be taken for gone
+                    await runner.beat.leave()
 
     home.check_taken_over()
     with ProcessLock(home, PROCESS):

@@ -221,6 +221,15 @@ def test_status_and_doctor_tell_of_all_machines_and_where_they_differ(cluster: C
     assert "not currently accepting connections; start it, or put [store] url right" in said.stderr
 
 
+def test_a_command_that_does_a_runners_work_once_leaves_no_machine_to_be_missed(cluster: Cluster) -> None:
+    home = cluster.home(1)
+    made = ("task", "create", "soon", "--prompt", "p", "--in", "1s", "--category", "loop", "--channel", "general")
+    assert command(home, *made).returncode == 0
+    waiting = "SELECT state FROM runtime.envelopes"
+    cluster.until(lambda: command(home, "task", "tick").returncode == 0 and cluster.rows(waiting) == [("waiting",)])
+    assert cluster.rows("SELECT name FROM runner.nodes") == []
+
+
 def test_a_machine_runs_what_its_roles_name_and_a_page_alone_is_answered(cluster: Cluster) -> None:
     runner, page = cluster.home(1), cluster.home(2)
     runner.config.write_text(runner.config.read_text() + 'roles = ["runner"]\n')
