@@ -23,4 +23,5 @@ def forget(node: Annotated[str, typer.Argument(help="What `turnkeeper status` ca
     if not (url := load_settings(place).store.shared_url):
         raise Conflict("names no database that several machines share", where=str(place.config))
     count = strike(url, node)
-    note(f"forgot {node}: {count} process{'es' * (count > 1)}; should it come back, it is listed again")
+    said = "process that is" if count == 1 else "processes that are"
+    note(f"forgot {count} {said} gone of {node}; should it come back, it is listed again")

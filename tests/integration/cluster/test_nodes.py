@@ -209,7 +209,7 @@ def test_status_and_doctor_tell_of_all_machines_and_where_they_differ(cluster: C
     refused = command(one, "forget", "machine-2")
     assert (refused.returncode, "lives" in refused.stderr) == (EXIT_CONFLICT, True)
     assert "there are: machine-1, machine-2" in command(one, "forget", "machine-4").stderr
-    assert "forgot machine-3: 1 process;" in command(one, "forget", "machine-3").stderr
+    assert "forgot 1 process that is gone of machine-3;" in command(one, "forget", "machine-3").stderr
     assert "machine-3" not in command(one, "status").stdout
     with psycopg.connect(cluster.url.replace(f"/{cluster.name}?", "/postgres?"), autocommit=True) as server_itself:
         server_itself.execute(f"ALTER DATABASE {cluster.name} ALLOW_CONNECTIONS false".encode())
