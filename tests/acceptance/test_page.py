@@ -17,6 +17,7 @@ from tests.support.postgres import Server
 from tests.support.web import ROOT, Web, configure, free_port, settings
 
 pytestmark = [pytest.mark.process, pytest.mark.client]
+LOOKS = pytest.mark.sqlite_only("how a page looks, whatever its store")
 AXE = ROOT / "tests" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 PATIENCE_MS = 30_000
@@ -260,6 +261,7 @@ def test_a_task_is_paused_until_monday_explained_and_resumed(tab: Tab, constella
     expect(page.locator("tbody tr")).to_have_count(1)
 
 
+@LOOKS
 def test_every_page_is_readable_on_a_phone_without_scripts_and_has_no_fault_that_axe_finds(
     tab: Tab, constellation: Constellation, browser: Browser, context: BrowserContext
 ) -> None:
@@ -284,6 +286,7 @@ def test_every_page_is_readable_on_a_phone_without_scripts_and_has_no_fault_that
     plain.close()
 
 
+@LOOKS
 def test_words_in_tables_stay_whole_and_sentences_together(tab: Tab, constellation: Constellation) -> None:
     name = f"wordy-{'and-' * 12}long"
     constellation.create(name, "--in", "5h", "--prompt", "Say it.", channel="desk")

@@ -139,6 +139,7 @@ def test_a_decision_keeps_by_what_it_came(constellation: Constellation):
     assert ("ResolveInterrupt", asked["interrupt_id"], "agent-runtime/cli") in acts(constellation)
 
 
+@pytest.mark.sqlite_only("where a store is shared, they ask nothing of each other")
 def test_what_the_runtime_and_the_runner_ask_of_each_other_is_proved_and_on_record(constellation: Constellation):
     key = next(row["key"] for row in constellation.ask("turnkeeper", "keys", "list") if row["purpose"] == "calls")
     constellation.create("digest", "--every", "1h")
