@@ -114,7 +114,11 @@ class WorkerThread:
         for thread in self._threads:
             thread.start()
 
-    def run(self, work: Any, *, hold_s: float = 0.0) -> "asyncio.Future[Any]":
+    async def run(self, work: Any, *, hold_s: float = 0.0) -> Any:
+        """Run `work` as :meth:`begin` does, and return its result."""
+        return await self.begin(work, hold_s=hold_s)
+
+    def begin(self, work: Any, *, hold_s: float = 0.0) -> "asyncio.Future[Any]":
         """Queue `work`; return the future that gets its result. Cancelling it stops only work that has not begun.
 
         Work with `hold_s` is in no hurry: it waits for the next call that is, and shares its batch, or for so long.

@@ -50,7 +50,7 @@ class _Plan(Generic[R]):
         """Do the work. What may be held stands among the unsaved until it is on disk, with the thread that it is of."""
         if not self.hold_s or not isinstance(self.thread, WorkerThread):
             return await self.thread.run(self.work)
-        saved = self.thread.run(self.work, hold_s=self.hold_s)
+        saved = self.thread.begin(self.work, hold_s=self.hold_s)
         unsaved[saved] = self.results_of
         try:
             return await saved
