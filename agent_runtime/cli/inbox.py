@@ -4,6 +4,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
@@ -113,38 +114,61 @@ def watch(
     pane = Pane(tmux, server=server, prompt=of_agent.prompt if of_agent else "", clock=clock)
     mailbox.refuse_hosted(place, agent)
     program = pane.open()
-    buffer = f"turnkeeper-{agent}"
-    said = ""
-
-    def deliver(envelope: Envelope) -> None:
-        pane.paste(wrapped(envelope), buffer=buffer)
-        note(f"pasted {envelope.kind} from {envelope.sender}: {clipped(envelope.text, 60)}")
-
-    with (
-        mailbox.reading(place, agent, "inbox watch", clock=clock, entropy=SystemEntropy()) as reader,
-        _stopping() as stopped,
-    ):
-        adopted = reader.adopt()
-        if adopted:
-            note(f"adopted {len(adopted)} that an earlier reader left")
+    how: dict[str, Any] = {"clock": clock, "entropy": SystemEntropy(), "stand_by": True}
+    with mailbox.reading(place, agent, "inbox watch", **how) as reader, _stopping() as stopped:
+        watching = _Watching(agent, reader, pane)
+        watching.adopted = reader.adopt()
+        if watching.adopted:
+            note(f"adopted {len(watching.adopted)} that an earlier reader left")
         note(f"watching the inbox of {agent} for {program.name}, pid {program.pid}")
         while not stopped():
-            reader.keep()
-            # What is not claimed can be taken back: a task that is stopped withdraws its fire.
-            count = len(adopted) + reader.waiting()
-            obstacle = pane.obstacle() if count else ""
-            waits = f"mail waits for {agent} ({count}): {obstacle}" if obstacle else ""
-            if waits != said:
-                pane.say(waits, count if waits else 0)
-                if waits:
-                    note(waits)
-                said = waits
-            if obstacle or not count:
+            if not watching.step():
                 clock.block(POLL_S)
-                continue
-            for item in adopted[:1] or reader.claim():
-                reader.finish(item, deliver)
-            del adopted[:1]
+
+
+@dataclass
+class _Watching:
+    """What `inbox watch` does, step by step."""
+
+    agent: str
+    reader: mailbox.Reader
+    pane: Pane
+    adopted: list[Claimed] = field(default_factory=list)
+    waits: str = ""
+    cannot: str = ""
+
+    def step(self) -> bool:
+        """Paste what can be pasted now; return whether to look again at once."""
+        why = self.reader.ready()
+        try:
+            found = not why and self._paste()
+        except self.reader.passing as error:
+            why, found = str(error), False
+        if why != self.cannot:
+            note(why or f"reading the inbox of {self.agent} now")
+            self.cannot = why
+        return found
+
+    def _paste(self) -> bool:
+        # What is not claimed can be taken back: a task that is stopped withdraws its fire.
+        count = len(self.adopted) + self.reader.waiting()
+        obstacle = self.pane.obstacle() if count else ""
+        waits = f"mail waits for {self.agent} ({count}): {obstacle}" if obstacle else ""
+        if waits != self.waits:
+            self.pane.say(waits, count if waits else 0)
+            if waits:
+                note(waits)
+            self.waits = waits
+        if obstacle or not count:
+            return False
+        for item in self.adopted[:1] or self.reader.claim():
+            self.reader.finish(item, self._deliver)
+        del self.adopted[:1]
+        return True
+
+    def _deliver(self, envelope: Envelope) -> None:
+        self.pane.paste(wrapped(envelope), buffer=f"turnkeeper-{self.agent}")
+        note(f"pasted {envelope.kind} from {envelope.sender}: {clipped(envelope.text, 60)}")
 
 
 @app.command("send")
@@ -221,11 +245,10 @@ def requeue(
     mailbox.existing(place, agent)
     rows = mailbox.quarantine_rows(place, agent)
     wanted = rows if everything else [_pick(rows, name)]
-    inbox = mailbox.open_inbox(place, agent, SystemClock(), SystemEntropy())
     done, refused = [], []
     for row in wanted:
         try:
-            put = inbox.requeue(row["name"], vouched=seal)
+            put = mailbox.put_back(place, agent, row["name"], vouched=seal)
             done.append(row | {"place": "inbox", "name": put.name})
             command = "inbox requeue --seal" if seal else "inbox requeue"
             record_act(place.logs, "agent-runtime", command, f"{agent} {put.name}", SystemClock())

@@ -18,10 +18,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from agent_runtime.mailbox.mailboxes import Mailboxes
+from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
 from agent_runtime.model.fire_envelopes import Stamp
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.trigger import EncodedTrigger, Trigger, TriggerHeader, encode_trigger, is_fire
+from agent_runtime.model.trigger import EncodedTrigger, Trigger, TriggerHeader, encode_trigger, identify, is_fire
 from agent_runtime.store import mail
 from agent_runtime.store.mail import TerminalDelivery, terminal_deliveries_by_key
 from agent_runtime.store.turn_reads import get_keys
@@ -89,9 +89,18 @@ class TerminalDeliveries:
                 self._mailboxes.remember(item)
         self._added.notify()
 
+    async def lay_out(self, delivery: Delivery) -> None:
+        """Let a fire that came by its thread wait in its agent's inbox. Raises Fenced."""
+        await self._mailboxes.lay_out(delivery)
+        header = identify(delivery.claimed.envelope)
+        if header is not None and is_fire(header.key):
+            self._log.emit_all([line for line in [_log_line(header, fresh=True, name=header.key)] if line])
+
     async def look(self) -> int:
         """Settle what has been read, withdrawn or lost; return how many were waiting."""
         left = await self._store.read(mail.waiting_deliveries)
+        if not left:
+            return 0
         cancels = await self._store.read(mail.cancelled_among, [item.turn_id for item in left])
         for agent, group in groupby(sorted(left, key=lambda item: item.agent), key=lambda item: item.agent):
             own = list(group)
@@ -108,11 +117,12 @@ class TerminalDeliveries:
             except (TurnkeeperError, OSError) as error:  # the disk is full, or no descriptor is left: look again
                 self._log.emit("inbox.unreadable", reason=f"{type(error).__name__}: {error}"[:500])
                 left = 1
-            await self._clock.wait(news, POLL_S if left else IDLE_S)
+            # Of a store that machines share, another one may have put it there.
+            await self._clock.wait(news, POLL_S if left or self._mailboxes.is_shared else IDLE_S)
 
     async def _deal_with(self, item: TerminalDelivery, where: EnvelopeState, cancelled: str | None) -> None:
         if where is EnvelopeState.GONE:
-            await self._is_gone(item)
+            await self._is_gone(item, cancelled)
             return
         self._missing.discard(item.key)
         if where is EnvelopeState.DELIVERED:
@@ -126,12 +136,14 @@ class TerminalDeliveries:
         ):
             await self._settle(item, "cancelled", cancelled)
 
-    async def _is_gone(self, item: TerminalDelivery) -> None:
+    async def _is_gone(self, item: TerminalDelivery, cancelled: str | None) -> None:
         """Decide about an envelope that is nowhere, at the second look: it may have been on its way at the first."""
         if item.key not in self._missing:
             self._missing.add(item.key)
         elif await self._mailboxes.was_received(item.name):
             await self._settle(item, "delivered")  # and pruned since
+        elif cancelled is not None and self._mailboxes.is_shared:
+            await self._settle(item, "cancelled", cancelled)  # taken back by a process that ended then
         else:
             await self._settle(item, "failed", f"its envelope was removed from the inbox of {item.agent}")
 

@@ -91,7 +91,7 @@ class AgentMessages:
         require(SCOPE, "write", {"worker": worker, "text": text}, call.context)
         if call.context.agent != FIRST_AGENT:
             raise Denied(f"only {FIRST_AGENT} sends to other agents; what you say last is your answer to it")
-        self._check(worker, text)
+        await self._check(worker, text)
         trigger = await self._message(call, worker, text)
         told = {"worker": worker, "turn_id": trigger.turn_id, "thread_id": trigger.thread_id}
         outcome = await self._store.write(once, call, SCOPE, self._clock.now(), refuse_ended, lambda: told)
@@ -120,20 +120,17 @@ class AgentMessages:
                 await self._acceptor.accept(_reply(ended, ended.turn))
             await self._store.write(mail.answered, ended.delegation.turn_id)
 
-    def _check(self, worker: str, text: str) -> None:
+    async def _check(self, worker: str, text: str) -> None:
         workers = [agent for agent in self._mailboxes.agents if agent != FIRST_AGENT]
-        if worker not in workers and not self._lives_in_a_terminal(worker):
+        if worker not in workers and not await self._lives_in_a_terminal(worker):
             hint = f"there are {', '.join(workers)}" if workers else "start some with: turnkeeper up N"
             raise NotFound(f"no worker {worker[:40]!r}", where="worker", hint=hint)
         if not text.strip() or len(text.encode("utf-8", "replace")) > LONGEST_MESSAGE:
             raise InvalidInput(f"a message has 1 to {LONGEST_MESSAGE} bytes", where="text")
         check_text(text)
 
-    def _lives_in_a_terminal(self, agent: str) -> bool:
-        try:
-            return agent not in {FIRST_AGENT, *NOT_AGENTS} and self._home.inbox(agent).is_dir()
-        except InvalidInput:
-            return False
+    async def _lives_in_a_terminal(self, agent: str) -> bool:
+        return agent not in {FIRST_AGENT, *NOT_AGENTS} and await self._mailboxes.has_inbox(agent)
 
     async def _message(self, call: Call, worker: str, text: str) -> Trigger:
         context = call.context

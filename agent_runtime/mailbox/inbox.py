@@ -1,12 +1,15 @@
 """One agent's inbox, outside the runtime: what it holds, as rows, and reading it for an agent that lives in a terminal.
 
 Looking makes no folder, takes nothing and needs no lock. A reader holds the inbox's lock: it adopts, claims, delivers,
-acknowledges and archives.
+acknowledges and archives. Where several machines share the store, an inbox is rows of it
+(`agent_runtime/mailbox/shared_inbox.py`).
 """
 
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,8 @@ from turnkeeper.bus.inbox import open_inbox as open_folders
 from turnkeeper.bus.seals import LARGEST_FILE, unsealed
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import AGENT, Home, check_agent
-from turnkeeper.entropy import Entropy
+from turnkeeper.config.toml_file import shared_url_in
+from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, meant
 from turnkeeper.process import Failpoints
 from turnkeeper.storage.files import SystemFiles
@@ -41,9 +45,10 @@ def agents_with_inboxes(home: Home) -> list[str]:
 
 def existing(home: Home, agent: str) -> Path:
     """Return an agent's folder. Raises NotFound where nothing was ever put for it, InvalidInput for no name."""
-    folder = home.inbox(agent)
-    if not folder.is_dir():
-        hint = meant(agent, agents_with_inboxes(home))
+    folder, shared = home.inbox(agent), shared_inboxes(home)
+    known = agents_with_inboxes(home) if shared is None else [row["agent"] for row in inbox_rows(home)]
+    if agent not in known:
+        hint = meant(agent, known)
         see = hint if hint.startswith("did you mean") else "see: turnkeeper inbox list"
         raise NotFound(f"{agent} has no inbox", where=str(folder), hint=see)
     return folder
@@ -52,12 +57,16 @@ def existing(home: Home, agent: str) -> Path:
 def inbox_rows(home: Home) -> list[Row]:
     """Return a row for each inbox: how many envelopes are in which state, since when, and who reads it."""
     of_runtime = hosted_on(home)
+    if (shared := shared_inboxes(home)) is not None:
+        return sorted(shared.inbox_rows(of_runtime), key=lambda row: _natural(row["agent"]))
     return [_inbox_row(home.inbox(agent), of_runtime=agent in of_runtime) for agent in agents_with_inboxes(home)]
 
 
 def envelope_rows(home: Home, agent: str, limit: int) -> list[Row]:
     """Return the envelopes that wait or are being worked on, in order, at most `limit`."""
     folder = existing(home, agent)
+    if (shared := shared_inboxes(home)) is not None:
+        return list(shared.envelope_rows(agent, limit))
     rows: list[Row] = []
     for place in ("claimed", "inbox"):
         for name in _names(folder / place):
@@ -72,10 +81,14 @@ def envelope_rows(home: Home, agent: str, limit: int) -> list[Row]:
 
 def quarantine_rows(home: Home, agent: str = "", *, refused: bool = False) -> list[Row]:
     """Return what was set aside, of one agent or of all; with `refused` also what an agent in a terminal sent."""
-    rows: list[Row] = []
-    for one in [agent] if agent else agents_with_inboxes(home):
-        for place in ("quarantine", "refused") if refused else ("quarantine",):
-            if not (existing(home, one) / place).is_dir():
+    shared, rows = shared_inboxes(home), list[Row]()
+    if shared is not None:
+        rows += shared.quarantine_rows(agent)
+    for one in [existing(home, agent).name] if agent else agents_with_inboxes(home):
+        # Where machines share the store, only what hosted agents are sent by this machine itself lies in folders.
+        places = ("quarantine",) if shared is None or one in hosted_on(home) else ()
+        for place in (*places, "refused") if refused else places:
+            if not (home.inbox(one) / place).is_dir():
                 continue
             quarantine = Quarantine(home.inbox(one), files=SystemFiles(), clock=SystemClock(), place=place)
             rows += [
@@ -117,19 +130,38 @@ def _natural(name: str) -> tuple[str, int]:
     return stem, int(name[len(stem) :] or -1)
 
 
+def shared_inboxes(home: Home) -> Any:
+    """Return the inboxes of a store that several machines share; None for a home of one machine."""
+    if not shared_url_in(home.config):
+        return None
+    url = import_module("turnkeeper.config.settings").load_settings(home).store.shared_url
+    return import_module("agent_runtime.mailbox.shared_inbox").SharedInboxes(home, url) if url else None
+
+
 class Reader:
-    """The one reader of an agent's inbox, whose lock the caller holds. See :func:`reading`."""
+    """The one reader of an agent's inbox, whose lock the caller holds. See :func:`reading`.
+
+    Attributes:
+        passing: errors after which it may read again later.
+    """
+
+    passing: tuple[type[Exception], ...] = ()
 
     def __init__(
         self, home: Home, lock: ReaderLock, inbox: Inbox, ledger: AckLedger, clock: Clock, entropy: Entropy
     ) -> None:
         self._home = home
         self._inbox = inbox
-        self.keep = lock.keep
+        self._lock = lock
         self._ledger = ledger
         self._clock = clock
         self._entropy = entropy
         self._failpoints = Failpoints(os.environ)
+
+    def ready(self) -> str:
+        """Return why nothing can be read now; empty where it can. Raises Conflict as :meth:`ReaderLock.keep`."""
+        self._lock.keep()
+        return ""
 
     def adopt(self) -> list[Claimed]:
         """Return what an earlier reader claimed and never archived, in order; it may have delivered the first."""
@@ -150,35 +182,53 @@ class Reader:
     def finish(self, claimed: Claimed, deliver: Callable[[Envelope], None]) -> None:
         """Deliver one envelope, then acknowledge and archive it. An error leaves it claimed, for the next reader."""
         self._failpoints.reach("inbox.claimed")
+        self._prove()
         deliver(claimed.envelope)
         self._failpoints.reach("inbox.delivered")
         acknowledge(claimed, ledger=self._ledger, clock=self._clock, put_to=self._put_to)
+        self._archive(claimed)
+
+    def _prove(self) -> None:
+        """Raise Conflict where another process reads the inbox meanwhile."""
+
+    def _archive(self, claimed: Claimed) -> None:
         self._inbox.archive(claimed)
 
     def _put_to(self, agent: str) -> Callable[[Envelope], Put] | None:
-        try:
-            folder = self._home.inbox(agent)
-        except InvalidInput:
-            return None
-        if agent in NOT_AGENTS or not folder.is_dir():
+        if agent in NOT_AGENTS or not AGENT.fullmatch(agent):
             return None
         if agent in hosted_on(self._home):  # only the runtime puts there: like any message, it goes by the outbox
-            return self._send
-        return open_inbox(self._home, agent, self._clock, self._entropy).put
+            return self._send if self._home.inbox(agent).is_dir() else None
+        return self._put_elsewhere(agent)
+
+    def _put_elsewhere(self, agent: str) -> Callable[[Envelope], Put] | None:
+        """Return how to put into the inbox of an agent in a terminal, if it has one."""
+        has_inbox = self._home.inbox(agent).is_dir()
+        return open_inbox(self._home, agent, self._clock, self._entropy).put if has_inbox else None
 
     def _send(self, ack: Envelope) -> Put:
         return Put(name=send(self._home, ack, clock=self._clock, entropy=self._entropy), fresh=True)
 
 
 @contextlib.contextmanager
-def reading(home: Home, agent: str, reader: str, *, clock: Clock, entropy: Entropy) -> Iterator[Reader]:
+def reading(
+    home: Home, agent: str, reader: str, *, clock: Clock, entropy: Entropy, stand_by: bool = False
+) -> Iterator[Reader]:
     """Become the reader of an agent's inbox, under the name `reader`, which another that tries and the receipts show.
+
+    Where machines share the store, one that is to `stand_by` becomes it as soon as it can: :meth:`Reader.ready`.
 
     Raises:
         InvalidInput: not an agent's name.
         Conflict: the runtime hosts this agent, or another process reads its inbox.
     """
-    folder = refuse_hosted(home, agent)
+    folder, shared = refuse_hosted(home, agent), shared_inboxes(home)
+    if shared is not None:
+        with shared.reading(agent, reader, clock=clock, entropy=entropy) as found:
+            if not stand_by:
+                found.begin()
+            yield found
+        return
     with ReaderLock(folder, reader) as lock:
         inbox = open_inbox(home, agent, clock, entropy)
         ledger = AckLedger(home.logs, reader.replace(" ", "-"), clock)
@@ -195,6 +245,14 @@ def refuse_hosted(home: Home, agent: str) -> Path:
         what = f"the inbox of {agent} is read by {holder}"
         raise Conflict(what, where=str(folder), hint="what it holds becomes turns: turnkeeper turns list")
     return folder
+
+
+def put_back(home: Home, agent: str, name: str, *, vouched: bool) -> Put:
+    """Put an envelope from quarantine back into an inbox. Raises as `Inbox.requeue`."""
+    shared, inbox = shared_inboxes(home), open_inbox(home, agent, SystemClock(), SystemEntropy())
+    requeue = inbox.requeue if shared is None else partial(shared.requeue, inbox)
+    found: Put = requeue(name, vouched=vouched)
+    return found
 
 
 def open_inbox(home: Home, agent: str, clock: Clock, entropy: Entropy) -> Inbox:

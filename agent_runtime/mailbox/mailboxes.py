@@ -40,6 +40,7 @@ class Delivery:
         lease: under which a row of a shared store was claimed; None for a file.
         number: of that row.
         wish: what its thread is looked at for, where it carries no trigger.
+        elsewhere: it is for an agent in a terminal, in whose inbox it is to wait.
         field: the field of a fire's request for which it cannot be begun, whoever tries; empty where it can, or that
             is not known.
     """
@@ -49,6 +50,7 @@ class Delivery:
     lease: Lease | None = None
     number: int = 0
     wish: Incoming | None = None
+    elsewhere: bool = False
     field: str = ""
 
 
@@ -153,6 +155,16 @@ class Mailboxes:
     def forget(self, key: str) -> None:
         """Forget such a fire: it is settled, and its row says how."""
         self._queued.pop(key, None)
+
+    async def has_inbox(self, agent: str) -> bool:
+        """Return whether anything was ever put for an agent, or read there."""
+        try:
+            return self._home.inbox(agent).is_dir()
+        except InvalidInput:
+            return False
+
+    async def lay_out(self, delivery: Delivery) -> None:
+        """Move a fire into the inbox of its agent in a terminal: in folders it lies there from the start."""
 
     async def envelope_states(self, agent: str, wanted: Mapping[str, str]) -> dict[str, EnvelopeState]:
         """Return where envelopes for an agent in a terminal are, by key; `wanted` holds the name of each."""

@@ -2,16 +2,20 @@
 
 A process owns a thread while it deals with what waits for it, and lets it go when nothing is left. It renews its lease
 every two seconds, for all its threads at once. One that could not for ten seconds stops its turns by itself, before
-anyone may take them. Files remain for what concerns this machine alone: handoffs, shutdowns, and what agents in
-terminals send.
+anyone may take them. The inboxes of agents in terminals are rows, too. Files remain for what concerns this machine
+alone: handoffs, shutdowns, and what agents in terminals send.
 """
 
 import asyncio
 import json
 import os
+import re
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import Connection
 
 from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
 from agent_runtime.model.decide import Incoming
@@ -22,17 +26,20 @@ from agent_runtime.model.trigger import (
     TriggerHeader,
     from_envelope,
     header_of,
+    is_fire,
     to_envelope,
     turn_id_of_key,
 )
-from agent_runtime.store import leases
+from agent_runtime.store import leases, mail
 from agent_runtime.store.schema import handover
-from turnkeeper.bus.envelope import Envelope, decode
+from turnkeeper.bus.envelope import Envelope, decode, encoded
+from turnkeeper.bus.folders import EnvelopeState
 from turnkeeper.bus.inbox import Claimed, Put
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.event_log import EventLog
+from turnkeeper.storage import inboxes
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.handover import FIRE, LOOK, notify
@@ -218,16 +225,70 @@ class SharedMailboxes(Mailboxes):
         self._works = works
 
     async def put(self, items: Sequence[EncodedTrigger]) -> list[Put | TurnkeeperError]:
-        """Put triggers' envelopes for hosted agents, in one transaction."""
+        """Put triggers' envelopes, for hosted agents and for those in terminals, in one transaction."""
         rows = [_row_of(item) for item in items if item.header.agent in self.agents]
+        others = [item.encoded for item in items if self._in_terminal(item.header.agent)]
         at = self._clock.now()
-        fresh = iter(await self._database.run(lambda c: handover.put_all(c, rows, at)) if rows else [])
+
+        def work(connection: Connection) -> tuple[list[bool], list[bool]]:
+            return handover.put_all(connection, rows, at), inboxes.put_envelopes(connection, others, at)
+
+        hosted, elsewhere = map(iter, await self._database.run(work) if rows or others else ((), ()))
+        fresh = {True: hosted, False: elsewhere}
         return [
-            Put(name=item.header.key, fresh=next(fresh))
-            if item.header.agent in self.agents
-            else _not_hosted(item.header.agent)
+            Put(name=item.header.key, fresh=next(fresh[agent in self.agents]))
+            if (agent := item.header.agent) in self.agents or self._in_terminal(agent)
+            else _not_hosted(agent)
             for item in items
         ]
+
+    def _in_terminal(self, agent: str) -> bool:
+        """Tell whether an agent lives in a terminal: no peer's, and no worker that other machines may host."""
+        return agent not in self.agents and re.fullmatch(r"agent[0-9]+|.*@.*", agent, re.ASCII) is None
+
+    async def post(self, envelope: Envelope) -> None:
+        """Put an envelope that carries no trigger. Raises the error that refuses it."""
+        if not self._in_terminal(envelope.to):
+            await super().post(envelope)
+            return
+        own, at = encoded(replace(envelope, idempotency_key=envelope.idempotency_key or envelope.id)), self._clock.now()
+        await self._database.run(lambda c: inboxes.put_envelopes(c, [own], at))
+
+    async def has_inbox(self, agent: str) -> bool:
+        """Return whether anything was ever put for an agent, or read there."""
+        if not self._in_terminal(agent):
+            return await super().has_inbox(agent)
+        return await self._database.run(lambda c: inboxes.has_inbox(c, agent))
+
+    async def lay_out(self, delivery: Delivery) -> None:
+        """Move a fire from its thread into the inbox of its agent in a terminal, and follow it. Raises Fenced."""
+        lease, envelope, at = delivery.lease, delivery.claimed.envelope, self._clock.now()
+        assert lease is not None
+        header = header_of(from_envelope(envelope))
+
+        def work(connection: Connection) -> None:
+            leases.archive(connection, lease, delivery.number)
+            inboxes.put_envelopes(connection, [encoded(envelope)], at)
+            if is_fire(header.key):
+                mail.add_terminal_delivery(connection, header, header.key, at)
+
+        await self._database.run(work)
+
+    async def envelope_states(self, agent: str, wanted: Mapping[str, str]) -> dict[str, EnvelopeState]:
+        """Return where envelopes for an agent in a terminal are, by key."""
+        found = await self._database.run(lambda c: inboxes.envelope_states(c, agent, wanted.keys()))
+        return {key: EnvelopeState(found.get(key, EnvelopeState.GONE)) for key in wanted}
+
+    async def was_received(self, _name: str) -> bool:
+        """Return False: the row of what was read stays until its delivery is settled."""
+        return False
+
+    async def withdraw(self, agent: str, name: str, *, claimed: bool = False) -> bool:
+        """Remove an envelope that is not claimed yet, or with `claimed` any; return whether it was there."""
+        return await self._database.run(lambda c: inboxes.take_back(c, agent, name, claimed=claimed))
+
+    def remember(self, header: TriggerHeader) -> None:
+        """Remember nothing: it is a row."""
 
     async def find(self, keys: Collection[str]) -> Mapping[str, TriggerHeader]:
         """Return the headers of the triggers with these keys that wait, here or anywhere."""
@@ -285,11 +346,12 @@ class SharedMailboxes(Mailboxes):
 
     async def begin(self, on_lost: Callable[[str], None]) -> list[tuple[Trigger, str]]:
         """Open the inboxes of this machine, and be an owner of threads."""
-        found = await super().begin(on_lost)
+        await super().begin(on_lost)
         if self._works:
             await self.ownership.begin(on_lost)
         self._listener = asyncio.create_task(self._listening(), name="listen")
-        return found
+        unrecorded = await self._database.run(inboxes.unrecorded_fires)
+        return [(from_envelope(decode(data)), key) for key, data in unrecorded]
 
     async def leave(self) -> None:
         """Own no thread any more; others may go on at once."""
@@ -314,7 +376,8 @@ class SharedMailboxes(Mailboxes):
         own: dict[str, Any] = {"agent": row.agent, "lease": lease, "number": row.number}
         if row.kind != LOOK:
             claimed, field = self._claimed(row)
-            return Delivery(claimed=claimed, field=field, **own)
+            elsewhere = not claimed.fault and self._in_terminal(row.agent)
+            return Delivery(claimed=claimed, field=field, elsewhere=elsewhere, **own)
         turn_id = json.loads(row.envelope or b"{}").get("cancel", "")
         wish = Incoming(source="cancel", turn_id=turn_id) if turn_id else Incoming(source="recovery")
         return Delivery(claimed=Claimed(name=row.key, envelope=self._blank(row)), wish=wish, **own)
@@ -332,7 +395,7 @@ class SharedMailboxes(Mailboxes):
         if row.kind != FIRE:
             return decode(row.envelope)
         trigger = self._read_fire(row.envelope)
-        if trigger.agent not in self.agents:
+        if trigger.agent not in self.agents and not self._in_terminal(trigger.agent):
             raise _not_hosted(trigger.agent)
         return to_envelope(trigger, envelope_id=row.key, at=self._clock.now())
 
@@ -349,5 +412,5 @@ def _row_of(item: EncodedTrigger) -> dict[str, Any]:
 
 
 def _not_hosted(agent: str) -> TurnkeeperError:
-    what = f"{agent} is not hosted; machines that share a store deliver to no terminal"
+    what = f"{agent} is not hosted here, and has no inbox in a terminal"
     return InvalidInput(what, where=_AGENT)

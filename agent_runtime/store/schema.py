@@ -316,6 +316,31 @@ deliveries = sa.Table(
     sa.Index("deliveries_waiting", "agent", **partial("state = 'waiting'")),
 )
 
+# The inboxes of agents in terminals, where machines share the store; on one machine they are folders.
+inboxes = sa.Table(
+    "inboxes",
+    metadata,
+    sa.Column("agent", TEXT, primary_key=True),
+    sa.Column("epoch", sa.BigInteger, nullable=False),  # rises with each reader
+    sa.Column("reader", TEXT, nullable=False),  # what a person is told of it
+    sa.Column("until_us", sa.BigInteger, nullable=False),  # when its lease ends, by the database's clock
+)
+inbox_envelopes = sa.Table(
+    "inbox_envelopes",
+    metadata,
+    sa.Column("number", NUMBER, primary_key=True, autoincrement=True),  # the order in which they are read
+    sa.Column("agent", TEXT, nullable=False),
+    sa.Column("key", TEXT, nullable=False),
+    sa.Column("envelope", sa.LargeBinary, nullable=False),
+    sa.Column("state", TEXT, nullable=False),
+    sa.Column("reason", TEXT, nullable=False, server_default=""),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("state IN ('waiting', 'claimed', 'delivered', 'quarantined')", name="inbox_envelopes_state"),
+    sa.Index("inbox_envelopes_by_key", "agent", "key", unique=True),
+    sa.Index("inbox_envelopes_by_state", "agent", "state", "number"),
+    **NEVER_AGAIN,
+)
+
 # What one session of an agent leaves to the next. A row belongs to the turn that is shown it, from its begin on.
 handoffs = sa.Table(
     "handoffs",

@@ -167,10 +167,9 @@ class Worker:
         self._began, self._on_shutdown = self._clock.now(), on_shutdown or _nothing
         await self._handoffs.take_up_notes(FIRST_AGENT)
         elsewhere = await self._mailboxes.begin(self._lanes.drop)
-        going_on = 0
-        if not self._mailboxes.is_shared:  # otherwise rows say it, to whoever owns the threads
-            await self._terminal_deliveries.start(elsewhere)
-            going_on = await self._go_on()
+        await self._terminal_deliveries.start(elsewhere)
+        # Where machines share the store rows say it, to whoever owns the threads.
+        going_on = 0 if self._mailboxes.is_shared else await self._go_on()
         found = await self._handoffs.waiting_at_start()
         self._log.emit("runtime.up", continued=going_on, **found)
         await self._route_all(await self._mailboxes.adopt())
@@ -259,7 +258,7 @@ class Worker:
     async def _try_route(self, delivery: Delivery, *, tries: int) -> None:
         try:
             with under(delivery.lease):
-                await self._route(delivery)
+                await (self._terminal_deliveries.lay_out if delivery.elsewhere else self._route)(delivery)
             if delivery.lease is not None and not self._lanes.has(delivery.lease.thread_id):
                 await self._mailboxes.let_go(delivery.lease.thread_id)  # it was set aside
         except Fenced:

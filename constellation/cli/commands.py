@@ -366,10 +366,12 @@ def status(output: OutputOption = Output.TABLE) -> None:
 
 
 def _shared(place: Home) -> tuple[Any, list[Finding]]:
-    """Return what the database says that machines share, if there is one, and why it does not."""
+    """Return what the database says that machines share, if there is one, and what is wrong there, or with itself."""
     try:
-        url = load_settings(place).store.shared_url
-        return (import_module("turnkeeper.storage.nodes").read_cluster(url) if url else None), []
+        if not (url := load_settings(place).store.shared_url):
+            return None, []
+        shared = import_module("turnkeeper.storage.nodes").read_cluster(url)
+        return shared, list(import_module("constellation.inspect.cluster").of_inboxes(shared))
     except TurnkeeperError as error:
         return None, [Finding(process="", what=f"{error.where}: {error.what}", fix=error.hint, degraded=False)]
 

@@ -5,12 +5,13 @@ All is read from the database, on a connection that cannot write, so that any ma
 
 from collections.abc import Iterator, Sequence
 
-from constellation.inspect.finding import Finding
+from constellation.inspect.finding import UNREAD_S, Finding, unread
 from turnkeeper.console import Column
 from turnkeeper.storage import nodes
 from turnkeeper.storage.nodes import Cluster, Row
 from turnkeeper.storage.schema_revision import STORES, known_revisions
 from turnkeeper.storage.statements import loses
+from turnkeeper.times import from_us, rfc3339
 
 OFF_S = 2.0  # a clock that is further from the database's is worth a line
 OLDEST_SERVER = 15
@@ -28,6 +29,17 @@ COLUMNS = (
     Column("THREADS", lambda row: str(row["threads"]), right=True),
     Column("TURNS", lambda row: str(row["turns"]), right=True),
 )
+
+
+def of_inboxes(cluster: Cluster) -> Iterator[Finding]:
+    """Yield the agents in terminals whose envelopes nobody reads, or were set aside."""
+    for row in cluster.inboxes:
+        if row["waiting"] and row["oldest_s"] > UNREAD_S and not row["is_read"]:
+            since = rfc3339(from_us(row["oldest_us"] // 1_000_000 * 1_000_000))
+            yield unread(row["agent"], row["waiting"], since)
+        if count := row["quarantined"]:
+            what = f"{count} {'envelope' if count == 1 else 'envelopes'} of {row['agent']} in quarantine"
+            yield Finding(process="", what=what, fix="turnkeeper inbox quarantine", degraded=False)
 
 
 def of_server(cluster: Cluster) -> Iterator[Finding]:

@@ -17,12 +17,13 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from constellation.inspect.finding import Finding
+from constellation.inspect.finding import UNREAD_S, Finding, unread
 from constellation.supervisor import markers
 from constellation.supervisor.daemons import DAEMONS, EVERY
 from constellation.supervisor.watchdog import read_orders, troubles_of
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.config.settings import Settings, load_settings
+from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError, Unreachable
 from turnkeeper.storage import damage
 from turnkeeper.storage.files import why_unwritable
@@ -31,7 +32,6 @@ from turnkeeper.storage.locking import is_held, reader_of
 from turnkeeper.storage.schema_revision import check_revision
 from turnkeeper.times import rfc3339
 
-_UNREAD_S = 60.0  # after which an envelope that nobody took is worth a line
 _UP = "fix the cause, then run: turnkeeper up"
 
 
@@ -43,20 +43,31 @@ def findings(home: Home, now: float) -> list[Finding]:
 
 def _unread(home: Home, now: float) -> Iterator[Finding]:
     """Yield the inboxes in which envelopes wait that nobody reads."""
-    folder = home.root / "channels" / "agent"
     hosted = re.compile(r"agent[0-9]+", re.ASCII)  # the runtime reads theirs whenever it runs
     runs = is_held(home, DAEMONS[0].name)
-    for agent in sorted(folder.iterdir()) if folder.is_dir() else ():
+    for agent in _folders(home):
         if (hosted.fullmatch(agent.name) and not runs) or not (agent / "inbox").is_dir():
             continue
         times = [_put_at(path) for path in (agent / "inbox").iterdir() if not path.name.startswith(".")]
-        if times and now - min(times) > _UNREAD_S and not reader_of(agent):
+        if times and now - min(times) > UNREAD_S and not reader_of(agent):
             since = rfc3339(datetime.fromtimestamp(int(min(times)), UTC))
-            count = f"{len(times)} {'envelope waits' if len(times) == 1 else 'envelopes wait'}"
-            what = f"{count} for {agent.name} since {since}, and nobody reads its inbox"
-            fix = f"turnkeeper inbox watch {agent.name} --tmux SESSION, or: turnkeeper inbox drain {agent.name}"
-            fix = f"set enabled = true below [peers] in {home.config}; run: turnkeeper up" if "@" in agent.name else fix
-            yield Finding(process="", what=what, fix=fix, degraded=False)
+            found = unread(agent.name, len(times), since)
+            fix = f"set enabled = true below [peers] in {home.config}; run: turnkeeper up"
+            yield replace(found, fix=fix) if "@" in agent.name else found
+
+
+def _folders(home: Home) -> list[Path]:
+    """Return the folders of agents; where machines share the store, not those of terminals: their inboxes are rows."""
+    folder = home.root / "channels" / "agent"
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    is_shared = bool(found and _shared_url(home))
+    return [path for path in found if not is_shared or re.fullmatch(r"agent[0-9]+|.*@.*", path.name, re.ASCII)]
+
+
+def _shared_url(home: Home) -> str:
+    with suppress(InvalidInput):  # which another check says
+        return shared_url_in(home.config)
+    return ""
 
 
 def _put_at(path: Path) -> float:
@@ -180,6 +191,7 @@ def _cluster(home: Home) -> Iterator[Check]:
         return
     yield Check(name="database", findings=tuple(cluster.of_server(found)))
     yield Check(name="nodes", findings=tuple(cluster.of_nodes(found)))
+    yield Check(name="inboxes of terminals", findings=tuple(cluster.of_inboxes(found)))
 
 
 def _listens(home: Home) -> Iterator[Finding]:
@@ -244,8 +256,7 @@ def _keys(home: Home) -> Iterator[Finding]:
 
 
 def _inboxes(home: Home) -> Iterator[Finding]:
-    folder = home.root / "channels" / "agent"
-    for agent in sorted(folder.iterdir()) if folder.is_dir() else ():
+    for agent in _folders(home):
         aside = [path for path in (agent / "quarantine").glob("*.json") if not path.name.startswith(".")]
         if aside:
             what = f"{len(aside)} envelopes of {agent.name} are quarantined"

@@ -9,15 +9,19 @@ And `turnkeeper restore --mark`, after such a database was put back to an earlie
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from sqlalchemy import Boolean, Connection, MetaData, Table, func, insert, select, text
 
 from constellation.supervisor.daemons import EVERY, SUPERVISOR
+from turnkeeper.bus.durable_writes import ns_of
 from turnkeeper.bus.envelope import decode, encode
+from turnkeeper.bus.inbox import Quarantine
+from turnkeeper.bus.seals import unsealed
 from turnkeeper.clock import SystemClock
-from turnkeeper.config.home import Home
+from turnkeeper.config.home import AGENT, Home
 from turnkeeper.config.settings import StoreSettings, load_settings, take_server_keys
 from turnkeeper.console import home, note, status
 from turnkeeper.entropy import SystemEntropy
@@ -25,8 +29,8 @@ from turnkeeper.errors import Conflict, Corrupt, InvalidInput
 from turnkeeper.storage import handover, nodes, schema_revision, sqlite_files
 from turnkeeper.storage.chain import SCHEMAS, Recorder, SharedChains
 from turnkeeper.storage.database import Database, in_schema, make_schemas
-from turnkeeper.storage.files import replace_whole
-from turnkeeper.storage.locking import ProcessLock
+from turnkeeper.storage.files import SystemFiles, replace_whole
+from turnkeeper.storage.locking import ProcessLock, ReaderLock
 from turnkeeper.storage.statements import now_us
 from turnkeeper.times import from_us
 
@@ -39,7 +43,9 @@ _SETTLED = (
         sequence <= coalesce((SELECT sequence FROM runner.follow WHERE peer = 'agent-runtime'), 0)""",
     """UPDATE runner.fires f SET outcome = 'accepted', accepted_us = fired_us WHERE is_open AND outcome = 'sent'
         AND concat('fire:', f.fire_id, ':', f.attempt) IN
-        (SELECT key FROM runtime.keys UNION ALL SELECT key FROM runtime.envelopes)""",
+        (SELECT key FROM runtime.keys UNION ALL SELECT key FROM runtime.envelopes
+        UNION ALL SELECT key FROM runtime.inbox_envelopes UNION ALL SELECT key FROM runtime.deliveries)""",
+    "UPDATE runtime.deliveries SET name = key WHERE state = 'waiting'",
     """UPDATE runner.fires SET outcome = 'pending', ready_us = due_us, fired_us = NULL
         WHERE is_open AND outcome = 'sent'""",
 )
@@ -90,10 +96,12 @@ def _checked(place: Home, url: str) -> str:
 
 
 def move_into(place: Home, url: str) -> dict[str, int]:
-    """Copy the home's stores and waiting envelopes, and let its settings name the database; return rows by table."""
+    """Copy the home's stores and envelopes, and let its settings name the database; return rows by table."""
     with ExitStack() as held:
         for daemon in (SUPERVISOR, *EVERY):
             held.enter_context(ProcessLock(place, daemon.name))  # raises Conflict: it runs
+        for agent in _in_terminals(place):
+            held.enter_context(ReaderLock(place.inbox(agent), "migrate"))
         _check_current(place)
         stores = []
         for schema, migrations in schema_revision.STORES.items():
@@ -180,6 +188,7 @@ def _copy(connection: Connection, place: Home) -> dict[str, int]:
     waiting = list(_waiting(place, {row[0] for row in connection.execute(text("SELECT key FROM runtime.keys"))}))
     put = handover.handover_of()
     counts["envelopes that wait"] = sum(put.put_all(connection, waiting, at))
+    counts["envelopes of terminals"] = _copy_inboxes(connection, place)
     for statement in _SETTLED:
         connection.execute(text(statement))
     for (thread_id,) in connection.execute(text(_UNFINISHED)).all():
@@ -236,11 +245,80 @@ def _go_on_numbering(connection: Connection, file: Any, table: Table) -> None:
 
 def _waiting(place: Home, taken: set[str]) -> Iterator[dict[str, Any]]:
     """Yield the envelopes of hosted agents that became no turn yet, in the order of their inboxes."""
-    for agent in sorted((place.root / "channels" / "agent").glob("agent[0-9]*")):
-        for path in sorted([*agent.glob("claimed/*.json"), *agent.glob("inbox/*.json")], key=lambda path: path.name):
+    for agent in _agents(place):
+        if not _HOSTED.fullmatch(agent):
+            continue
+        folder = place.inbox(agent)
+        for path in sorted([*folder.glob("claimed/*.json"), *folder.glob("inbox/*.json")], key=lambda path: path.name):
             if path.name.startswith("."):
                 continue
             envelope = decode(path.read_bytes())
             if (key := envelope.idempotency_key or envelope.id) not in taken:
-                found = {"key": key, "thread_id": envelope.thread, "agent": agent.name, "kind": handover.ENVELOPE}
+                found = {"key": key, "thread_id": envelope.thread, "agent": agent, "kind": handover.ENVELOPE}
                 yield found | {"envelope": encode(envelope)}
+
+
+_HOSTED = re.compile(r"agent[0-9]+", re.ASCII)
+_PUT = text("""INSERT INTO runtime.inbox_envelopes (agent, key, envelope, state, reason, at_us)
+    VALUES (:agent, :key, :envelope, :state, :reason, :at_us)""")
+
+
+def _agents(place: Home) -> list[str]:
+    """Return the agents that have folders, but for those of peers: their envelopes stay files."""
+    folder = place.inbox("agent0").parent
+    found = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    return sorted(name for name in found if AGENT.fullmatch(name) and "@" not in name)
+
+
+def _in_terminals(place: Home) -> list[str]:
+    return [agent for agent in _agents(place) if not _HOSTED.fullmatch(agent)]
+
+
+def _copy_inboxes(connection: Connection, place: Home) -> int:
+    """Copy what lies in the inboxes of agents in terminals; return how many envelopes that is. Raises Corrupt."""
+    count = 0
+    for agent in _in_terminals(place):
+        connection.execute(text("INSERT INTO runtime.inboxes VALUES (:agent, 0, '', 0)"), {"agent": agent})
+        rows = list(_lying(place.inbox(agent)))
+        for first in range(0, len(rows), _AT_ONCE):
+            connection.execute(_PUT, [{"agent": agent, **row} for row in rows[first : first + _AT_ONCE]])
+        count += len(rows)
+    found = connection.execute(text("SELECT count(*) FROM runtime.inbox_envelopes")).scalar()
+    if found != count:
+        raise Corrupt(f"hold {count} envelopes in folders, and {found} in the database", where="inboxes of terminals")
+    return count
+
+
+def _lying(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the envelopes of an agent in a terminal, in the order in which they were put.
+
+    What a reader had claimed waits again. Of several with one key the first is known by it, of those that were read, or
+    else of those that wait; the others were not to be read.
+    """
+    aside = Quarantine(folder, files=SystemFiles(), clock=SystemClock())
+    reasons = {item.name: item.reason for item in aside.items()}
+    states = {"delivered": "delivered", "claimed": "waiting", "inbox": "waiting", "quarantine": "quarantined"}
+    rows: dict[str, dict[str, Any]] = {}
+    known: set[str] = set()
+    for place, state in states.items():
+        for path in sorted(path for path in folder.glob(f"{place}/*") if not path.name.startswith(".")):
+            name = f"{path.name} {place if place == 'quarantine' else ''}"
+            if name in rows or (place == "quarantine" and path.name not in reasons):
+                continue  # a crash came between the link of an archive and its unlink; or it is a reason
+            row = _row_of(path, state)
+            if row["key"] in known:
+                row |= {"key": f"file:{place}/{path.name}", "state": "delivered" if state == "waiting" else state}
+            known.add(row["key"])
+            rows[name] = row | {"reason": reasons.get(path.name, "") if place == "quarantine" else ""}
+    yield from (rows[name] for name in sorted(rows))
+
+
+def _row_of(path: Path, state: str) -> dict[str, Any]:
+    data, put_ns = unsealed(path.read_bytes()), ns_of(path.name)
+    try:
+        envelope = decode(data)
+        key = envelope.idempotency_key or envelope.id
+    except InvalidInput:
+        key = path.name  # its reader sets it aside
+    at_us = put_ns // 1000 if put_ns is not None else int(path.stat().st_mtime * 1e6)
+    return {"key": key if state != "quarantined" else path.name, "envelope": data, "state": state, "at_us": at_us}

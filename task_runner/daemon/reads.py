@@ -14,8 +14,8 @@ from task_runner.store import reading
 from task_runner.timetable import zone
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.toml_file import read_toml
-from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.config.toml_file import said_in, shared_url_in
+from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.locking import ProcessLock, is_held
 
 PROCESS = "task-runner"
@@ -36,8 +36,7 @@ def read(home: Home, method: str, request: Any) -> Any:
 
 def is_shared(home: Home) -> bool:
     """Return whether the settings name a store that several machines share; to load them all takes long."""
-    said = _said(home, "store")
-    return isinstance(said, dict) and said.get("url", "sqlite") != "sqlite"
+    return bool(shared_url_in(home.config))
 
 
 def _preview(home: Home, request: Any) -> Any:
@@ -50,19 +49,11 @@ def _preview(home: Home, request: Any) -> Any:
 
 def _defaults(home: Home) -> Defaults:
     """Return what a preview takes from the settings, which is the time zone: to load all takes as long again."""
-    said = _said(home, "scheduler")
+    said = said_in(home.config, "scheduler")
     timezone = said.get("timezone", "") if isinstance(said, dict) else None
     if not isinstance(timezone, str):  # which the settings say well
         return defaults_of(import_module("turnkeeper.config.settings").load_settings(home).scheduler)
     return Defaults(timezone=timezone or machine_zone(os.environ))
-
-
-def _said(home: Home, section: str) -> Any:
-    """Return what a section of the settings says, unchecked."""
-    try:
-        return read_toml(home.config).data.get(section, {})
-    except NotFound:
-        return {}
 
 
 def _list(home: Home, request: Any) -> Any:

@@ -156,3 +156,18 @@ def _reason(kind: str, message: str) -> str:
     plain = {"extra_forbidden": "unknown key", "missing": "required key is missing"}
     said = message.removeprefix("Value error, ")
     return plain.get(kind, said[:1].lower() + said[1:])
+
+
+def said_in(path: Path, section: str) -> Any:
+    """Return what a section of a file says, unchecked; empty without one. To check all of it takes long."""
+    try:
+        return read_toml(path).data.get(section, {})
+    except NotFound:
+        return {}
+
+
+def shared_url_in(path: Path) -> str:
+    """Return the store that settings name, unchecked, where several machines may share it; else empty."""
+    said = said_in(path, "store")
+    url = said.get("url", "sqlite") if isinstance(said, dict) else ""
+    return "" if url == "sqlite" else str(url)

@@ -344,6 +344,14 @@ _QUEUE = """
     SELECT count(*) AS waiting, ((SELECT at FROM now) - min(at_us)) / 1e6 AS oldest_s,
         (SELECT count(*) FROM runtime.envelopes WHERE state = 'quarantined') AS quarantined
     FROM runtime.envelopes WHERE state = 'waiting' AND not_before_us <= (SELECT at FROM now)"""
+_INBOXES = """
+    WITH now AS (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS at)
+    SELECT agent, count(*) FILTER (WHERE e.state = 'waiting') AS waiting,
+        min(e.at_us) FILTER (WHERE e.state = 'waiting') AS oldest_us,
+        ((SELECT at FROM now) - min(e.at_us) FILTER (WHERE e.state = 'waiting')) / 1e6 AS oldest_s,
+        count(*) FILTER (WHERE e.state = 'quarantined') AS quarantined, i.until_us > (SELECT at FROM now) AS is_read
+    FROM runtime.inbox_envelopes e JOIN runtime.inboxes i USING (agent)
+    WHERE e.state IN ('waiting', 'quarantined') GROUP BY agent, i.until_us ORDER BY agent"""
 _SERVER = """
     SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int / 10000 AS major,
         pg_is_in_recovery() AS is_standby, current_setting('synchronous_commit') AS synchronous_commit,
@@ -355,10 +363,15 @@ _SERVER = """
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """What the database says. `server` and `revisions` are what its settings and its schemas are."""
+    """What the database says.
+
+    `inboxes` are those of agents in terminals in which something waits or is set aside; `server` and `revisions` are
+    what its settings and its schemas are.
+    """
 
     processes: Sequence[Row]
     queue: Row
+    inboxes: Sequence[Row]
     server: Row
     revisions: Mapping[str, str]
 
@@ -415,6 +428,7 @@ def _read(rows: Callable[[str], Sequence[Row]]) -> Cluster:
         processes=[_process(row) for row in rows(_NODES)],
         queue={"waiting": queue["waiting"], "oldest_s": _rounded(queue["oldest_s"])}
         | {"quarantined": queue["quarantined"]},
+        inboxes=rows(_INBOXES),
         server=server,
         revisions={schema: str(found[0]["version_num"]) if found else "" for schema, found in revisions.items()},
     )

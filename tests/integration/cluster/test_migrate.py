@@ -6,7 +6,9 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,15 +22,19 @@ from constellation.timeline.sources import Sources
 from constellation.timeline.stores import FOREVER_US, Wanted
 from tests.acceptance.test_upgrades import RELEASED, Upgraded
 from tests.integration.cluster.test_records import Machine
+from tests.support.inboxes import message
 from tests.support.postgres import Server
+from turnkeeper.bus.inbox import Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, EXIT_USAGE
 from turnkeeper.storage.chain import key_of, linked, signed_head
+from turnkeeper.storage.files import SystemFiles
 from turnkeeper.times import to_us
 
 pytestmark = pytest.mark.process
+MADE_OF_FILES = {"alembic_version", "sqlite_sequence", "envelopes", "inboxes", "inbox_envelopes"}
 
 
 @pytest.fixture
@@ -51,18 +57,24 @@ def left(url: str) -> Iterator[Upgraded]:
 
 def test_a_home_moves_with_all_that_it_holds_and_goes_on(left: Upgraded, url: str) -> None:
     tables = {}
+    codex = plant(left.home)
     done = left.attempt("turnkeeper", "migrate", "--to", url)
     assert done.returncode == 0, done.stderr
     with closing(sqlite3.connect(left.home.agent_db)) as file, psycopg.connect(url) as database:
         for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             found = database.execute("SELECT to_regclass(%s)", (f"runtime.{name}",)).fetchone()
-            if found != (None,) and name not in {"alembic_version", "sqlite_sequence", "envelopes"}:
+            if found != (None,) and name not in MADE_OF_FILES:
                 count = f'SELECT count(*) FROM "{name}"'
                 tables[name] = file.execute(count).fetchone()[0]
                 query = count.replace('"', "runtime.", 1).replace('"', "")
                 assert database.execute(query.encode()).fetchone() == (tables[name],), name
     assert min(tables["turns"], tables["memory"], tables["interrupts"]) > 0
     assert f"runtime.turns{tables['turns']}" in done.stderr.replace(" ", "")
+    assert f"envelopesofterminals{codex['codex']}" in done.stderr.replace(" ", "")
+    assert {row["agent"]: row for row in left.ask("agent-runtime", "inbox", "list")}["codex"] | {"oldest_at": ""} == {
+        "agent": "codex", "waiting": 3, "claimed": 0, "delivered": 2, "quarantined": 1,
+        "oldest_at": "", "hosted": False, "reader": None,
+    }  # fmt: skip
     assert "already" in left.attempt("turnkeeper", "migrate", "--to", url).stderr, "it is moved once"
     left.command("turnkeeper", "up")
     for line in (
@@ -71,6 +83,11 @@ def test_a_home_moves_with_all_that_it_holds_and_goes_on(left: Upgraded, url: st
         left.says_still(line)
     (pending,) = left.told["agent-runtime interrupts list"]
     left.command("agent-runtime", "interrupts", "resolve", pending["interrupt_id"], "--approve")
+    assert left.ask("agent-runtime", "inbox", "quarantine")[0]["name"] == codex["torn"]
+    drained = left.ask("agent-runtime", "inbox", "drain", "codex")
+    told = left.told["agent-runtime inbox list codex"]
+    assert [row["text"] for row in drained] == [*(row["text"] for row in told), "taken and not archived"]
+    left.until_outcome("terminal", "succeeded")
     left.until_outcome("errand", "succeeded")
     left.until_outcome("held", "succeeded")
     assert "buy seeds" in {entry["text"] for entry in left.ask("agent-runtime", "memory", "list")}
@@ -96,6 +113,21 @@ def test_a_role_without_rights_is_told_what_to_do_and_the_home_says_who_it_is(le
     assert "can be read by others" in left.attempt("turnkeeper", "status").stderr
 
 
+def plant(home: Home) -> dict[str, Any]:
+    """Put more into the inbox of codex: read, being read, put again after that, and set aside."""
+    around: dict[str, Any] = {"files": SystemFiles(), "clock": SystemClock(), "entropy": SystemEntropy()}
+    inbox = Inbox(home.inbox("codex"), settles_keys=True, **around)
+    before = inbox.waiting()
+    names = [inbox.put(replace(message(text, key), to="codex")).name for text, key in PLANTED]
+    claimed = {item.name: item for item in inbox.claim(before + len(names))}
+    inbox.archive(claimed[names[0]])
+    inbox.quarantine(names[2], "a reason")
+    again = Inbox(home.inbox("codex"), **around).put(replace(message("read", "k1"), to="codex"))
+    assert again.fresh
+    return {"codex": before + len(names) + 1, "torn": names[2]}
+
+
+PLANTED = [("read", "k1"), ("taken and not archived", "k2"), ("set aside", "k3")]
 LINE = '{"at":"2026-11-22T22:00:00Z","process":"task-runner","pid":1,"event":"process.started"}\n'
 
 

@@ -13,15 +13,13 @@ from agent_runtime.model.trigger import Trigger, from_envelope, to_envelope
 from agent_runtime.store import mail
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, look_again, soon
+from tests.integration.runtime.test_terminal_deliveries import Reader
 from tests.support.scripted import calls
-from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.acks import read_acks
 from turnkeeper.bus.envelope import Envelope, decode, with_sender
-from turnkeeper.bus.inbox import Inbox
 from turnkeeper.bus.letters import MOST_HOPS, turn_id_of
 from turnkeeper.config.settings import AgentSettings
 from turnkeeper.errors import InvalidInput
-from turnkeeper.storage.files import SystemFiles
 
 WORKERS = {"agents": {"agent0": AgentSettings(workers=2)}}
 THREAD = thread_of("agent1", "main")
@@ -102,15 +100,15 @@ async def test_an_author_who_replies_while_a_worker_works_reaches_agent0(staffed
     await until_at_rest(bench, 4)
 
 
-@pytest.mark.one_machine("a worker or a terminal comes and goes, by files")
 async def test_agent0_also_writes_to_an_agent_in_a_terminal_that_has_an_inbox(staffed: Bench) -> None:
     bench = staffed
-    inbox = Inbox(bench.home.inbox("codex"), files=SystemFiles(), clock=bench.runtime.clock, entropy=SeededEntropy(1))
+    reader = Reader(bench)
+    assert await reader.claim() == []
     bench.script["go"] = [send("codex", "look at CI"), AIMessage("told")]
     await bench.run(prompt="go")
-    (item,) = inbox.claim(10)
+    (item,) = await reader.claim()
     assert (item.envelope.sender, item.envelope.kind, item.envelope.text) == ("agent0", "message", "look at CI")
-    inbox.archive(item)
+    await reader.archive(item)
     await bench.crash()
     await bench.run(2)
     assert await bench.history() == ["STARTED", "SUCCEEDED"] * 2, "it is no fire, and ends without an outcome"

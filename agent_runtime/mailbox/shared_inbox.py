@@ -1,0 +1,240 @@
+"""An inbox of an agent in a terminal as rows of a store that several machines share: what it holds, and its one reader.
+
+Whoever reads holds a lease, which a thread renews. A reader that is stopped or cut off for longer than its lease lasts
+has another reader after it: it proves its lease before it delivers, and with each change. A delivery that it had begun
+goes on, as that of a reader that was killed: the next one delivers that one envelope again.
+"""
+
+import os
+import platform
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from agent_runtime.mailbox.inbox import Reader, Row, envelope_row
+from agent_runtime.store.database import MIGRATIONS
+from turnkeeper.bus.acks import AckLedger
+from turnkeeper.bus.envelope import Envelope, decode, encoded
+from turnkeeper.bus.folders import EnvelopeState
+from turnkeeper.bus.inbox import Claimed, Inbox, Put
+from turnkeeper.clock import Clock
+from turnkeeper.config.home import Home, make_private
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import InvalidInput, MachineTrouble, Unreachable
+from turnkeeper.process import Failpoints
+from turnkeeper.storage import inboxes
+from turnkeeper.storage.database import Database, in_schema
+from turnkeeper.storage.handover import LOOK_S, SCHEMA, SharedSnapshot
+from turnkeeper.times import from_us, rfc3339
+
+T = TypeVar("T")
+RENEW_S = 2.0
+FENCE_S = 10.0  # without a renewal; less than a lease
+AWAY = (Unreachable, MachineTrouble)
+_ALL = """(SELECT agent, key, state, reason, at_us FROM inbox_envelopes
+    UNION ALL SELECT agent, key, state, reason, at_us FROM envelopes WHERE agent <> '') AS each"""
+_COUNTS = f"SELECT agent, state, count(*) AS count, min(at_us) AS oldest_us FROM {_ALL} GROUP BY agent, state"  # noqa: S608
+_READERS = "SELECT *, until_us > extract(epoch FROM clock_timestamp()) * 1000000 AS is_read FROM inboxes"
+_ASIDE = f"SELECT * FROM {_ALL} WHERE state = 'quarantined' ORDER BY agent, at_us, key"  # noqa: S608
+_OF_KEY = "SELECT envelope FROM inbox_envelopes WHERE agent = ? AND key = ? AND state = 'quarantined'"
+_WAITING = """SELECT key, state, envelope FROM inbox_envelopes WHERE agent = ? AND state IN ('waiting', 'claimed')
+    ORDER BY state, number LIMIT ?"""
+
+
+class SharedInboxes:
+    """The inboxes of a store that several machines share, outside the runtime."""
+
+    def __init__(self, home: Home, url: str) -> None:
+        self._home, self._url = home, url
+
+    def inbox_rows(self, hosted: Collection[str]) -> list[Row]:
+        """Return a row for each inbox, also for those of agents that the runtime hosts here."""
+        counts = {(row["agent"], row["state"]): row for row in self._ask(_COUNTS)}
+        readers = {row["agent"]: row["reader"] if row["is_read"] else None for row in self._ask(_READERS)}
+        rows = []
+        for agent in {*readers, *hosted, *(agent for agent, _ in counts)}:
+            row = {str(state): counts.get((agent, state), {}).get("count", 0) for state in EnvelopeState}
+            row.pop(EnvelopeState.GONE)
+            oldest_us = counts.get((agent, "waiting"), {}).get("oldest_us")
+            row |= {"oldest_at": rfc3339(from_us(oldest_us)) if oldest_us else None}
+            rows.append({"agent": agent, **row, "hosted": agent in hosted, "reader": readers.get(agent)})
+        return rows
+
+    def envelope_rows(self, agent: str, limit: int) -> Iterator[Row]:
+        """Yield the envelopes that wait or are being worked on, in order, at most `limit`."""
+        for row in self._ask(_WAITING, agent, limit):
+            with suppress(InvalidInput):  # what is no envelope is set aside, with its reason, when it is claimed
+                envelope = decode(bytes(row["envelope"]))
+                place = "claimed" if row["state"] == "claimed" else "inbox"
+                yield {"place": place, **envelope_row(row["key"], envelope)}
+
+    def quarantine_rows(self, agent: str = "") -> list[Row]:
+        """Return what was set aside, of one agent or of all."""
+        rows = ({**row, "name": row["key"], "at": rfc3339(from_us(row["at_us"]))} for row in self._ask(_ASIDE))
+        kept = ("agent", "name", "reason", "at")
+        return [
+            {name: row[name] for name in kept} | {"place": "quarantine"} for row in rows if agent in {"", row["agent"]}
+        ]
+
+    def requeue(self, inbox: Inbox, key: str, *, vouched: bool) -> Put:
+        """Let what was set aside wait again: a row, or else a file of this machine. Raises as `Inbox.requeue`."""
+        agent = inbox.folder.name
+        for row in self._ask(_OF_KEY, agent, key):
+            decode(bytes(row["envelope"]))
+        with closing(self.open()) as database:
+            found = database.submit(lambda c: inboxes.requeue_envelope(c, agent, key)).result()
+        return Put(name=key, fresh=True) if found else inbox.requeue(key, vouched=vouched)
+
+    @contextmanager
+    def reading(self, agent: str, reader: str, *, clock: Clock, entropy: Entropy) -> Iterator["SharedReader"]:
+        """Read an inbox under this name, as soon as the reader begins."""
+        with closing(self.open()) as database, closing(self.open()) as beside:
+            make_private(self._home.inbox(agent))  # in which this machine's agent finds its outbox
+            made = SharedReader(self._home, agent, reader, database, beside, clock, entropy)
+            try:
+                yield made
+            finally:
+                made.end()
+
+    def open(self) -> Database:
+        """Connect to the store. Raises as `Database`."""
+        return Database(in_schema(self._url, SCHEMA), migrations=MIGRATIONS, upgrade=False)
+
+    def _ask(self, query: str, *values: object) -> Iterator[Any]:
+        with closing(SharedSnapshot(self._url, SCHEMA, named=True)) as snapshot:
+            yield from snapshot.execute(query, values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberedClaim(Claimed):
+    """An envelope that was claimed in the row of this number."""
+
+    number: int
+
+
+class SharedReader(Reader):
+    """The one reader of an inbox, while its lease lasts. Where another one reads, it reads when that has ended."""
+
+    passing = (inboxes.NotReader, *AWAY)
+
+    def __init__(
+        self, home: Home, agent: str, reader: str, database: Database, beside: Database, clock: Clock, entropy: Entropy
+    ) -> None:
+        """Use two connections: a renewal waits for no other work."""
+        self._home, self._agent, self._clock, self._entropy = home, agent, clock, entropy
+        self._ledger = AckLedger(home.logs, reader.replace(" ", "-"), clock)
+        self._failpoints = Failpoints(os.environ)
+        self._name = f"{reader}, pid {os.getpid()} on {platform.node()}"
+        self._database, self._beside = database, beside
+        self._epoch = self._after = 0
+        self._renewed_s = 0.0
+        self._over = threading.Event()
+        self._renewing = threading.Thread(target=self._renew, name="inbox-lease", daemon=True)
+        self._renewing.start()
+
+    def begin(self) -> None:
+        """Become the reader, or go on being it. Raises NotReader while another one lives."""
+        begun_s, before = self._clock.monotonic(), self._epoch
+        if not (before and self._do(lambda c: inboxes.renew_reading(c, self._agent, before))):
+            self._epoch = 0
+            self._epoch = self._do(lambda c: inboxes.begin_reading(c, self._agent, self._name))
+        self._after, self._renewed_s = 0, begun_s
+
+    def ready(self) -> str:
+        """Return why nothing can be read now: another one reads, or the database is away; empty where it can."""
+        try:
+            if not self._is_reader():
+                self.begin()
+        except self.passing as error:
+            return str(error)
+        return ""
+
+    def end(self) -> None:
+        """Let another one read, at once if the database answers; otherwise the lease ends by itself."""
+        self._over.set()
+        self._renewing.join()
+        with suppress(*AWAY):
+            self._do(lambda c: inboxes.end_reading(c, self._agent, self._epoch))
+
+    def adopt(self) -> list[Claimed]:
+        """Return nothing: what a reader of before has claimed is claimed again, before what waits."""
+        return []
+
+    def claim(self, limit: int = 1) -> list[Claimed]:
+        """Take what waits, or was left, in order. What is malformed goes to quarantine. Raises NotReader."""
+        taken: list[Claimed] = []
+        while not taken and (rows := self._do(self._claims(limit))):
+            for number, key, data in rows:
+                self._after = max(self._after, number)
+                try:
+                    taken.append(NumberedClaim(name=key, envelope=decode(data), number=number))
+                except InvalidInput as error:
+                    self._end_envelope(number, EnvelopeState.QUARANTINED, str(error))
+        return taken
+
+    def _claims(self, limit: int) -> Callable[[Connection], list[tuple[int, str, bytes]]]:
+        return lambda c: inboxes.claim_envelopes(c, self._agent, self._epoch, limit, self._after)
+
+    def finish(self, claimed: Claimed, deliver: Callable[[Envelope], None]) -> None:
+        """Deliver one envelope, then acknowledge and archive it. After an error that passes it is claimed again."""
+        try:
+            super().finish(claimed, deliver)
+        except self.passing:
+            self._after = 0
+            raise
+
+    def waiting(self) -> int:
+        """Return how many envelopes wait, or were left by a reader of before."""
+        return self._do(lambda c: inboxes.count_envelopes(c, self._agent, EnvelopeState.WAITING, EnvelopeState.CLAIMED))
+
+    def quarantined(self) -> int:
+        """Return how many envelopes were set aside."""
+        return self._do(lambda c: inboxes.count_envelopes(c, self._agent, EnvelopeState.QUARANTINED))
+
+    def _prove(self) -> None:
+        self._do(lambda c: inboxes.check_reading(c, self._agent, self._epoch))
+
+    def _archive(self, claimed: Claimed) -> None:
+        """Write that it was delivered; while the database is away again and again, as long as the lease lasts."""
+        assert isinstance(claimed, NumberedClaim)
+        while True:
+            try:
+                return self._end_envelope(claimed.number, EnvelopeState.DELIVERED)
+            except AWAY:
+                if not self._is_reader():
+                    raise
+                self._over.wait(LOOK_S)
+
+    def _end_envelope(self, number: int, state: EnvelopeState, reason: str = "") -> None:
+        self._do(lambda c: inboxes.end_envelope(c, self._agent, self._epoch, number, state, reason))
+
+    def _put_elsewhere(self, agent: str) -> Callable[[Envelope], Put] | None:
+        """Return how to put into the inbox of an agent in a terminal, if it has one."""
+
+        def put(envelope: Envelope) -> Put:
+            at = self._clock.now()
+            (fresh,) = self._do(lambda c: inboxes.put_envelopes(c, [encoded(envelope)], at))
+            return Put(name=envelope.idempotency_key, fresh=fresh)
+
+        return put if self._do(lambda c: inboxes.has_inbox(c, agent)) else None
+
+    def _is_reader(self) -> bool:
+        return bool(self._epoch) and self._clock.monotonic() - self._renewed_s < FENCE_S
+
+    def _renew(self) -> None:
+        """Renew the lease until the reading is over."""
+        while not self._over.wait(RENEW_S):
+            begun_s, epoch = self._clock.monotonic(), self._epoch
+            renewal = lambda c, epoch=epoch: inboxes.renew_reading(c, self._agent, epoch)  # noqa: E731
+            with suppress(*AWAY):  # which is seen by the time since the last one
+                if epoch and self._beside.submit(renewal).result():
+                    self._renewed_s = begun_s
+                elif self._epoch == epoch:
+                    self._epoch = 0
+
+    def _do(self, work: Callable[[Connection], T]) -> T:
+        return self._database.submit(work).result()
