@@ -3,6 +3,7 @@
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -34,12 +35,14 @@ def shared(home: Home, postgres_server: Server | None) -> Iterator[Constellation
 
 
 @pytest.fixture
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Constellation]:
-    home = Home(root=Path("/dev/shm") / f"tk-{tmp_path_factory.mktemp('alone').name}-{id(tmp_path_factory)}")
+def alone() -> Iterator[Constellation]:
+    folder = Path(tempfile.mkdtemp(prefix="tk-"))
+    home = Home(root=folder / "home")
     home.create()
     made = Constellation(home)
     yield made
     made.stop()
+    shutil.rmtree(folder)
 
 
 class Told(NamedTuple):
