@@ -132,7 +132,7 @@ def test_a_schema_that_older_versions_cannot_use_waits_until_none_of_them_lives(
 
 def test_who_reads_for_long_keeps_a_later_version_waiting_and_nobody_else(cluster: Cluster, tmp_path: Path) -> None:
     Database(in_schema(cluster.url, "runner"), migrations=schema_revision.STORES["runner"]).close()
-    with psycopg.connect(cluster.url) as reading, ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool, psycopg.connect(cluster.url) as reading:
         reading.execute(b"SELECT count(*) FROM runner.tasks")
         upgraded = pool.submit(later_version, cluster, tmp_path, "runner")
         cluster.until(lambda: cluster.value("SELECT count(*) FROM pg_locks WHERE NOT granted"))
