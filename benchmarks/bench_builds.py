@@ -13,8 +13,8 @@ from benchmarks.report import Section, ratio, spread
 BASE = Path(__file__).parent.parent / ".base"
 PROGRAM = "import json; from benchmarks.bench_cpu import fires, turns; print(json.dumps(fires(4) | turns(1)))"
 GATES = {
-    "fire": ("a fire, in the runner", "a fire, in the runtime"),
-    "turn": ("a turn, 1 at once", "a turn, 8 at once"),
+    "CPU of a fire, this build / the earlier one": ("a fire, in the runner", "a fire, in the runtime"),
+    "CPU of a turn, this build / the earlier one": ("a turn, 1 at once", "a turn, 8 at once"),
 }
 
 
@@ -27,12 +27,7 @@ def builds(times: int) -> Section:
     for name in runs[0][0]:
         earlier, now = ([run[which][name] * 1e6 for run in runs] for which in (0, 1))
         rows.append((name, spread(earlier), spread(now), ratio(now, earlier, 2)))
-    gates = {
-        f"CPU of a {what}, this build / the earlier one": [
-            _sum(now, names) / _sum(earlier, names) for earlier, now in runs
-        ]
-        for what, names in GATES.items()
-    }
+    gates = {gate: [_sum(now, names) / _sum(earlier, names) for earlier, now in runs] for gate, names in GATES.items()}
     about = f"On one machine, in µs; the earlier build is {_revision()}."
     return Section(title=BUILDS, about=about, header=("CPU", "earlier", "now", "now / earlier"), rows=rows, gates=gates)
 

@@ -83,10 +83,14 @@ class SharedClock(SystemClock):
         self.ahead_s = 0.0
         self._base: tuple[datetime, float] | None = None
 
-    def set(self, at: datetime) -> None:
-        """Go on from a time that was read a moment ago: then this clock is that moment behind, and never ahead."""
-        self.ahead_s = (datetime.now(UTC) - at).total_seconds()
-        self._base = at, self.monotonic()
+    def set(self, at: datetime, waited_s: float = 0.0) -> None:
+        """Go on from a time that was read at some moment of the last `waited_s`: never ahead of it.
+
+        An answer that took long does not set it back: what this clock shows may be right as well.
+        """
+        if self._base is None or not timedelta() <= self.now() - at <= timedelta(seconds=waited_s):
+            self._base = at, self.monotonic()
+        self.ahead_s = (datetime.now(UTC) - self.now()).total_seconds()
 
     def now(self) -> datetime:
         """Return the time of the shared clock."""

@@ -73,6 +73,7 @@ class Ownership:
         self.lacking: Callable[[], Collection[str]] = tuple
         self._on_lost: Callable[[str], None]
         self._strays: set[Lease] = set()
+        self._renewed = clock.monotonic()
         self._keeping: asyncio.Task[None] | None = None
 
     async def begin(self, on_lost: Callable[[str], None]) -> None:
@@ -82,19 +83,27 @@ class Ownership:
         self._keeping = asyncio.create_task(self._keep(), name="lease")
 
     async def _begin(self) -> None:
-        self.owner = f"{os.uname().nodename}/{os.getpid()}/{self._entropy.hex(8)}"
-        await self._database.run(self._succeed)
-        await asyncio.to_thread(replace_whole, self._named, self.owner.encode())
-
-    def _succeed(self, connection: Any) -> None:
         """Be an owner. The one before was a process of this home, which is dead: what it owned need not wait."""
         before = self._named.read_text(encoding="utf-8") if self._named.exists() else ""
-        leases.begin(connection, self.owner)
-        leases.leave(connection, before)
-        notify(connection, [""])
+        owner = f"{os.uname().nodename}/{os.getpid()}/{self._entropy.hex(8)}"
+        await asyncio.to_thread(replace_whole, self._named, owner.encode())
+
+        def succeed(connection: Any) -> None:
+            leases.begin(connection, owner)
+            leases.leave(connection, before)
+            notify(connection, [""])
+
+        self.owner, asked = owner, self._clock.monotonic()
+        await self._database.run(succeed)
+        self._renewed = asked
 
     async def take(self) -> list[tuple[Lease, list[leases.Row]]]:
-        """Take threads for which something waits; return leases with the oldest of it, also of threads of before."""
+        """Take threads for which something waits; return leases with the oldest of it, also of threads of before.
+
+        Who could not renew takes none: what it began would be stopped at once.
+        """
+        if self._is_fenced():
+            return []
         taken: list[tuple[Lease, list[leases.Row]]] = []
         for thread_id in await self._database.run(self._wanted):
             lease = self.held.get(thread_id)
@@ -152,12 +161,11 @@ class Ownership:
 
     async def _keep(self) -> None:
         """Renew the lease, for ever, and give up what is lost."""
-        renewed = self._clock.monotonic()
         while True:
             await self._clock.sleep(RENEW_S)
             began = self._clock.monotonic()
             try:
-                async with asyncio.timeout(max(FENCE_S - (began - renewed), RENEW_S)):
+                async with asyncio.timeout(max(FENCE_S - (began - self._renewed), RENEW_S)):
                     epochs = await self._database.run(lambda c: leases.renew(c, self.owner))
                 if epochs is None:
                     self.lose(self.held, "its lease ended")
@@ -165,11 +173,15 @@ class Ownership:
                 else:
                     self.lose([t for t, lease in self.held.items() if epochs.get(t) != lease.epoch], "was taken")
                     await self._give_up({Lease(t, epoch) for t, epoch in epochs.items() if t not in self.held})
-                renewed = began
+                    self._renewed = began
             except Exception as error:  # noqa: BLE001  recorded; without this loop nothing would stop a turn in time
                 self._log.emit("lease.trouble", reason=f"{type(error).__name__}: {error}"[:500])
-                if self._clock.monotonic() - renewed >= FENCE_S:
+                if self._is_fenced():
                     self.lose(self.held, "it could not be renewed")
+
+    def _is_fenced(self) -> bool:
+        """Tell whether others may soon own what this process owns, as its last renewal is long ago."""
+        return self._clock.monotonic() - self._renewed >= FENCE_S
 
     async def _give_up(self, strays: set[Lease]) -> None:
         """Free threads that were no longer held already at the renewal before: what failed there is to go on."""

@@ -256,16 +256,19 @@ class Beat:
         def beat(connection: Connection) -> tuple[int, list[Node]]:
             return self._nodes.beat(connection, node), self._nodes.listed(connection)
 
+        asked = self._clock.monotonic()
         at, found = await self._transact(beat)
         self.lacking = lacking(facts, [each.facts for each in found if each.lives and each.role == node["role"]])
-        self._clock.set(from_us(at))
+        self._clock.set(from_us(at), self._clock.monotonic() - asked)
         before, self._last = self._last, self._clock.monotonic()
         if self._last - before > GONE_AFTER_S:
             self._steady_since = self._last
 
     async def set_clock(self) -> None:
         """Set the clock by the database's, and write nothing."""
-        self._clock.set(from_us(await self._transact(_NOW.value)))
+        asked = self._clock.monotonic()
+        at = from_us(await self._transact(_NOW.value))
+        self._clock.set(at, self._clock.monotonic() - asked)
 
     async def is_alone(self) -> bool:
         """Return whether no other process of this role lives."""

@@ -299,6 +299,14 @@ async def test_a_machine_that_cannot_renew_gives_its_threads_up_in_time(shared_u
         await look_again()
     assert (lost, dict(ownership.held)) == (["t"], {})
     cut.loses = lambda _answer: False
+    row = {"key": "k", "thread_id": "t", "agent": "a", "kind": handover.FIRE, "envelope": b"{}"}
+    await database.run(lambda c: schema.handover.put_all(c, [row], clock.now()))
+    assert await ownership.take() == [], "it takes what it could not keep"
+    while not clock._sleepers:
+        await look_again()
+    clock.advance(2)
+    while not await ownership.take():  # once it could renew
+        await look_again()
     await ownership.leave()
     database.close()
 
