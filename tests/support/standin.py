@@ -1,8 +1,9 @@
 """A daemon that is nothing but a daemon: takes its lock, shows progress, ends when told. It starts in no time.
 
 `python -m tests.support.standin NAME HOME`. While the file `NAME.fails` lies in the home it says an error and ends with
-exit code 1 instead; while `NAME.waits` lies there, that what it needs does not answer, with exit code 5; while `NAME.raises` lies there it dies of an error that holds what lies in it; while `NAME.still`
-lies there it serves and shows no progress.
+exit code 1 instead; while `NAME.waits` lies there, that what it needs does not answer, with exit code 5; while
+`NAME.raises` lies there it dies of an error that holds what lies in it; while `NAME.still` lies there it serves and
+shows no progress; where `NAME.deaf` lies as it starts, it does not end when told.
 """
 
 import os
@@ -32,7 +33,8 @@ def main(name: str, root: str) -> None:
     if (raises := home.root / f"{name}.raises").exists():
         raise ConnectionError(raises.read_text())
     with ProcessLock(home, name):
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        is_deaf = (home.root / f"{name}.deaf").exists()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if is_deaf else lambda *_: sys.exit(0))
         progress = Progress(home, name, os.getpid())
         progress.beat()
         while True:

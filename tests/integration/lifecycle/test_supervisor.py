@@ -175,9 +175,11 @@ def test_what_a_daemon_died_of_is_told_by_its_kind_alone(supervised: Supervised)
 
 def test_one_that_does_not_end_when_told_is_killed_after_the_grace_and_by_force_at_once(supervised: Supervised):
     supervised.want()
+    for daemon in STANDINS:
+        supervised.flag(daemon, "deaf").touch()
     supervised.supervise()
     for daemon in STANDINS:
-        os.kill(supervised.until_up(daemon), signal.SIGSTOP)
+        os.kill(supervised.until_up(daemon), signal.SIGSTOP)  # what is suspended goes on, to hear that it is to end
     supervised.kill(SUPERVISED)
     assert stop(supervised.home, RUNTIME, timeout_s=0.2) == "killed after 0s"
     assert stop(supervised.home, RUNNER, force=True) == "killed"
