@@ -106,25 +106,30 @@ class Recorder:
         """Take the keys, the one in use first, and the name of the machine."""
         self._key, self.node = _private(keys[0]), node
         self.public, self.earlier = public_key(keys[0]), [Recorder([key], node) for key in keys[1:]]
-        self._last, self._reached = b"", 0
+        self._last, self._signed_in = b"", object()
+        self._reached: dict[str, int] = {}
 
     @classmethod
     def of(cls, home: Home, at: datetime, entropy: Entropy, node: str) -> "Recorder":
         """Return that of a home, which gets a key if it never had one. Raises Corrupt where its key was lost."""
         return cls(key_of(home, at, entropy), node)
 
-    def sign(self, store: str, number: int, newest: bytes) -> bytes:
-        """Sign the end of the chain."""
-        self._last = newest
+    def sign(self, store: str, number: int, newest: bytes, transaction: object) -> bytes:
+        """Sign the end of the chain, in a transaction."""
+        self._last, self._signed_in = newest, transaction
         return bytes(self._key.sign(_said(store, number, newest.hex())))
 
-    def has_signed(self, store: str, number: int, newest: bytes, signature: bytes) -> bool:
-        """Return whether the end of a chain is one that this key signed, and none from before one that was read."""
-        if number < self._reached or not (
+    def has_signed(self, store: str, number: int, newest: bytes, signature: bytes, transaction: object) -> bool:
+        """Return whether the end of a chain is one that this key signed, and none from before one that was committed.
+
+        What the same transaction has signed may be undone yet.
+        """
+        if number < self._reached.get(store, 0) or not (
             newest == self._last or is_signed(self.public, store, number, newest, signature)
         ):
             return False
-        self._reached = number
+        if transaction is not self._signed_in:
+            self._reached[store] = number
         return True
 
 
@@ -180,7 +185,7 @@ class SharedChains:
         rows = linked(number, before, at, facts)
         self._add.run_each(connection, [{"chain": of.public, **row} for row in rows])
         end = {name: rows[-1][name] for name in ("number", "hash")}
-        signature = of.sign(self._store, end["number"], end["hash"])
+        signature = of.sign(self._store, end["number"], end["hash"], connection.get_transaction())
         self._move.run(connection, chain=of.public, node=of.node, signature=signature, **end)
 
     def _begun(self, of: Recorder) -> dict[str, Any]:
@@ -190,7 +195,8 @@ class SharedChains:
         """Return the number and hash of a chain's end, and whether that is as it was signed; keep others from it."""
         if found := self._end.rows(connection, of=of.public):
             number, newest, signature = found[0][0], bytes(found[0][1]), bytes(found[0][2])
-            return number, newest, of.has_signed(self._store, number, newest, signature)
+            is_whole = of.has_signed(self._store, number, newest, signature, connection.get_transaction())
+            return number, newest, is_whole
         left = self._newest.rows(connection, of=of.public)
         return (left[0][0], bytes(left[0][1]), False) if left else (0, b"", True)
 

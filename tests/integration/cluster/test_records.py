@@ -10,6 +10,7 @@ from sqlalchemy import MetaData
 
 from constellation.audit import verify
 from constellation.audit.records import examine, export
+from constellation.install.migrate import mark_restored
 from tests.integration.cluster.shared import Cluster
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -110,6 +111,32 @@ def test_machines_do_not_wait_for_each_other_to_write_records_and_one_waits_for_
     with pytest.raises(MachineTrouble, match="lock timeout"):  # its own chain has one end
         while_open(one, one)
     assert (one.faults(), other.faults()) == ([], [])
+
+
+def test_a_transaction_that_wrote_two_records_and_is_undone_breaks_no_chain(machines: Sequence[Machine]) -> None:
+    one = machines[0]
+
+    def undone(connection: Any) -> None:
+        one.chain.append(connection, NOW, [{"kind": "withdrawn", "entry": 4}])
+        one.chain.append(connection, NOW, [{"kind": "withdrawn", "entry": 5}])
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        one.do(undone)
+    one.write(6)
+    assert one.faults() == []
+
+
+def test_a_home_marks_the_shorter_of_its_chains_as_put_back_and_does_not_call_it_broken(
+    cluster: Cluster, machines: Sequence[Machine]
+) -> None:
+    one = machines[0]
+    runtime = chain.SharedChains("agent-runtime", "runtime")
+    one.do(lambda c: runtime.begin(c, NOW, one.recorder, dict))
+    cluster.sql.execute("DELETE FROM runtime.owners")
+    one.close()
+    mark_restored(one.home)
+    assert [fault for fault in examine(one.home).faults if "changed by another program" in fault] == []
 
 
 TAMPERED = {
