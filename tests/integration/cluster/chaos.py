@@ -220,6 +220,7 @@ class Chaos:
         self.wrong: list[str] = []
         self.ended: Counter[tuple[str, str]] = Counter()
         self._frozen: list[int] = []
+        self._has_none_left = False  # of the server's connections
         self._draw = SeededEntropy(seed)
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._loads = [Load(machine, seed * 100 + number) for number, machine in enumerate(self.machines)]
@@ -324,6 +325,9 @@ class Chaos:
 
     def freeze(self) -> None:
         """Stop some processes of the server, with whatever locks they hold."""
+        if self._has_none_left:
+            self.kill()
+            return
         with psycopg.connect(self.url) as sql:
             found = sql.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()").fetchall()
         stopped = [pid for (pid,) in found if self._draw.uniform(0, 1) < 0.2]
@@ -339,7 +343,10 @@ class Chaos:
 
     def use_up(self) -> None:
         """Take all connections that the server has left, and end some of the others, which cannot come back."""
-        held = []
+        if self._has_none_left:
+            self.kill()
+            return
+        held, self._has_none_left = [], True
         with suppress(psycopg.OperationalError):
             while len(held) < MOST_CONNECTIONS:
                 held.append(psycopg.connect(self.url, application_name="chaos"))
@@ -349,7 +356,13 @@ class Chaos:
             while len(held) < MOST_CONNECTIONS:
                 held.append(psycopg.connect(self.url, application_name="chaos"))
         self._count("connections are used up")
-        self._after(self._draw.uniform(3, 12), lambda: [connection.close() for connection in held])
+
+        def give_back() -> None:
+            for connection in held:
+                connection.close()
+            self._has_none_left = False
+
+        self._after(self._draw.uniform(3, 12), give_back)
 
     def end_starts(self) -> None:
         """Kill a process, and end the next one or two as they start."""
@@ -369,6 +382,9 @@ class Chaos:
                 os.kill(process, number)
 
     def end_connections(self) -> None:
+        if self._has_none_left:
+            self.kill()
+            return
         share = self._draw.uniform(0.05, 1.0)
         with psycopg.connect(self.url) as sql:
             sql.execute(END_SOME, (share,))
