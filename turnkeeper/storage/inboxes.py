@@ -147,8 +147,9 @@ _BEGIN = """INSERT INTO inboxes VALUES (:agent, 1, :reader, now_us() + :read_us)
 _RENEW = "UPDATE inboxes SET until_us = now_us() + :read_us WHERE agent = :agent AND epoch = :epoch"
 _END = "UPDATE inboxes SET until_us = 0, reader = '' WHERE agent = :agent AND epoch = :epoch"
 _CHECK = "SELECT epoch FROM inboxes WHERE agent = :agent AND epoch = :epoch FOR SHARE"
-_OLDEST = """SELECT number FROM inbox_envelopes WHERE agent = :agent
-    AND (state = 'waiting' OR state = 'claimed' AND number > :after) ORDER BY number LIMIT :most"""
+_OLDEST = """(SELECT number FROM inbox_envelopes WHERE agent = :agent AND state = 'waiting' ORDER BY number LIMIT :most)
+    UNION ALL (SELECT number FROM inbox_envelopes WHERE agent = :agent AND state = 'claimed' AND number > :after
+    ORDER BY number LIMIT :most) ORDER BY number LIMIT :most"""
 _CLAIM = """UPDATE inbox_envelopes SET state = 'claimed'
     WHERE number = ANY(:numbers) AND state IN ('waiting', 'claimed') RETURNING number, key, envelope"""
 _END_ENVELOPE = """UPDATE inbox_envelopes SET state = :state, reason = :reason, at_us = now_us()

@@ -178,6 +178,17 @@ def test_what_was_read_is_kept_for_a_time_and_until_its_fire_is_settled(
         do(lambda c: (put(c, "f"), put(c, "g")))
 
 
+def test_a_claim_reads_nothing_of_the_many_that_were_delivered_before(do: Do) -> None:
+    many = """INSERT INTO inbox_envelopes (agent, key, envelope, state, at_us)
+        SELECT 'codex', n::text, '', CASE WHEN n > 20000 THEN 'waiting' ELSE 'delivered' END, 0
+        FROM generate_series(1, 25000) AS n"""
+    do(lambda c: c.execute(text(many)))
+    do(lambda c: c.execute(text("ANALYZE inbox_envelopes")))
+    explained = text(f"EXPLAIN (ANALYZE, TIMING OFF) {inboxes._OLDEST}")
+    plan = do(lambda c: c.execute(explained, {"agent": "codex", "most": 1, "after": 0}).scalars().all())
+    assert not [line for line in plan if "Removed by Filter" in line], plan
+
+
 STEPS = ("begin", "claim", "paste", "archive")
 
 
