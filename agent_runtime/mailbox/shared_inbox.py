@@ -130,7 +130,7 @@ class SharedReader(Reader):
         self._failpoints = Failpoints(os.environ)
         self._name = f"{reader}, pid {os.getpid()} on {platform.node()}"
         self._database, self._beside = database, beside
-        self._epoch = self._after = 0
+        self._epoch = self._after = self._finished = 0
         self._renewed_s = 0.0
         self._over = threading.Event()
         self._renewing = threading.Thread(target=self._renew, name="inbox-lease", daemon=True)
@@ -183,6 +183,9 @@ class SharedReader(Reader):
         """Deliver one envelope, then acknowledge and archive it. After an error that passes it is claimed again."""
         try:
             super().finish(claimed, deliver)
+            self._finished += 1
+            if not self._finished % inboxes.PRUNE_EVERY:
+                self._do(lambda c: inboxes.prune(c, self._agent))
         except self.passing:
             self._after = 0
             raise

@@ -19,6 +19,7 @@ from turnkeeper.times import to_us
 READ_S = 15  # that a reader's lease lasts after a renewal
 MOST_WAITING = 100_000  # as in folders: `turnkeeper/bus/folders.py`
 KEPT_S, MOST_KEPT = 14 * 86_400, 10_000  # likewise, of what was delivered
+PRUNE_EVERY = 1024  # envelopes that a reader finishes
 
 
 class Item(Protocol):
@@ -62,8 +63,13 @@ def begin_reading(connection: Connection, agent: str, reader: str) -> int:
         what = f"the inbox of {agent} is read by {_sql(connection, _READER, agent=agent).scalar()}"
         hint = f"an inbox has one reader: stop that one first; if it was killed, it is forgotten after {READ_S} s"
         raise NotReader(what, where="the shared database", hint=hint)
-    _sql(connection, _PRUNE, agent=agent, kept_us=KEPT_S * 1_000_000, most=MOST_KEPT)
+    prune(connection, agent)
     return int(epoch)
+
+
+def prune(connection: Connection, agent: str) -> None:
+    """Delete what was delivered longer ago than it is kept, or before so many others, once its fire is settled."""
+    _sql(connection, _PRUNE, agent=agent, kept_us=KEPT_S * 1_000_000, most=MOST_KEPT)
 
 
 def renew_reading(connection: Connection, agent: str, epoch: int) -> bool:

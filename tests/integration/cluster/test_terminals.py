@@ -22,7 +22,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.console import run
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.process import VARIABLE
-from turnkeeper.storage.inboxes import NotReader
+from turnkeeper.storage import inboxes
 
 PATIENCE_S = 60.0
 PUT = "INSERT INTO runtime.inbox_envelopes (agent, key, envelope, state, at_us) VALUES (%s, %s, %s, 'waiting', %s)"
@@ -118,6 +118,20 @@ def test_each_machine_lists_reads_and_puts_back_what_lies_in_the_database(
     assert "agent0" in one("drain", "agent0", code=4)[1]
 
 
+def test_who_reads_for_long_removes_what_was_read_long_ago(
+    pair: tuple[Machine, Machine], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inboxes, "PRUNE_EVERY", 2)
+    for key in ("a", "b", "c"):
+        put(cluster, key)
+    with pair[0].reading() as reader:
+        for _ in range(3):
+            (item,) = reader.claim()
+            reader.finish(item, lambda _: None)
+            cluster.sql.execute("UPDATE runtime.inbox_envelopes SET at_us = 1 WHERE key = 'a' AND state = 'delivered'")
+    assert states(cluster) == {"b": "delivered", "c": "delivered"}
+
+
 def test_a_watcher_stands_by_until_the_reader_is_gone_and_one_that_was_stopped_delivers_nothing(
     pair: tuple[Machine, Machine], cluster: Cluster
 ) -> None:
@@ -132,11 +146,11 @@ def test_a_watcher_stands_by_until_the_reader_is_gone_and_one_that_was_stopped_d
         assert second.ready() == ""
         (again,) = second.claim()
         assert again.name == held.name == "a"
-        with pytest.raises(NotReader):
+        with pytest.raises(inboxes.NotReader):
             first.finish(held, lambda envelope: pasted.append(envelope.text))
         assert pasted == [], "it proves its lease before it delivers"
         second.finish(again, lambda envelope: pasted.append(envelope.text))
-        with pytest.raises(NotReader):
+        with pytest.raises(inboxes.NotReader):
             first.claim()
         (last,) = second.claim()
         second.finish(last, lambda envelope: pasted.append(envelope.text))
