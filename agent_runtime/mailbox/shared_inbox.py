@@ -29,6 +29,7 @@ from turnkeeper.process import Failpoints
 from turnkeeper.storage import inboxes
 from turnkeeper.storage.database import Database, in_schema
 from turnkeeper.storage.handover import LOOK_S, SCHEMA, SharedSnapshot
+from turnkeeper.storage.locking import reader_of
 from turnkeeper.times import from_us, rfc3339
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class SharedInboxes:
         self._home, self._url = home, url
 
     def inbox_rows(self, hosted: Collection[str]) -> list[Row]:
-        """Return a row for each inbox, also for those of agents that the runtime hosts here."""
+        """Return a row for each inbox, also for those of agents that the runtime hosts here: who reads these here."""
         counts = {(row["agent"], row["state"]): row for row in self._ask(_COUNTS)}
         readers = {row["agent"]: row["reader"] if row["is_read"] else None for row in self._ask(_READERS)}
         rows = []
@@ -61,7 +62,8 @@ class SharedInboxes:
             row.pop(EnvelopeState.GONE)
             oldest_us = counts.get((agent, "waiting"), {}).get("oldest_us")
             row |= {"oldest_at": rfc3339(from_us(oldest_us)) if oldest_us else None}
-            rows.append({"agent": agent, **row, "hosted": agent in hosted, "reader": readers.get(agent)})
+            reader = reader_of(self._home.inbox(agent)) if agent in hosted else readers.get(agent)
+            rows.append({"agent": agent, **row, "hosted": agent in hosted, "reader": reader or None})
         return rows
 
     def envelope_rows(self, agent: str, limit: int) -> Iterator[Row]:

@@ -23,6 +23,7 @@ from turnkeeper.console import run
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.process import VARIABLE
 from turnkeeper.storage import inboxes
+from turnkeeper.storage.locking import ReaderLock
 
 PATIENCE_S = 60.0
 PUT = "INSERT INTO runtime.inbox_envelopes (agent, key, envelope, state, at_us) VALUES (%s, %s, %s, 'waiting', %s)"
@@ -91,6 +92,9 @@ def test_each_machine_lists_reads_and_puts_back_what_lies_in_the_database(
         ("claude", 1, False),
         ("codex", 5, False),
     }
+    with ReaderLock(one.home.inbox("agent0"), "agent-runtime"):
+        read_by = [machine.json("list")[0]["reader"] for machine in pair]
+    assert read_by == [f"agent-runtime, pid {os.getpid()}", None], "each machine tells of its own runtime"
     assert [(row["place"], row["name"], row["text"]) for row in one.json("list", "codex")] == [
         ("inbox", key, key) for key in ("a", "b", "c", "d")
     ]
