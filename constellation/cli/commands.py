@@ -201,7 +201,7 @@ def down(
     """Stop the supervisor and the daemons. A turn that does not end in time continues after the next `up`.
 
     Agents in terminals are told first, by an envelope of kind `shutdown`, and have up to 60 s to take it. Then the
-    supervisor stops, so that it does not restart the daemons.
+    supervisor stops, so that it does not restart the daemons. Where machines share a database they are told nothing.
 
     Example: turnkeeper down
     """

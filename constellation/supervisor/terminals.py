@@ -1,9 +1,10 @@
 """Telling agents in terminals that everything goes down: an envelope for each, and a minute in which to take it.
 
 Only an inbox that is being read gets one. What nobody took by then is taken back: read after the next start, it would
-be wrong.
+be wrong. Where machines share a database no agent gets one, as the others go on delivering; the author is told so.
 """
 
+import re
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from constellation.supervisor import daemons
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.files import SystemFiles
@@ -20,6 +22,8 @@ from turnkeeper.storage.locking import reader_of
 PATIENCE_S = 60.0
 _SENDER = "watchdog"
 _TEXT = "Turnkeeper is going down. Nothing is delivered to you until it is started again. Messages for you are kept."
+_UNTOLD = "was told nothing: other machines that share the database may go on delivering to it"
+_HOSTED = re.compile(r"agent[0-9]+|.*@.*", re.ASCII)  # agent0 and workers, and agents of peers
 _FILES = SystemFiles()
 
 
@@ -33,7 +37,7 @@ def read_now(home: Home) -> list[str]:
 
 def tell_all(home: Home, *, clock: SystemClock, entropy: Entropy) -> dict[str, str]:
     """Send each of those agents a shutdown; return, by name, what became of it once all took it or the time is over."""
-    told, how = {}, {}
+    told, how = {}, _untold(home) if shared_url_in(home.config) else {}
     for agent in read_now(home):
         try:
             told[agent] = _Shutdown(home, agent, clock, entropy)
@@ -44,6 +48,13 @@ def tell_all(home: Home, *, clock: SystemClock, entropy: Entropy) -> dict[str, s
     finally:
         how |= {agent: each.settle() for agent, each in told.items()}
     return how
+
+
+def _untold(home: Home) -> dict[str, str]:
+    """Return, for each agent in a terminal of this machine, that it is told nothing."""
+    folder = home.inbox("agent0").parent
+    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return {agent: _UNTOLD for agent in found if _HOSTED.fullmatch(agent) is None}
 
 
 class _Shutdown:

@@ -86,6 +86,16 @@ def test_an_inbox_that_nobody_reads_or_that_the_runtime_reads_gets_nothing(home:
     assert not (home.inbox("codex") / "inbox").exists()
 
 
+def test_where_machines_share_a_database_none_is_told_and_the_author_is_told_so(home: Home, told) -> None:
+    for agent in ("codex", "agent0", "agent1"):
+        home.inbox(agent).mkdir(parents=True, mode=0o700)
+    home.config.write_text('[store]\nurl = "postgresql://turnkeeper@127.0.0.1/turnkeeper"\n')
+    assert told(lambda: None) == {
+        "codex": "was told nothing: other machines that share the database may go on delivering to it"
+    }
+    assert not (home.inbox("codex") / "inbox").exists()
+
+
 def test_whoever_interrupts_the_wait_leaves_nothing_behind(home: Home, told) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
