@@ -239,14 +239,16 @@ def restart(
     if AGENT_RUNTIME not in orders.wanted:
         raise Conflict("agent-runtime does not run on this machine", where="[node] roles", hint="restart it elsewhere")
     notes = read_text(handoff, LONGEST_NOTES) if handoff is not None else ""
-    check_text(notes)
-    check_text(reason)
+    said = "\n".join(filter(None, [reason, notes]))
+    check_text(said)
+    if len(said.encode()) > LONGEST_NOTES:
+        raise InvalidInput(f"with the notes has more than {LONGEST_NOTES} bytes", where="--reason")
     if is_under_way(place):
         raise Conflict("a restart is in progress", where=str(place.root), hint="see: turnkeeper status")
     clock, entropy = SystemClock(), SystemEntropy()
     record_act(place.logs, "turnkeeper", "turnkeeper restart", "", clock, reason=reason)
     id_ = f"{clock.now().astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-planned-{entropy.hex(4)}"
-    text = import_module("constellation.inspect.status").handoff_text(place, "\n".join(filter(None, [reason, notes])))
+    text = import_module("constellation.inspect.status").handoff_text(place, said)
     at = rfc3339(clock.now())
     markers.write_marker(markers.REQUEST.at(place), {"id": id_, "text": text, "at": at, "by": "author", "tries": 0})
     supervisor = process_of(place, SUPERVISOR)

@@ -12,7 +12,7 @@ from constellation.supervisor import markers
 from constellation.supervisor.daemons import process_of
 from tests.support.constellation import AGENT_RUNTIME, Constellation
 from turnkeeper.config.home import Home
-from turnkeeper.errors import Conflict
+from turnkeeper.errors import EXIT_USAGE, Conflict
 
 pytestmark = pytest.mark.process
 PLANTED = "planted"
@@ -58,6 +58,9 @@ def test_a_restart_that_could_not_end_well_is_refused_and_everything_goes_on(hom
         constellation.command("turnkeeper", "status")
         home.environment.write_text("OPENAI_API_KEY=planted-in-the-key-file\n")
         home.environment.chmod(0o600)
+        done = constellation.attempt("turnkeeper", "restart", "--reason", "é" * 20_000)
+        assert (done.returncode, "8192 bytes" in done.stderr) == (EXIT_USAGE, True), "the request would not be readable"
+        assert process_of(home, AGENT_RUNTIME) == pid
         constellation.command("turnkeeper", "restart", "--reason", "a new key")
         assert process_of(home, AGENT_RUNTIME) != pid
         told = constellation.attempt("turnkeeper", "events").stdout
