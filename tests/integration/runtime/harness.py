@@ -177,7 +177,10 @@ class Bench:
                     return found
             return found
 
-        return await soon(watch(), f"the event; there were {[STATES.Name(event.state) for event in found]}")
+        try:
+            return await soon(watch(), "the event")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; there were {[STATES.Name(event.state) for event in found]}") from error
 
     async def stopped(self, turn_id: str, *, after: int = 0) -> wire.TurnEvent:
         """Wait for the next event by which a turn stops."""

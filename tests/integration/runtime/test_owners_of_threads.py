@@ -116,6 +116,20 @@ async def no_look() -> list[Any]:
     return []
 
 
+async def looks_no_more(*benches: Bench) -> None:
+    """Let machines take nothing; return once the look that each had begun before is over."""
+    for bench in benches:
+        looked = asyncio.Event()
+
+        async def look(looked: asyncio.Event = looked) -> list[Any]:
+            looked.set()
+            return []
+
+        bench.runtime.mailboxes.ownership.take = look
+        bench.runtime.worker._arrived.notify()
+        await soon(looked.wait(), "a look that takes nothing")
+
+
 async def test_an_author_writes_to_the_same_thread_by_way_of_either(pair: Pair) -> None:
     for bench in pair:
         bench.script |= {"hello": [], "and again": []}
@@ -159,7 +173,7 @@ async def test_a_runtime_that_stops_hands_each_thread_over_as_its_turn_stops(pai
         bench.category("work", tools=TOOLS, tool_calls=1000)
     one.script["many"] = [calls(("note", {"text": str(number)})) for number in range(500)]
     other.script["many"] = []
-    other.runtime.mailboxes.ownership.take = no_look
+    await looks_no_more(other)
     second = await one.service.Fire(one.fire(2, task="b", thread_id="thread-b", prompt="many"), None)
     while not one.runtime.mailboxes.owns("thread-b") or "1" not in one.noted:
         await look_again()
@@ -218,7 +232,7 @@ async def test_what_was_claimed_before_and_with_a_lost_answer_is_not_left_lying(
     one.script["go"], where, asked = [], one.runtime.mailboxes.ownership, ("thread-1", "thread-2", "thread-3")
     where._database = cut = AnswersLost(where._database)
     cut.loses = lambda answer: isinstance(answer, tuple) and answer[0].thread_id == "thread-2" and not cut.lost
-    where.take = other.runtime.mailboxes.ownership.take = no_look
+    await looks_no_more(one, other)
     receipts = [await one.service.Fire(one.fire(number, thread_id=name), None) for number, name in enumerate(asked, 1)]
     del where.take
     one.runtime.worker._arrived.notify()
@@ -234,7 +248,7 @@ async def test_what_was_claimed_before_and_with_a_lost_answer_is_not_left_lying(
 async def test_a_thread_whose_news_were_claimed_with_a_lost_answer_is_given_up(pair: Pair) -> None:
     """Its turn goes on under the next epoch, and behind it what was claimed."""
     receipt, one, other = await running(pair)
-    other.runtime.mailboxes.ownership.take = no_look
+    await looks_no_more(other)
     where = one.runtime.mailboxes.ownership
     where._database = cut = AnswersLost(where._database)
     cut.loses = lambda answer: isinstance(answer, tuple) and bool(answer[1]) and not cut.lost
@@ -316,7 +330,7 @@ async def test_what_was_claimed_is_given_up_if_it_cannot_be_begun(pair: Pair, fa
     one, other = pair
     mailboxes: Any = one.runtime.mailboxes
     one.script["go"], failed = [], list[str]()
-    other.runtime.mailboxes.ownership.take = no_look
+    await looks_no_more(other)
 
     def fail(*_asked: object) -> list[Any]:
         if not failed and mailboxes.ownership.held:
@@ -343,7 +357,7 @@ async def test_what_failed_and_cannot_even_be_recorded_is_left_to_whoever_takes_
 ) -> None:
     one, other = pair
     of: Any = one.runtime.worker
-    other.runtime.mailboxes.ownership.take = no_look
+    await looks_no_more(other)
     one.script["go"], failed, handle = [], list[str](), of._turns.handle
 
     async def fail(*_asked: object) -> None:
