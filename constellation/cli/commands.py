@@ -143,6 +143,7 @@ def demo(
 
     Example: turnkeeper demo
     """
+    import_module("constellation.demo.driver").end_in_good_order()
     if not import_module(f"constellation.demo.{'cluster' if cluster else 'story'}").perform(keep=keep):
         raise typer.Exit(EXIT_FAILURE)
 

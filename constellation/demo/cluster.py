@@ -11,7 +11,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -196,17 +196,13 @@ def perform(*, keep: bool) -> bool:
         hint = "install its packages (make test-services), or run: turnkeeper demo"
         raise TurnkeeperError("PostgreSQL is not installed on this machine", where="postgres", hint=hint)
     folder = Path(tempfile.mkdtemp(prefix="turnkeeper-"))
-    server = postgres.Server(binaries, ROOM)
-    stage = ClusterStage(folder, server.create())
-    try:
+    with ExitStack() as stack:
+        stack.callback(note, f"kept: {folder}") if keep else stack.callback(shutil.rmtree, folder)
+        server = postgres.Server(binaries, ROOM)
+        stack.callback(server.stop)
+        stage = ClusterStage(folder, server.create())
+        stack.callback(stage.close)
         play(stage)
-    finally:
-        stage.close()
-        server.stop()
-        if keep:
-            note(f"kept: {folder}")
-        else:
-            shutil.rmtree(folder)
     stage.claim(f"all of this while {stage.killed} processes were killed", stage.killed > 0)
     stage.act("Claims")
     return stage.recall()

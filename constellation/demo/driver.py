@@ -5,6 +5,7 @@ The demonstration and the acceptance tests use it; what they observe is what use
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,6 +33,7 @@ _COMMAND_TIMEOUT_S = 60.0
 _START_TIMEOUT_S = 120.0
 _TAIL_LINES = 5
 _AT_ONCE = 4
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "constellation"}
 
 
@@ -166,6 +168,19 @@ class Driver:
     def pass_time(self, seconds: float) -> None:
         """Let real time go by, where what is shown depends on the wall clock."""
         self._clock.block(seconds)
+
+
+def end_in_good_order() -> None:
+    """Let a signal that ends this process raise KeyboardInterrupt, once: nothing interrupts what clears up then."""
+
+    def interrupt(_number: int, _frame: Any) -> None:
+        for number in heeded:
+            signal.signal(number, lambda *_: None)  # unlike SIG_IGN, no program that is started inherits it
+        raise KeyboardInterrupt
+
+    heeded = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in heeded:
+        signal.signal(number, interrupt)
 
 
 def _tail(log: Path) -> str:

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -396,3 +398,28 @@ def tables(cluster: Cluster) -> bool:
 def command(home: Home, *words: str) -> subprocess.CompletedProcess[str]:
     argv = [str(Path(sys.executable).with_name("turnkeeper")), "--home", str(home.root), *words]
     return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(("options", "how"), [([], signal.SIGINT), (["--cluster"], signal.SIGTERM)])
+def test_a_demonstration_that_is_told_to_end_leaves_nothing(options: list[str], how: signal.Signals) -> None:
+    """It is told twice, as by `timeout`, and so is whatever else is of its group."""
+    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
+        Path(folder).chmod(0o755)  # for the user that PostgreSQL runs as
+        environ = os.environ | {"TMPDIR": folder, "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-m", "constellation", "demo", *options]
+        with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True) as demo:
+            assert demo.stdout
+            assert any("workspace list" in line for line in demo.stdout), "all its daemons answer"
+            for _ in range(2):
+                os.killpg(demo.pid, how)
+            assert demo.wait(60) == 128 + signal.SIGINT
+        assert os.listdir(folder) == []
+        assert [path for path in Path("/proc").glob("[0-9]*/cmdline") if folder in text_of(path)] == []
+
+
+def text_of(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # it ended meanwhile
+        return ""
