@@ -32,7 +32,7 @@ def environment() -> Environment:
         lstrip_blocks=True, auto_reload=False, finalize=text.printed,
     )  # fmt: skip
     made.filters |= {"markdown": text.markdown, "tone": views.tone, "path": lambda part: quote(str(part), safe="")}
-    made.globals |= {"span": text.span, "happened": views.happened, "skips": views.skips}
+    made.globals |= {"span": text.span, "counted": text.counted, "happened": views.happened, "skips": views.skips}
     return made
 
 

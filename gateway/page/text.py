@@ -208,6 +208,15 @@ def span(begin: Timestamp, end: Timestamp) -> str:
     return format_rough(max((last - first) / timedelta(seconds=1), 0.0))
 
 
+def counted(number: int, noun: str) -> str:
+    """Write how many there are of something.
+
+    >>> counted(1, "task"), counted(0, "fire")
+    ('1 task', '0 fires')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def unmarked(text: str) -> str:
     r"""Return Markdown without the marks at the beginnings of lines, for where it is shown in one line.
 
