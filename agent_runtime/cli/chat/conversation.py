@@ -135,7 +135,8 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait for the answer and prin
 Patience = Annotated[str, typer.Option("--timeout", help="The longest time that --wait waits.")]
 _POLL_S = 0.1
 _ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
-_WAITING = frozenset({"interrupted", "paused"})
+_ASKS = "interrupted"
+_WAITING = frozenset({_ASKS, "paused"})
 _KEPT = "kept"  # taken, and put aside until the thread's questions are answered
 
 
@@ -244,7 +245,7 @@ def _await(turn_id: str, patience_s: float) -> wire.Turn:
     deadline = clock.monotonic() + patience_s
     while clock.monotonic() < deadline:
         turn: wire.Turn = change("GetTurn", wire.GetTurnRequest(turn_id=turn_id))
-        if turn.status in _ENDED | _WAITING:
+        if turn.status in _ENDED | _WAITING and not _is_decided(turn):
             return turn
         if turn.status == _KEPT:
             raise Denied(turn.summary, hint="see: turnkeeper approvals list, or turnkeeper turns list --status paused")
@@ -253,9 +254,19 @@ def _await(turn_id: str, patience_s: float) -> wire.Turn:
     raise TurnkeeperError(f"no answer within {patience_s:.0f} s; the turn goes on", hint=hint)
 
 
-def _print_answer(turn: wire.Turn) -> None:
+def _is_decided(turn: wire.Turn) -> bool:
+    """Return whether a turn goes on in a moment, maybe on another machine: all that it asked is decided."""
+    asked = {one["status"] for row in _rows_of(turn) for one in row["interrupts"]} if turn.status == _ASKS else set()
+    return bool(asked) and "pending" not in asked
+
+
+def _rows_of(turn: wire.Turn) -> list[dict[str, Any]]:
     found: Any = read("GetConversation", wire.GetConversationRequest(thread_id=turn.thread_id, limit=50))
-    rows = [to_json(one) for one in found.turns if one.turn_id == turn.turn_id]
+    return [to_json(one) for one in found.turns if one.turn_id == turn.turn_id]
+
+
+def _print_answer(turn: wire.Turn) -> None:
+    rows = _rows_of(turn)
     for message in (message for row in rows for message in row["messages"] if message["role"] == "agent"):
         if message["text"].strip():
             typer.echo(plain(message["text"].strip()))

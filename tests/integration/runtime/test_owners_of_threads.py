@@ -12,6 +12,8 @@ import pytest_asyncio
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import OperationalError
 
+from agent_runtime.cli import client
+from agent_runtime.cli.chat import conversation
 from agent_runtime.mailbox.shared import Ownership
 from agent_runtime.model.lease import Fenced, Lease, under
 from agent_runtime.store import leases, schema
@@ -20,6 +22,7 @@ from agent_runtime.store.turn_store import Store
 from agent_runtime.turns import lanes, worker
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
+from tests.integration.runtime.test_follow_conversation import served
 from tests.support.clock import ManualClock, look_again
 from tests.support.cluster import taken
 from tests.support.scripted import calls
@@ -77,6 +80,37 @@ async def test_an_approval_is_decided_by_way_of_the_other(pair: Pair) -> None:
     await pair[1].resolve(question.interrupt_id, "approve", args_hash=question.args_hash)
     assert (await pair[0].stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
     assert [*pair[0].noted, *pair[1].noted] == ["x"]
+
+
+async def test_who_waits_for_a_turn_that_another_machine_is_about_to_go_on_with_waits_on(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bench in pair:
+        bench.category("work", tools=["tool:block"])
+        bench.script["go"] = [calls(("note", {"text": "x"}))]
+    monkeypatch.setenv("TURNKEEPER_HOME", str(pair[0].home.root))
+    event = await pair[0].run(1)
+    assert event.state == STATES.INTERRUPTED
+    while any(bench.runtime.mailboxes.ownership.held for bench in pair):
+        await look_again()
+    await looks_no_more(*pair)
+    (question,) = await pair[0].pending()
+    await pair[1].resolve(question.interrupt_id, "approve", args_hash=question.args_hash)
+    loop = asyncio.get_running_loop()
+
+    def go_on() -> None:
+        for bench in pair:
+            vars(bench.runtime.mailboxes.ownership).pop("take", None)
+
+    def read(method: str, request: Any) -> Any:
+        answer = client.read(method, request)
+        loop.call_soon_threadsafe(go_on)
+        return answer
+
+    monkeypatch.setattr(conversation, "read", read)
+    async with served(pair[0]):
+        turn = await asyncio.to_thread(conversation._await, event.turn_id, PATIENCE_S)
+    assert turn.status == "succeeded"
 
 
 @pytest.mark.parametrize("of", ["category", "graph"])
