@@ -3,6 +3,7 @@
 import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
@@ -64,6 +65,8 @@ def events(
         raise InvalidInput("cannot be used with --trace or --until", where="--follow")
     sources = Sources(place)
     try:
+        if follow:
+            wanted = replace(wanted, until_us=sources.stores.now_us())
         if trace:
             show.story(_story(sources, trace))
             return
@@ -74,7 +77,7 @@ def events(
         if not show.count and chosen != Filter():
             note(_nothing(seen, chosen))
         if follow:
-            show.all(_chosen(_followed(sources, to_us(now)), known, chosen))
+            show.all(_chosen(_followed(sources, wanted.until_us), known, chosen))
     finally:
         show.close()
         sources.stores.close()
@@ -139,9 +142,8 @@ def _newest(records: Iterator[Record], limit: int) -> Iterator[Record]:
 def _followed(sources: Sources, from_us: int) -> Iterator[Record]:
     """Yield for ever what happens after an instant."""
     told: dict[str, int] = {}
-    clock = SystemClock()
     while True:
-        now_us = to_us(clock.now())
+        now_us = sources.stores.now_us()
         wanted = Wanted(since_us=from_us - _OVERLAP_US, until_us=FOREVER_US)
         told = {line: at for line, at in told.items() if at >= wanted.since_us}
         for record in merge(sources.news(wanted)):

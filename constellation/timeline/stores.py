@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from constellation.timeline.records import Record
-from turnkeeper.clock import SystemClock
+from turnkeeper.clock import SharedClock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.errors import TurnkeeperError, Unreachable
 from turnkeeper.storage import handover, nodes
 from turnkeeper.storage.sqlite_files import reader
-from turnkeeper.times import from_us, rfc3339
+from turnkeeper.times import from_us, rfc3339, to_us
 
 FOREVER_US = 253_402_300_799_000_000  # the end of the year 9999
 _SCHEMAS = f"{nodes.SCHEMA}, {handover.SCHEMA}"  # no table that is read here is in both
 _CHANNELS = (handover.OUTCOMES, handover.TASKS, handover.NEWS)
+_NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS at"
 _WAIT_S = 0.25  # for a store that somebody has locked
 _OWN = frozenset({"at", "kind"})
 
@@ -58,6 +59,15 @@ class Stores:
         self._home, self._skipped = home, skipped
         self._open: dict[Path, sqlite3.Connection | handover.SharedSnapshot] = {}
         self._shared: handover.SharedSnapshot | None = None
+        self._clock = SharedClock()
+
+    def now_us(self) -> int:
+        """Return the time, by the clock of the shared database where this machine's is ahead of it."""
+        self._store(self._home.agent_db)
+        if self._shared is not None:
+            with contextlib.suppress(Unreachable):
+                self._clock.set(from_us(next(self._shared.execute(_NOW))["at"]))
+        return to_us(min(SystemClock().now(), self._clock.now()))
 
     @property
     def is_whole(self) -> bool:

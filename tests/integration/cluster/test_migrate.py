@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, EXIT_USAGE
 from turnkeeper.storage.chain import key_of, linked, signed_head
 from turnkeeper.storage.files import SystemFiles
-from turnkeeper.times import to_us
 
 pytestmark = pytest.mark.process
 MADE_OF_FILES = {"alembic_version", "sqlite_sequence", "envelopes", "inboxes", "inbox_envelopes"}
@@ -177,9 +177,14 @@ def test_what_is_asked_of_a_database_is_answered_as_of_files(left: Upgraded, url
     assert sources.skipped.keys() == {"agent.db", "schedules.db"}
 
 
-def test_who_follows_events_keeps_one_connection_and_misses_nothing_when_it_is_lost(left: Upgraded, url: str) -> None:
+def test_who_follows_events_keeps_one_connection_and_misses_nothing_when_it_is_lost(
+    left: Upgraded, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of who follows is a minute ahead."""
     left.command("turnkeeper", "migrate", "--to", url)
-    sources, now_us = Sources(left.home), to_us(SystemClock().now())
+    sources, now = Sources(left.home), SystemClock().now
+    monkeypatch.setattr(SystemClock, "now", lambda _self: now() + timedelta(minutes=1))
+    now_us = sources.stores.now_us()
     stream = (record for record in _followed(sources, now_us) if record.kind == "outage.began")
     with psycopg.connect(url, autocommit=True) as sql, ThreadPoolExecutor() as pool:
         others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
