@@ -58,7 +58,9 @@ class Rig:
     def __init__(self, home: Home, clock: ManualClock, place: Path | str, pace: Pace | None = None) -> None:
         self.clock, self.trail, self.home, self.place = clock, Trail(), home, place
         self.entropy = SeededEntropy(1)
-        self.store = Store(self.place, f" --home {home.root}", clock, self.entropy)
+        self.store = Store(
+            self.place, f" --home {home.root}", clock, SeededEntropy(2)
+        )  # of its own: a file draws a name
         self.runtime = Runtime(home.socket("agent-runtime"), Identity("task-runner/cli"))
         self.changed, self.planned = asyncio.Event(), asyncio.Event()
         self.planned.set()  # a rig may run without its loop

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from google.rpc import code_pb2
-from sqlalchemy import create_engine, delete, event, select
+from sqlalchemy import MetaData, create_engine, delete, event, select
 from sqlalchemy.pool import StaticPool
 
 from constellation.audit import verify
-from constellation.audit.records import differences, records
+from constellation.audit.records import chains_of, differences
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.dispatcher import claim, record_receipts
@@ -31,9 +31,13 @@ from task_runner.store.rows import Key, Outgoing, fire_of
 from task_runner.store.schema import audit, fires, metadata
 from task_runner.store.store import Session
 from tests.support.seeded_entropy import SeededEntropy
+from turnkeeper.storage import keys
+from turnkeeper.storage.chain import Recorder, shared_tables_of
 
 T = TypeVar("T")
 START = datetime(2026, 3, 28, 22, 0, tzinfo=UTC)  # three hours before Riga loses one
+CHAINS = MetaData()  # which a store of a server has beside its tables
+shared_tables_of(CHAINS)
 DEFAULTS = Defaults(timezone="UTC", grace=timedelta(seconds=10))
 FINAL = {
     "succeeds": TurnState.SUCCEEDED,
@@ -155,6 +159,8 @@ def open_store(url: str = "sqlite://") -> Any:
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys=ON"))
     metadata.create_all(engine)
+    if engine.dialect.name != "sqlite":
+        CHAINS.create_all(engine)
     return engine
 
 
@@ -170,9 +176,11 @@ class World:
         self.told: list[LogRecord] = []
         self.watch: Callable[[Outgoing], None] = lambda outgoing: None
         with engine.begin() as connection:
-            for table in reversed(metadata.sorted_tables):
+            chains = CHAINS.sorted_tables if engine.dialect.name != "sqlite" else []
+            for table in (*reversed(metadata.sorted_tables), *chains):
                 connection.execute(delete(table))
-            audit.begin(connection, self.now, self.entropy, lambda: {"fire": 0})
+            recorder = Recorder([keys.Key(id="", secret="1" * keys.SECRET_DIGITS, created_at="")], "")
+            audit.begin(connection, self.now, SeededEntropy(2), lambda: {"fire": 0}, recorder)
 
     def run(self, work: Callable[[Session], T]) -> T:
         """Run one transaction; if the process is about to die, nothing of it is on disk."""
@@ -200,8 +208,7 @@ class World:
         """The chain is whole, and tells of the ledger what the ledger tells."""
         with self.engine.connect() as connection:
             driver = connection.connection.driver_connection
-            lines = [{"record": record} for record in records(driver, "task-runner")]
-            assert verify.check(lines).faults == []
+            assert verify.check(chains_of(driver, "task-runner")).faults == []
             assert list(differences(driver, "task-runner")) == []
 
     def create(self, **fields: Any) -> None:

@@ -173,7 +173,9 @@ async def test_the_store_migrates_to_what_the_tables_say(rig: Rig) -> None:
     from task_runner.store.schema import metadata
 
     def differences(connection: Any) -> list[Any]:
-        how = {"compare_type": connection.dialect.name != "sqlite"}  # which knows one length of text and of integers
+        how: dict[str, Any] = {"compare_type": connection.dialect.name != "sqlite"}  # it knows one length of text
+        # A shared store's chains are made beside the migrations, as machines of earlier versions share it.
+        how["include_name"] = lambda name, _kind, _parents: name not in {"audit_chains", "audit_records"}
         return compare_metadata(MigrationContext.configure(connection, opts=how), metadata)
 
     assert await rig.store._database.run(differences) == []
