@@ -145,6 +145,8 @@ async def keep_reachable(
         log.emit("run.unreachable", reason=f"{type(error).__name__}: {error}"[:500])
     for what in repaired:
         log.emit("run.repaired", what=what)
+    if log.trouble:  # an idle daemon writes nothing else that would show that its disk has room again
+        log.emit_all([])
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -10,10 +10,13 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
+from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.channel import is_serving
 from turnkeeper.rpc.errors import from_rpc
-from turnkeeper.rpc.server import UnixServer
+from turnkeeper.rpc.server import UnixServer, keep_reachable
+from turnkeeper.storage.locking import ProcessLock
 
 
 @pytest_asyncio.fixture
@@ -110,3 +113,17 @@ async def test_what_it_stops_is_its_own_socket(home: Home):
     assert await asyncio.to_thread(is_serving, path)
     await new.stop(0.0)
     assert not path.exists()
+
+
+async def test_an_event_log_that_can_be_written_again_is_no_trouble_any_more_although_nothing_happens(
+    home: Home, server: UnixServer, clock: ManualClock
+):
+    log = EventLog(home.logs / "later", "task-runner", clock)
+    log.emit("task.created")
+    with ProcessLock(home, "task-runner") as lock:
+        await keep_reachable(lock, server, log)
+        assert "cannot be written" in log.trouble
+        (home.logs / "later").mkdir()
+        await keep_reachable(lock, server, log)
+    assert log.trouble == ""
+    assert '"event":"events.lost","count":1}' in next((home.logs / "later").iterdir()).read_text()
