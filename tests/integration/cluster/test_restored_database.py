@@ -116,6 +116,7 @@ def test_a_database_that_was_put_back_goes_on_as_a_restored_home_does(
     dump, put_back = (
         next(line for line in said if line.strip().startswith(word)) for word in ("pg_dump", "pg_restore")
     )
+    assert "PostgreSQL's programs do not read .env" in "".join(said), "or they ask for a password that the home has"
     by_postgres(dump, tmp_path)
     kept = len([entry for entry in history_of(shared, "every-second") if entry["outcome"] == "succeeded"])
     url = shared.home.config.read_text().split('"')[1]
