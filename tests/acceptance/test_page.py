@@ -292,7 +292,7 @@ def test_words_in_tables_stay_whole_and_sentences_together(tab: Tab, constellati
     constellation.create(name, "--in", "5h", "--prompt", "Say it.", channel="desk")
     page = tab.go("/ui/timeline")
     page.set_viewport_size({"width": 650, "height": 800})
-    why = page.locator("tbody tr", has=page.get_by_role("link", name=name, exact=True)).get_by_text("why")
+    why = page.locator("tbody tr", has=page.get_by_role("link", name=name, exact=True)).get_by_text("details")
     assert why.first.evaluate("link => link.getClientRects().length") == 1, "a word is broken"
     page.goto(f"{tab.origin}/ui/tasks?q=wordy")
     page.set_viewport_size({"width": 390, "height": 800})
