@@ -18,7 +18,7 @@ demo-cluster: $(READY)  ## The same on several machines: processes that share a 
 	@$(BIN)/turnkeeper demo --cluster
 
 test: $(READY)  ## Every test but those of test-clients and test-postgres; what needs an absent server skips with a reason.
-	@$(BIN)/python -m pytest -n 5 --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 6 --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-clients: $(READY)  ## The page in Chromium, and LangGraph's JavaScript SDKs in Node: make test-services installs both.
 	@$(BIN)/python -m pytest -n 2 --clients tests/acceptance $(PYTEST_ARGS)

@@ -2,25 +2,26 @@
 
 import gc
 import os
+import resource
 import tempfile
 from collections.abc import Generator, Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support import databases, postgres, templates
+from tests.support import databases, postgres
 from tests.support.clock import ManualClock
-from tests.support.machines import new_home
 from turnkeeper import console
 from turnkeeper.config.home import Home
 
 os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")  # as the daemon does, before anything imports LangGraph
-templates.use()
 hypothesis.settings.load_profile("ci")  # the same examples in each run, however long a loaded machine takes for one
 MEMORY = Path("/dev/shm")
+GARBAGE = 10_000  # new objects after which the garbage collector looks at them; there is room for more than by default
 ROOM = 2 << 30
 
 
@@ -50,6 +51,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--clients", action="store_true", help="run only tests with Chromium and Node, which other runs skip"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the templates where tests run: what hands them out to workers would wait for all that they import."""
+    if not config.getoption("numprocesses", None):
+        import_module("tests.support.templates").use()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -104,6 +111,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(GARBAGE)
         gc.enable()
 
 
@@ -140,7 +148,7 @@ def shared_url(place_of: postgres.Places, tmp_path: Path) -> str:
 @pytest.fixture
 def home() -> Iterator[Home]:
     """A made home, at a path short enough for sockets."""
-    with new_home() as made:
+    with import_module("tests.support.machines").new_home() as made:
         yield made
 
 
@@ -154,6 +162,14 @@ def no_options_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_process_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that runs in this process does not lower the priority of all tests behind it."""
     monkeypatch.setattr(os, "nice", lambda _by: 0)
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left_bounded() -> Iterator[None]:
+    """A program that runs in this process and bounds it would bound all tests behind it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield
+    assert resource.getrlimit(resource.RLIMIT_FSIZE) == before, "give such a program a process of its own"
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ command -v tmux >/dev/null || missing+=(tmux)
 command -v strace >/dev/null || missing+=(strace)
 command -v faketime >/dev/null || missing+=(faketime)
 command -v postgres >/dev/null || compgen -G "/usr/lib/postgresql/*/bin/postgres" >/dev/null || missing+=(postgresql)
-
+PATH="$PATH:/usr/sbin" command -v pgbouncer >/dev/null || missing+=(pgbouncer)
 command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
 command -v chromium >/dev/null || missing+=(chromium fonts-liberation)
 command -v node >/dev/null || missing+=(nodejs)

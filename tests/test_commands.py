@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +63,19 @@ BUILT = programs()
 COMMANDS = {path: command for name, program in BUILT.items() for path, command in every_command(program, (name,))}
 
 
-def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield what a file says: its strings with their lines, or each line of a page."""
+@cache
+def texts(path: Path) -> list[tuple[int, str]]:
+    """Return what a file says: its strings with their lines, or each line of a page."""
     if path.suffix == ".md":
-        yield from enumerate(path.read_text().replace("\\\n", " ").splitlines(), 1)
-        return
+        return [*enumerate(path.read_text().replace("\\\n", " ").splitlines(), 1)]
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.JoinedStr):
             parts = (part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
-            yield node.lineno, "".join(map(str, parts))
+            found.append((node.lineno, "".join(map(str, parts))))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
+            found.append((node.lineno, node.value))
+    return found
 
 
 def mistakes(text: str) -> Iterator[str]:

@@ -27,8 +27,9 @@ SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 # 49,000 before LangGraph projects of any form, and threads that are brought along; 53,400 before tables of commands that
 # are imported when they are used, and benchmarks with gates; 54,200 before the timeline and standing exceptions;
 # 57,000 before metrics, traces, and records in chains; 60,600 before the web page, the LangGraph API, MCP, the Python client,
-# and several machines on PostgreSQL; 75,000 before status, doctor, queries and peers of several machines.
-MOST_LINES = 78_500
+# and several machines on PostgreSQL; 75,000 before status, doctor, queries and peers of several machines; 78,500 before fires
+# that go to the machine that can begin them, and starts that wait for their database at any step.
+MOST_LINES = 79_000
 MOST_FOLDER_ENTRIES = 12
 MOST_IMPORT_LINES = 0.06  # of all lines
 MOST_SMALL_MODULES = 0.10  # of all modules
@@ -36,6 +37,7 @@ MOST_SMALL_MODULES = 0.10  # of all modules
 NAMES_OF_NOTHING = {"utils", "common", "manager", "helper", "helpers", "misc"}
 
 
+@cache
 def tracked(*patterns: str) -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
@@ -47,6 +49,7 @@ def tracked(*patterns: str) -> list[Path]:
     return [ROOT / name for name in listed if name and (ROOT / name).is_file()]
 
 
+@cache
 def own_modules() -> list[Path]:
     return [path for path in tracked("*.py") if path.relative_to(ROOT).parts[0] in PACKAGES]
 
@@ -61,8 +64,16 @@ def module_name(path: Path) -> str:
 
 
 @cache
-def syntax(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All that a module consists of; parsed once."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_parsed_is_kept() -> Iterator[None]:
+    """The garbage collector would go through all of it in each of the tests behind these."""
+    yield
+    nodes.cache_clear()
 
 
 def lines(path: Path) -> int:
@@ -70,14 +81,14 @@ def lines(path: Path) -> int:
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(syntax(path)):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 def imports(path: Path) -> Iterator[ast.Import | ast.ImportFrom]:
     """Every import of a module, also those inside functions."""
-    return (node for node in ast.walk(syntax(path)) if isinstance(node, ast.Import | ast.ImportFrom))
+    return (node for node in nodes(path) if isinstance(node, ast.Import | ast.ImportFrom))
 
 
 def imported(path: Path, modules: frozenset[str]) -> Iterator[str]:
@@ -178,7 +189,7 @@ def test_every_package_that_is_installed_with_ours_is_used() -> None:
 @pytest.mark.parametrize("path", own_modules(), ids=name)
 def test_no_handler_of_groups_raises(path: Path) -> None:
     """Before Python 3.11.4 what an `except*` raises is a group again, and nobody who waits for the error gets it."""
-    handlers = (one for node in ast.walk(syntax(path)) if isinstance(node, ast.TryStar) for one in node.handlers)
+    handlers = (one for node in nodes(path) if isinstance(node, ast.TryStar) for one in node.handlers)
     assert not [node.lineno for one in handlers for node in ast.walk(one) if isinstance(node, ast.Raise)]
 
 
@@ -260,10 +271,10 @@ OWN_WORDS = re.compile(
 FRAGMENT = re.compile(r"(?:\s|[(),=]|<>|:?[a-z_]+(?:\.[a-z_]+)?|'\w*'|\b(?:IN|IS|NOT|NULL|AND|OR)\b)*")
 
 
-def one_databases_own(tree: ast.Module) -> Iterator[str]:
+def one_databases_own(module: tuple[ast.AST, ...]) -> Iterator[str]:
     """What a module says that only one database understands, or that nobody has shown both to."""
-    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    documented = {id(node.value) for node in module if isinstance(node, ast.Expr)}
+    for node in module:
         match node:
             case ast.Import(names=aliases):
                 yield from (alias.name for alias in aliases if DRIVERS.match(alias.name))
@@ -286,7 +297,7 @@ def one_databases_own(tree: ast.Module) -> Iterator[str]:
 @pytest.mark.parametrize("path", own_modules(), ids=name)
 def test_statements_for_one_database_stand_in_the_statement_layer(path: Path) -> None:
     if "migrations" not in path.parts and not {name(path), str(path.parent.relative_to(ROOT))} & SPEAK_TO_A_DATABASE:
-        assert not list(one_databases_own(syntax(path)))
+        assert not list(one_databases_own(nodes(path)))
 
 
 @pytest.mark.parametrize(
@@ -323,7 +334,7 @@ def test_statements_for_one_database_stand_in_the_statement_layer(path: Path) ->
     ],
 )
 def test_a_statement_for_one_database_is_found(planted: str) -> None:
-    assert list(one_databases_own(ast.parse(planted)))
+    assert list(one_databases_own(tuple(ast.walk(ast.parse(planted)))))
 
 
 @pytest.mark.parametrize(
@@ -339,4 +350,4 @@ def test_a_statement_for_one_database_is_found(planted: str) -> None:
     ],
 )
 def test_what_every_database_understands_is_let_by(sound: str) -> None:
-    assert not list(one_databases_own(ast.parse(sound)))
+    assert not list(one_databases_own(tuple(ast.walk(ast.parse(sound)))))

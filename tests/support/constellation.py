@@ -33,7 +33,7 @@ PROGRAMS = {
     "turnkeeper": lambda: turnkeeper,
     "gateway": lambda: gateway,
 }
-PROCESSES = frozenset({"up", "down", "restart", "watchdog", "move"})
+PROCESSES = frozenset({"up", "down", "restart", "watchdog", "move", "query", "report"})  # the last two bound theirs
 INSTALLED = frozenset({"serve", "--foreground", "demo", "service", "watch"})
 
 

@@ -14,6 +14,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,16 +24,19 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+from agent_runtime.permissions import categories
 from constellation.supervisor import daemons
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+from task_runner.timetable.zones import zone_names
 from tests.support import templates
 from turnkeeper import process
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 from turnkeeper.rpc.channel import Caller, is_serving
 
-RUNTIME, RUNNER = "agent-runtime", "task-runner"
+RUNTIME, RUNNER, WEB = "agent-runtime", "task-runner", daemons.WEB.name
 PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "constellation"}
 PATIENCE_S = 60.0
 BEAT_S = 0.5  # of a daemon, which puts right at each beat what was removed under it; ten times as long where installed
@@ -46,14 +50,15 @@ def serve() -> None:
     runtime = import_module("agent_runtime.daemon.__main__")
     os.environ.update(runtime.ENVIRONMENT)
     for name in (
-        *MAINS.values(),
+        *(main for which, main in MAINS.items() if which != WEB),
         "agent_runtime.daemon.assembly",
         *(f"{package}.cli" for package in PACKAGES.values()),
     ):
         import_module(name)  # what a program imports is imported here, once
     templates.use()
     templates.make()
-    _make_tools()
+    make_tools()
+    _read_settings()
     gc.freeze()
     alive: set[int] = set()
     for line in sys.stdin:
@@ -64,10 +69,12 @@ def serve() -> None:
             answer = _run(asked["argv"], asked["environ"])
         elif asked["do"] == "start":
             environ = dict(os.environ) | asked["environ"]
+            for name in (MAINS[WEB], "gateway.mcp.transports") if asked["which"] == WEB else ():
+                import_module(name)  # which takes long, and only some tests need it
             answer = _fork_daemon(asked["which"], asked["home"], asked["log"], environ)
             alive.add(answer)
         elif asked["pid"] in alive:
-            os.kill(asked["pid"], signal.SIGKILL)
+            os.kill(asked["pid"], asked["signal"])
             os.waitpid(asked["pid"], 0)
             alive.remove(asked["pid"])
         sys.stdout.write(f"{json.dumps(answer)}\n")
@@ -77,7 +84,7 @@ def serve() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _make_tools() -> None:
+def make_tools() -> None:
     """Let the schemas of the tools be made once, of nothing: that takes most of the time in which a runtime starts."""
     for module in ("workspace", "agents", "restart", "loops"):
         for name, make in vars(import_module(f"agent_runtime.tools.{module}")).items():
@@ -85,16 +92,26 @@ def _make_tools() -> None:
                 make(None)
 
 
+def _read_settings() -> None:
+    """Let be made once what reads the settings, the shipped categories and the names of time zones."""
+    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
+        home = Home(root=Path(folder))
+        home.config.write_text("")
+        categories.Categories(home, load_settings(home))
+    zone_names()
+
+
 MAINS = {
     RUNTIME: "agent_runtime.daemon.__main__",
     RUNNER: "task_runner.daemon.__main__",
     daemons.SUPERVISOR.name: "constellation.supervisor.__main__",
+    WEB: "gateway.__main__",
 }
 
 
 def fork_daemon(home: Home, daemon: daemons.Daemon, environ: Mapping[str, str]) -> int:
     """Stand in for the function that starts daemons."""
-    if daemon.name not in MAINS:
+    if daemon.name not in MAINS or daemon.name == WEB:
         return spawn(home, daemon, environ)
     return _fork_daemon(daemon.name, str(home.root), str(daemons.log_of(home, daemon)), environ)
 
@@ -171,7 +188,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         # The packages' names make each daemon known as what it is: it is looked up by its command line.
-        argv = [sys.executable, "-m", "tests.support.forked_daemons", *PACKAGES.values()]
+        argv = [sys.executable, "-m", "tests.support.forked_daemons", *PACKAGES.values(), "gateway"]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def start(self, home: Home, which: str, log: Path, environ: Mapping[str, str]) -> int:
@@ -179,7 +196,7 @@ class ForkServer:
 
         Args:
             home: the home that it serves.
-            which: `agent-runtime` or `task-runner`.
+            which: `agent-runtime`, `task-runner` or `web`.
             log: where its output is appended.
             environ: variables beside those of this process.
         """
@@ -190,9 +207,9 @@ class ForkServer:
         """Run a command, in a process of its own with these variables alone, whatever comes of it."""
         return CompletedProcess(argv, *self._ask(do="run", argv=list(argv), environ=dict(environ)))
 
-    def kill(self, pid: int) -> None:
-        """Kill a daemon without a word, and wait until it is gone."""
-        self._ask(do="kill", pid=pid)
+    def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
+        """Kill a daemon without a word, or by another signal, and wait until it is gone."""
+        self._ask(do="kill", pid=pid, signal=number)
 
     def close(self) -> None:
         self._process.communicate(timeout=PATIENCE_S)

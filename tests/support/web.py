@@ -2,9 +2,9 @@
 
 import http.client
 import json
+import os
+import signal
 import socket
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlencode
 
+from constellation.supervisor import daemons
+from constellation.supervisor.daemons import log_of
 from gateway.keys import Keys, sign_token
+from tests.support.forked_daemons import WEB, fork_server
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
@@ -59,19 +62,21 @@ class Web:
 
     def start(self) -> None:
         """Start the process; return once it serves."""
-        self.process = subprocess.Popen([sys.executable, "-m", "gateway", str(self.home.root)], cwd=ROOT)
+        self.pid = fork_server().start(self.home, WEB, log_of(self.home, daemons.WEB), os.environ)
 
         def serves() -> bool:
-            beat = last_beat(self.home, "web")
-            return self.process.poll() is not None or (beat is not None and beat.pid == self.process.pid)
+            beat = last_beat(self.home, WEB)
+            return beat is not None and beat.pid == self.pid
 
-        assert SystemClock().poll(serves, timeout_s=60, every_s=0.02)
-        assert self.process.poll() is None
+        assert SystemClock().poll(serves, timeout_s=60, every_s=0.02), log_of(self.home, daemons.WEB).read_text()
 
     def kill(self) -> None:
         """End the process as a crash does."""
-        self.process.kill()
-        self.process.wait(30)
+        fork_server().kill(self.pid)
+
+    def stop(self) -> None:
+        """End the process as the supervisor does."""
+        fork_server().kill(self.pid, signal.SIGTERM)
 
     def ask(
         self, path: str, method: str = "GET", body: bytes | None = None, *, host: str | None = None, **headers: str
@@ -134,5 +139,4 @@ def serving(home: Home, more: str = "") -> Iterator[Web]:
         web.start()
         yield web
     finally:
-        web.process.terminate()
-        web.process.wait(30)
+        web.stop()
