@@ -9,6 +9,7 @@
     ├── Denied                   7   nobody: the author refused it or has not decided yet
     ├── Exhausted                1   what there is: full inbox, the day's tokens
     │   └── MachineTrouble       1   the machine: full disk, no descriptors, a disk that fails, no right to write
+    │       └── ServerTrouble    5   the database server: it ended the connection, restarts, has no room
     └── Corrupt                  1   a file: quarantined whole, or the store refuses to start
 
 Each carries fields, not prose: what is wrong, where, and what to do about it. The command line prints them in one
@@ -102,6 +103,12 @@ class MachineTrouble(Exhausted):
     """
 
 
+class ServerTrouble(MachineTrouble):
+    """The database server cannot be reached, or takes nothing now: a daemon that starts ends, and is started again."""
+
+    exit_code = EXIT_UNREACHABLE
+
+
 _PASSING = {
     errno.ENOSPC: "free room on its disk",
     errno.EDQUOT: "free room in your quota",
@@ -124,6 +131,7 @@ _OF_SQLITE = {
     13: "free room on its disk",
     14: "free descriptors, or make its folder writable",
 }
+_NOT_OWNER = "42501"  # which does not pass by itself
 # Classes of PostgreSQL's codes: what stands in its way, or in the way to it.
 _OF_SERVER = {
     "08": "wait until the database answers",
@@ -132,7 +140,7 @@ _OF_SERVER = {
     "58": "check the database's disk",
     "25P": "wait until the database answers",  # a transaction took too long, or
     "55P03": "wait until the database answers",  # waited too long for a lock
-    "42501": "make its role the owner of the database (ALTER DATABASE … OWNER TO …)",
+    _NOT_OWNER: "make its role the owner of the database (ALTER DATABASE … OWNER TO …)",
     "25006": "let the database be written to, or name its primary",
 }
 
@@ -161,8 +169,9 @@ def machine_trouble(error: BaseException, where: str = "", *, ours: bool = False
         if isinstance(code, int) and (hint := _OF_SQLITE.get(code & 0xFF)):
             return MachineTrouble(f"cannot be read or written: {one}", where=where, hint=f"{hint}, then try again")
         if hint := _of_server(one):
+            kind = MachineTrouble if hint == _OF_SERVER[_NOT_OWNER] else ServerTrouble
             said = str(one).partition("\n")[0]
-            return MachineTrouble(f"cannot be read or written: {said}", where=where, hint=f"{hint}, then try again")
+            return kind(f"cannot be read or written: {said}", where=where, hint=f"{hint}, then try again")
         if isinstance(one, OSError) and (hint := (_PASSING | (_DENIED if ours else {})).get(one.errno or 0)):
             named = where or str(one.filename or "")
             what = f"cannot be read or written: {one.strerror or one}"

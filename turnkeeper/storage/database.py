@@ -285,6 +285,7 @@ class Database:
     Attributes:
         path: the file; for a server's database its URL, without a password.
         dialect: `sqlite` or `postgresql`.
+        check: what each unit begins with, to refuse it.
     """
 
     def __init__(
@@ -341,6 +342,7 @@ class Database:
         run = _run_batch if isinstance(place, Path) else _run_each
         first, *others = (partial(run, connection) for connection in self._connections)
         self._thread = WorkerThread(f"db-{name}", first, where=str(self.path), others=others)
+        self.check: Callable[[Connection], None] | None = None
         near = self._near
         self._quick = InlineReader(lambda work: _read(near, work), self._thread) if near is not None else self._thread
 
@@ -349,7 +351,7 @@ class Database:
 
         A cancelled caller leaves work that has begun running: whether it commits is then unknown to that caller.
         """
-        return cast("T", await self._thread.run(work))
+        return cast("T", await self._thread.run(work if self.check is None else self._checked(work)))
 
     async def look(self, work: Callable[[Connection], T]) -> T:
         """Run a quick query on what is on disk now; it does not wait for changes that are under way."""
@@ -357,7 +359,10 @@ class Database:
 
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
         """Queue `work` from any thread; the future ends once it is on disk, or with its exception."""
-        return self._thread.submit(work)
+        return self._thread.submit(work if self.check is None else self._checked(work))
+
+    def _checked(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
+        return lambda connection: (cast("Any", self.check)(connection), work(connection))[1]
 
     @property
     def is_shared(self) -> bool:
@@ -454,17 +459,21 @@ def in_schema(url: str, schema: str) -> str:
     """Return the URL of a server's database under which names are those of one schema, which is made if it lacks.
 
     A process that is stopped, or cut off, holds up the others by its locks for ten seconds at most. Limits that are set
-    for other clients do not hold for its sessions, and a server that is gone without a word is noticed as soon.
+    for other clients do not hold for its sessions.
     """
-    where = _parsed(url)
-    options = f"{_SEARCHES}{schema} {_LIMITS} {where.query.get('options', '')}".strip()
-    said = where.update_query_dict(_ASKED | {"options": options}).render_as_string(hide_password=False)
+    options = f"{_SEARCHES}{schema} {_parsed(url).query.get('options', '')} {_LIMITS}".replace("  ", " ")
+    return noticing(url, options=options)
+
+
+def noticing(url: str, **asked: str) -> str:
+    """Return the URL by which connections to a server are made: one that is gone without a word is noticed in time."""
+    said = _parsed(url).update_query_dict(_ASKED | asked).render_as_string(hide_password=False)
     return said.replace("+-c", "%20-c")  # libpq takes a plus for a plus
 
 
 def shown(url: str) -> str:
     """Return a URL as its user wrote it, but for a password."""
-    return _parsed(url).difference_update_query(_ASKED).render_as_string()
+    return _parsed(url).difference_update_query([*_ASKED, "options"]).render_as_string()
 
 
 def _parsed(url: str) -> URL:
@@ -479,7 +488,7 @@ def _parsed(url: str) -> URL:
 
 _SEARCHES = "-csearch_path="
 _LIMITS = "-cidle_in_transaction_session_timeout=10000 -cidle_session_timeout=0 -cstatement_timeout=0 -clock_timeout=0"
-_ASKED = {"connect_timeout": "5", "tcp_user_timeout": "10000", "options": ""}
+_ASKED = {"connect_timeout": "5", "tcp_user_timeout": "10000"}
 _ASKED |= {"keepalives_idle": "5", "keepalives_interval": "2", "keepalives_count": "3"}
 
 
@@ -509,7 +518,7 @@ def check_schemas(url: str) -> None:
 
 
 def _open_server(url: str, *, read_only: bool) -> Engine:
-    where = _parsed(url)
+    where = _parsed(noticing(url))
     if where.drivername != "postgresql":
         raise InvalidInput(f"{where.drivername} is not known", where="store URL", hint="use postgresql://…")
     given = str(where.query.get("options", ""))
@@ -520,10 +529,13 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
         with engine.begin() as connection:
             if not read_only:
                 statements.refuse_weak(connection, shown(url))
-            if given.startswith(_SEARCHES) and not read_only:
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({schema_revision.CHANGES})")
+            if given.startswith(_SEARCHES):
                 schema = given.split(maxsplit=1)[0].removeprefix(_SEARCHES)
-                connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+                in_force = connection.exec_driver_sql(statements.IN_FORCE).scalar_one()
+                statements.refuse_pooler(in_force, schema, shown(url))
+                if not read_only:
+                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({schema_revision.CHANGES})")
+                    connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
     except ModuleNotFoundError as error:
         hint = "install turnkeeper[postgres]"
         raise InvalidInput("the driver for PostgreSQL is not installed", where="store URL", hint=hint) from error
@@ -550,11 +562,8 @@ def _open_file(path: Path, *, read_only: bool) -> Engine:
     if not read_only:
         path.touch(mode=0o600, exist_ok=True)
     mode = "ro" if read_only else "rw"
-    engine = create_engine(
-        f"sqlite:///file:{path}?mode={mode}&uri=true",
-        poolclass=StaticPool,
-        connect_args={"check_same_thread": False, "timeout": 10, "cached_statements": 512},
-    )
+    options = {"check_same_thread": False, "timeout": 10, "cached_statements": 512}
+    engine = create_engine(f"sqlite:///file:{path}?mode={mode}&uri=true", poolclass=StaticPool, connect_args=options)
     event.listen(engine, "connect", _prepare_read if read_only else _prepare_write)
     event.listen(engine, "begin", _begin_read if read_only else _begin_write)
     return engine
@@ -562,13 +571,8 @@ def _open_file(path: Path, *, read_only: bool) -> Engine:
 
 def _prepare_write(connection: Any, _record: object) -> None:
     connection.isolation_level = None
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=FULL",
-        "foreign_keys=ON",
-        "busy_timeout=10000",
-        f"cache_size=-{CACHE_KB}",
-    ):
+    cache = f"cache_size=-{CACHE_KB}"
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=10000", cache):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -236,6 +236,8 @@ class SharedSnapshot:
         """Connect. `schema` is whose tables are meant; rows are tuples, or, `named`, mappings."""
         try:
             import psycopg.rows  # noqa: PLC0415  only where a server is used
+
+            from turnkeeper.storage.database import noticing  # noqa: PLC0415  likewise
         except ModuleNotFoundError as error:
             hint = "install turnkeeper[postgres]"
             raise InvalidInput("the driver for PostgreSQL is not installed", where="store URL", hint=hint) from error
@@ -244,7 +246,7 @@ class SharedSnapshot:
         self._begins = {"search_path": schema, "statement_timeout": f"{within_s:.0f}s"}
         rows: Any = psycopg.rows.dict_row if named else psycopg.rows.tuple_row
         try:
-            self._connection = psycopg.connect(url, connect_timeout=5, row_factory=rows)
+            self._connection = psycopg.connect(noticing(url), row_factory=rows)
             self._connection.read_only = True
             self._connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             self._begin()

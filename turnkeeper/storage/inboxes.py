@@ -147,9 +147,10 @@ _COUNT_SOME = """SELECT count(*) FROM
 _PUT = """INSERT INTO inbox_envelopes (agent, key, envelope, state, at_us)
     VALUES (:agent, :key, :envelope, 'waiting', :at_us) ON CONFLICT DO NOTHING"""
 _READER = "SELECT reader FROM inboxes WHERE agent = :agent"
+# What lasts longer than a lease is from before the server's clock was set back.
 _BEGIN = """INSERT INTO inboxes VALUES (:agent, 1, :reader, now_us() + :read_us)
     ON CONFLICT (agent) DO UPDATE SET epoch = inboxes.epoch + 1, reader = :reader, until_us = excluded.until_us
-    WHERE inboxes.until_us <= now_us() RETURNING epoch"""
+    WHERE inboxes.until_us NOT BETWEEN now_us() AND now_us() + :read_us RETURNING epoch"""
 _RENEW = "UPDATE inboxes SET until_us = now_us() + :read_us WHERE agent = :agent AND epoch = :epoch"
 _END = "UPDATE inboxes SET until_us = 0, reader = '' WHERE agent = :agent AND epoch = :epoch"
 _CHECK = "SELECT epoch FROM inboxes WHERE agent = :agent AND epoch = :epoch FOR SHARE"

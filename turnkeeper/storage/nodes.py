@@ -8,37 +8,25 @@ import hashlib
 import json
 import platform
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Connection,
-    MetaData,
-    Table,
-    bindparam,
-    delete,
-    false,
-    literal_column,
-    select,
-    update,
-)
+import sqlalchemy as sa
+from sqlalchemy import Connection, Table
 
 from turnkeeper import __version__
-from turnkeeper.clock import SharedClock
+from turnkeeper.clock import Clock, SharedClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings
 from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.storage.database import Database, in_schema
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.schema_revision import STORES
-from turnkeeper.storage.statements import TEXT, Statement, alone, now_us, upsert
+from turnkeeper.storage.statements import IN_FORCE, TEXT, Statement, alone, now_us, refuse_pooler, unconnected, upsert
 from turnkeeper.times import format_duration, from_us, rfc3339
 
 SCHEMA = "runner"  # of the table, in a shared database
@@ -48,8 +36,10 @@ GONE_AFTER_S = 10.0
 FORGOTTEN_AFTER_S = 86_400.0
 ALERT_AFTER_S = 60.0  # without a beat of any process of a machine; by one that has itself beaten for so long
 ALERTED = (1 << 63) - 1
+AGENTS = "agents"  # the fact that names the agents which a runtime hosts
+UNUSABLE = "cannot be used: "  # begins what a fact says of a category that its machine cannot read
 CLAIM_S = 15.0
-_NOW = Statement(select(now_us()))
+_NOW = Statement(sa.select(now_us()))
 _SAID = ("node_id", "name", "role", "host", "version", "draining", "owner", "alerted_us")
 _CHANGE = ("draining", "owner", "facts_json", "alerted_us")
 
@@ -92,23 +82,23 @@ class Node(NamedTuple):
         return self.silent_s < GONE_AFTER_S
 
 
-def table_of(metadata: MetaData) -> Table:
+def table_of(metadata: sa.MetaData) -> Table:
     """Return the table; `metadata` is that of the runner's store."""
     return Table(
         "nodes",
         metadata,
-        Column("node_id", TEXT, primary_key=True),  # one life of a process
-        Column("name", TEXT, nullable=False),
-        Column("role", TEXT, nullable=False),
-        Column("host", TEXT, nullable=False),
-        Column("version", TEXT, nullable=False),
-        Column("started_us", BigInteger, nullable=False),
-        Column("beat_us", BigInteger, nullable=False),
-        Column("offset_us", BigInteger, nullable=False),
-        Column("draining", Boolean, nullable=False, server_default=false()),
-        Column("owner", TEXT, nullable=False, server_default=""),
-        Column("facts_json", TEXT, nullable=False, server_default="{}"),
-        Column("alerted_us", BigInteger, nullable=False, server_default="0"),  # of its silence, by whichever node
+        sa.Column("node_id", TEXT, primary_key=True),  # one life of a process
+        sa.Column("name", TEXT, nullable=False),
+        sa.Column("role", TEXT, nullable=False),
+        sa.Column("host", TEXT, nullable=False),
+        sa.Column("version", TEXT, nullable=False),
+        sa.Column("started_us", sa.BigInteger, nullable=False),
+        sa.Column("beat_us", sa.BigInteger, nullable=False),
+        sa.Column("offset_us", sa.BigInteger, nullable=False),
+        sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("owner", TEXT, nullable=False, server_default=""),
+        sa.Column("facts_json", TEXT, nullable=False, server_default="{}"),
+        sa.Column("alerted_us", sa.BigInteger, nullable=False, server_default="0"),  # of its silence, by whichever node
     )
 
 
@@ -126,10 +116,10 @@ class Nodes:
 
     def __init__(self, table: Table) -> None:
         self._beat = Statement(upsert(table, [table.c.node_id], ["beat_us", "offset_us", *_CHANGE]))
-        self._leave = Statement(delete(table).where(table.c.node_id == bindparam("node_id")))
-        self._forget = Statement(delete(table).where(table.c.beat_us < bindparam("before")))
-        self._alerted = Statement(update(table).where(table.c.node_id == bindparam("of")))
-        self._all = Statement(select(table).order_by(table.c.role, table.c.name, table.c.node_id))
+        self._leave = Statement(sa.delete(table).where(table.c.node_id == sa.bindparam("node_id")))
+        self._forget = Statement(sa.delete(table).where(table.c.beat_us < sa.bindparam("before")))
+        self._alerted = Statement(sa.update(table).where(table.c.node_id == sa.bindparam("of")))
+        self._all = Statement(sa.select(table).order_by(table.c.role, table.c.name, table.c.node_id))
 
     def beat(self, connection: Connection, node: dict[str, Any]) -> int:
         """Write that a process lives; return the database's time."""
@@ -190,7 +180,7 @@ def name_of(settings: NodeSettings) -> str:
 
 def nodes_of(schema: str | None = SCHEMA) -> Nodes:
     """Return the nodes in a schema of the connection's database, for whoever does not own the table."""
-    return Nodes(table_of(MetaData(schema=schema)))
+    return Nodes(table_of(sa.MetaData(schema=schema)))
 
 
 def lacking(facts: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> frozenset[str]:
@@ -199,8 +189,34 @@ def lacking(facts: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> fr
     >>> lacking({"category a": "1", "config x": "2"}, [{"category a": "3", "config x": "4"}, {"category a": "1"}])
     frozenset({'3'})
     """
-    theirs = {said for each in others for what, said in each.items() if not what.startswith("config")}
-    return frozenset(theirs - set(facts.values()))
+    told = {said for each in others for what, said in each.items() if not what.startswith(("config", AGENTS))}
+    return frozenset(said for said in told - set(facts.values()) if not said.startswith(UNUSABLE))
+
+
+def can_begin(facts: Mapping[str, str], needed: Iterable[str], agent: str) -> bool:
+    """Return whether a runtime with these facts has what a fire needs, and hosts its agent."""
+    has_all = not any(facts.get(what, UNUSABLE).startswith(UNUSABLE) for what in needed)
+    return has_all and agent in facts.get(AGENTS, agent).split()
+
+
+def refuse_restored(clock: Clock) -> Callable[[Connection], None]:
+    """Return what raises Conflict in a process that ran, or was stopped, while its database was put back and marked.
+
+    It looks each `BEAT_S`, so that who was stopped for longer looks before anything else.
+    """
+    known, looked = "", clock.monotonic() - BEAT_S
+
+    def check(connection: Connection) -> None:
+        nonlocal known, looked
+        if (now := clock.monotonic()) - looked < BEAT_S:
+            return
+        found = connection.exec_driver_sql("SELECT value FROM runtime.meta WHERE key = 'incarnation'").scalar()
+        if known and found != known:
+            what = "was put back to an earlier time while this process ran, which writes no more"
+            raise Conflict(what, where="the shared database", hint="start it again: turnkeeper up")
+        known, looked = found or "", now
+
+    return check
 
 
 class Beat:
@@ -210,17 +226,13 @@ class Beat:
         facts: what the process works with, asked at each beat.
         owner: likewise, as what it owns threads.
         on_gone: alerts the author to a machine that is gone, named by its newest process.
+        on_seen: called at each beat with all processes, and the time.
         lacking: what others of its role work with, as of the last beat, and this process does not.
+        others: the facts of others of its role that begin something, as of the last beat.
     """
 
     def __init__(
-        self,
-        run: Callable[[Callable[[Connection], Any]], Awaitable[Any]],
-        clock: SharedClock,
-        *,
-        node_id: str,
-        name: str,
-        role: str,
+        self, run: Callable[..., Awaitable[Any]], clock: SharedClock, *, node_id: str, name: str, role: str
     ) -> None:
         """Take what runs a function of a connection in a transaction of the database."""
         self._transact, self._nodes, self._clock = run, nodes_of(), clock
@@ -229,8 +241,10 @@ class Beat:
         self.facts: Callable[[], Mapping[str, str]] = dict
         self.owner: Callable[[], str] = str
         self.on_gone: Callable[[Node], object] = str
+        self.on_seen: Callable[[Sequence[Node], datetime], object] = lambda _found, _at: None
         self._steady_since = self._last = clock.monotonic()
         self.lacking = frozenset[str]()
+        self.others: Sequence[Mapping[str, str]] = ()
 
     async def run(self) -> None:
         """Beat for ever."""
@@ -240,7 +254,10 @@ class Beat:
             await self._clock.sleep(BEAT_S)
 
     async def look(self) -> None:
-        """Alert the author to machines that are gone, unless another does. Who was silent himself cannot tell yet."""
+        """Alert the author to machines that are gone, unless another does.
+
+        Who was silent himself, or sees the server's clock set, cannot tell yet.
+        """
         if self._clock.monotonic() - self._steady_since < ALERT_AFTER_S:
             return
         for node in await self._transact(self._nodes.gone):
@@ -258,10 +275,14 @@ class Beat:
 
         asked = self._clock.monotonic()
         at, found = await self._transact(beat)
-        self.lacking = lacking(facts, [each.facts for each in found if each.lives and each.role == node["role"]])
+        alike = [each for each in found if each.lives and each.role == node["role"] and each.node_id != node["node_id"]]
+        self.lacking = lacking(facts, [each.facts for each in alike])
+        self.others = [each.facts for each in alike if not each.draining]
+        self.on_seen(found, from_us(at))
+        was_set_s = abs((from_us(at) - self._clock.now()).total_seconds())
         self._clock.set(from_us(at), self._clock.monotonic() - asked)
         before, self._last = self._last, self._clock.monotonic()
-        if self._last - before > GONE_AFTER_S:
+        if max(self._last - before, was_set_s) > GONE_AFTER_S:
             self._steady_since = self._last
 
     async def set_clock(self) -> None:
@@ -296,6 +317,16 @@ def alert(home: Home, emit: Callable[..., object], node: Node) -> None:
     emit("node.gone", durable=True, node=node.name, host=node.host, since_at=since)
 
 
+def date_alerts(home: Home, found: Sequence[Node], at: datetime) -> None:
+    """Date the alerts about machines that are back: they still wait to be read, and nothing is wrong any more."""
+    back = {digest([node.name, node.host]) for node in found if node.lives}
+    for path in home.run.parent.glob("escalate-failed-*-nodes"):
+        with suppress(FileNotFoundError, ValueError):  # it was sent just now, or is no alert
+            says = json.loads(path.read_bytes())
+            if path.name.split("-")[-2] in back and not says.get("over_at"):
+                replace_whole(path, json.dumps(says | {"over_at": rfc3339(at)}, sort_keys=True).encode())
+
+
 class Claim:
     """What one home alone does for all that share a database: its own as long as it says so every few seconds.
 
@@ -325,13 +356,17 @@ class Claim:
 
 
 _slots = Table(
-    "slots", MetaData(schema=SCHEMA), Column("name", TEXT, primary_key=True), Column("holder", TEXT),
-    Column("until_us", BigInteger),
+    "slots", sa.MetaData(schema=SCHEMA), sa.Column("name", TEXT, primary_key=True), sa.Column("holder", TEXT),
+    sa.Column("until_us", sa.BigInteger),
 )  # fmt: skip
-_free = (_slots.c.until_us < now_us()) | (_slots.c.holder == literal_column("excluded.holder"))
+# What lasts longer than a claim is from before the server's clock was set back.
+_lasts = _slots.c.until_us.between(now_us(), now_us() + int(CLAIM_S * 1e6))
+_free = ~_lasts | (_slots.c.holder == sa.literal_column("excluded.holder"))
 _CLAIM = Statement(upsert(_slots, [_slots.c.name], ["holder", "until_us"], where=_free))
-_HOLDER = Statement(select(_slots.c.holder).where(_slots.c.name == bindparam("of")))
-_LET_GO = Statement(delete(_slots).where(_slots.c.name == bindparam("of"), _slots.c.holder == bindparam("mine")))
+_HOLDER = Statement(sa.select(_slots.c.holder).where(_slots.c.name == sa.bindparam("of")))
+_LET_GO = Statement(
+    sa.delete(_slots).where(_slots.c.name == sa.bindparam("of"), _slots.c.holder == sa.bindparam("mine"))
+)
 
 
 _NODES = """
@@ -360,6 +395,8 @@ _SERVER = """
         pg_is_in_recovery() AS is_standby, current_setting('synchronous_commit') AS synchronous_commit,
         current_setting('synchronous_standby_names') AS standbys, current_setting('fsync') AS fsync,
         current_setting('full_page_writes') AS full_page_writes,
+        (SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'
+            AND query_start < clock_timestamp() - interval '1 s') AS unconfirmed,
         (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS used,
         current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS most"""
 
@@ -411,6 +448,8 @@ def _connected(url: str) -> Iterator[Any]:
     place = in_schema(url, SCHEMA)
     try:
         with closing(psycopg.connect(place, autocommit=True, row_factory=dict_row)) as connection:
+            [found] = connection.execute(IN_FORCE.encode()).fetchall()
+            refuse_pooler(str(found["?column?"]), SCHEMA, url)
             connection.execute("SET statement_timeout = '10s'")
             yield connection
     except psycopg.errors.UndefinedTable as error:
@@ -419,8 +458,11 @@ def _connected(url: str) -> Iterator[Any]:
         what = "its tables are of an older version"
         raise TurnkeeperError(what, where=url, hint="they are brought up to date by: turnkeeper up") from error
     except psycopg.OperationalError as error:
-        hint = "start it, or put [store] url right; the daemons go on by themselves once it answers"
-        raise Unreachable(f"does not answer: {str(error).partition(chr(10))[0]}", where=url, hint=hint) from error
+        why = str(error).partition("\n")[0]
+        hint = unconnected(why) or (
+            "start it, or put [store] url right; the daemons go on by themselves once it answers"
+        )
+        raise Unreachable(f"does not answer: {why}", where=url, hint=hint) from error
 
 
 def _read(rows: Callable[[str], Sequence[Row]]) -> Cluster:

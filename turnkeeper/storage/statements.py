@@ -259,11 +259,16 @@ _KEPT = (
 )
 
 
+AT_STANDBY = "name the primary; if it waits at the end of a recovery, end that: SELECT pg_wal_replay_resume()"
+# What :func:`turnkeeper.storage.database.in_schema` asks of a session; a pooler may drop it without a word.
+IN_FORCE = "SELECT current_setting('search_path') || ' ' || current_setting('idle_in_transaction_session_timeout')"
+_DIRECTLY = "a pooler, such as PgBouncer, stands in between: let [store] url name PostgreSQL itself"
 _PASSWORD = "put its password into PGPASSWORD, in the environment or the home's .env, or into ~/.pgpass"  # noqa: S105
 _UNCONNECTED = {
     "no password supplied": _PASSWORD,
     "password authentication failed": _PASSWORD,
     "no pg_hba.conf entry": "let this machine in by the server's pg_hba.conf",
+    "unsupported startup parameter": _DIRECTLY,
     "does not exist": "make the role and its database: createuser ROLE, createdb --owner ROLE NAME",
 }
 
@@ -281,10 +286,17 @@ def refuse_weak(connection: sa.Connection, where: str) -> None:
     """Raise Unreachable at a standby, and Conflict where the server may lose what it has acknowledged."""
     is_standby, kept, standbys = connection.exec_driver_sql(_KEPT).one()
     if is_standby:
-        raise Unreachable("is a standby, which takes no writes", where=where, hint="name the primary")
+        raise Unreachable("is a standby, which takes no writes", where=where, hint=AT_STANDBY)
     if loses(kept, standbys):
         what = f"its synchronous_commit is {kept}: it may lose what it has acknowledged"
         raise Conflict(what, where=where, hint="set it to on, for the server, the database or the role")
+
+
+def refuse_pooler(in_force: str, schema: str, where: str) -> None:
+    """Raise Conflict if a session has not what was asked of it, by IN_FORCE: tables would come into another schema."""
+    if in_force != f"{schema} 10s":
+        what = f"does not set search_path and idle_in_transaction_session_timeout as a session asked: {in_force}"
+        raise Conflict(what, where=where, hint=_DIRECTLY)
 
 
 def loses(synchronous_commit: str, standbys: str) -> bool:

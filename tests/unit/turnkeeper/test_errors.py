@@ -101,3 +101,23 @@ def test_a_server_that_cannot_be_reached_is_the_machines_trouble(kind: str) -> N
     error = operator.attrgetter(kind)(psycopg)("connection timeout expired")
     assert str(machine_trouble(error, "store")).startswith("store: cannot be read or written: connection timeout")
     assert machine_trouble(psycopg.errors.SyntaxError("at SELEC")) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("AdminShutdown", 5),
+        ("CannotConnectNow", 5),
+        ("TooManyConnections", 5),
+        ("IdleInTransactionSessionTimeout", 5),
+        ("InsufficientPrivilege", 1),
+    ],
+)
+def test_a_daemon_that_a_server_cuts_off_ends_by_the_code_that_is_waited_for(
+    kind: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def serve() -> None:
+        raise getattr(psycopg.errors, kind)("as the server says")
+
+    assert exit_code_of(serve) == code
+    assert capsys.readouterr().err.startswith("error: cannot be read or written: as the server says; ")

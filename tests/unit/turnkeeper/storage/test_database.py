@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,9 +20,11 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from tests.support.postgres import Places
-from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, Unreachable
-from turnkeeper.storage import schema_revision
-from turnkeeper.storage.database import Database, in_schema
+from turnkeeper import errors
+from turnkeeper.clock import SystemClock
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError, Unreachable
+from turnkeeper.storage import handover, nodes, schema_revision
+from turnkeeper.storage.database import Database, check_schemas, in_schema
 
 _END_OWN = "SELECT pg_terminate_backend(pg_backend_pid())"
 MIGRATIONS = str(Path(__file__).parent / "migrations")
@@ -287,7 +289,7 @@ async def test_a_lost_connection_is_told_to_all_and_made_again(database: Databas
         assert all(isinstance(outcome, Exception) for outcome in outcomes), outcomes
         outcomes = []
     else:  # only the unit that lost it is in doubt, and the machine is at fault, not the unit
-        assert [type(outcome) for outcome in outcomes] == [int, MachineTrouble, int]
+        assert [type(outcome) for outcome in outcomes] == [int, errors.ServerTrouble, int]
     assert await database.run(insert(3)) == 3
     assert await database.run(ids) == [*([1, 2] if outcomes else []), 3]
 
@@ -363,6 +365,33 @@ async def test_limits_that_are_set_for_other_clients_do_not_hold(server_url: str
     }  # fmt: skip
     asked = psycopg.conninfo.conninfo_to_dict(in_schema(server_url, "one"))
     assert (asked["keepalives_idle"], asked["tcp_user_timeout"]) == ("5", "10000"), "a server that is gone is noticed"
+
+
+async def test_each_connection_notices_a_server_that_is_gone_without_a_word(
+    server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, str]] = []
+    for kind in (psycopg.Connection, psycopg.AsyncConnection):
+        ends = kind._connect_gen
+
+        def recorded(conninfo: str, ends: Any = ends, **how: Any) -> Any:
+            made.append(psycopg.conninfo.conninfo_to_dict(conninfo))
+            return ends(conninfo, **how)
+
+        monkeypatch.setattr(kind, "_connect_gen", recorded)
+    Database(server_url, migrations=MIGRATIONS).close()
+    check_schemas(server_url)
+    handover.SharedSnapshot(server_url, "runner").close()
+    with suppress(TurnkeeperError):  # it has no tables
+        nodes.read_cluster(server_url)
+    heard = asyncio.Event()
+    url = in_schema(server_url, "one")
+    listening = asyncio.create_task(handover.listen(url, lambda *_: heard.set(), str, SystemClock()))
+    await heard.wait()
+    listening.cancel()
+    assert len(made) >= 5
+    times = [(one.get("connect_timeout"), one.get("keepalives_idle"), one.get("tcp_user_timeout")) for one in made]
+    assert set(times) == {("5", "5", "10000")}
 
 
 async def test_a_session_that_may_not_write_is_left_for_one_that_may(server_url: str) -> None:
