@@ -60,7 +60,9 @@ class Runner:
     def stream(self, method: str, request: Any) -> Any:
         """Yield what a stream of the daemon's sends. Raises InvalidInput where none runs, or TurnkeeperError."""
         if self._caller is None:
-            raise InvalidInput("no daemon runs, so nothing changes", where="--follow", hint="start it: turnkeeper up")
+            raise InvalidInput(
+                "no daemon runs here to tell of changes", where="--follow", hint="start it: turnkeeper up"
+            )
         yield from getattr(self._caller, method)(request)
 
     def _meant(self, given: str, error: NotFound) -> Any:
@@ -119,6 +121,12 @@ class Runner:
         turns = caller.GetConversation(asked).turns
         said = [one.text for turn in turns if turn.turn_id == turn_id for one in turn.messages if one.role == "agent"]
         return said[-1].strip() if said else ""
+
+    def is_served_elsewhere(self) -> bool:
+        """Return whether a runner of another machine that shares the home's store lives."""
+        url = importlib.import_module("turnkeeper.config.settings").load_settings(self.home).store.shared_url
+        found = importlib.import_module("turnkeeper.storage.nodes").read_cluster(url).processes if url else ()
+        return (PROCESS, "ready") in [(row["role"], row["state"]) for row in found]
 
     def note_unless_serving(self) -> None:
         """Warn that nothing fires while no daemon runs."""

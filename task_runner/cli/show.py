@@ -33,10 +33,7 @@ def list_(
     state: Annotated[str, typer.Option("--state", help="Only tasks in this state.")] = "",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only tasks with this label, as key=value.")] = None,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again every two seconds.")] = False,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Then print each change of a task as it happens."),
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Then print each change of a task as it happens.")] = False,
     cursor: console.CursorOption = "",
     limit: console.LimitOption = 1000,
     output: console.OutputOption = console.Output.TABLE,
@@ -94,10 +91,7 @@ def _show_changed(told: Any, name: str, now: datetime, output: console.Output) -
         typer.echo(console.plain(f"{console.when(now)}  {told.change:<8} {name}  {state}  {next_}".rstrip()))
 
 
-def show(
-    name: NameArgument,
-    output: console.OutputOption = console.Output.TABLE,
-) -> None:
+def show(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
     """Show one task in full.
 
     Example: turnkeeper task show digest -o json

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from task_runner.cli.client import NameArgument, Runner, read_file, runner
+from task_runner.cli.client import PROCESS, NameArgument, Runner, read_file, runner
 from task_runner.cli.rows import fire_row
 from task_runner.cli.show import show_change
 from turnkeeper import console
@@ -121,8 +121,9 @@ def run(
     Example: turnkeeper task run digest --wait
     """
     chosen = runner()
-    if wait and not chosen.serving:
-        raise InvalidInput("no daemon runs, so nothing would fire it", where="--wait", hint="start it: turnkeeper up")
+    if wait and not (chosen.serving or chosen.is_served_elsewhere()):
+        hint = import_module("turnkeeper.config.settings").way_to(chosen.home, PROCESS)  # slow to import
+        raise InvalidInput("no daemon runs, so nothing would fire it", where="--wait", hint=hint)
     fire = chosen.call("RunTask", wire.RunTaskRequest(name=name, request_id=SystemEntropy().hex(12)))
     if wait:
         fire = _follow(chosen, fire)

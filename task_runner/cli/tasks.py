@@ -230,10 +230,7 @@ def _show(answer: Any, output: console.Output, *, dry_run: bool) -> None:
         {side: local(sides[side][place]["nominal_at"], day=True) if place < len(sides[side]) else "-" for side in sides}
         for place in range(max(map(len, sides.values())))
     ]
-    columns = [
-        console.Column("OLD NEXT", lambda row: row["old"]),
-        console.Column("NEW NEXT", lambda row: row["new"]),
-    ]
+    columns = [console.Column("OLD NEXT", lambda row: row["old"]), console.Column("NEW NEXT", lambda row: row["new"])]
     what = f"{', '.join(changed) or 'nothing'} {'would be changed' if dry_run else 'changed'}"
     written = " (dry run: nothing was written)" if dry_run else ""
     if sides["old"] == sides["new"]:

@@ -53,6 +53,7 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
         server.add(add_SchedulesServicer_to_server, Servicer(runner.service), described)
         if runner.beat is not None:
             runner.beat.on_gone = partial(nodes.alert, home, log.emit)
+            runner.beat.on_seen = partial(nodes.date_alerts, home)
         await _end_ephemeral(runner)
         await runner.warm_up()
         settings = load_settings(home)

@@ -57,6 +57,10 @@ class Pace:
     concurrency: int = 4
     stagger_s: float = 0.2
 
+    def goes_on(self, until: datetime, now: datetime) -> bool:
+        """Tell whether another may go, none before `until`; if that lasts too long, the clock was set back since."""
+        return not now < until <= now + timedelta(seconds=self.stagger_s)
+
 
 def key_of(fire: Fire) -> Key:
     """Return what is kept of a sent fire until it is answered."""
@@ -235,7 +239,7 @@ class Dispatcher:
         if room <= 0:
             return []
         now = self._clock.now()
-        slots = 0 if self._stagger_until is not None and now < self._stagger_until else self._pace.concurrency
+        slots = self._pace.concurrency if self._pace.goes_on(self._stagger_until or now, now) else 0
         single = self._pace.stagger_s > 0
         with told_if_late(self._log, lambda: [log_records.waiting("to send what is written down")]):
             batch = await self._store.run(lambda session: claim(session, now, room, slots, single=single))

@@ -248,7 +248,8 @@ def _is_missed(fire: Fire, task: Task, now: datetime, *, lives: bool) -> bool:
 def claim_ready(session: Session, now: datetime, limit: int, pace: Pace) -> list[Outgoing]:
     """Return, and lock, at most `limit` fires that may go; caught-up ones as the pace of all runners allows."""
     found = session.fires.claim(now, limit, caught_up=False) if limit > 0 else []
-    if len(found) < limit and session.shared.catches_up(now):
+    slot = session.shared.catch_up() if len(found) < limit else None
+    if slot is not None and pace.goes_on(slot, now):
         free = max(0, pace.concurrency - session.fires.catching_up())
         most = min(free, 1 if pace.stagger_s > 0 else limit - len(found))
         late = session.fires.claim(now, most, caught_up=True) if most else []

@@ -510,11 +510,7 @@ def _of_event(entry: Fire, note: Note | None, definition: Definition) -> list[st
         cause = [f"That event came from {note.cause}{chain}."]
     if entry.fire_id:
         event = f"{note.event} ({note.event_id}) of {rfc3339(note.at)}" if note else "an event"
-        return [
-            f"{entry.fire_id} was triggered by {event}.",
-            *cause,
-            *_entry(entry, entry.nominal_at, definition)[1],
-        ]
+        return [f"{entry.fire_id} was triggered by {event}.", *cause, *_entry(entry, entry.nominal_at, definition)[1]]
     span = f"at {rfc3339(entry.last_at)}"
     if entry.count > 1:
         span = f"from {rfc3339(entry.first_at)} to {rfc3339(entry.last_at)}"
@@ -568,10 +564,9 @@ def _next_wake(task: Task, wakes: Sequence[Fire]) -> Explanation:
 
 
 def _if_silent(definition: Definition) -> str:
-    what = {
-        "end": "the task ends",
-        "wait": "it waits for: turnkeeper loop reschedule",
-    }.get(definition.if_silent, f"the next comes {definition.if_silent} later")
+    what = {"end": "the task ends", "wait": "it waits for: turnkeeper loop reschedule"}.get(
+        definition.if_silent, f"the next comes {definition.if_silent} later"
+    )
     delay = format_duration(definition.first) if definition.first is not None else ""
     first = f" It woke first {delay} after its creation." if delay not in {"", "0s"} else ""
     return f"If a turn asks for no further wake, {what}.{first}"

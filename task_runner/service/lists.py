@@ -76,9 +76,7 @@ def previewed_definition(request: wire.PreviewScheduleRequest, defaults: Default
 def preview(definition: Definition) -> wire.PreviewScheduleResponse:
     """Return the answer to a preview of a definition, without its times."""
     return wire.PreviewScheduleResponse(
-        timezone=definition.timezone,
-        schedule=describe(definition),
-        on=definition.on.event if definition.on else None,
+        timezone=definition.timezone, schedule=describe(definition), on=definition.on.event if definition.on else None
     )
 
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from task_runner.store.schema import fires, slots, tasks
 from turnkeeper.storage.handover import FIRE, SCHEMA, handover_of
 from turnkeeper.storage.statements import TEXT, Statement, among, listed, one_of, upsert
-from turnkeeper.times import to_us
+from turnkeeper.times import from_us, to_us
 
 MOST_WAITING = 4096  # envelopes that no runtime has begun: with more, fires wait in the ledger, where policies hold
 _CATCH_UP = "catch-up"
@@ -100,10 +100,13 @@ class Shared:
         if asleep or _STATUS.value(self._connection, turn=turn_id) not in _ASLEEP:
             _handover.cancel(self._connection, turn_id, thread_id, reason, at)
 
-    def catches_up(self, now: datetime) -> bool:
-        """Return whether a caught-up fire may be handed over by now, and keep others from it until this unit ends."""
+    def catch_up(self) -> datetime | None:
+        """Keep others from handing over a caught-up fire until this unit ends; None if another does.
+
+        Return before when nobody is to hand over the next.
+        """
         until_us = _SLOT.value(self._connection, slot=_CATCH_UP)
-        return until_us is not None and until_us <= to_us(now)
+        return None if until_us is None else from_us(until_us)
 
     def catch_up_after(self, at: datetime) -> None:
         """Let nobody hand over another caught-up fire before a time."""

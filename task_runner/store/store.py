@@ -22,6 +22,7 @@ from task_runner.store.shared import Shared
 from task_runner.store.tasks import Tasks
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.entropy import Entropy, SystemEntropy
+from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Recorder
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.handover import TASKS, notify
@@ -166,6 +167,8 @@ class Store:
         self._database = Database(place, migrations=MIGRATIONS, connections=CONNECTIONS)
         self._at_home = at_home
         self._clock = clock or SystemClock()
+        if recorder is not None:
+            self._database.check = nodes.refuse_restored(self._clock)
         at, drawn = self._clock.now(), entropy or SystemEntropy()
         self._database.submit(
             lambda connection: audit.begin(connection, at, drawn, partial(_known, connection), recorder)

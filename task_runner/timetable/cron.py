@@ -52,14 +52,15 @@ class InvalidCron(InvalidInput):
 
     def __init__(self, what: str, *, expression: str, start: int, width: int, hint: str = "") -> None:
         super().__init__(what, where="cron", hint=hint)
-        # A control character would break the line that the carets stand under.
-        shown = "".join(sign if sign.isprintable() else "?" for sign in expression)
+        shown = expression
         if len(shown) > _SHOWN:
             cut = min(start, len(shown) - 1) if start + width > _SHOWN else 0
             before, after = "..." if cut else "", "..." if cut + _SHOWN < len(shown) else ""
             shown, start = before + shown[cut : cut + _SHOWN] + after, start - cut + len(before)
             width = min(width, len(shown) - start)
-        self.caret = f"{shown}\n{' ' * start}{'^' * max(width, 1)}"
+        # A control character would break the line that the carets stand under.
+        line = "".join(sign if sign.isprintable() else "?" for sign in shown)
+        self.caret = f"{line}\n{' ' * start}{'^' * max(width, 1)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,13 +8,7 @@ from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import OPEN, Fire, FireKind, Outcome, Overlap, TaskState

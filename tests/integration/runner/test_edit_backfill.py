@@ -33,11 +33,7 @@ def test_an_edit_changes_what_is_given_and_nothing_else(command) -> None:
     assert "(dry run: nothing was written)" in err
     assert json.loads(command("show", "digest", "-o", "json")[1]) == before
     code, out, err = command("edit", "digest", "--prompt", "q", "--catch-up", "run-all")
-    assert (code, out, "prompt, catch_up, overlap changed; it fires as before, next " in err) == (
-        0,
-        "",
-        True,
-    ), err
+    assert (code, out, "prompt, catch_up, overlap changed; it fires as before, next " in err) == (0, "", True), err
     after = json.loads(command("show", "digest", "-o", "json")[1])
     assert {key: value for key, value in after.items() if before[key] != value and key != "updated_at"} == {
         "prompt": "q", "catch_up": "run-all", "overlap": "queue", "revision": 2,

@@ -178,11 +178,7 @@ def test_while_the_author_is_asked_nothing_is_committed(state) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
-    [
-        (SKIP, [("skipped", "missed", 3)]),
-        (ONCE, [("pending", "", 3)]),
-        (ALL, [("pending", "", 1)] * 3),
-    ],
+    [(SKIP, [("skipped", "missed", 3)]), (ONCE, [("pending", "", 3)]), (ALL, [("pending", "", 1)] * 3)],
 )
 def test_a_released_fire_is_planned_with_what_was_missed(policy, expected) -> None:
     task = Simulated.of(catch_up=policy)
@@ -280,10 +276,7 @@ def test_before_an_edit_what_waits_for_the_author_is_lined_up() -> None:
     jitter=st.sampled_from([0, 0, 20, 500]),
     retries=st.sampled_from([0, 0, 2]),
     steps=st.lists(
-        st.tuples(
-            st.integers(1, 400),
-            st.lists(st.sampled_from(["send", "accept", "plan", *TurnState]), max_size=4),
-        ),
+        st.tuples(st.integers(1, 400), st.lists(st.sampled_from(["send", "accept", "plan", *TurnState]), max_size=4)),
         max_size=14,
     ),
 )

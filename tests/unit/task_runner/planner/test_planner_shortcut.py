@@ -30,11 +30,7 @@ def test_what_the_short_way_plans_the_long_way_plans_too(catch_up: CatchUp, over
 
 
 def test_the_short_way_leaves_to_the_long_one_what_more_is_to_be_said_of() -> None:
-    for more in (
-        {"jitter": timedelta(seconds=5)},
-        {"max_fires": 3},
-        {"catch_up_window": timedelta(minutes=5)},
-    ):
+    for more in ({"jitter": timedelta(seconds=5)}, {"max_fires": 3}, {"catch_up_window": timedelta(minutes=5)}):
         task = Simulated.of(**more)
         assert plan_alone(task.snapshot, task.timetable, at(60)) is None
     task = Simulated.of()

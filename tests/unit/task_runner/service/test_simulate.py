@@ -38,10 +38,7 @@ AFTER = [("10 06:30", "10 06:30", "succeeded", "", 1)]
         (CatchUp.SKIP, [("09 06:30", "-", "skipped", "missed", 2)]),
         (CatchUp.RUN_ONCE, [("09 06:30", "09 18:00", "succeeded", "", 2)]),
         # The skipped half past two fires when the gap ends: 03:00, which is 07:00 in UTC.
-        (
-            CatchUp.RUN_ALL,
-            [("08 07:00", "09 18:00", "succeeded", "", 1), ("09 06:30", "09 18:00", "succeeded", "", 1)],
-        ),
+        (CatchUp.RUN_ALL, [("08 07:00", "09 18:00", "succeeded", "", 1), ("09 06:30", "09 18:00", "succeeded", "", 1)]),
     ],
 )
 def test_every_policy_over_a_change_and_an_outage(policy: CatchUp, between) -> None:

@@ -37,10 +37,7 @@ intervals = st.builds(
     lambda seconds, anchor: parse_every(f"{seconds}s", anchor=anchor), st.integers(1, 999_999), instants
 )
 unbounded = st.one_of(crons, intervals, st.builds(Once, instants))
-timetables = st.one_of(
-    unbounded,
-    st.builds(Bounded, unbounded, st.none() | instants, st.none() | instants),
-)
+timetables = st.one_of(unbounded, st.builds(Bounded, unbounded, st.none() | instants, st.none() | instants))
 many = settings(max_examples=250, deadline=None)
 
 
