@@ -24,8 +24,7 @@ from turnkeeper.errors import Conflict, InvalidInput
 app = typer.Typer(help="Approvals: what waits for your decision.", rich_markup_mode=None)
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or the beginning of it.")]
 ForTaskOption = Annotated[
-    bool,
-    typer.Option("--for-task", help="From now on the same call of this task runs without a question."),
+    bool, typer.Option("--for-task", help="From now on the same call of this task runs without a question.")
 ]
 AnyValueOption = Annotated[
     list[str] | None,

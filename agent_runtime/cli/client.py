@@ -55,6 +55,9 @@ def change(method: str, request: Any, surface: str = "cli") -> Any:
     caller = runtime(surface)
     try:
         return getattr(caller, method)(request)
+    except Unreachable as error:
+        error.hint = import_module("turnkeeper.config.settings").way_to(home(), PROCESS)  # slow to import
+        raise
     finally:
         caller.close()
 

@@ -13,6 +13,7 @@ from agent_runtime.cli.rows import clipped, columns, show_cut
 from agent_runtime.mailbox import inbox as mailbox
 from agent_runtime.mailbox.outbox import send as put_out
 from agent_runtime.mailbox.pane import Pane
+from agent_runtime.mailbox.reader import Reader, envelope_row
 from agent_runtime.model.trigger import FIRST_AGENT, RESERVED
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.envelope import shown as wrapped
@@ -80,7 +81,7 @@ def drain(
     with mailbox.reading(place, agent, "inbox drain", clock=clock, entropy=SystemEntropy()) as reader:
         if output is Output.JSON:
             batch = list(_waiting(reader, limit))
-            show_rows([mailbox.envelope_row(item.name, item.envelope) for item in batch], (), output, name_key="name")
+            show_rows([envelope_row(item.name, item.envelope) for item in batch], (), output, name_key="name")
             for item in batch:
                 reader.finish(item, lambda _: None)
             count = len(batch)
@@ -131,7 +132,7 @@ class _Watching:
     """What `inbox watch` does, step by step."""
 
     agent: str
-    reader: mailbox.Reader
+    reader: Reader
     pane: Pane
     adopted: list[Claimed] = field(default_factory=list)
     waits: str = ""
@@ -262,7 +263,7 @@ def requeue(
         raise InvalidInput(left, where=agent, hint=f"see: turnkeeper inbox quarantine {agent}")
 
 
-def _drain_each(reader: mailbox.Reader, limit: int, output: Output) -> int:
+def _drain_each(reader: Reader, limit: int, output: Output) -> int:
     count = 0
     for item in _waiting(reader, limit):
         reader.finish(item, _printer(item, output))
@@ -273,14 +274,14 @@ def _drain_each(reader: mailbox.Reader, limit: int, output: Output) -> int:
 def _printer(item: Claimed, output: Output) -> Callable[[Envelope], None]:
     def deliver(envelope: Envelope) -> None:
         if output in {Output.JSONL, Output.NAME}:
-            show_rows([mailbox.envelope_row(item.name, envelope)], (), output, name_key="name")
+            show_rows([envelope_row(item.name, envelope)], (), output, name_key="name")
         else:
             print(plain(wrapped(envelope)), flush=True)
 
     return deliver
 
 
-def _waiting(reader: mailbox.Reader, limit: int) -> Iterator[Claimed]:
+def _waiting(reader: Reader, limit: int) -> Iterator[Claimed]:
     """Yield what an earlier reader left, then what waits, claimed one by one: no more than is dealt with."""
     left = limit
     for item in reader.adopt()[:limit]:
@@ -291,7 +292,7 @@ def _waiting(reader: mailbox.Reader, limit: int) -> Iterator[Claimed]:
         yield taken[0]
 
 
-def _say_what_was_set_aside(agent: str, reader: mailbox.Reader) -> None:
+def _say_what_was_set_aside(agent: str, reader: Reader) -> None:
     aside = reader.quarantined()
     if aside:
         note(f"{aside} in quarantine: turnkeeper inbox quarantine {agent}")

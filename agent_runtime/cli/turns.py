@@ -51,8 +51,7 @@ _THREADS = columns(
 )
 
 _IMPORTED = columns(
-    "THREAD=thread_id CHANNEL STATE #TURNS #CHECKPOINTS WAITS",
-    waits=lambda row: "for you" if row["waits"] else "-",
+    "THREAD=thread_id CHANNEL STATE #TURNS #CHECKPOINTS WAITS", waits=lambda row: "for you" if row["waits"] else "-"
 )
 
 

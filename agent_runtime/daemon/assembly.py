@@ -36,11 +36,12 @@ from agent_runtime.mailbox.agent_messages import AgentMessages, Outboxes
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.mailbox.shared import Ownership, SharedMailboxes
 from agent_runtime.model import approval
+from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import FIRST_AGENT, hosted
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import Narrowing, judge
-from agent_runtime.service.requests import read_fire
+from agent_runtime.service.requests import read_again, read_fire
 from agent_runtime.service.servicer import RULES, Runtime, Servicer
 from agent_runtime.service.streams import Relay
 from agent_runtime.service.threads import ThreadImport
@@ -62,7 +63,7 @@ from turnkeeper.clock import Clock, SharedClock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings, staffed
 from turnkeeper.entropy import Entropy, SystemEntropy
-from turnkeeper.errors import EXIT_FAILURE, InvalidInput, MachineTrouble, Unreachable
+from turnkeeper.errors import EXIT_FAILURE, Conflict, InvalidInput, MachineTrouble, NotFound, Unreachable
 from turnkeeper.event_log import EventLog
 from turnkeeper.process import Failpoints, Progress, keep_running, settle_heap
 from turnkeeper.rpc.callers import Door
@@ -222,13 +223,12 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         signer, others = _beside(home, runtime, settings)
         progress, stopping = asyncio.create_task(kept, name="progress"), asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait([progress, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if progress.done():
-                progress.result()  # it only ends by an error: another process has taken over
+            lost = [progress, *(part for part in others if part.get_name() == "Beat")]
+            await _first_ended(stopping, lost)
         finally:
             _end_at_last(DRAIN_GRACE_S + CALLS_GRACE_S + LAST_GRACE_S)
             stopping.cancel()
-            grace_s = 0.0 if progress.done() else DRAIN_GRACE_S
+            grace_s = 0.0 if (is_lost := any(part.done() for part in lost)) else DRAIN_GRACE_S
             runtime.log.emit("process.draining", grace_s=grace_s)
             servicer.refuse_fires()
             await _tell(runtime.beat, nodes.Beat.drain)
@@ -237,7 +237,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
             for part in others:
                 part.cancel()
             await _tell(runtime.beat, nodes.Beat.leave)
-            if not progress.done():
+            if not is_lost:
                 await signer.sign()
             servicer.close()  # only now: the outcomes of turns that ended meanwhile have been reported
             await server.stop(CALLS_GRACE_S)
@@ -245,6 +245,13 @@ async def serve(home: Home, lock: ProcessLock) -> None:
                 exporter.close()
             runtime.mailboxes.close()
             runtime.log.emit("process.stopped")
+
+
+async def _first_ended(stopping: asyncio.Task[Any], parts: list[asyncio.Task[Any]]) -> None:
+    """Wait until `stopping` or a part ends: that one by an error, as the home or the store is another's."""
+    await asyncio.wait([stopping, *parts], return_when=asyncio.FIRST_COMPLETED)
+    for part in filter(asyncio.Task.done, parts):
+        part.result()
 
 
 def _beside(home: Home, runtime: Runtime, settings: Settings) -> tuple[Signer, list[asyncio.Task[None]]]:
@@ -282,6 +289,7 @@ async def _first_beat(database: Database, clock: SharedClock, settings: Settings
     """Tell the machines that share the database of this process, and set its clock by the database's."""
     role, node_id = PROCESS if "runtime" in settings.node.roles else nodes.WEB, f"{PROCESS}-{entropy.hex(12)}"
     beat = nodes.Beat(database.run, clock, node_id=node_id, name=settings.node.name, role=role)
+    database.check = nodes.refuse_restored(clock)
     await beat.once()
     return beat
 
@@ -289,7 +297,7 @@ async def _first_beat(database: Database, clock: SharedClock, settings: Settings
 async def _tell(beat: nodes.Beat | None, what: Callable[[nodes.Beat], Awaitable[None]]) -> None:
     """Tell the other machines, where there are any; where the database is away, they see it by themselves."""
     if beat is not None:
-        with suppress(MachineTrouble):
+        with suppress(MachineTrouble, Conflict):
             await what(beat)
 
 
@@ -331,6 +339,23 @@ def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: 
         )
     opened.require()
     return lambda _specs, _middleware, saver: opened.bind(saver)
+
+
+def _lacked(data: bytes, categories: Categories, catalog: Catalog) -> list[str]:
+    """Return what a fire needs that this machine cannot use, by the names of facts; nothing for a damaged request."""
+    found = []
+    try:
+        request = FireRequest.FromString(data)
+        categories.get(request.category)
+    except (InvalidInput, NotFound):
+        found.append(f"category {request.category}")
+    except Exception:  # noqa: BLE001  who reads it whole says what is wrong with it
+        return []
+    try:
+        catalog.require(request.graph)
+    except Conflict:
+        found.append(f"graph {catalog.graph_of(request.graph)}")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,12 +443,16 @@ class _Basis:
             return Mailboxes(*where, **how)
         beside = open_database(self.url)
         self.stack.callback(beside.close)
+        beside.check = nodes.refuse_restored(self.clock)
         ownership = Ownership(beside, self.home.run / "owner", clock=self.clock, entropy=self.entropy, log=self.log)
+        ownership.agents = hosted(self.settings)
+        ownership.lacks = lambda data: _lacked(data, categories, self.graphs.catalog)
         if self.beat is not None:
             beat, digests, catalog = self.beat, self._digests_of_graphs(), self.graphs.catalog
-            ownership.lacking = lambda: beat.lacking
+            ownership.lacking, ownership.others = lambda: beat.lacking, lambda: beat.others
             store.right.digest_of_graph = lambda name: digests.get(f"graph {catalog.graph_of(name)}", "")
             self.beat.on_gone = partial(nodes.alert, self.home, self.log.emit)
+            self.beat.on_seen = partial(nodes.date_alerts, self.home)
             self.beat.owner, self.beat.facts = lambda: ownership.owner, self._facts(categories)
 
         def trouble(why: str) -> None:
@@ -454,6 +483,7 @@ class _Basis:
             ownership=ownership,
             works="runtime" in self.settings.node.roles,
             read_fire=lambda data: read_fire(FireRequest.FromString(data), categories.get),
+            read_again=lambda data: read_again(FireRequest.FromString(data)),
             on_taken=self.saver.acontinue,
             listening=listening,
         )
@@ -464,12 +494,14 @@ class _Basis:
     def _facts(self, categories: Categories) -> Callable[[], dict[str, str]]:
         """Return what tells by which categories, graphs and settings this machine goes."""
         same = {name: nodes.digest(said) for name, said in self.settings.common.items()}
-        same |= self._digests_of_graphs()
+        same |= self._digests_of_graphs() | {nodes.AGENTS: " ".join(hosted(self.settings))}
 
         def now() -> dict[str, str]:
             found = categories.all()
             return same | {
-                f"category {one.name}": nodes.digest(one.category.to_dict() if one.category else one.problem)
+                f"category {one.name}": nodes.digest(one.category.to_dict())
+                if one.category
+                else nodes.UNUSABLE + one.problem[:300]
                 for one in found
             }
 
@@ -495,12 +527,7 @@ class _Basis:
         return Workspace(self.database, self.clock, self.entropy, report, right=store.right)
 
     def _tools(
-        self,
-        workspace: Workspace,
-        messages: AgentMessages,
-        store: Store,
-        loops: Loops,
-        subagents: Subagents,
+        self, workspace: Workspace, messages: AgentMessages, store: Store, loops: Loops, subagents: Subagents
     ) -> list[ToolSpec]:
         """Return every tool there is."""
         return [

@@ -275,7 +275,6 @@ class Outboxes:
         self._failpoints = failpoints
         self._outboxes: dict[str, Outbox] = {}
         self._allowances: dict[str, _Allowance] = {}
-        self._answered: set[str] = set()  # requests whose answers were accepted by this process
         self._trouble: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -330,8 +329,9 @@ class Outboxes:
             fresh = not await self._mailboxes.find([key]) and not await self._store.read(get_keys, [key])
             if fresh:
                 trigger = await self._trigger(letter)
+                while trigger.parent and not await self._store.write(mail.answer, trigger):
+                    trigger = await self._trigger(letter)
                 await self._acceptor.accept(trigger)
-                self._answered.add(trigger.parent)
                 where["turn_id"] = trigger.turn_id
             self._log.emit("outbox.accepted", **where, fresh=fresh)
         if letter.requires_ack:
@@ -340,8 +340,7 @@ class Outboxes:
     async def _trigger(self, letter: Envelope) -> Trigger:
         """Return what a letter becomes. Raises InvalidInput for an answer to nothing that was asked."""
         agent, answers = letter.sender, str(letter.meta.get("answers", ""))
-        requests = await self._store.read(mail.open_requests, agent)
-        left = [(item, parent) for item, parent in requests if item.turn_id not in self._answered]
+        left = await self._store.read(mail.open_requests, agent, _turn_of(letter))
         if answers:
             asked = [(item, parent) for item, parent in left if item.turn_id == answers]
         else:
@@ -358,7 +357,8 @@ class Outboxes:
     async def _answer_to_fire(self, letter: Envelope, turn_id: str) -> Trigger:
         """Return what a fire's agent elsewhere says of it: a turn where the fire would have been one."""
         fire = await self._store.read(mail.terminal_delivery_of_turn, turn_id)
-        if fire is None or fire.agent != letter.sender or turn_id in self._answered:
+        answered_by = await self._store.read(mail.answer_to, turn_id, letter.sender)
+        if fire is None or fire.agent != letter.sender or answered_by not in {None, _turn_of(letter)}:
             raise InvalidInput(f"answers {turn_id[:40]!r}, which is not open", where="meta")
         return self._narrow(letter, hops=1, thread_id=fire.thread_id, channel=fire.channel, parent=turn_id)
 
@@ -375,13 +375,17 @@ class Outboxes:
         return Trigger(
             source="agent",
             key=letter.idempotency_key,
-            turn_id=turn_id_of("agent", letter.idempotency_key),
+            turn_id=_turn_of(letter),
             grant=self._categories.get(category),
             read_only=category == CATEGORY,
             kind=AGENT_KINDS["fire"],
             hops=hops + 1,
             **own,
         ).sealed()
+
+
+def _turn_of(letter: Envelope) -> str:
+    return turn_id_of("agent", letter.idempotency_key)
 
 
 def _answer_of(letter: Envelope, item: Delegation, parent: TurnRecord) -> Trigger:

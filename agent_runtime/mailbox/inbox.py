@@ -1,39 +1,35 @@
-"""One agent's inbox, outside the runtime: what it holds, as rows, and reading it for an agent that lives in a terminal.
+"""One agent's inbox, outside the runtime: what it holds, as rows, and who may read it or put something back.
 
-Looking makes no folder, takes nothing and needs no lock. A reader holds the inbox's lock: it adopts, claims, delivers,
-acknowledges and archives. Where several machines share the store, an inbox is rows of it
+Looking makes no folder, takes nothing and needs no lock. Where several machines share the store, an inbox is rows of it
 (`agent_runtime/mailbox/shared_inbox.py`).
 """
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from agent_runtime.mailbox.outbox import send
-from agent_runtime.model.trigger import FIRST_AGENT, NOT_AGENTS, hosted_on
-from turnkeeper.bus.acks import AckLedger, acknowledge
-from turnkeeper.bus.durable_writes import GroupingFiles, ns_of
-from turnkeeper.bus.envelope import Envelope, decode
+from agent_runtime.mailbox.reader import Reader, Row, envelope_row, names_in, open_inbox
+from agent_runtime.model.trigger import NOT_AGENTS, hosted_on
+from turnkeeper.bus.acks import AckLedger
+from turnkeeper.bus.durable_writes import ns_of
+from turnkeeper.bus.envelope import decode
 from turnkeeper.bus.folders import REASON
-from turnkeeper.bus.inbox import Claimed, Inbox, Put, Quarantine
-from turnkeeper.bus.inbox import open_inbox as open_folders
+from turnkeeper.bus.inbox import Put, Quarantine
 from turnkeeper.bus.seals import LARGEST_FILE, unsealed
 from turnkeeper.clock import Clock, SystemClock
-from turnkeeper.config.home import AGENT, Home, check_agent
+from turnkeeper.config.home import AGENT, Home
 from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, meant
-from turnkeeper.process import Failpoints
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.storage.locking import ReaderLock, reader_of
 from turnkeeper.times import from_us, rfc3339
 
 MOST_AT_ONCE = 100
-Row = dict[str, Any]
 
 
 def agents_with_inboxes(home: Home) -> list[str]:
@@ -46,6 +42,8 @@ def agents_with_inboxes(home: Home) -> list[str]:
 def existing(home: Home, agent: str) -> Path:
     """Return an agent's folder. Raises NotFound where nothing was ever put for it, InvalidInput for no name."""
     folder, shared = home.inbox(agent), shared_inboxes(home)
+    if shared is not None and (agent in hosted_on(home) or shared.has_inbox(agent)):
+        return folder
     known = agents_with_inboxes(home) if shared is None else [row["agent"] for row in inbox_rows(home)]
     if agent not in known:
         hint = meant(agent, known)
@@ -69,7 +67,7 @@ def envelope_rows(home: Home, agent: str, limit: int) -> list[Row]:
         return list(shared.envelope_rows(agent, limit))
     rows: list[Row] = []
     for place in ("claimed", "inbox"):
-        for name in _names(folder / place):
+        for name in names_in(folder / place):
             if len(rows) >= limit:
                 return rows
             # What is no envelope is set aside, with its reason, when it is claimed; what is gone was.
@@ -99,15 +97,8 @@ def quarantine_rows(home: Home, agent: str = "", *, refused: bool = False) -> li
     return rows
 
 
-def envelope_row(name: str, envelope: Envelope) -> Row:
-    """Return an envelope as a row, with every field that it has."""
-    names = ("id", "sender", "to", "kind", "thread", "swarm", "idempotency_key", "requires_ack", "at", "text", "meta")
-    row = {"from" if field == "sender" else field: getattr(envelope, field) for field in names}
-    return {"name": name, **row, "at": rfc3339(envelope.at)}
-
-
 def _inbox_row(folder: Path, *, of_runtime: bool) -> Row:
-    names = {place: _names(folder / place) for place in ("inbox", "claimed", "delivered", "quarantine")}
+    names = {place: names_in(folder / place) for place in ("inbox", "claimed", "delivered", "quarantine")}
     put_ns = [ns for name in names["inbox"] if (ns := ns_of(name)) is not None]
     return {
         "agent": folder.name,
@@ -121,10 +112,6 @@ def _inbox_row(folder: Path, *, of_runtime: bool) -> Row:
     }
 
 
-def _names(folder: Path) -> list[str]:
-    return sorted(name for name in os.listdir(folder) if not name.startswith(".")) if folder.is_dir() else []
-
-
 def _natural(name: str) -> tuple[str, int]:
     stem = name.rstrip("0123456789")
     return stem, int(name[len(stem) :] or -1)
@@ -136,78 +123,6 @@ def shared_inboxes(home: Home) -> Any:
         return None
     url = import_module("turnkeeper.config.settings").load_settings(home).store.shared_url
     return import_module("agent_runtime.mailbox.shared_inbox").SharedInboxes(home, url) if url else None
-
-
-class Reader:
-    """The one reader of an agent's inbox, whose lock the caller holds. See :func:`reading`.
-
-    Attributes:
-        passing: errors after which it may read again later.
-    """
-
-    passing: tuple[type[Exception], ...] = ()
-
-    def __init__(
-        self, home: Home, lock: ReaderLock, inbox: Inbox, ledger: AckLedger, clock: Clock, entropy: Entropy
-    ) -> None:
-        self._home = home
-        self._inbox = inbox
-        self._lock = lock
-        self._ledger = ledger
-        self._clock = clock
-        self._entropy = entropy
-        self._failpoints = Failpoints(os.environ)
-
-    def ready(self) -> str:
-        """Return why nothing can be read now; empty where it can. Raises Conflict as :meth:`ReaderLock.keep`."""
-        self._lock.keep()
-        return ""
-
-    def adopt(self) -> list[Claimed]:
-        """Return what an earlier reader claimed and never archived, in order; it may have delivered the first."""
-        return self._inbox.adopt()
-
-    def claim(self, limit: int = 1) -> list[Claimed]:
-        """Take what waits, in order. What is malformed goes to quarantine."""
-        return self._inbox.claim(limit)
-
-    def waiting(self) -> int:
-        """Return how many envelopes nobody has claimed."""
-        return len(_names(self._inbox.folder / "inbox"))
-
-    def quarantined(self) -> int:
-        """Return how many envelopes were set aside."""
-        return len(self._inbox.quarantined())
-
-    def finish(self, claimed: Claimed, deliver: Callable[[Envelope], None]) -> None:
-        """Deliver one envelope, then acknowledge and archive it. An error leaves it claimed, for the next reader."""
-        self._failpoints.reach("inbox.claimed")
-        self._prove()
-        deliver(claimed.envelope)
-        self._failpoints.reach("inbox.delivered")
-        acknowledge(claimed, ledger=self._ledger, clock=self._clock, put_to=self._put_to)
-        self._archive(claimed)
-
-    def _prove(self) -> None:
-        """Raise Conflict where another process reads the inbox meanwhile."""
-
-    def _archive(self, claimed: Claimed) -> None:
-        self._inbox.archive(claimed)
-
-    def _put_to(self, agent: str) -> Callable[[Envelope], Put] | None:
-        if agent in NOT_AGENTS or not AGENT.fullmatch(agent):
-            return None
-        if agent in hosted_on(self._home):  # only the runtime puts there: like any message, it goes by the outbox
-            return self._send if self._home.inbox(agent).is_dir() else None
-        return self._put_elsewhere(agent)
-
-    def _put_elsewhere(self, agent: str) -> Callable[[Envelope], Put] | None:
-        """Return how to put into the inbox of an agent in a terminal, if it has one."""
-        has_inbox = self._home.inbox(agent).is_dir()
-        return open_inbox(self._home, agent, self._clock, self._entropy).put if has_inbox else None
-
-    def _send(self, ack: Envelope) -> Put:
-        return Put(name=send(self._home, ack, clock=self._clock, entropy=self._entropy), fresh=True)
 
 
 @contextlib.contextmanager
@@ -253,12 +168,3 @@ def put_back(home: Home, agent: str, name: str, *, vouched: bool) -> Put:
     requeue = inbox.requeue if shared is None else partial(shared.requeue, inbox)
     found: Put = requeue(name, vouched=vouched)
     return found
-
-
-def open_inbox(home: Home, agent: str, clock: Clock, entropy: Entropy) -> Inbox:
-    """Return an agent's inbox, for putting into any, and for claiming from one that lives in a terminal.
-
-    Such an agent has no rows for keys, so its files decide which envelope owns one.
-    """
-    hosted = check_agent(agent) == FIRST_AGENT or agent in hosted_on(home)
-    return open_folders(home, agent, hosted=hosted, files=GroupingFiles(), clock=clock, entropy=entropy)

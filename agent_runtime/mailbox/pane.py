@@ -264,11 +264,7 @@ class Pane:
     def _run(self, *argv: str, given: str = "") -> str:
         try:
             done = subprocess.run(  # noqa: S603  tmux, with arguments that were checked
-                [*self._program, *argv],
-                input=given.encode(),
-                capture_output=True,
-                timeout=PATIENCE_S,
-                check=False,
+                [*self._program, *argv], input=given.encode(), capture_output=True, timeout=PATIENCE_S, check=False
             )
         except subprocess.TimeoutExpired as error:
             raise TurnkeeperError(f"tmux {argv[0]} took longer than {PATIENCE_S:.0f} s", where=self._name) from error

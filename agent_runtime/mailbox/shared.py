@@ -21,6 +21,7 @@ from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
 from agent_runtime.model.decide import Incoming
 from agent_runtime.model.lease import Lease
 from agent_runtime.model.trigger import (
+    FIRST_AGENT,
     EncodedTrigger,
     Trigger,
     TriggerHeader,
@@ -31,7 +32,9 @@ from agent_runtime.model.trigger import (
     turn_id_of_key,
 )
 from agent_runtime.store import leases, mail
+from agent_runtime.store.database import get_meta, set_meta
 from agent_runtime.store.schema import handover
+from agent_runtime.store.turn_reads import get_keys
 from turnkeeper.bus.envelope import Envelope, decode, encoded
 from turnkeeper.bus.folders import EnvelopeState
 from turnkeeper.bus.inbox import Claimed, Put
@@ -43,11 +46,13 @@ from turnkeeper.storage import inboxes
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.handover import FIRE, LOOK, notify
+from turnkeeper.storage.nodes import can_begin
 
 RENEW_S = 2.0
 FENCE_S = 10.0  # without a renewal; less than a lease
 MOST_OWNED = 128  # threads; more than can run, as some wait for a pause's end
 MOST_TAKEN = 32  # threads in one look, so that those of other machines get some
+LEFT_S = 5.0  # until a thread is looked at again that was left to other machines
 _AGENT = "agent"
 ReadFire = Callable[[bytes], Trigger]
 OnTaken = Callable[[str], Awaitable[None]]
@@ -59,6 +64,9 @@ class Ownership:
     Attributes:
         held: the lease of each thread.
         lacking: digests of the categories and graphs that other machines have, and this one has not.
+        agents: the agents that this process hosts.
+        lacks: what a fire's request needs, and this process cannot use, as facts of machines name it.
+        others: the facts of the other runtimes that live.
     """
 
     def __init__(self, database: Database, named: Path, *, clock: Clock, entropy: Entropy, log: EventLog) -> None:
@@ -71,6 +79,11 @@ class Ownership:
         self.owner = ""
         self.held: dict[str, Lease] = {}
         self.lacking: Callable[[], Collection[str]] = tuple
+        self.agents: Collection[str] = (FIRST_AGENT,)
+        self.lacks: Callable[[bytes], Collection[str]] = lambda _data: ()
+        self.others: Callable[[], Sequence[Mapping[str, str]]] = tuple
+        self._elsewhere: set[str] = set()  # agents that only other machines host
+        self._left: dict[str, float] = {}  # by thread: until when it is left to others, by the steady clock
         self._on_lost: Callable[[str], None]
         self._strays: set[Lease] = set()
         self._renewed = clock.monotonic()
@@ -91,6 +104,8 @@ class Ownership:
         def succeed(connection: Any) -> None:
             leases.begin(connection, owner)
             leases.leave(connection, before)
+            for agent in self.agents:  # for good: its fires wait for a machine that hosts it
+                set_meta(connection, f"hosted {agent}", "yes")
             notify(connection, [""])
 
         self.owner, asked = owner, self._clock.monotonic()
@@ -123,29 +138,91 @@ class Ownership:
 
     def _wanted(self, connection: Any) -> list[str]:
         """Return threads to take, and those owned that have news; what another machine alone can go on with is its."""
-        lacking, most = self.lacking(), MOST_TAKEN + len(self.held)
-        if not lacking:
-            return leases.wanted(connection, self.owner, most)
-        found = leases.wanted(connection, self.owner, leases.MOST_LOOKED_AT)
-        left = leases.unfit(connection, [one for one in found if one not in self.held], lacking)
+        lacking, most, now_s = self.lacking(), MOST_TAKEN + len(self.held), self._clock.monotonic()
+        self._left = {one: until_s for one, until_s in list(self._left.items()) if until_s > now_s}
+        left = set(self._left)
+        if not lacking and not left:
+            return leases.wanted(connection, self.owner, most, self._elsewhere)
+        found = leases.wanted(connection, self.owner, leases.MOST_LOOKED_AT, self._elsewhere)
+        left |= leases.unfit(connection, [one for one in found if one not in self.held], lacking)
         return [one for one in found if one not in left][:most]
 
     def _take(self, connection: Any, thread_id: str, held: Lease | None) -> tuple[Lease, list[leases.Row]] | None:
         lease = held or leases.take(connection, thread_id, self.owner)
         if lease is None:
             return None
-        rows = leases.load(connection, lease, adopt=held is None)
-        if held is None and not rows and leases.release(connection, lease):
-            return None  # whoever owned it meanwhile has dealt with it
+        found = leases.load(connection, lease, adopt=held is None, besides=self._elsewhere)
+        if self._elsewhere and any(row.kind == LOOK for row in found):  # a fire of those agents may be cancelled
+            found += leases.load(connection, lease, adopt=False)
+        rows, left = self._sorted_out(connection, found)
+        if left:
+            leases.put_back(connection, left)
+        if held is None and not rows:
+            if left:
+                leases.free(connection, lease)
+            if left or leases.release(connection, lease):
+                return None  # others begin it; or whoever owned it meanwhile has dealt with it
         return lease, rows
 
+    def _sorted_out(self, connection: Any, rows: list[leases.Row]) -> tuple[list[leases.Row], list[leases.Row]]:
+        """Return what this process deals with, and the fires that other machines are to begin.
+
+        Fires of one task keep their order: behind one that is left, those of its task are left, too. Whatever else
+        waits goes on.
+        """
+        own: list[leases.Row] = []
+        left: list[leases.Row] = []
+        for row in sorted(rows, key=lambda row: row.number):
+            found = self._judged(connection, row) if row.kind == FIRE else row
+            behind = row.kind == FIRE and row.key.partition("@")[0] in {one.key.partition("@")[0] for one in left}
+            if found is None or (behind and not found.begun):
+                left.append(row)
+            else:
+                own.append(found)
+        if left and not own:
+            self._left[left[0].thread_id] = self._clock.monotonic() + LEFT_S
+        return own, left
+
+    def _judged(self, connection: Any, fire: leases.Row) -> leases.Row | None:
+        """Return a fire that this process deals with; None for one that another machine is to begin.
+
+        What this one cannot begin it goes on with all the same where its turn, or a cancel of it, is on record.
+        """
+        agent, lacks = fire.agent or FIRST_AGENT, self.lacks(fire.envelope)
+        is_elsewhere = is_worker(agent) and agent not in self.agents
+        if not lacks and not is_elsewhere:
+            return fire
+        if get_keys(connection, [fire.key]) or mail.cancelled_among(connection, [turn_id_of_key(fire.key)]):
+            return replace(fire, begun=True)
+        if is_elsewhere:
+            if not get_meta(connection, f"hosted {agent}"):
+                return fire
+            self._elsewhere.add(agent)
+            return None
+        named = agent if is_worker(agent) else FIRST_AGENT
+        return None if any(can_begin(facts, lacks, named) for facts in self.others()) else fire
+
     async def let_go(self, thread_id: str) -> bool:
-        """Release a thread; False if something waits for it."""
+        """Release a thread; False if something waits for it that this process deals with."""
         lease = self.held.get(thread_id)
-        if lease is not None and not await self._database.run(lambda c: leases.release(c, lease)):
+        if lease is not None and not await self._database.run(lambda c: self._release(c, lease)):
             return False
         if self.held.get(thread_id) == lease:
             self.held.pop(thread_id, None)
+        return True
+
+    def _release(self, connection: Any, lease: Lease) -> bool:
+        if leases.release(connection, lease):
+            return True
+        if not self._elsewhere and not self._left:
+            return False
+        found = leases.load(connection, lease, adopt=False)
+        leases.put_back(connection, found)
+        rows, left = self._sorted_out(connection, found)
+        if rows or not left:
+            return False
+        leases.free(connection, lease)
+        notify(connection, [lease.thread_id])
         return True
 
     async def hand_over(self, thread_id: str) -> None:
@@ -220,6 +297,7 @@ class SharedMailboxes(Mailboxes):
         database: Database,
         ownership: Ownership,
         read_fire: ReadFire,
+        read_again: ReadFire,
         on_taken: OnTaken,
         listening: Callable[[], Coroutine[Any, Any, None]],
         works: bool = True,
@@ -227,12 +305,13 @@ class SharedMailboxes(Mailboxes):
     ) -> None:
         """Take what `Mailboxes` takes, and the store. One that does not work owns no threads: it only puts.
 
-        `read_fire` reads a fire's request; `on_taken` is awaited with each thread that is taken; `listening` notifies
-        of what other processes write, for ever.
+        `read_fire` reads a fire's request, `read_again` one that is not to be begun; `on_taken` is awaited with each
+        thread that is taken; `listening` notifies of what other processes write, for ever.
         """
         super().__init__(*where, **how)
         self._database, self.ownership = database, ownership
-        self._read_fire, self._on_taken, self._listening = read_fire, on_taken, listening
+        self._read_fire, self._read_again = read_fire, read_again
+        self._on_taken, self._listening = on_taken, listening
         self._listener: asyncio.Task[None] | None = None
         self._works = works
 
@@ -256,7 +335,7 @@ class SharedMailboxes(Mailboxes):
 
     def _in_terminal(self, agent: str) -> bool:
         """Tell whether an agent lives in a terminal: no peer's, and no worker that other machines may host."""
-        return agent not in self.agents and re.fullmatch(r"agent[0-9]+|.*@.*", agent, re.ASCII) is None
+        return agent not in self.agents and not is_worker(agent) and "@" not in agent
 
     async def post(self, envelope: Envelope) -> None:
         """Put an envelope that carries no trigger. Raises the error that refuses it."""
@@ -279,7 +358,8 @@ class SharedMailboxes(Mailboxes):
         header = header_of(from_envelope(envelope))
 
         def work(connection: Connection) -> None:
-            leases.archive(connection, lease, delivery.number)
+            if not leases.archive(connection, lease, delivery.number):
+                return  # it was laid out before, with a lost answer, and may be read or taken back since
             inboxes.put_envelopes(connection, [encoded(envelope)], at)
             if is_fire(header.key):
                 mail.add_terminal_delivery(connection, header, header.key, at)
@@ -305,7 +385,8 @@ class SharedMailboxes(Mailboxes):
     async def find(self, keys: Collection[str]) -> Mapping[str, TriggerHeader]:
         """Return the headers of the triggers with these keys that wait, here or anywhere."""
         rows = await self._database.run(lambda c: leases.known(c, keys))
-        found = {row.key: from_envelope(self._claimed(row)[0].envelope) for row in rows if row.kind != LOOK}
+        fits = [replace(row, begun=True) for row in rows if row.kind != LOOK]  # also what others are to begin
+        found = {row.key: from_envelope(self._claimed(row)[0].envelope) for row in fits}
         return {key: header_of(trigger) for key, trigger in found.items()}
 
     async def of_turn(self, turn_id: str) -> TriggerHeader | None:
@@ -406,8 +487,8 @@ class SharedMailboxes(Mailboxes):
     def _envelope(self, row: leases.Row) -> Envelope:
         if row.kind != FIRE:
             return decode(row.envelope)
-        trigger = self._read_fire(row.envelope)
-        if trigger.agent not in self.agents and not self._in_terminal(trigger.agent):
+        trigger = (self._read_again if row.begun else self._read_fire)(row.envelope)
+        if not row.begun and trigger.agent not in self.agents and not self._in_terminal(trigger.agent):
             raise _not_hosted(trigger.agent)
         return to_envelope(trigger, envelope_id=row.key, at=self._clock.now())
 
@@ -415,6 +496,11 @@ class SharedMailboxes(Mailboxes):
         """Return an envelope that says of a row only what its columns do."""
         named: dict[str, Any] = {"idempotency_key": row.key, "thread": row.thread_id, "to": row.agent}
         return Envelope(id=row.key, kind="fire", sender="task-runner", text="", at=self._clock.now(), **named)
+
+
+def is_worker(agent: str) -> bool:
+    """Tell whether a name is that of an agent which machines host."""
+    return re.fullmatch(r"agent[0-9]+", agent, re.ASCII) is not None
 
 
 def _row_of(item: EncodedTrigger) -> dict[str, Any]:

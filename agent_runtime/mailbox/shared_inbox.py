@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from agent_runtime.mailbox.inbox import Reader, Row, envelope_row
+from agent_runtime.mailbox.reader import Reader, Row, envelope_row
 from agent_runtime.store.database import MIGRATIONS
 from turnkeeper.bus.acks import AckLedger
 from turnkeeper.bus.envelope import Envelope, decode, encoded
@@ -51,6 +51,10 @@ class SharedInboxes:
 
     def __init__(self, home: Home, url: str) -> None:
         self._home, self._url = home, url
+
+    def has_inbox(self, agent: str) -> bool:
+        """Return whether an agent in a terminal has an inbox."""
+        return any(True for _ in self._ask("SELECT 1 FROM inboxes WHERE agent = ?", agent))
 
     def inbox_rows(self, hosted: Collection[str]) -> list[Row]:
         """Return a row for each inbox, also for those of agents that the runtime hosts here: who reads these here."""
@@ -169,13 +173,14 @@ class SharedReader(Reader):
     def claim(self, limit: int = 1) -> list[Claimed]:
         """Take what waits, or was left, in order. What is malformed goes to quarantine. Raises NotReader."""
         taken: list[Claimed] = []
-        while not taken and (rows := self._do(self._claims(limit))):
-            for number, key, data in rows:
-                self._after = max(self._after, number)
-                try:
-                    taken.append(NumberedClaim(name=key, envelope=decode(data), number=number))
-                except InvalidInput as error:
-                    self._end_envelope(number, EnvelopeState.QUARANTINED, str(error))
+        with self._again():
+            while not taken and (rows := self._do(self._claims(limit))):
+                for number, key, data in rows:
+                    self._after = max(self._after, number)
+                    try:
+                        taken.append(NumberedClaim(name=key, envelope=decode(data), number=number))
+                    except InvalidInput as error:
+                        self._do(self._end_of(number, EnvelopeState.QUARANTINED, str(error)))
         return taken
 
     def _claims(self, limit: int) -> Callable[[Connection], list[tuple[int, str, bytes]]]:
@@ -183,11 +188,17 @@ class SharedReader(Reader):
 
     def finish(self, claimed: Claimed, deliver: Callable[[Envelope], None]) -> None:
         """Deliver one envelope, then acknowledge and archive it. After an error that passes it is claimed again."""
-        try:
+        with self._again():
             super().finish(claimed, deliver)
             self._finished += 1
             if not self._finished % inboxes.PRUNE_EVERY:
                 self._do(lambda c: inboxes.prune(c, self._agent))
+
+    @contextmanager
+    def _again(self) -> Iterator[None]:
+        """Claim again, after an error that passes, what was claimed and is not finished, also with a lost answer."""
+        try:
+            yield
         except self.passing:
             self._after = 0
             raise
@@ -204,28 +215,31 @@ class SharedReader(Reader):
         self._do(lambda c: inboxes.check_reading(c, self._agent, self._epoch))
 
     def _archive(self, claimed: Claimed) -> None:
-        """Write that it was delivered; while the database is away again and again, as long as the lease lasts."""
         assert isinstance(claimed, NumberedClaim)
+        self._insist(self._end_of(claimed.number, EnvelopeState.DELIVERED))
+
+    def _insist(self, work: Callable[[Connection], T]) -> T:
+        """Do this; while the database is away, try again for as long as the lease lasts."""
         while True:
             try:
-                return self._end_envelope(claimed.number, EnvelopeState.DELIVERED)
+                return self._do(work)
             except AWAY:
                 if not self._is_reader():
                     raise
                 self._over.wait(LOOK_S)
 
-    def _end_envelope(self, number: int, state: EnvelopeState, reason: str = "") -> None:
-        self._do(lambda c: inboxes.end_envelope(c, self._agent, self._epoch, number, state, reason))
+    def _end_of(self, number: int, state: EnvelopeState, reason: str = "") -> Callable[[Connection], None]:
+        return lambda c: inboxes.end_envelope(c, self._agent, self._epoch, number, state, reason)
 
     def _put_elsewhere(self, agent: str) -> Callable[[Envelope], Put] | None:
         """Return how to put into the inbox of an agent in a terminal, if it has one."""
 
         def put(envelope: Envelope) -> Put:
             at = self._clock.now()
-            (fresh,) = self._do(lambda c: inboxes.put_envelopes(c, [encoded(envelope)], at))
+            (fresh,) = self._insist(lambda c: inboxes.put_envelopes(c, [encoded(envelope)], at))
             return Put(name=envelope.idempotency_key, fresh=fresh)
 
-        return put if self._do(lambda c: inboxes.has_inbox(c, agent)) else None
+        return put if self._insist(lambda c: inboxes.has_inbox(c, agent)) else None
 
     def _is_reader(self) -> bool:
         return bool(self._epoch) and self._clock.monotonic() - self._renewed_s < FENCE_S
@@ -238,7 +252,7 @@ class SharedReader(Reader):
             with suppress(*AWAY):  # which is seen by the time since the last one
                 if epoch and self._beside.submit(renewal).result():
                     self._renewed_s = begun_s
-                elif self._epoch == epoch:
+                elif epoch and self._epoch == epoch:
                     self._epoch = 0
 
     def _do(self, work: Callable[[Connection], T]) -> T:

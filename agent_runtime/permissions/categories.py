@@ -8,6 +8,7 @@ that it overrides, which might grant more.
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -123,7 +124,7 @@ class Categories:
         self._folder = home.categories
         self._allowed = frozenset(settings.categories.autonomous_allowed)
         self._default_graph = settings.default_graph
-        self._shipped = {entry.name: entry for entry in self._read_shipped()}
+        self._shipped = {file.name: self._entry(path, file, "shipped") for path, file in _read_shipped()}
         self._known: dict[str, tuple[bytes, CategoryEntry]] = {}  # by name: a file's text as it was read, what it says
 
     def get(self, name: str) -> Category:
@@ -168,12 +169,6 @@ class Categories:
             raise InvalidInput(f"{len(found)} files, at most {MOST_FILES} are read", where=str(self._folder))
         return found
 
-    def _read_shipped(self) -> Iterator[CategoryEntry]:
-        for item in files("categories").iterdir():
-            if item.name.endswith(".toml"):
-                path = Path(str(item))
-                yield self._entry(path, TomlFile(path, item.read_text("utf-8")).validate(_File), "shipped")
-
     def _read_own(self, path: Path, text: str) -> CategoryEntry:
         try:
             return self._entry(path, _read_file(path, text), "author")
@@ -201,6 +196,13 @@ class Categories:
             overrides_shipped=source == "author" and file.name in self._shipped,
             declared_autonomous=file.autonomous,
         )
+
+
+@cache
+def _read_shipped() -> list[tuple[Path, _File]]:
+    """Read what is installed with the program: once in a process, as it is the same for each home."""
+    found = [(Path(str(item)), item) for item in files("categories").iterdir() if item.name.endswith(".toml")]
+    return [(path, TomlFile(path, item.read_text("utf-8")).validate(_File)) for path, item in found]
 
 
 def lint(path: Path) -> list[Finding]:

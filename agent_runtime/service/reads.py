@@ -18,6 +18,7 @@ from agent_runtime.permissions.exceptions import StandingException
 from agent_runtime.service import memory_items, thread_records
 from agent_runtime.store import exceptions, turn_reads
 from agent_runtime.store.database import open_stored
+from agent_runtime.store.mail import cancelled_among
 from agent_runtime.store.schema import candidates, deviations, turns
 from agent_runtime.store.turn_reads import LARGEST_PAGE
 from agent_runtime.workspace import deviations as deviation_records
@@ -154,7 +155,7 @@ def changed_turns(connection: Connection, of: Spoken, *, after: int, open_: Coll
 
 
 def _changed(connection: Connection, ids: Sequence[str], besides: Collection[str], newest: int) -> Changed:
-    found = [turn for turn_id in reversed(ids) if (turn := turn_reads.get_turn(connection, turn_id)) is not None]
+    found = turn_reads.get_turns(connection, ids)
     open_ = [turn.turn_id for turn in found if turn.status in UNFINISHED][-MOST_OPEN:]
     shown = tuple(turn for turn in found if turn.visible)
     return Changed(shown=shown, newest=newest, open=frozenset([*list(besides)[: MOST_OPEN - len(open_)], *open_]))
@@ -176,7 +177,7 @@ def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.L
     found, count = turn_reads.list_turns(connection, **wanted, limit=request.limit, before=before)
     more = len(found) == min(request.limit or 50, LARGEST_PAGE)
     return wire.ListTurnsResponse(
-        turns=[turn_message(connection, turn) for turn in found],
+        turns=turn_messages(connection, found),
         total=count,
         next_cursor=cursor_at(found[-1].number) if more else "",
     )
@@ -184,8 +185,18 @@ def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.L
 
 def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
     """Return a turn of the turn table, with its newest event."""
+    (found,) = turn_messages(connection, [turn])
+    return found
+
+
+def turn_messages(connection: Connection, found: Sequence[TurnRecord]) -> list[wire.Turn]:
+    """Return turns of the turn table, each with its newest event, by as few statements as for one."""
+    progress = _progress(connection, [turn.turn_id for turn in found])
+    return [_turn_message(turn, progress[turn.turn_id]) for turn in found]
+
+
+def _turn_message(turn: TurnRecord, fields: dict[str, Any]) -> wire.Turn:
     trigger = "agent" if turn.kind in AGENT_KINDS.values() else turn.trigger
-    fields = progress_fields(connection, turn.turn_id)
     if fields["state"] == wire.TurnEvent.PAUSED and turn.status == "succeeded":
         fields["state"] = wire.TurnEvent.SUCCEEDED  # the thread went on with the fire that it waited for
     return to_message(wire.Turn, turn, trigger=trigger, **fields)
@@ -193,13 +204,21 @@ def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
 
 def progress_fields(connection: Connection, turn_id: str) -> dict[str, Any]:
     """Return the fields of `wire.Turn` that its newest event and a stored cancel give."""
-    event = turn_reads.newest_event(connection, turn_id)
-    return {
-        "state": wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
-        "sequence": event.sequence if event else 0,
-        "wake_after_s": event.wake_after_s if event else None,
-        "cancel_requested": turn_reads.is_cancelled(connection, turn_id),
-    }
+    return _progress(connection, [turn_id])[turn_id]
+
+
+def _progress(connection: Connection, turn_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    newest, cancelled = turn_reads.newest_events(connection, turn_ids), cancelled_among(connection, turn_ids)
+    found = {}
+    for turn_id in turn_ids:
+        event = newest.get(turn_id)
+        found[turn_id] = {
+            "state": wire.TurnEvent.State.Value(event.state) if event else wire.TurnEvent.STATE_UNSPECIFIED,
+            "sequence": event.sequence if event else 0,
+            "wake_after_s": event.wake_after_s if event else None,
+            "cancel_requested": turn_id in cancelled,
+        }
+    return found
 
 
 def list_interrupts(connection: Connection, request: wire.ListInterruptsRequest) -> wire.ListInterruptsResponse:

@@ -41,11 +41,7 @@ class Asked:
 
 
 def decide_at_once(
-    connection: Connection,
-    at: datetime,
-    turn: TurnRecord,
-    asked: Sequence[RaisedInterrupt],
-    holding: Collection[int],
+    connection: Connection, at: datetime, turn: TurnRecord, asked: Sequence[RaisedInterrupt], holding: Collection[int]
 ) -> Asked:
     """Decide what the author approved before or allowed for the task; `holding` are the exceptions that may count."""
     decided, ended = dict[str, int](), list[StandingException]()
@@ -138,14 +134,14 @@ def end(connection: Connection, at: datetime, ends: Ends, by: str = "") -> list[
 
 
 def _ask_about(connection: Connection, number: int, at: datetime) -> None:
-    waiting = select(turns.c.turn_id).where(turns.c.status == "interrupted")
+    of_waiting = (turns.c.turn_id == interrupts.c.turn_id) & (turns.c.status == "interrupted")
     unused = select(interrupts.c.interrupt_id).where(
         interrupts.c.exception == number,
         interrupts.c.message == f"{rules.ALLOWED_BY}{number}",
         interrupts.c.applied.is_(False),
-        interrupts.c.turn_id.in_(waiting),
     )
-    found = connection.execute(unused).scalars().all()
+    # Its owner may be about to go on with it.
+    found = connection.execute(unused.join(turns, of_waiting).with_for_update(of=turns)).scalars().all()
     ask_again(connection, found, "", at)
     for one in found:
         _mark(connection, one, 0)

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, lite
 from agent_runtime.model.lease import Fenced, Lease, current, under
 from agent_runtime.store.database import check_lease
 from agent_runtime.store.schema import envelopes, meta, owners, threads, turns
+from turnkeeper.storage.handover import FIRE
 from turnkeeper.storage.nodes import digest
 from turnkeeper.storage.statements import Statement, among, listed, now_us, one_of, upsert
 
@@ -80,7 +81,11 @@ class Right:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """An envelope. Names are those of the columns."""
+    """An envelope. Names are those of the columns.
+
+    Attributes:
+        begun: its turn, or a cancel of it, is on record: no machine has to begin it.
+    """
 
     number: int
     key: str
@@ -88,6 +93,7 @@ class Row:
     agent: str
     kind: str
     envelope: bytes
+    begun: bool = False
 
 
 def begin(connection: Connection, owner: str, lease_s: float = LEASE_S) -> None:
@@ -97,8 +103,12 @@ def begin(connection: Connection, owner: str, lease_s: float = LEASE_S) -> None:
 
 
 def renew(connection: Connection, owner: str, lease_s: float = LEASE_S) -> dict[str, int] | None:
-    """Go on being the owner of all that is owned; return the epoch of each thread. None: the lease has ended."""
-    if not _RENEW.run(connection, me=owner, lease_us=int(lease_s * 1e6)):
+    """Go on being the owner of all that is owned; return the epoch of each thread. None: the lease has ended.
+
+    It also ends each lease that lasts longer than a new one would: after the server's clock was set back, a dead owner
+    would otherwise keep its threads.
+    """
+    if owner not in _RENEW.values(connection, me=owner, lease_us=int(lease_s * 1e6)):
         return None
     return dict(map(tuple, _OWNED.rows(connection, me=owner)))
 
@@ -108,9 +118,12 @@ def leave(connection: Connection, owner: str) -> None:
     _LEAVE.run(connection, me=owner)
 
 
-def wanted(connection: Connection, owner: str, most: int) -> list[str]:
-    """Return threads, at most so many, for which something waits and that have no owner, or this one."""
-    found = _WAITING.values(connection, me=owner) + _LEFT.values(connection)
+def wanted(connection: Connection, owner: str, most: int, besides: Collection[str] = ()) -> list[str]:
+    """Return threads, at most so many, for which something waits and that have no owner, or this one.
+
+    Fires that wait for agents `besides` these count for nothing: they are hosted elsewhere.
+    """
+    found = _WAITING.values(connection, me=owner, besides=listed(sorted(besides))) + _LEFT.values(connection)
     return list(dict.fromkeys(found))[:most]
 
 
@@ -127,7 +140,7 @@ def take(connection: Connection, thread_id: str, owner: str) -> Lease | None:
 
 
 def check(connection: Connection, lease: Lease) -> None:
-    """Hold the thread until the transaction ends. Raises Fenced if it has had another owner since."""
+    """Hold the thread until the transaction ends. Raises Fenced if it has had another owner since, or none."""
     if _CHECK.value(connection, thread=lease.thread_id, since=lease.epoch) is None:
         raise Fenced(lease)
 
@@ -144,20 +157,29 @@ def free(connection: Connection, lease: Lease) -> None:
     _FREE.run(connection, thread=lease.thread_id, since=lease.epoch, owner="")
 
 
-def load(connection: Connection, lease: Lease, *, adopt: bool) -> list[Row]:
-    """Claim the oldest envelopes of a thread that is owned; with `adopt` also what an earlier owner had claimed."""
+def load(connection: Connection, lease: Lease, *, adopt: bool, besides: Collection[str] = ()) -> list[Row]:
+    """Claim the oldest envelopes of a thread that is owned; with `adopt` also what an earlier owner had claimed.
+
+    Fires that wait for agents `besides` these are left.
+    """
     check(connection, lease)
     states = listed(["waiting", "claimed"] if adopt else ["waiting"])
-    numbers = _OLDEST.values(connection, thread_id=lease.thread_id, states=states)
+    of_thread = {"thread_id": lease.thread_id, "states": states, "besides": listed(sorted(besides))}
+    numbers = _OLDEST.values(connection, **of_thread)
     _CLAIM.run(connection, numbers=listed(numbers))
     rows = [Row(**values) for values in _ROWS.dicts(connection, numbers=listed(numbers))]
     return [Row(**{**vars(row), "envelope": bytes(row.envelope)}) for row in rows]
 
 
-def archive(connection: Connection, lease: Lease, number: int) -> None:
-    """Delete an envelope that was dealt with. Raises Fenced."""
+def put_back(connection: Connection, rows: Collection[Row]) -> None:
+    """Let envelopes wait that were claimed in the same transaction, as another machine is to begin them."""
+    _PUT_BACK.run(connection, numbers=listed([row.number for row in rows]))
+
+
+def archive(connection: Connection, lease: Lease, number: int) -> bool:
+    """Delete an envelope that was dealt with; False if it was deleted before. Raises Fenced."""
     check(connection, lease)
-    _ARCHIVE.run(connection, number=number)
+    return bool(_ARCHIVE.run(connection, number=number))
 
 
 def quarantine(connection: Connection, lease: Lease, number: int, reason: str) -> None:
@@ -178,10 +200,12 @@ def known(connection: Connection, keys: Collection[str]) -> list[Row]:
 
 
 _LIVE = owners.c.until_us > now_us()
+_END = now_us() + bindparam("lease_us", type_=owners.c.until_us.type)
 _RENEW = Statement(
     update(owners)
-    .where(owners.c.owner == bindparam("me"), _LIVE)
-    .values(until_us=now_us() + bindparam("lease_us", type_=owners.c.until_us.type))
+    .where(or_(and_(owners.c.owner == bindparam("me"), _LIVE), owners.c.until_us > _END))
+    .values(until_us=_END)
+    .returning(owners.c.owner)
 )
 _OWNED = Statement(select(threads.c.thread_id, threads.c.epoch).where(threads.c.owner == bindparam("me")))
 _LEAVE = Statement(delete(owners).where(owners.c.owner == bindparam("me")))
@@ -198,7 +222,8 @@ _BY_OTHER = exists().where(
 )
 _DUE = and_(envelopes.c.state == "waiting", envelopes.c.not_before_us <= now_us())
 _SEARCH = select(envelopes.c.thread_id).order_by(envelopes.c.number).limit(MOST_LOOKED_AT)
-_WAITING = Statement(_SEARCH.where(_DUE, ~_BY_OTHER))
+_FOR_OTHERS = and_(envelopes.c.kind == FIRE, envelopes.c.state == "waiting", among(envelopes.c.agent, "besides"))
+_WAITING = Statement(_SEARCH.where(_DUE, ~_BY_OTHER, ~_FOR_OTHERS))
 _LEFT = Statement(_SEARCH.where(envelopes.c.state == "claimed", ~_OWNED_BY_LIVING))
 # Where the database was put back to an earlier time: beyond all epochs that were given out before.
 _FIRST_EPOCH = select(sa.cast(meta.c.value, sa.BigInteger)).where(meta.c.key == "first_epoch").scalar_subquery()
@@ -219,7 +244,8 @@ _OPEN_TURNS = Statement(
 )
 _BEGUN = Statement(update(threads).where(threads.c.thread_id == bindparam("thread")))
 _OF = and_(threads.c.thread_id == bindparam("thread"), threads.c.epoch == bindparam("since"))
-_CHECK = Statement(select(threads.c.epoch).where(_OF).with_for_update(read=True))
+# Who let it go, and got no answer, takes himself for its owner still.
+_CHECK = Statement(select(threads.c.epoch).where(_OF, threads.c.owner != "").with_for_update(read=True))
 _LOCK = Statement(select(threads.c.epoch).where(_OF).with_for_update())
 _WAITS = exists().where(envelopes.c.thread_id == threads.c.thread_id, or_(_DUE, envelopes.c.state == "claimed"))
 _RELEASE = Statement(update(threads).where(threads.c.thread_id == bindparam("thread"), ~_WAITS).values(owner=""))
@@ -230,13 +256,15 @@ _OLDEST = Statement(
         envelopes.c.thread_id == bindparam("thread_id"),
         among(envelopes.c.state, "states"),
         envelopes.c.not_before_us <= now_us(),
+        ~_FOR_OTHERS,
     )
     .order_by(envelopes.c.number)
     .limit(MOST_OF_THREAD)
 )
 _NUMBERED = among(envelopes.c.number, "numbers")
 _CLAIM = Statement(update(envelopes).where(_NUMBERED).values(state="claimed"))
-_COLUMNS = [envelopes.c[name] for name in Row.__dataclass_fields__]
+_PUT_BACK = Statement(update(envelopes).where(_NUMBERED).values(state="waiting"))
+_COLUMNS = [envelopes.c[name] for name in Row.__dataclass_fields__ if name != "begun"]
 _ROWS = Statement(select(*_COLUMNS).where(_NUMBERED, envelopes.c.state == "claimed").order_by(envelopes.c.number))
 _ARCHIVE = Statement(delete(envelopes).where(envelopes.c.number == bindparam("number")))
 _SET_ASIDE = Statement(update(envelopes).where(envelopes.c.number == bindparam("of")))

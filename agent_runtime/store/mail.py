@@ -86,10 +86,31 @@ def add_delegation(connection: Connection, trigger: Trigger, *, over: bool) -> N
         connection.execute(update(delegations).where(asked, delegations.c.state == "open").values(state="answered"))
 
 
-def open_requests(connection: Connection, agent: str) -> list[tuple[Delegation, TurnRecord]]:
-    """Return agent0's messages to an agent in a terminal that are not answered, with agent0's turns, oldest first."""
-    own = (delegations.c.agent == agent) & (delegations.c.sender == FIRST_AGENT) & (delegations.c.state == "open")
+def answer(connection: Connection, trigger: Trigger) -> bool:
+    """Let a message be the answer to what it says; False if another one is, on whichever machine it was given."""
+    for asked in (delegations, deliveries):
+        connection.execute(select(asked.c.turn_id).where(asked.c.turn_id == trigger.parent).with_for_update())
+    if (answered_by := answer_to(connection, trigger.parent, trigger.sender)) is None:
+        add_delegation(connection, trigger, over=False)
+    return answered_by in {None, trigger.turn_id}
+
+
+def answer_to(connection: Connection, turn_id: str, agent: str) -> str | None:
+    """Return the turn that is an agent's answer to a message or a fire; None without one."""
+    own = (delegations.c.parent == turn_id) & (delegations.c.sender == agent)
+    return connection.execute(select(delegations.c.turn_id).where(own)).scalars().first()
+
+
+def open_requests(connection: Connection, agent: str, by: str) -> list[tuple[Delegation, TurnRecord]]:
+    """Return agent0's messages to an agent in a terminal that are not answered, with agent0's turns, oldest first.
+
+    If the turn `by` is the answer to one already, that one alone.
+    """
+    mine = select(delegations.c.parent).where(delegations.c.turn_id == by, delegations.c.sender == agent)
+    is_open = (delegations.c.state == "open") | delegations.c.turn_id.in_(mine)
+    own = (delegations.c.agent == agent) & (delegations.c.sender == FIRST_AGENT) & is_open
     found = [Delegation(**row) for row in connection.execute(select(delegations).where(own)).mappings()]
+    found = [item for item in found if item.state != "open"] or found
     asked = [(item, parent) for item in found if (parent := get_turn(connection, item.parent)) is not None]
     return sorted(asked, key=lambda pair: pair[1].number)
 

@@ -19,12 +19,7 @@ metadata = sa.MetaData()
 _STATUSES = "'running', 'interrupted', 'paused', 'succeeded', 'silent', 'failed', 'cancelled'"
 
 # Facts about the file itself: `incarnation` (random, of this store) and `epoch` (counts the processes that owned it).
-meta = sa.Table(
-    "meta",
-    metadata,
-    sa.Column("key", TEXT, primary_key=True),
-    sa.Column("value", TEXT, nullable=False),
-)
+meta = sa.Table("meta", metadata, sa.Column("key", TEXT, primary_key=True), sa.Column("value", TEXT, nullable=False))
 
 # One row for each turn, written in one transaction with its key before the turn starts.
 turns = sa.Table(
@@ -531,10 +526,7 @@ deviations = sa.Table(
     sa.Index("deviations_by_candidate", "candidate_id"),
     # An open contradiction is recorded once, and once for each candidate: each is decided by itself.
     sa.Index(
-        "deviations_open",
-        *("page_id", "says", "found", "candidate_id"),
-        unique=True,
-        **partial("lifecycle = 'open'"),
+        "deviations_open", *("page_id", "says", "found", "candidate_id"), unique=True, **partial("lifecycle = 'open'")
     ),
 )
 

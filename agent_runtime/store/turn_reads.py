@@ -41,6 +41,17 @@ def get_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
     return _turn_or_none(_TURN.first_dict(connection, turn_id=turn_id))
 
 
+def get_turns(connection: Connection, turn_ids: Sequence[str]) -> list[TurnRecord]:
+    """Return these turns, oldest first; one that is not there is left out."""
+    query = select(turns).where(turns.c.turn_id.in_(turn_ids)).order_by(turns.c.number)
+    return [_turn(row) for row in connection.execute(query).mappings()]
+
+
+def lock_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
+    """Return a turn, of which nobody else changes what was decided until this transaction ends."""
+    return _turn_or_none(_TURN_LOCKED.first_dict(connection, turn_id=turn_id))
+
+
 def list_turns(
     connection: Connection,
     *,
@@ -265,9 +276,15 @@ def newest_sequence(connection: Connection) -> int:
 
 def newest_event(connection: Connection, turn_id: str) -> EventRecord | None:
     """Return the newest event of a turn, or of a held fire that has none."""
-    query = select(turn_events).where(turn_events.c.turn_id == turn_id, turn_events.c.state.not_in(REVIEWS))
-    row = _first(connection, query.order_by(turn_events.c.sequence.desc()))
-    return _event(row) if row is not None else None
+    return newest_events(connection, [turn_id]).get(turn_id)
+
+
+def newest_events(connection: Connection, turn_ids: Sequence[str]) -> dict[str, EventRecord]:
+    """Return the newest event of each of these turns, by turn id; a turn without events is left out."""
+    told = turn_events.c.turn_id.in_(turn_ids) & turn_events.c.state.not_in(REVIEWS)
+    newest = select(func.max(turn_events.c.sequence)).where(told).group_by(turn_events.c.turn_id)
+    rows = connection.execute(select(turn_events).where(turn_events.c.sequence.in_(newest))).mappings()
+    return {row["turn_id"]: _event(row) for row in rows}
 
 
 def _first(connection: Connection, query: Select[Any]) -> Row | None:
@@ -345,7 +362,8 @@ def _turn_facts(
     )
 
 
-_TURN = Statement(select(turns).where(turns.c.turn_id == bindparam("turn_id")))
+_by_id = select(turns).where(turns.c.turn_id == bindparam("turn_id"))
+_TURN, _TURN_LOCKED = Statement(_by_id), Statement(_by_id.with_for_update())
 _ANY = select(turns).where(turns.c.turn_id != bindparam("besides")).order_by(turns.c.number.desc()).limit(1)
 _NEWEST_ON_THREAD = Statement(_ANY.where(turns.c.thread_id == bindparam("thread_id")))
 # Few turns anywhere have one of these states: a search by thread would go through all of a long one.

@@ -208,7 +208,7 @@ class Store:
 
         A decision on any other stays as it is: it is stored, and the graph is given it at another resume.
         """
-        turn = _turn(connection, turn_id)
+        turn = _turn(connection, turn_id, turn_reads.lock_turn)
         answers = {
             item.interrupt_id: approval.resume_value(item)
             for item in turn_reads.open_interrupts(connection, turn.thread_id)
@@ -534,13 +534,7 @@ class Store:
         return exceptions.end(connection, at, ends, by)
 
     def _decide(
-        self,
-        connection: Connection,
-        at: datetime,
-        interrupt_id: str,
-        decided: AuthorDecision,
-        args_hash: str,
-        by: str,
+        self, connection: Connection, at: datetime, interrupt_id: str, decided: AuthorDecision, args_hash: str, by: str
     ) -> InterruptRecord:
         item, decided = (
             turn_writes.asked_of(connection, interrupt_id),
@@ -593,8 +587,8 @@ class Store:
         self.event_source.happened(connection, subject.turn_id, state, at)
 
 
-def _turn(connection: Connection, turn_id: str) -> TurnRecord:
-    turn = turn_reads.get_turn(connection, turn_id)
+def _turn(connection: Connection, turn_id: str, find: Any = turn_reads.get_turn) -> TurnRecord:
+    turn: TurnRecord | None = find(connection, turn_id)
     if turn is None:
         raise NotFound(f"no turn {turn_id}", where="turn_id", hint="see: turnkeeper turns list")
     return turn

@@ -11,16 +11,8 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
+from agent_runtime.model import approval
 from agent_runtime.model import trigger as triggers
-from agent_runtime.model.approval import (
-    EXPIRED,
-    FOR_EVER,
-    UNANSWERED,
-    AuthorDecision,
-    RaisedInterrupt,
-    Waits,
-    canonical,
-)
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.trigger import OF_GRAPH, ON_APPROVALS, WAKES, Trigger, TriggerHeader, from_meta
 from agent_runtime.model.turn import LONGEST_SUMMARY, InterruptRecord, KeyRecord, PastThread, Said, TurnRecord
@@ -76,7 +68,7 @@ def add_turn(
     number_in_order(connection)
     row = {
         "category": trigger.grant.name,
-        "grant_json": canonical(trigger.grant.to_dict()),
+        "grant_json": approval.canonical(trigger.grant.to_dict()),
         "trigger": "fire" if trigger.source == "fire" else "author",
         "prompt": storable(trigger.shown),
         "status": status,
@@ -128,7 +120,7 @@ def _message(turn_id: str, position: int, line: Said, at: datetime) -> dict[str,
         "position": position,
         "role": line.role,
         "text": storable(line.text),  # a model may write what has no UTF-8 form
-        "tool_calls_json": storable(canonical(calls)) if calls else "",
+        "tool_calls_json": storable(approval.canonical(calls)) if calls else "",
         "tool_call_id": storable(line.tool_call_id),
         "at_us": to_us(at),
     }
@@ -141,7 +133,11 @@ def add_answer(connection: Connection, turn_id: str, text: str, at: datetime) ->
 
 
 def add_interrupts(
-    connection: Connection, turn: TurnRecord, raised: Sequence[RaisedInterrupt], at: datetime, waits: Waits = FOR_EVER
+    connection: Connection,
+    turn: TurnRecord,
+    raised: Sequence[approval.RaisedInterrupt],
+    at: datetime,
+    waits: approval.Waits = approval.FOR_EVER,
 ) -> list[str]:
     """Write what a turn asks; what still waits stays as it is. Return the ids of those that are asked now, or anew."""
     fresh, due = [], waits.from_time(at)
@@ -155,8 +151,8 @@ def add_interrupts(
             turn_id=turn.turn_id,
             thread_id=turn.thread_id,
             channel=turn.channel,
-            args_json="" if item.args is None else storable(canonical(item.args)),
-            arg_hashes_json=storable(canonical(item.arg_hashes)),
+            args_json="" if item.args is None else storable(approval.canonical(item.args)),
+            arg_hashes_json=storable(approval.canonical(item.arg_hashes)),
             exception=0,
             status="pending",
             decision="",
@@ -171,7 +167,7 @@ def add_interrupts(
 
 
 def settle_interrupt(
-    connection: Connection, interrupt_id: str, decided: AuthorDecision, at: datetime, by: str = ""
+    connection: Connection, interrupt_id: str, decided: approval.AuthorDecision, at: datetime, by: str = ""
 ) -> bool:
     """Write an author's decision, and by what it came; False, and nothing is written, if another came first."""
     settled = connection.execute(
@@ -181,7 +177,7 @@ def settle_interrupt(
             status="resolved",
             decision=decided.decision,
             message=storable(decided.message),
-            edited_json="" if decided.args is None else storable(canonical(decided.args)),
+            edited_json="" if decided.args is None else storable(approval.canonical(decided.args)),
             resolved_at_us=to_us(at),
             decided_by=by,
         )
@@ -275,11 +271,11 @@ def import_thread(connection: Connection, at: datetime, thread: PastThread, epoc
 def asked_and_not(connection: Connection, turn: TurnRecord) -> tuple[str, str]:
     """Return that an approval of a turn expired, and which calls its author had allowed; or nothing."""
     asked = turn_reads.interrupts_of(connection, [turn.turn_id])[turn.turn_id] if turn.answers else []
-    said = next((item.message for item in asked if item.decision == EXPIRED), "")
+    said = next((item.message for item in asked if item.decision == approval.EXPIRED), "")
     allowed = [
         f"{item.tool} was {item.message}" for item in asked if item.exception and item.message.startswith(ALLOWED_BY)
     ]
-    return f"{UNANSWERED}: {said}" if said else "", ", ".join(dict.fromkeys(allowed))
+    return f"{approval.UNANSWERED}: {said}" if said else "", ", ".join(dict.fromkeys(allowed))
 
 
 def graph_of_thread(connection: Connection, trigger: Trigger) -> dict[str, str]:
@@ -387,7 +383,7 @@ _VOID = Statement(
     .where(_OF_TURN, interrupts.c.status == "pending")
     .values(status="void", resolved_at_us=bindparam("at_us"))
 )
-_REJECTED = select(interrupts.c.call_id).where(_OF_TURN, interrupts.c.decision.in_(["reject", EXPIRED]))
+_REJECTED = select(interrupts.c.call_id).where(_OF_TURN, interrupts.c.decision.in_(["reject", approval.EXPIRED]))
 _APPLY = Statement(update(interrupts).where(_OF_TURN).values(applied=True))
 _WAITS = text("keys.became = 'held' AND NOT keys.released")
 _HELD = Statement(

@@ -68,12 +68,15 @@ class Lanes:
         most_at_once: int,
         on_done: Callable[[], None],
         shared: Mailboxes | None = None,
+        settle: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """Take what deals with an item; it must not raise. `on_done` is called whenever an item is over.
 
-        With `shared`, a lane lives while this process owns its thread, which is let go when the lane is empty.
+        With `shared`, a lane lives while this process owns its thread, which is let go when the lane is empty, after
+        `settle` has waited for what is still written for it.
         """
         self._shared = shared
+        self._settle = settle
         self._handle = handle
         self._clock = clock
         self._slots = asyncio.Semaphore(most_at_once)
@@ -163,6 +166,7 @@ class Lanes:
             if wait_s is not None:
                 await self._clock.wait(lane.news, min(max(wait_s, 0.0), LONGEST_WAIT_S))
         if self._stopping and self._shared is not None and self._lanes.get(thread_id) is lane:
+            await self._settled(thread_id)
             await self._shared.hand_over(thread_id)
         if not lane.items and self._lanes.get(thread_id) is lane:
             del self._lanes[thread_id]
@@ -171,12 +175,17 @@ class Lanes:
         """Return whether there is more to do; the thread is let go where there is not."""
         if lane.items or self._stopping or self._shared is None:
             return bool(lane.items) and not self._stopping
+        await self._settled(thread_id)
         try:
             let_go = await self._shared.let_go(thread_id)
         except TurnkeeperError:  # the server is away
             let_go = False
         self._on_done()
         return bool(lane.items) or not let_go  # it may have been taken again meanwhile
+
+    async def _settled(self, thread_id: str) -> None:
+        if self._settle is not None:
+            await self._settle(thread_id)
 
     async def _pass(self, thread_id: str, lane: _Lane) -> float | None:
         """Deal with the first item that can be dealt with; return how many seconds to wait if none can."""

@@ -17,6 +17,7 @@ from agent_runtime.mailbox.agent_messages import AgentMessages
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.model.approval import Waits
 from agent_runtime.model.decide import Action, Decision, Facts, Position, decide
+from agent_runtime.model.lease import Fenced
 from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
 from agent_runtime.store.turn_reads import get_turn, is_cancelled, newest_on_thread
@@ -153,7 +154,7 @@ class Turns:
         self._waits = parts.waits
         self._exceptions = parts.exceptions
         self._lanes = lanes
-        self._pruning: set[asyncio.Task[None]] = set()
+        self._pruning: dict[asyncio.Task[None], str] = {}  # with the thread of each
         self._called: dict[str, int] = {}  # by turn: how often in a row the machine failed what its graph calls
         self._acts: Mapping[Action, Do] = {
             Action.DROP: self._drop,
@@ -373,24 +374,24 @@ class Turns:
         if ended.stopped == "timeout":
             return await self._finish(turn, "cancelled", ended.error, said)
         done = await self._finish(turn, "succeeded" if ended.stopped == "end" else "failed", ended.error, said)
-        if ended.stopped == "end" and self._mailboxes.is_shared:
-            await self._prune(turn)  # as long as the thread is owned
-        elif ended.stopped == "end":
+        if ended.stopped == "end":
             task = asyncio.create_task(self._prune(turn), name=f"prune-{turn.thread_id}")
-            self._pruning.add(task)
-            task.add_done_callback(self._pruning.discard)
+            self._pruning[task] = turn.thread_id
+            task.add_done_callback(self._pruning.pop)
         return done
 
-    async def close(self) -> None:
-        """Wait for what is dropped behind turns that are over."""
-        while self._pruning:
+    async def pruned(self, thread_id: str = "") -> None:
+        """Wait until what is dropped behind turns that are over, of one thread or of all, is on disk."""
+        while waiting := [task for task, of in self._pruning.items() if thread_id in ("", of)]:
             self._engines.flush()
-            await asyncio.wait(self._pruning, timeout=PRUNING_S)
+            await asyncio.wait(waiting, timeout=PRUNING_S)
 
     async def _prune(self, turn: TurnRecord) -> None:
         """Drop checkpoints that the thread needs no more. What is left for now is dropped after its next turn."""
         try:
             await self._engines.of(turn.graph).prune(turn.thread_id)
+        except Fenced:
+            return  # its next owner does it
         except Exception as error:  # noqa: BLE001  recorded; the turn is over
             what: dict[str, Any] = {"thread_id": turn.thread_id, "turn_id": turn.turn_id, "tries": 1}
             self._log.emit("turn.trouble", **what, reason=f"its thread cannot be pruned: {error}"[:500])

@@ -138,7 +138,9 @@ class Worker:
         self._clock = clock
         shared = parts.mailboxes if parts.mailboxes.is_shared else None
         handle = self._handle if shared is None else self._handle_owned
-        self._lanes = Lanes(handle, clock, most_at_once=most_at_once, on_done=self._on_done, shared=shared)
+        self._lanes = Lanes(
+            handle, clock, most_at_once=most_at_once, on_done=self._on_done, shared=shared, settle=self._settle
+        )
         self._turns = Turns(parts, self._lanes)
         self._deadlines = Deadlines(parts, self._lanes, self._turns.notify, home=home, clock=clock)
         self._trouble: dict[int, int] = {}
@@ -199,7 +201,7 @@ class Worker:
         await self._terminal_deliveries.stop()
         self._engines.drain()
         await self._lanes.stop(grace_s)
-        await self._turns.close()
+        await self._turns.pruned()
         await self._notifier.close()
         await self._mailboxes.leave()
 
@@ -327,6 +329,9 @@ class Worker:
     def _on_done(self) -> None:
         if self._mailboxes.is_shared or self._lanes.depth >= MOST_TAKEN - LARGEST_CLAIM:
             self._arrived.notify()
+
+    async def _settle(self, thread_id: str) -> None:
+        await self._turns.pruned(thread_id)
 
     async def _handle_owned(self, thread_id: str, item: Item) -> Handled:
         """Deal with an item under the lease of its thread; one of an earlier ownership is over here."""

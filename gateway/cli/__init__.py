@@ -9,9 +9,7 @@ PEOPLE = {
         Panel.TALK,
     ),
     "mcp": Later(
-        "gateway.cli.mcp:mcp",
-        "Serve an MCP client, such as Claude Code or Cursor, on stdin and stdout.",
-        Panel.TALK,
+        "gateway.cli.mcp:mcp", "Serve an MCP client, such as Claude Code or Cursor, on stdin and stdout.", Panel.TALK
     ),
 }
 app = App("Serve browsers and existing clients.", PEOPLE)

@@ -27,11 +27,7 @@ TONES = (
     )
     | dict.fromkeys(("running", "sent"), "live")
 )
-_DOES = {
-    "permission": "asks to call",
-    "proposal": "proposes to call",
-    "question": "asks you",
-}
+_DOES = {"permission": "asks to call", "proposal": "proposes to call", "question": "asks you"}
 
 
 def tone(state: str) -> str:

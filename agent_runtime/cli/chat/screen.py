@@ -15,20 +15,8 @@ from rich.segment import ControlType, Segment, Segments
 from rich.text import Text
 
 from agent_runtime.cli import rows
+from agent_runtime.cli.chat import render as drawn
 from agent_runtime.cli.chat.answer import Waiting
-from agent_runtime.cli.chat.render import (
-    MARGIN,
-    Change,
-    Layout,
-    Lines,
-    Panels,
-    Safe,
-    Shown,
-    hung,
-    render,
-    rule,
-    tool_call,
-)
 from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import as_json, note, plain
@@ -60,7 +48,7 @@ class JsonView:
         note(text)
 
 
-def reported(layout: Layout, report: wire.GraphReport) -> Any:
+def reported(layout: drawn.Layout, report: wire.GraphReport) -> Any:
     """Return what a graph tells while it runs, after the subgraph that tells it."""
     text = report.text if layout.wide else rows.answer_text(report.text)
     return layout.line("tells", f"{report.source}: {text}" if report.source else text, "dim")
@@ -83,8 +71,8 @@ class LineView:
 
     def __init__(self, out: Console, *, wide: bool = False) -> None:
         self._out = out
-        self._layout = Lines(width=out.width, wide=wide)
-        self._shown = Shown()
+        self._layout = drawn.Lines(width=out.width, wide=wide)
+        self._shown = drawn.Shown()
         self._turn = ""  # whose lines were printed last
         self._open = ""  # the turn whose line has no end yet
         self._speeches: dict[str, _Speech] = {}
@@ -101,16 +89,16 @@ class LineView:
     def tell(self, text: str) -> None:
         note(text)
 
-    def _show(self, change: Change) -> None:
+    def _show(self, change: drawn.Change) -> None:
         if change.kind == "message" and change.message.role == "agent":
             change = self._unprinted(change)
-        lines = render(change, self._layout)
+        lines = drawn.render(change, self._layout)
         if lines:
             self._begin(change.turn.turn_id, again=change.kind != "begun")
         for line in lines:
-            self._out.print(hung(line, self._out) if isinstance(line, Text) else line, soft_wrap=True)
+            self._out.print(drawn.hung(line, self._out) if isinstance(line, Text) else line, soft_wrap=True)
 
-    def _unprinted(self, change: Change) -> Change:
+    def _unprinted(self, change: drawn.Change) -> drawn.Change:
         """Print the end of a message whose beginning was printed; return what is left of it."""
         turn_id, message = change.turn.turn_id, wire.Message()
         message.CopyFrom(change.message)
@@ -121,14 +109,14 @@ class LineView:
                 self._piece(turn_id, text[len(said) :])
             message.text = ""
         turn = wire.ConversationTurn(turn_id=turn_id, messages=[message])
-        return Change(kind="message", turn=turn)
+        return drawn.Change(kind="message", turn=turn)
 
     def _hear(self, turn: wire.ConversationTurn) -> None:
         speech, turn_id = turn.speech, turn.turn_id
         before = self._speeches.setdefault(turn_id, _Speech(turn=turn))
         for one in speech.reports:
             self._begin(turn_id, again=True)
-            self._out.print(hung(reported(self._layout, one), self._out), soft_wrap=True)
+            self._out.print(drawn.hung(reported(self._layout, one), self._out), soft_wrap=True)
         if before.message != speech.message:
             before.message, before.text = speech.message, ""
         # One turn speaks at a time: what another says meanwhile is printed when it is on record.
@@ -144,7 +132,7 @@ class LineView:
             self._begin(turn_id, again=True)
             self._out.print(self._layout.said("agent", ""), end="", soft_wrap=True)
             self._open = turn_id
-        self._out.print(Text(plain(text).replace("\n", "\n" + " " * MARGIN)), end="", soft_wrap=True)
+        self._out.print(Text(plain(text).replace("\n", "\n" + " " * drawn.MARGIN)), end="", soft_wrap=True)
 
     def _begin(self, turn_id: str, *, again: bool) -> None:
         """Begin a line; name the turn where another turn's lines came between."""
@@ -165,9 +153,9 @@ class Screen:
         """With `typing` there is a prompt, and what waits is numbered."""
         self.waiting = Waiting()
         self._out = out
-        self._layout = Panels(wide=wide)
+        self._layout = drawn.Panels(wide=wide)
         self._typing = typing
-        self._shown = Shown()
+        self._shown = drawn.Shown()
         self._speeches: dict[str, _Speech] = {}
         self._last = ""  # whose lines were printed last
         self._typed = ""
@@ -193,7 +181,7 @@ class Screen:
         """Print something that stays."""
         with self._out:
             self.clear()
-            self._out.print(Safe(Text(plain(text), "dim")))
+            self._out.print(drawn.Safe(Text(plain(text), "dim")))
 
     def type(self, text: str) -> None:
         """Show what is typed so far."""
@@ -228,15 +216,15 @@ class Screen:
         if speech is not None and (turn.status != "running" or _said(turn) > speech.after):
             del self._speeches[turn.turn_id]
 
-    def _print(self, turn: wire.ConversationTurn, changes: list[Change]) -> None:
+    def _print(self, turn: wire.ConversationTurn, changes: list[drawn.Change]) -> None:
         if self._last and self._last != turn.turn_id:
             self._out.print()
         if self._last != turn.turn_id and changes[0].kind != "begun":
-            self._out.print(Safe(rule(turn, self._out.width)))
+            self._out.print(drawn.Safe(drawn.rule(turn, self._out.width)))
         self._last = turn.turn_id
         for change in changes:
-            for block in render(change, self._layout, numbers=self.waiting.numbers):
-                self._out.print(Safe(block))
+            for block in drawn.render(change, self._layout, numbers=self.waiting.numbers):
+                self._out.print(drawn.Safe(block))
 
     def _hear(self, turn: wire.ConversationTurn) -> None:
         if not self._shown.is_open(turn.turn_id):
@@ -275,12 +263,12 @@ class Screen:
         if speech.text.strip():
             parts.append(self._layout.said("agent", f"{speech.text} ▌"))
         parts += [reported(self._layout, one) for one in speech.reports]
-        parts += [tool_call(Panels(), call.name, call.args_json, state=call.state) for call in speech.calls]
+        parts += [drawn.tool_call(drawn.Panels(), call.name, call.args_json, state=call.state) for call in speech.calls]
         return Group(*parts)
 
     def _lines(self, what: RenderableType) -> list[list[Segment]]:
         options = self._out.options.update(width=max(20, self._out.width - 1))
-        return self._out.render_lines(Safe(what), options, pad=False)
+        return self._out.render_lines(drawn.Safe(what), options, pad=False)
 
 
 def _said(turn: wire.ConversationTurn) -> int:

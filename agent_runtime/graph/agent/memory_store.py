@@ -128,11 +128,7 @@ class MemoryStore(base.BaseStore):
     supports_ttl = False
 
     def __init__(
-        self,
-        workspace: Workspace,
-        gate: Gate,
-        names: Namespaces | None = None,
-        index: base.IndexConfig | None = None,
+        self, workspace: Workspace, gate: Gate, names: Namespaces | None = None, index: base.IndexConfig | None = None
     ) -> None:
         """Make a store. `index` says how the graph's own part is searched by meaning; without it, by words."""
         self._index = MeaningIndex(index) if index is not None else None

@@ -41,14 +41,7 @@ class Checkpoints:
 
     is_fenced = False
 
-    def __init__(
-        self,
-        writing: Connection,
-        reading: Connection,
-        *,
-        begin: str,
-        where: str = "",
-    ) -> None:
+    def __init__(self, writing: Connection, reading: Connection, *, begin: str, where: str = "") -> None:
         """Start the threads.
 
         Args:

@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 from agent_runtime.graph.checkpointer.groups import Checkpoints, Leased
 from agent_runtime.graph.checkpointer.rows import check_columns, continue_ids
 from agent_runtime.model.lease import Fenced, Lease
-from turnkeeper.errors import Corrupt, Unreachable
+from turnkeeper.errors import Unreachable, unopened
 from turnkeeper.storage.database import Call
 from turnkeeper.storage.handover import CHECKPOINTS
 
@@ -31,7 +31,7 @@ class CheckpointDatabase(Checkpoints):
 
         Raises:
             Corrupt: tables of other columns, or checkpoints that new ones would not come after.
-            Unreachable: the server does not answer.
+            MachineTrouble, Unreachable: the server does not answer, or takes nothing now.
         """
         where = make_url(url).render_as_string()  # without its password
         self.is_fenced = fenced
@@ -45,7 +45,7 @@ class CheckpointDatabase(Checkpoints):
         except psycopg.OperationalError as error:
             raise Unreachable(f"cannot be opened: {str(error).partition(chr(10))[0]}", where=where) from error
         except psycopg.DatabaseError as error:
-            raise Corrupt(f"cannot be read as checkpoints: {error}", where=where) from error
+            raise unopened(error, where, "checkpoints") from error
 
     def admit(self, batch: Sequence[Call]) -> Sequence[Call]:
         """Hold the leases of a batch until its end; refuse what was asked under one that is over."""
@@ -65,7 +65,7 @@ class CheckpointDatabase(Checkpoints):
         return admitted
 
 
-_HOLD = "SELECT thread_id, epoch FROM threads WHERE thread_id = ANY (?1) ORDER BY thread_id FOR SHARE"
+_HOLD = "SELECT thread_id, epoch FROM threads WHERE thread_id = ANY (?1) AND owner <> '' ORDER BY thread_id FOR SHARE"
 
 
 def _prepare(connection: "_Connection", where: str, *, fenced: bool) -> None:

@@ -67,9 +67,6 @@ async def open_graphs(settings: Settings, home: Home, environ: Mapping[str, str]
             else:
                 opened[name] = one
         known = Catalog(
-            default=catalog.default,
-            references=catalog.references,
-            problems=problems,
-            assistants=catalog.assistants,
+            default=catalog.default, references=catalog.references, problems=problems, assistants=catalog.assistants
         )
         yield Graphs(catalog=known, opened=opened)

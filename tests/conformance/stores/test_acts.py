@@ -17,9 +17,12 @@ from agent_runtime.store import exceptions, mail, schema, turn_reads, turn_write
 from agent_runtime.store.database import open_database
 from agent_runtime.store.idempotency import Transactions
 from agent_runtime.store.leases import Right
+from agent_runtime.store.turn_events import EventSource
+from agent_runtime.store.turn_store import Store
 from agent_runtime.workspace.model import Acceptance, Author, Candidate, Rejection
 from agent_runtime.workspace.submit import submit
 from tests.conformance.stores.test_leases import AT, until, waits_for_a_lock
+from tests.support.clock import ManualClock
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.errors import Conflict
 from turnkeeper.storage.chain import Recorder
@@ -189,6 +192,25 @@ def test_what_an_exception_allows_while_it_is_revoked_is_asked_about_again(machi
     assert machines.do(lambda c: turn_writes.asked_of(c, "i-1")).status == "pending"
 
 
+def resume(connection: Connection) -> list[str]:
+    """Write, as the owner of its thread, that the turn goes on with what was decided; return with which questions."""
+    owner = Store(None, ManualClock(), EventSource(connection), incarnation="", right=Right(1))
+    return list(Store.resume.__wrapped__(owner, connection, AT, "turn-1", ["i-1"]).answers)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("goes_on_first", [True, False], ids=["first", "second"])
+def test_a_turn_goes_on_with_what_an_exception_allowed_or_its_author_is_asked_again(
+    machines: Machines, goes_on_first: bool
+) -> None:
+    asked = excepted(machines)
+    assert machines.do(use(asked)) == {"i-1": 1}
+    first, second = machines.meet(*((resume, revoke) if goes_on_first else (revoke, resume)))
+    given, ended = (first, second) if goes_on_first else (second, first)
+    assert (given, ended) == (["i-1"] if goes_on_first else [], 1)
+    status = machines.do(lambda c: turn_writes.asked_of(c, "i-1")).status
+    assert status == ("resolved" if goes_on_first else "pending")
+
+
 def test_tokens_of_a_day_are_those_of_all_machines(machines: Machines) -> None:
     def count(number: int) -> Work:
         return lambda c: turn_writes.count_tokens(c, turn(c, number), (5, 5), AT)
@@ -196,6 +218,23 @@ def test_tokens_of_a_day_are_those_of_all_machines(machines: Machines) -> None:
     machines.do(lambda c: turn_writes.count_tokens(c, turn(c), (1, 0), AT))
     assert machines.meet(count(1), count(2)) == [None, None]
     assert machines.do(lambda c: turn_writes.tokens_of_day(c, AT)) == 20
+
+
+@pytest.mark.parametrize("asked", [schema.delegations, schema.deliveries], ids=["message", "fire"])
+def test_of_two_answers_to_one_message_or_fire_one_counts(machines: Machines, asked: Table) -> None:
+    machines.put(asked, turn_id="asked", agent="codex", state="open" if asked is schema.delegations else "waiting")
+
+    def answer(number: int) -> Work:
+        trigger = Trigger(
+            source="agent", key=f"k{number}", turn_id=f"answer-{number}", thread_id="t", channel="c", agent="agent0",
+            grant=WORK, prompt="yes", sender="codex", parent="asked",
+        )  # fmt: skip
+        return lambda c: mail.answer(c, trigger.sealed())
+
+    assert machines.meet(answer(1), answer(2)) == [True, False]
+    assert machines.waited
+    assert [machines.do(answer(number)) for number in (1, 2)] == [True, False], "the same one may come again"
+    assert machines.do(lambda c: mail.answer_to(c, "asked", "codex")) == "answer-1"
 
 
 def test_a_handoff_is_given_to_one_turn(machines: Machines) -> None:

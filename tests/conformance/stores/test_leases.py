@@ -5,12 +5,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection, insert, select, text, update
 
+from agent_runtime.mailbox.shared import Ownership
 from agent_runtime.model.lease import Fenced, Lease, current, under
 from agent_runtime.store import leases, schema, turn_events
 from agent_runtime.store.database import MIGRATIONS, set_meta
@@ -20,6 +22,7 @@ from tests.support.clock import ManualClock
 from tests.support.cluster import Do, doing, end_lease, taken
 from tests.support.postgres import Places
 from turnkeeper.storage.handover import announce
+from turnkeeper.storage.statements import now_us
 
 AT = ManualClock().now()
 T1 = Lease("t", 1)
@@ -86,6 +89,30 @@ def test_a_lease_is_renewed_with_all_that_is_owned_and_not_after_its_end(do: Do)
     assert do(lambda c: leases.renew(c, "one")) is None
     assert do(lambda c: leases.renew(c, "two")) == {"u": 2}
     do(lambda c: leases.leave(c, "two"))
+    assert do(lambda c: leases.renew(c, "two")) is None
+
+
+@pytest.mark.parametrize("let_go", [leases.release, leases.free], ids=lambda let_go: let_go.__name__)
+def test_who_let_a_thread_go_and_got_no_answer_writes_nothing_there(do: Do, let_go: Callable[..., object]) -> None:
+    """He takes it for his own still, and somebody else may take it at any moment."""
+    lease = do(lambda c: leases.take(c, "t", "one"))
+    do(lambda c: let_go(c, lease))
+    do(lambda c: put(c, "a"))
+    with pytest.raises(Fenced):
+        do(lambda c: leases.load(c, lease, adopt=False))
+    assert do(lambda c: leases.take(c, "t", "two")).epoch > lease.epoch
+
+
+def test_after_the_servers_clock_was_set_back_no_lease_lasts_longer_than_one(do: Do) -> None:
+    """As after a failover to a server whose clock is behind: whoever died with the first owns no thread for longer."""
+    do(lambda c: leases.take(c, "t", "one"))
+    before = do(lambda c: c.execute(select(now_us())).scalar())
+    do(lambda c: c.execute(update(schema.owners).values(until_us=before + 3_600_000_000)))
+    assert do(lambda c: leases.renew(c, "two")) == {}, "who lives goes on as before"
+    until_us = do(lambda c: c.execute(select(schema.owners.c.until_us)).scalars().all())
+    assert [until - before < 3 * leases.LEASE_S * 1e6 for until in until_us] == [True, True]
+    assert do(lambda c: leases.take(c, "t", "two")) is None, "there is time to renew for each that lives"
+    do(lambda c: end_lease(c, "two"))
     assert do(lambda c: leases.renew(c, "two")) is None
 
 
@@ -374,6 +401,67 @@ def test_what_is_put_while_a_thread_is_released_finds_an_owner_wherever_that_sta
             made.first.result(20)
         assert made.left() == [], f"stopped before its statement {stops_at}"
         made.close()
+
+
+@contextmanager
+def leaving(place: str, stops_at: int, act: str) -> Iterator[Any]:
+    """One machine leaves a fire to the other; that one may act where the first stops, before its statement `stops_at`."""
+    parties, thread_id = (party(place, MIGRATIONS), party(place, MIGRATIONS)), f"thread {stops_at}"
+    how: dict[str, Any] = {"clock": ManualClock(), "entropy": None, "log": None}
+    one, two = (Ownership(cast(Any, None), Path("owner"), **how) for _ in parties)
+    one.owner, two.owner, one._left["another"] = "one", "two", 1.0
+    one.lacks, one.others = lambda _data: ["category a"], lambda: [{"category a": "as it is there"}]
+    first, second = (lambda work, of=of: of.database.submit(work).result(20) for of in parties)
+    gate, key = parties[0].gate, f"fire:task-00000001@{stops_at}:1"
+    held: Lease = first(lambda c: leases.take(c, thread_id, "one"))
+    first(lambda c: put(c, key, thread_id=thread_id, kind="fire"))
+    if act != "let go":
+        first(lambda c: leases.free(c, held))
+
+    def leave(connection: Connection) -> bool:
+        left = one._release(connection, held) if act == "let go" else not one._take(connection, thread_id, None)
+        gate.step()
+        return left
+
+    gate.arm(stops_at)
+    with ThreadPoolExecutor(2) as pool:
+        left = pool.submit(first, leave)
+        while not gate.reached.wait(0.001) and not left.done():
+            pass
+        over = left.done()
+
+        def meanwhile(work: Callable[[Connection], Any]) -> Any:
+            other = pool.submit(second, work)
+            with doing(place) as watching:
+                until(lambda: other.done() or watching(waits_for_a_lock))
+            gate.goes_on.set()
+            assert left.result(20), "it is left"
+            return other.result(20)
+
+        yield key, thread_id, second, meanwhile, lambda c: two._take(c, thread_id, None), over
+    for each in parties:
+        each.database.close()
+
+
+@pytest.mark.parametrize("act", ["take", "let go", "withdraw"])
+def test_a_fire_that_is_left_is_begun_once_or_withdrawn_wherever_that_stands(place: str, act: str) -> None:
+    for stops_at in itertools.count():
+        with leaving(place, stops_at, act) as (key, thread_id, do, meanwhile, take, over):
+            if act == "withdraw":
+                assert meanwhile(lambda c, key=key: schema.handover.withdraw(c, key)), "nobody has begun it"
+                lease = do(lambda c, of=thread_id: leases.take(c, of, "two"))
+            else:
+                found = meanwhile(take)
+                if found is None:  # the first one owned the thread just then: the next look finds it
+                    assert do(lambda c: leases.wanted(c, "two", 9)) == [thread_id]
+                    found = do(take)
+                lease, (row,) = found
+                assert row.key == key, f"stopped before its statement {stops_at}"
+                do(lambda c, lease=lease, row=row: leases.archive(c, lease, row.number))
+            assert do(lambda c, lease=lease: leases.release(c, lease))
+        if over:
+            assert stops_at > 5
+            return
 
 
 def waits_for_a_lock(connection: Connection) -> bool:

@@ -133,11 +133,13 @@ async def test_a_task_of_a_workflow_begins_once_what_those_before_it_returned_is
 ) -> None:
     assert engine.AsyncPregelLoop.aaccept_push is engine._accept_push  # which importing the engine has put there
     monkeypatch.setattr(savers, "HELD_S", 3600.0)
-    on_disk = []
+    on_disk, begun = [], threading.Barrier(2 if blocking else 1)
 
     def note(name: str) -> str:
         found = saver._file.reader.run_blocking(lambda c: c.execute("SELECT count(*) FROM writes").fetchone())
         on_disk.append((name, found[0]))
+        if name in {"three", "four"}:
+            begun.wait(20)  # neither returns before the other has begun, and looked
         return name
 
     async def noting(name: str) -> str:
@@ -354,11 +356,7 @@ def test_rows_with_one_key_in_one_call_are_one_row(saver: GroupedSaver) -> None:
     saver.put_writes(place, [("x", "first"), ("__resume__", 1), ("__resume__", 2)], "other")
     found = saver.get_tuple(at())
     assert found is not None
-    assert found.pending_writes == [
-        ("other", "__resume__", 1),
-        ("other", "x", "first"),
-        ("task", "__error__", "last"),
-    ]
+    assert found.pending_writes == [("other", "__resume__", 1), ("other", "x", "first"), ("task", "__error__", "last")]
 
 
 def test_the_thread_that_reads_cannot_write(saver: GroupedSaver) -> None:

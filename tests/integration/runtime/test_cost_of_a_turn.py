@@ -6,13 +6,16 @@ Who makes a turn cheaper lowers them here. Who makes it dearer finds out here, a
 import asyncio
 import os
 from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
+from sqlalchemy import Connection
 
 from agent_runtime.graph.checkpointer import groups, saver
+from agent_runtime.service import reads
 from agent_runtime.turns import worker
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench
@@ -87,6 +90,33 @@ async def test_a_turn_with_one_tool_call_changes_threads_commits_and_syncs_so_of
         watching.cancel()
         await bench.close()
     assert found == {"threads": THREADS, "commits": COMMITS, "syncs": {"files": SYNCED_FILES}}
+
+
+async def test_turns_and_a_conversation_are_read_by_as_many_statements_however_long_they_are(home: Any) -> None:
+    """Where the store is a server's, each is a round trip."""
+    bench = Bench(home)
+    await bench.open()
+
+    def statements(connection: Connection, read: Callable[[Connection], Sequence[object]]) -> tuple[int, int]:
+        asked: list[str] = []
+        driver: Any = connection.connection.driver_connection
+        driver.set_trace_callback(asked.append)
+        found = read(connection)
+        driver.set_trace_callback(None)
+        return len(found), len(asked)
+
+    try:
+        for number in (1, 2, 3):
+            await bench.run(number)
+        for read in (
+            lambda most: lambda c: reads.list_turns(c, wire.ListTurnsRequest(limit=most)).turns,
+            lambda most: lambda c: reads.newest_turns(c, ("main", ""), limit=most).shown,
+        ):
+            (one, of_one), (all_, of_all) = [await bench.runtime.store.read(statements, read(most)) for most in (1, 3)]
+            assert (one, all_) == (1, 3)
+            assert of_all == of_one
+    finally:
+        await bench.close()
 
 
 MOST_PAGES_MB = 32

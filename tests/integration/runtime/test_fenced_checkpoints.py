@@ -62,6 +62,15 @@ async def test_an_owner_that_was_stopped_and_wakes_writes_nothing(
     assert [found.checkpoint["id"] async for found in saver.alist(at("t"))] == ["id-3", "id-1"]
 
 
+async def test_who_let_a_thread_go_and_got_no_answer_writes_nothing(
+    lease_of_one: tuple[str, Lease], do: Do, saver: GroupedSaver
+) -> None:
+    """Another may take it at any moment."""
+    do(lambda c: leases.release(c, lease_of_one[1]))
+    with under(lease_of_one[1]), pytest.raises(Fenced):
+        await saver.aput(at("t"), checkpoint("id-1"), META, {})
+
+
 async def test_checkpoints_leave_a_session_that_may_not_write(
     lease_of_one: tuple[str, Lease], saver: GroupedSaver
 ) -> None:

@@ -1,53 +1,36 @@
 """Two runtimes share one database: whoever is asked, the owner of the thread does it, and whoever looks sees it."""
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import OperationalError
 
 from agent_runtime.cli import client
 from agent_runtime.cli.chat import conversation
+from agent_runtime.graph.checkpointer import saver
 from agent_runtime.mailbox.shared import Ownership
 from agent_runtime.model.lease import Fenced, Lease, under
-from agent_runtime.store import leases, schema
+from agent_runtime.store import leases, mail, schema
 from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_store import Store
-from agent_runtime.turns import lanes, worker
+from agent_runtime.turns import lanes, turns, worker
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.integration.runtime.test_follow_conversation import served
+from tests.integration.runtime.test_messages_from_terminals import says
 from tests.support.clock import ManualClock, look_again
 from tests.support.cluster import taken
 from tests.support.scripted import calls
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.config.home import Home
-from turnkeeper.storage import handover, nodes
+from turnkeeper.storage import handover, inboxes, nodes
 
 Pair = tuple[Bench, Bench]
-TOOLS = ["tool:note", "tool:block", "tool:pause"]
-
-
-@pytest_asyncio.fixture
-async def pair(home: Home, shared_url: str) -> AsyncIterator[Pair]:
-    folder = tempfile.TemporaryDirectory(prefix="tk-")
-    beside = Home(root=Path(folder.name) / "home")
-    beside.create()
-    both = Bench(home, shared=shared_url), Bench(beside, shared=shared_url)
-    for bench in both:
-        bench.category("work", tools=TOOLS)
-        bench.script["go"] = [calls(("note", {"text": "a"})), calls(("block", {}))]
-        await bench.open()
-    yield both
-    for bench in both:
-        await bench.close()
-    folder.cleanup()
+TOOLS = ["agent.send", "tool:note", "tool:block", "tool:pause"]
 
 
 async def running(pair: Pair) -> tuple[wire.FireReceipt, Bench, Bench]:
@@ -127,27 +110,30 @@ async def test_a_turn_goes_on_where_its_category_and_its_graph_are_as_it_began(p
         await look_again()
     other.lacking = lambda: {begun}
     one.lacking = lambda: {"what-else"}
-    looks = 0
-
-    async def counted() -> list[Any]:
-        nonlocal looks
-        looks += 1
-        return await type(other).take(other)
-
-    one.take, other.take = no_look, counted
+    await looks_no_more(pair[0])
     (question,) = await pair[1].pending()
     await pair[1].resolve(question.interrupt_id, "approve", args_hash=question.args_hash)
-    while looks < 3:
-        pair[1].runtime.worker._arrived.notify()
-        await look_again()
+    await looked(pair[1])
     assert await pair[1].history() == ["STARTED", "INTERRUPTED"], "it waits for the one that has it"
     del one.take
     assert (await pair[0].stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
     assert (pair[0].noted, pair[1].noted) == (["x"], [])
 
 
-async def no_look() -> list[Any]:
-    return []
+async def looked(bench: Bench, count: int = 3) -> None:
+    """Return once a machine has looked so often what waits."""
+    where, seen = bench.runtime.mailboxes.ownership, 0
+
+    async def counted() -> Any:
+        nonlocal seen
+        seen += 1
+        return await type(where).take(where)
+
+    where.take = counted
+    while seen <= count:
+        bench.runtime.worker._arrived.notify()
+        await look_again()
+    del where.take
 
 
 async def looks_no_more(*benches: Bench) -> None:
@@ -431,10 +417,13 @@ async def test_a_thread_that_another_was_faster_to_deal_with_is_not_kept(pair: P
 async def test_no_look_passes_between_what_waits_for_a_thread_of_a_live_owner(
     home: Home, shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looks come once an hour here. What waits is more than is claimed at a time, and then comes while a turn runs."""
-    monkeypatch.setattr(worker, "POLL_S", 3600.0)
-    monkeypatch.setattr(lanes, "NEXT_S", 3600.0)
-    monkeypatch.setattr(handover, "LOOK_S", 3600.0)
+    """Looks come once an hour here, and what is put off, as old checkpoints are, is put off for as long.
+
+    What waits is more than is claimed at a time, and then comes while a turn runs. The thread is let go all the same.
+    """
+    put_off = ((saver, "HELD_S"), (saver, "PRUNED_S"), (turns, "PRUNING_S"))
+    for module, name in ((worker, "POLL_S"), (lanes, "NEXT_S"), (handover, "LOOK_S"), *put_off):
+        monkeypatch.setattr(module, name, 3600.0)
     bench = Bench(home, shared=shared_url)
     await bench.open()
     try:
@@ -454,6 +443,13 @@ async def test_no_look_passes_between_what_waits_for_a_thread_of_a_live_owner(
         bench.go.set()
         assert (await bench.stopped(later.turn_id)).state == STATES.SUCCEEDED
         assert await bench.history() == ["STARTED", "SUCCEEDED"] * 2
+        async with asyncio.timeout(PATIENCE_S):
+            while bench.runtime.mailboxes.owns("thread-a"):
+                await look_again()
+        kept = await bench.runtime.checkpoints.achange(
+            lambda c: c.execute("SELECT count(*) FROM checkpoints WHERE thread_id = 'thread-a'").fetchone()
+        )
+        assert kept == (1,), "the old ones are gone before the thread is"
     finally:
         await bench.close()
 
@@ -540,3 +536,24 @@ async def test_every_write_for_a_turn_proves_its_epoch(pair: Pair) -> None:
     assert isinstance(unproven, RuntimeError), "without a lease no turn is written"
     assert {"cancel", "decide", "end_exceptions", "expire", "told", "import_threads"} <= set(dir(Store))
     one.go.set()
+
+
+async def test_of_two_answers_that_terminals_of_two_machines_give_to_one_message_one_counts(pair: Pair) -> None:
+    for bench in pair:
+        bench.category("work", tools=["agent.send", "tool:block"])
+        bench.home.inbox("codex").mkdir(parents=True)
+        bench.home.inbox("codex").chmod(0o700)
+        bench.script["go"] = [calls(("agent_send", {"worker": "codex", "text": "is CI green?"})), calls(("block", {}))]
+    await pair[0].runtime.store.write(lambda c: inboxes.begin_reading(c, "codex", "inbox watch"))
+    await running(pair)  # what is answered waits until this turn is over
+    (asked,) = await pair[0].runtime.store.read(lambda c: mail.open_requests(c, "codex", ""))
+    for bench in pair:
+        says(bench, "1", body="it is", meta={"answers": asked[0].turn_id})  # type: ignore[arg-type]
+
+    def told(what: str) -> int:
+        return sum(len(bench.trail(what)) for bench in pair)
+
+    async with asyncio.timeout(PATIENCE_S):
+        while told("outbox.accepted") + told("outbox.refused") < 2:
+            await look_again()
+    assert (told("outbox.accepted"), told("outbox.refused")) == (1, 1)

@@ -178,10 +178,7 @@ def nothing(value: str): return None
     ],
 )
 async def test_a_workflow_of_functions_takes_and_gives_values_of_any_type(
-    bench: AuthorsBench,
-    workflow: str,
-    payload: str,
-    said: str,
+    bench: AuthorsBench, workflow: str, payload: str, said: str
 ) -> None:
     bench.bring(f"{STATE}{TAKES}graph = {workflow}")
     await bench.open()

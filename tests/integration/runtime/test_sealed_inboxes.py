@@ -135,9 +135,7 @@ async def test_a_seal_holds_for_its_content_and_its_agent_alone(bench: Bench) ->
         folder(bench, "inbox").joinpath(name).write_bytes(data)
     reasons = await until_quarantined(bench, len(made))
     for reason, word in zip(
-        reasons,
-        ("not belong", "not belong", "does not have", "sealed for agent1", NOBODY),
-        strict=True,
+        reasons, ("not belong", "not belong", "does not have", "sealed for agent1", NOBODY), strict=True
     ):
         assert word in reason, (reason, word)
     assert await bench.history() == ["FAILED"], "what was sealed and then changed had been accepted"

@@ -107,11 +107,7 @@ async def test_the_same_call_of_the_task_passes_from_then_on_and_is_on_record(be
 
 @pytest.mark.parametrize(
     ("call", "changes"),
-    [
-        (calls(("note", {"text": "x "})), {}),
-        (NOTE, {"task": "b", "thread_id": "thread-b"}),
-        (calls(("fail", {})), {}),
-    ],
+    [(calls(("note", {"text": "x "})), {}), (NOTE, {"task": "b", "thread_id": "thread-b"}), (calls(("fail", {})), {})],
     ids=["one more byte", "another task", "another tool"],
 )
 async def test_a_call_that_differs_in_anything_is_asked_about(

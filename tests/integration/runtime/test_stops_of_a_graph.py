@@ -204,9 +204,7 @@ async def test_an_edited_step_that_was_cut_keeps_the_edit_and_its_input_is_not_g
 
 @pytest.mark.parametrize("place", ["before", "after, in a subgraph"])
 async def test_a_process_that_dies_before_it_asks_passes_no_stop_by(
-    bench: AuthorsBench,
-    place: str,
-    monkeypatch: pytest.MonkeyPatch,
+    bench: AuthorsBench, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.bring(f"{STEPS}\ngraph = {STOPS[place][0]}")
     await bench.open()

@@ -1,11 +1,13 @@
 """Fires for agents that the runtime does not host lie in their inboxes, and settle when they have been read."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, update
 
 from agent_runtime.mailbox.acceptor import TerminalDeliveries
+from agent_runtime.mailbox.mailboxes import Delivery
 from agent_runtime.model.trigger import turn_id_of_key
 from agent_runtime.store import mail, schema
 from agent_runtime.store.schema import deliveries
@@ -237,13 +239,19 @@ async def test_what_was_set_aside_or_removed_from_the_shared_store_is_a_failed_f
         assert why in event.error
 
 
+async def hand_over(bench: Bench) -> str:
+    """Hand a fire for an agent in a terminal over, as a runner does; return its key."""
+    request, key = bench.fire(agent="codex", prompt="look at CI"), "fire:task-0000000a@1:1"
+    row = {"key": key, "thread_id": "thread-a", "agent": "codex", "kind": "fire"}
+    given = [{**row, "envelope": request.SerializeToString()}], SystemClock().now()
+    await bench.runtime.store.read(schema.handover.put_all, *given)
+    return key
+
+
 async def test_a_fire_that_a_runner_hands_over_is_laid_out_by_whoever_takes_its_thread(bench: Bench) -> None:
     if not bench.shared:
         pytest.skip("of rows: --database postgres")
-    request = bench.fire(agent="codex", prompt="look at CI")
-    row = {"key": "fire:task-0000000a@1:1", "thread_id": "thread-a", "agent": "codex", "kind": "fire"}
-    at = SystemClock().now()
-    await bench.runtime.store.read(schema.handover.put_all, [{**row, "envelope": request.SerializeToString()}], at)
+    key = await hand_over(bench)
     reader = Reader(bench)
 
     async def arrived() -> list[Claimed]:
@@ -253,10 +261,31 @@ async def test_a_fire_that_a_runner_hands_over_is_laid_out_by_whoever_takes_its_
 
     (item,) = await soon(arrived(), "the envelope")
     assert (item.envelope.sender, item.envelope.kind, item.envelope.text) == ("task-runner", "fire", "look at CI")
-    turn_id = turn_id_of_key(row["key"])
+    turn_id = turn_id_of_key(key)
     assert (await bench.turn(turn_id)).status == "accepted"
     await reader.archive(item)
     assert (await settled(bench, turn_id)).state == STATES.DELIVERED
     left = await bench.runtime.store.read(lambda c: c.execute(schema.envelopes.select()).all())
     assert left == []
     assert not bench.lying("quarantine")
+
+
+async def test_a_fire_that_was_taken_back_is_not_laid_out_again_by_who_got_no_answer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server acknowledged nothing to who laid it out, and he tries again once it was cancelled."""
+    if not bench.shared:
+        pytest.skip("of rows: --database postgres")
+    mailboxes, tried = bench.runtime.worker._mailboxes, asyncio.Event()
+    lay_out, key = mailboxes.lay_out, "fire:task-0000000a@1:1"
+
+    async def lay_out_twice(delivery: Delivery) -> None:
+        await lay_out(delivery)
+        assert await mailboxes.withdraw("codex", key)
+        await lay_out(delivery)
+        tried.set()
+
+    monkeypatch.setattr(mailboxes, "lay_out", lay_out_twice)
+    assert await hand_over(bench) == key
+    await soon(tried.wait(), "the envelope")
+    assert await mailboxes.envelope_states("codex", {key: key}) == {key: EnvelopeState.GONE}

@@ -9,15 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from langgraph.store.base import (
-    GetOp,
-    InvalidNamespaceError,
-    ListNamespacesOp,
-    MatchCondition,
-    Op,
-    PutOp,
-    SearchOp,
-)
+from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 
 from agent_runtime.graph.agent.memory_store import MemoryStore
@@ -59,7 +51,7 @@ values = st.one_of(
 filters = st.one_of(
     st.none(),
     st.sampled_from(
-        ({"kind": "bed"}, {"kind": {"$ne": "bed"}}, {"text": "blue"}, {"kind": {"$eq": "pump"}, "size": 3}),
+        ({"kind": "bed"}, {"kind": {"$ne": "bed"}}, {"text": "blue"}, {"kind": {"$eq": "pump"}, "size": 3})
     ),
 )
 conditions = st.lists(

@@ -199,11 +199,7 @@ def trial(database: Database, clock: ManualClock, runner: asyncio.Runner) -> Tri
 
 
 # Raise WORLD_EXAMPLES to some thousands after a change of the submit boundary, the tools or the permissions.
-@settings(
-    max_examples=int(environ.get("WORLD_EXAMPLES", "40")),
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+@settings(max_examples=int(environ.get("WORLD_EXAMPLES", "40")), deadline=None, suppress_health_check=list(HealthCheck))
 @given(CONTEXTS, st.lists(CALLS, min_size=2, max_size=6))
 def test_no_write_of_an_agent_is_canonical_unscoped_or_without_provenance(
     trial: Trial, context: TurnContext, calls: list[tuple[str, dict[str, Any], dict[str, Any], bool]]

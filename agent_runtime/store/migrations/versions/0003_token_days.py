@@ -11,7 +11,5 @@ _TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 def upgrade() -> None:
     """Add the table."""
     op.create_table(
-        "token_days",
-        sa.Column("day", _TEXT, primary_key=True),
-        sa.Column("tokens", sa.BigInteger(), nullable=False),
+        "token_days", sa.Column("day", _TEXT, primary_key=True), sa.Column("tokens", sa.BigInteger(), nullable=False)
     )

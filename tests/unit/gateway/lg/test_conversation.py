@@ -94,10 +94,7 @@ def test_a_cancelled_run_says_why() -> None:
     assert (run["status"], run["cancel_reason"]) == ("interrupted", "cancelled by the author")
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["Hello", ["Hello"], [{"type": "text", "text": "Hello"}]],
-)
+@pytest.mark.parametrize("content", ["Hello", ["Hello"], [{"type": "text", "text": "Hello"}]])
 @pytest.mark.parametrize("role", [{"type": "human"}, {"role": "user"}, {"role": "human"}])
 def test_the_text_of_a_persons_last_message_is_read(content: object, role: dict[str, str]) -> None:
     messages = [{"type": "human", "content": "before"}, {**role, "content": content, "id": "m"}, {"type": "ai"}]

@@ -56,12 +56,7 @@ SPECS = [
 def context(*scopes: str, outside: Any = "hide", read_only: bool = False) -> TurnContext:
     category = Category(name="work", autonomous=True, outside=outside, tools=frozenset(scopes))
     return TurnContext(
-        turn_id="turn-1",
-        thread_id="thread-a",
-        channel="main",
-        agent="agent0",
-        category=category,
-        read_only=read_only,
+        turn_id="turn-1", thread_id="thread-a", channel="main", agent="agent0", category=category, read_only=read_only
     )
 
 
