@@ -150,8 +150,7 @@ def demo(
 
 def up(
     workers: Annotated[
-        int | None,
-        typer.Argument(metavar="[N]", min=0, max=MOST_WORKERS, help="Number of workers, agent1 to agentN."),
+        int | None, typer.Argument(metavar="[N]", min=0, max=MOST_WORKERS, help="Number of workers, agent1 to agentN.")
     ] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Run the supervisor in this process, for systemd and containers.")
@@ -374,7 +373,8 @@ def _shared(place: Home) -> tuple[Any, list[Finding]]:
         if not (url := load_settings(place).store.shared_url):
             return None, []
         shared = import_module("turnkeeper.storage.nodes").read_cluster(url)
-        return shared, list(import_module("constellation.inspect.cluster").of_inboxes(shared))
+        cluster = import_module("constellation.inspect.cluster")
+        return shared, [*cluster.of_inboxes(shared), *cluster.of_categories(shared)]
     except TurnkeeperError as error:
         return None, [Finding(process="", what=f"{error.where}: {error.what}", fix=error.hint, degraded=False)]
 
@@ -418,7 +418,7 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
     for check in examine(place, SystemClock().now().timestamp()):
         for found in check.findings:
             what = f"{found.process}: {found.what}" if found.process else found.what
-            state = "broken" if found.degraded else "note"
+            state = "broken" if found.degraded else "note" if found.fix or check.name != "database" else "ok"
             rows.append({"check": check.name, "state": state, "finding": what, "fix": found.fix})
         if not check.findings:
             rows.append({"check": check.name, "state": "ok", "finding": "", "fix": ""})

@@ -180,10 +180,7 @@ def status(
 
 
 @app.command()
-def remove(
-    name: Name,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
-) -> None:
+def remove(name: Name, yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False) -> None:
     """Part from a peer: it can connect no more, and nothing is sent to it. What it was told already stays there.
 
     Example: turnkeeper peers remove ada

@@ -97,8 +97,7 @@ class Driver:
     def await_outcome(self, task: str, outcome: str, count: int = 1) -> None:
         """Wait until a task has `count` entries with this outcome."""
         self.until(
-            f"{count} {outcome} of {task}",
-            lambda: sum(fire.outcome == outcome for fire in self.fires(task)) >= count,
+            f"{count} {outcome} of {task}", lambda: sum(fire.outcome == outcome for fire in self.fires(task)) >= count
         )
 
     def until_outcome(self, task: str, outcome: str, count: int = 1) -> list[Record]:

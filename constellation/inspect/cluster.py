@@ -10,7 +10,7 @@ from turnkeeper.console import Column
 from turnkeeper.storage import nodes
 from turnkeeper.storage.nodes import Cluster, Row
 from turnkeeper.storage.schema_revision import STORES, known_revisions
-from turnkeeper.storage.statements import loses
+from turnkeeper.storage.statements import AT_STANDBY, loses
 from turnkeeper.times import from_us, rfc3339
 
 OFF_S = 2.0  # a clock that is further from the database's is worth a line
@@ -42,6 +42,19 @@ def of_inboxes(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(process="", what=what, fix="turnkeeper inbox quarantine", degraded=False)
 
 
+def of_categories(cluster: Cluster) -> Iterator[Finding]:
+    """Yield the categories that some machines cannot use and others can, which begin their fires."""
+    rows = [
+        row for row in nodes.current(cluster.processes) if (row["role"], row["state"]) == ("agent-runtime", "ready")
+    ]
+    for what in sorted({name for row in rows for name in row["facts"] if name.startswith("category ")}):
+        bad = [row for row in rows if row["facts"].get(what, nodes.UNUSABLE).startswith(nodes.UNUSABLE)]
+        if 0 < len(bad) < len(rows):
+            names = ", ".join(row["name"] for row in bad)
+            said = f"{what} cannot be used on {names}: other machines begin its fires"
+            yield Finding(process="", what=said, fix="turnkeeper doctor", degraded=False)
+
+
 def of_server(cluster: Cluster) -> Iterator[Finding]:
     """Yield what is wrong with the server and its schemas, and what they are."""
     server, revisions = cluster.server, cluster.revisions
@@ -53,10 +66,14 @@ def of_server(cluster: Cluster) -> Iterator[Finding]:
     if server["major"] < OLDEST_SERVER:
         yield Finding(process="", what=f"PostgreSQL is {server['version']}", fix=f"use {OLDEST_SERVER} or newer")
     if server["is_standby"]:
-        yield Finding(process="", what="the server is a standby, which takes no writes", fix="name the primary")
+        yield Finding(process="", what="the server is a standby, which takes no writes", fix=AT_STANDBY)
     if loses(server["synchronous_commit"], server["standbys"]):
         what = f"synchronous_commit is {server['synchronous_commit']}: no daemon starts"
         yield Finding(process="", what=what, fix="set it to on, for the server, the database or the role")
+    if count := server["unconfirmed"]:
+        what = f"{count} {'commit waits' if count == 1 else 'commits wait'} for a synchronous standby"
+        fix = "start it; if it is gone for good, empty synchronous_standby_names and reload the server"
+        yield Finding(process="", what=f"{what}: synchronous_standby_names is {server['standbys']}", fix=fix)
     for name in ("fsync", "full_page_writes"):
         if server[name] != "on":
             what = f"{name} is {server[name]}: a crash of the server's machine may lose or damage everything"
@@ -98,16 +115,17 @@ def of_nodes(cluster: Cluster) -> Iterator[Finding]:
 
 def _differences(rows: Sequence[Row]) -> Iterator[Finding]:
     """Yield which machine has which category, graph or setting, where they have not the same."""
-    for role in sorted({row["role"] for row in rows}):
-        of_role = [row for row in rows if row["role"] == role]
-        for what in sorted({name for row in of_role for name in row["facts"]}):
+    programs = [str(row["node_id"]).rpartition("-")[0] for row in rows]  # both daemons of a page have one role
+    for program in sorted(set(programs)):
+        alike = [row for row, its in zip(rows, programs, strict=True) if its == program]
+        for what in sorted({name for row in alike for name in row["facts"]} - {nodes.AGENTS}):
             have: dict[str, list[str]] = {}
-            for row in of_role:
+            for row in alike:
                 have.setdefault(row["facts"].get(what, ""), []).append(row["name"])
             if len(have) > 1:
                 said = "; ".join(
-                    f"{', '.join(names)} {'has ' + digest if digest else 'has none'}"
-                    for digest, names in sorted(have.items(), key=lambda item: item[1])
+                    f"{', '.join(names)} has {fact.replace(nodes.UNUSABLE, 'one that ' + nodes.UNUSABLE, 1) or 'none'}"
+                    for fact, names in sorted(have.items(), key=lambda item: item[1])
                 )
                 fix = "make the files equal, then restart the daemons there"
                 is_setting = what.startswith("config")

@@ -5,18 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from constellation.inspect.finding import Finding
-from constellation.supervisor.daemons import (
-    AGENT_RUNTIME,
-    DAEMONS,
-    EVERY,
-    SUPERVISOR,
-    Daemon,
-    is_suspended,
-    log_of,
-    obstacle,
-    process_of,
-    serves,
-)
+from constellation.supervisor import daemons as known
 from constellation.supervisor.watchdog import read_orders
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
@@ -38,13 +27,15 @@ def rows(place: Home, found: list[Finding], *, supervised: bool) -> list[dict[st
     and cannot be called), `suspended` (by a signal) or `stopped`. The supervisor answers nobody: it runs if it lives.
     """
     orders = read_orders(place) if supervised else None
-    wanted = orders.wanted if orders else DAEMONS
-    daemons = [one for one in EVERY if one in wanted or is_held(place, one.name)] + [SUPERVISOR] * supervised
+    wanted = orders.wanted if orders else known.DAEMONS
+    daemons = [one for one in known.EVERY if one in wanted or is_held(place, one.name)] + [
+        known.SUPERVISOR
+    ] * supervised
     return [_row(place, daemon) | {"markers": _markers(found, daemon)} for daemon in daemons]
 
 
-def _row(place: Home, daemon: Daemon) -> dict[str, Any]:
-    process, log = process_of(place, daemon), str(log_of(place, daemon))
+def _row(place: Home, daemon: known.Daemon) -> dict[str, Any]:
+    process, log = known.process_of(place, daemon), str(known.log_of(place, daemon))
     if process is None:
         return {"process": daemon.name, "state": "stopped", "pid": None, "since": None, "log": log}
     since = rfc3339(datetime.fromtimestamp(int(process.create_time()), UTC))
@@ -52,32 +43,34 @@ def _row(place: Home, daemon: Daemon) -> dict[str, Any]:
     return {"process": daemon.name, "state": state, "pid": process.pid, "since": since, "log": log}
 
 
-def _state(place: Home, daemon: Daemon, process: Any) -> str:
-    if is_suspended(process):
+def _state(place: Home, daemon: known.Daemon, process: Any) -> str:
+    if known.is_suspended(process):
         return "suspended"
-    if daemon is SUPERVISOR or is_serving(place.socket(daemon.name)):
+    if daemon is known.SUPERVISOR or is_serving(place.socket(daemon.name)):
         return "running"
-    return "not answering" if serves(place, daemon) else "starting"
+    return "not answering" if known.serves(place, daemon) else "starting"
 
 
 def unreachable(place: Home, found: list[dict[str, Any]]) -> Iterator[Finding]:
     """Yield a finding for each of the processes, rows of :func:`rows`, that lives and cannot be called."""
     for row in found:
-        daemon = next(one for one in (*EVERY, SUPERVISOR) if one.name == row["process"])
-        if row["state"] in {"not answering", "suspended"} and (process := process_of(place, daemon)) is not None:
-            why = obstacle(place, daemon, process)
+        daemon = next(one for one in (*known.EVERY, known.SUPERVISOR) if one.name == row["process"])
+        if row["state"] in {"not answering", "suspended"} and (process := known.process_of(place, daemon)) is not None:
+            why = known.obstacle(place, daemon, process)
             what = f"pid {process.pid} does not answer{f': {why}' if why else ''}"
             fix = "" if row["state"] == "suspended" else f"if it does not within seconds, run: kill {process.pid}"
             yield Finding(process=daemon.name, what=what, fix=fix)
 
 
-def _markers(found: list[Finding], daemon: Daemon) -> list[str]:
+def _markers(found: list[Finding], daemon: known.Daemon) -> list[str]:
     return [finding.what for finding in found if finding.process == daemon.name]
 
 
 def decisions(place: Home) -> str:
     """Return a line that says what waits for the author, or cannot run; empty when nothing does, or nobody can tell."""
-    caller = Caller(place.socket(AGENT_RUNTIME.name), AgentRuntimeStub, AGENT_RUNTIME.name, via=VIA, deadline_s=1.0)
+    caller = Caller(
+        place.socket(known.AGENT_RUNTIME.name), AgentRuntimeStub, known.AGENT_RUNTIME.name, via=VIA, deadline_s=1.0
+    )
     try:
         channels = caller.ListChannels(wire.ListChannelsRequest()).channels
         broken = [one.name for one in caller.ListGraphs(wire.ListGraphsRequest()).graphs if one.problem]

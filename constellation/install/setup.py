@@ -91,8 +91,7 @@ def init(
         ),
     ] = None,
     threads: Annotated[
-        Path | None,
-        typer.Option("--threads", metavar="FILE", help="Take over the threads of your checkpoints.sqlite."),
+        Path | None, typer.Option("--threads", metavar="FILE", help="Take over the threads of your checkpoints.sqlite.")
     ] = None,
     install: Annotated[
         bool, typer.Option("--install", help="With --graph: first install the packages that the project lacks.")

@@ -101,7 +101,7 @@ FAILED_REVIVE = Kind(
     meaning="the last start that was not verified, and the daemon's last words",
     writer="watchdog",
     consumer="`status`, `doctor`, people",
-    ends="cleared when a later start is verified, and by `turnkeeper up`",
+    ends="cleared when a later start is verified, or serves where it waited for a server, and by `turnkeeper up`",
 )
 PROGRESS_SEEN = Kind(
     path="state/<process>-progress-seen",
@@ -130,7 +130,7 @@ ESCALATION = Kind(
     writer="watchdog, before it tries; agent-runtime, of an approval that waits (`-approvals`); either "
     "daemon, of a machine that is gone (`-nodes`); `turnkeeper escalate`",
     consumer="watchdog: every tick tries again; `status`",
-    ends="dated when its process is verified; cleared when sent or its approval is over, and by `up`, which prints it",
+    ends="dated when its process is verified or its machine back; cleared when sent, its approval is over, and by `up`",
 )
 STATUS = Kind(
     path="state/restart-status/<id>.json",
@@ -331,14 +331,7 @@ def _within(times: tuple[float, ...], now: float, window_s: float) -> tuple[floa
     return tuple(min(at, now) for at in times if at > now - window_s)
 
 
-_BY_PROCESS = (
-    ATTEMPTS,
-    INFLIGHT,
-    CRASH_LOOP,
-    FAILED_REVIVE,
-    PROGRESS_SEEN,
-    HANG,
-)
+_BY_PROCESS = (ATTEMPTS, INFLIGHT, CRASH_LOOP, FAILED_REVIVE, PROGRESS_SEEN, HANG)
 
 
 def recall(home: Home, process: str) -> Memory:

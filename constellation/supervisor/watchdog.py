@@ -251,6 +251,8 @@ class Watchdog:
             if daemon.name == RESTARTED and self._orders.routes.announce:
                 said = f"turnkeeper: {daemon.name} is up, verified at {rfc3339(at)} ({self._home.root})"
                 send(said, self._orders.routes, self._log, self._environ)
+        elif phase == "up-detected" and isinstance(was := markers.read_marker(failed), dict) and was.get("waits"):
+            markers.clear_marker(failed)  # what it waited for is there: nothing was wrong with it
         if id_:
             write_status(self._home, id_, daemon.name, phase, at, error=error, **more)
 

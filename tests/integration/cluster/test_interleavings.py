@@ -460,6 +460,20 @@ def test_caught_up_fires_are_handed_over_at_one_pace_by_all_runners(stage: Stage
     assert found == [1, 0, 0]
 
 
+def test_what_was_caught_up_before_the_servers_clock_was_set_back_holds_nothing_up(stage: Stage) -> None:
+    found: list[int] = []
+    stage.set_back()
+    stage._sql.execute(TWIN[0].encode())
+    for ahead_s in (0.1, 3600.0):
+        until = NOW + timedelta(seconds=ahead_s)
+        stage.first.begin(lambda session, until=until: session.shared.catch_up_after(until)).result(30)
+        hand_over = stage.second.begin(
+            lambda session: found.append(len(shared.hand_over(session, now=NOW, pace=Pace()) or ()))
+        )
+        hand_over.result(30)
+    assert found == [0, 1]
+
+
 def test_what_happens_inside_turns_is_taken_in_by_one_runner_at_a_time(stage: Stage) -> None:
     begun: list[Future[Any]] = []
     counts: list[int] = []

@@ -9,17 +9,22 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pytest
 from sqlalchemy import Connection
 
 from agent_runtime.store.database import open_database
+from constellation.inspect.cluster import of_nodes, of_server
+from constellation.inspect.condition import findings
 from constellation.supervisor.escalation import take_pending
 from constellation.supervisor.up_down import orders_of
 from tests.integration.cluster.shared import Cluster
@@ -27,11 +32,11 @@ from tests.support.constellation import Constellation
 from tests.support.web import free_port
 from turnkeeper.clock import SharedClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import load_settings
-from turnkeeper.errors import EXIT_CONFLICT, Conflict
+from turnkeeper.config.settings import NodeSettings, load_settings
+from turnkeeper.errors import EXIT_CONFLICT, Conflict, Unreachable
 from turnkeeper.rpc.channel import is_serving
 from turnkeeper.storage import nodes, schema_revision
-from turnkeeper.storage.database import Database, in_schema
+from turnkeeper.storage.database import Database, in_schema, make_schemas
 
 pytestmark = pytest.mark.process
 
@@ -48,6 +53,109 @@ def test_no_daemon_starts_on_a_server_that_may_lose_what_it_acknowledged(cluster
         (home.root / "stderr").unlink()
     cluster.sql.execute(f"ALTER DATABASE {cluster.name} SET synchronous_commit = local".encode())
     open_database(in_schema(cluster.url, "runtime")).close()  # without a standby it keeps as much as `on`
+
+
+def test_doctor_says_that_commits_wait_for_a_standby_that_is_not_there(cluster: Cluster) -> None:
+    make_schemas(cluster.url)
+    over = threading.Event()
+
+    def commit() -> None:
+        with psycopg.connect(cluster.url, autocommit=True) as database:
+            while not over.is_set():
+                database.execute("SELECT pg_logical_emit_message(true, '', '')")
+
+    def found() -> str:
+        return "".join(f"{one.what}; {one.fix}" for one in of_server(nodes.read_cluster(cluster.url)))
+
+    assert "standby" not in found()
+    cluster.sql.execute("ALTER SYSTEM SET synchronous_standby_names = 'absent'")
+    cluster.sql.execute("SELECT pg_reload_conf()")
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(commit)
+        try:
+            cluster.until(lambda: "1 commit waits for a synchronous standby" in (said := found()) and said)
+            assert "synchronous_standby_names is absent" in found()
+        finally:
+            over.set()
+            cluster.sql.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            cluster.sql.execute("SELECT pg_reload_conf()")
+        done.result()
+
+
+BOUNCER = """
+[databases]
+* = host={folder} user=postgres
+[pgbouncer]
+unix_socket_dir = {own}
+listen_port = 5432
+auth_type = any
+pool_mode = {mode}
+ignore_startup_parameters = {ignored}
+"""
+
+
+@pytest.fixture
+def pooler(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Start a PgBouncer before the server, and return the database's URL by it."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        absent = "PgBouncer is not installed: make test-services"
+        pytest.fail(absent) if "CI" in os.environ else pytest.skip(absent)
+    folder, started = Path(tempfile.mkdtemp(prefix="tk-")), []
+    folder.chmod(0o777)
+
+    def start(mode: str, ignored: str) -> str:
+        server = cluster.sql.info.host
+        (folder / "ini").write_text(BOUNCER.format(folder=server, own=folder, mode=mode, ignored=ignored))
+        user = ["-u", "postgres"] if os.getuid() == 0 else []
+        started.append(subprocess.Popen([program, "-q", *user, str(folder / "ini")], stderr=subprocess.DEVNULL))
+        url = f"postgresql://postgres@/{cluster.name}?host={quote(str(folder), safe='')}"
+        cluster.until((folder / ".s.PGSQL.5432").exists)
+        return url
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+    shutil.rmtree(folder)
+
+
+OTHERS = "SELECT schemaname, tablename FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
+BETWEEN = "a pooler, such as PgBouncer, stands in between"
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+@pytest.mark.parametrize("ignored", ["extra_float_digits", "options"])
+def test_a_pooler_is_refused_before_anything_is_written(
+    cluster: Cluster, pooler: Callable[..., str], mode: str, ignored: str
+) -> None:
+    before, url = sorted(cluster.rows(OTHERS)), pooler(mode, ignored)
+    for schema in schema_revision.STORES:
+        with pytest.raises(Conflict if ignored == "options" else Unreachable) as caught:
+            Database(in_schema(url, schema), migrations=schema_revision.STORES[schema])
+        assert BETWEEN in str(caught.value.hint)
+    with pytest.raises(Conflict if ignored == "options" else Unreachable) as caught:
+        nodes.read_cluster(url)
+    assert BETWEEN in str(caught.value.hint)
+    assert sorted(cluster.rows(OTHERS)) == before
+
+
+def test_a_session_without_the_settings_that_it_asked_for_is_refused_before_anything_is_written(
+    cluster: Cluster,
+) -> None:
+    cluster.url += "&options=-csearch_path%3Dpublic"  # as by a pooler that drops what is asked
+    before, home = sorted(cluster.rows(OTHERS)), cluster.home(1)
+    process = cluster.start(home)
+    assert process.wait(60) == EXIT_CONFLICT
+    cluster.forget(process)
+    said = (home.root / "stderr").read_text().splitlines() + command(home, "status").stderr.splitlines()[:1]
+    home.config.unlink()
+    said += command(home, "migrate", "--to", cluster.url).stderr.splitlines()
+    assert len(said) == 3
+    for line in said:
+        assert "search_path" in line
+        assert BETWEEN in line
+    assert sorted(cluster.rows(OTHERS)) == before
 
 
 NEXT = """
@@ -168,6 +276,9 @@ UNREAD = (
     "1 envelope of codex in quarantine",
 )
 
+NO_USE = "; machine-2 has one that cannot be used: "
+UNUSABLE = "category conversation cannot be used on machine-2: other machines begin its fires"
+
 
 def plant_unread(cluster: Cluster) -> None:
     """Put into an inbox of a terminal what nobody reads, and what was set aside."""
@@ -181,6 +292,7 @@ def test_status_and_doctor_tell_of_all_machines_and_where_they_differ(cluster: C
     one, two, three = homes = [cluster.home(number) for number in (1, 2, 3)]
     two.config.write_text(two.config.read_text() + "[scheduler]\ngrace_s = 5\n")
     (two.categories / "loop.toml").write_text('name = "loop"\nscopes.tools = []\n')
+    (two.categories / "conversation.toml").write_text("name = 7\n")
     doomed = cluster.start(three)
     for home in homes[:2]:
         cluster.start(home)
@@ -210,17 +322,18 @@ def test_status_and_doctor_tell_of_all_machines_and_where_they_differ(cluster: C
     assert {row["process"] for row in rows if "process" in row} >= {"task-runner", "agent-runtime"}
     said = command(one, "status")
     assert re.search(r"machine-3 +stale +runner +\S+ +\S+ +[\dms]+ ago +\+3\.5s +0 +0", said.stdout), said.stdout
-    assert all(one in said.stderr for one in UNREAD)
+    assert all(one in said.stderr for one in (*UNREAD, UNUSABLE))
     checks = json.loads(command(one, "doctor", "-o", "json").stdout)
     found = {(row["check"], row["state"]): [] for row in checks}
     for row in checks:
         found[row["check"], row["state"]].append(row["finding"])
     broken, notes = "\n".join(found["nodes", "broken"]), "\n".join(found["nodes", "note"])
     assert re.search(r"category loop differs: machine-1 has [0-9a-f]{12}; machine-2 has [0-9a-f]{12}", broken), broken
-    assert ("task-runner of machine-3" in broken, "category peer" in broken) == (True, False)
-    assert re.search(r"config \[scheduler\] differs: machine-1 has", notes), notes
-    assert "+3.5s from the database's" in notes
-    server = "\n".join(found["database", "broken"] + found["database", "note"])
+    assert [one in broken for one in ("task-runner of machine-3", NO_USE, "category peer")] == [True, True, False]
+    assert all(one in notes for one in ("config [scheduler] differs: machine-1 has", "+3.5s from the database's")), (
+        notes
+    )
+    server = "\n".join(found["database", "broken"] + found["database", "ok"])
     assert "fsync is off" in server
     assert re.search(r"PostgreSQL 1\d\.\S*.*, schemas runner \d{4} and runtime \d{4}; \d+ of \d+ connections", server)
     refused = command(one, "forget", "machine-2")
@@ -260,11 +373,16 @@ def test_a_machine_runs_what_its_roles_name_and_a_page_alone_is_answered(cluster
     cluster.until(lambda: all(is_serving(page.socket(name)) for name in ("task-runner", "agent-runtime")))
     done = command(page, *made)
     assert done.returncode == 0, done.stderr
+    assert list(of_nodes(nodes.read_cluster(cluster.url))) == [], "a runner has no categories, on a page either"
     assert command(page, "send", "general", "hello").returncode == 0
     assert cluster.rows("SELECT state FROM runtime.envelopes") == [("waiting",)], "a machine with the role takes it"
     listed = command(runner, "task", "list")
     assert (listed.returncode, "nothing fires" in listed.stderr) == (0, False), "others may plan"
     assert "not running on this machine" in listed.stderr
+    for role, asked in (("runner", "send general hello"), ("runtime", "task run daily --wait")):
+        runner.config.write_text(runner.config.read_text().replace('roles = ["runner"]', f'roles = ["{role}"]'))
+        said = command(runner, *asked.split()).stderr
+        assert "leaves it out on this machine; ask on another: turnkeeper status lists them" in said, said
     assert cluster.value("SELECT count(*) FROM runtime.owners") == 0, (
         "it takes no threads, and nobody thinks that it may"
     )
@@ -288,9 +406,11 @@ def test_one_home_speaks_with_peers_for_all_that_share_the_store(cluster: Cluste
     first.wait()
     again = cluster.start_peers(homes[0])
     cluster.until(lambda: is_serving(homes[0].socket("peers")))
+    again.send_signal(signal.SIGSTOP)  # or it may take the slot back before the other has started
     cluster.sql.execute(b"UPDATE runner.slots SET until_us = 0 WHERE name = 'peers'")
     cluster.start_peers(homes[1])
     cluster.until(lambda: is_serving(homes[1].socket("peers")))
+    again.send_signal(signal.SIGCONT)
     assert again.wait(60) == EXIT_CONFLICT, "who finds that another has it speaks no more"
     cluster.forget(again)
 
@@ -302,6 +422,15 @@ class Steps(SharedClock):
 
     def monotonic(self) -> float:
         return self.at_s
+
+
+def test_nobody_speaks_with_peers_for_longer_as_the_servers_clock_is_set_back(cluster: Cluster) -> None:
+    database = Database(in_schema(cluster.url, "runner"), migrations=schema_revision.STORES["runner"])
+    one, two = (nodes.Claim(database, "peers", cluster.home(each), NodeSettings(name=f"{each}")) for each in (1, 2))
+    assert [asyncio.run(each.take()) for each in (one, two)] == [True, False]
+    cluster.sql.execute("UPDATE runner.slots SET until_us = until_us + 3600000000")
+    assert [asyncio.run(each.take()) for each in (two, one)] == [True, False]
+    database.close()
 
 
 def test_a_machine_that_is_gone_is_one_alert_of_one_node(cluster: Cluster) -> None:
@@ -349,6 +478,39 @@ def test_a_machine_that_is_gone_is_one_alert_of_one_node(cluster: Cluster) -> No
     cluster.sql.execute(b"UPDATE runner.nodes SET alerted_us = alerted_us - 61000000 WHERE name = 'away'")
     asyncio.run(look(beats[1:3]))
     assert told == ["away", "away"], "it was back, and is gone again; who failed to tell leaves it to another"
+    database.close()
+
+
+def test_a_clock_of_the_server_that_is_set_forward_makes_no_machine_gone(cluster: Cluster) -> None:
+    """As after a failover to a server whose clock is ahead: the others beat a moment later."""
+    database = Database(in_schema(cluster.url, "runner"), migrations=schema_revision.STORES["runner"])
+    clock, told = Steps(), list[str]()
+    beats = [nodes.Beat(database.run, clock, node_id=name, name=name, role="task-runner") for name in ("one", "two")]
+    for number in range(9):
+        clock.at_s += 9 if number else 0
+        asyncio.run(all_beat_once(beats))
+    beats[0].on_gone = lambda node: told.append(node.name)
+    clock.set(clock.now() - timedelta(hours=1))
+    cluster.sql.execute("UPDATE runner.nodes SET beat_us = beat_us - 3600000000")
+    asyncio.run(beats[0].once())
+    asyncio.run(beats[0].look())
+    assert told == []
+    database.close()
+
+
+def test_an_alert_about_a_machine_is_dated_once_it_is_back(cluster: Cluster) -> None:
+    database = Database(in_schema(cluster.url, "runner"), migrations=schema_revision.STORES["runner"])
+    home, said = cluster.home(1), {"role": "task-runner"}
+    one, away = (nodes.Beat(database.run, Steps(), node_id=name, name=name, **said) for name in ("one", "away"))
+    one.on_seen = lambda found, at: nodes.date_alerts(home, found, at)
+    asyncio.run(all_beat_once([away]))
+    nodes.alert(home, lambda *_, **__: None, database.submit(nodes.nodes_of().listed).result()[0])
+    cluster.sql.execute("UPDATE runner.nodes SET beat_us = beat_us - 61000000")
+    asyncio.run(all_beat_once([one]))
+    assert [found.degraded for found in findings(home, 0)] == [True]
+    asyncio.run(all_beat_once([away, one]))
+    (found,) = findings(home, 0)
+    assert (found.degraded, "(its cause is over since " in found.what) == (False, True)
     database.close()
 
 
@@ -408,7 +570,9 @@ def test_a_demonstration_that_is_told_to_end_leaves_nothing(options: list[str], 
         Path(folder).chmod(0o755)  # for the user that PostgreSQL runs as
         environ = os.environ | {"TMPDIR": folder, "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "constellation", "demo", *options]
-        with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True) as demo:
+        heed = partial(signal.signal, how, signal.SIG_DFL)  # which the tests ignore where they run in the background
+        started = {"env": environ, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
+        with subprocess.Popen(command, **started, preexec_fn=heed) as demo:  # noqa: PLW1509  no other thread forks
             assert demo.stdout
             assert any("workspace list" in line for line in demo.stdout), "all its daemons answer"
             for _ in range(2):

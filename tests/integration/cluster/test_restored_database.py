@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -13,10 +14,13 @@ import psycopg
 import pytest
 
 from constellation.audit.records import examine
+from constellation.install.migrate import mark_restored
+from tests.integration.cluster.shared import Cluster
 from tests.support.constellation import Constellation
 from tests.support.postgres import Server, find_binaries
 from turnkeeper.config.home import Home
 from turnkeeper.errors import EXIT_CONFLICT, EXIT_USAGE
+from turnkeeper.storage.database import make_schemas
 
 pytestmark = pytest.mark.process
 SECOND = timedelta(seconds=1)
@@ -156,6 +160,30 @@ def facts(database: "psycopg.Connection[Any]") -> tuple[str, int]:
     query = "SELECT value, (SELECT min(epoch) FROM runtime.threads) FROM runtime.meta WHERE key = 'incarnation'"
     (found,) = database.execute(query)
     return found
+
+
+@pytest.mark.parametrize("daemon", ["runner", "runtime"])
+def test_who_was_stopped_while_the_database_was_put_back_writes_nothing_more(cluster: Cluster, daemon: str) -> None:
+    home, beside = cluster.home(1), cluster.home(2)
+    make_schemas(cluster.url)
+    process = cluster.start(home) if daemon == "runner" else cluster.start_runtime(home)
+    cluster.sql.execute("INSERT INTO runtime.meta VALUES ('incarnation', 'before') ON CONFLICT DO NOTHING")
+    cluster.until(lambda: cluster.value("SELECT coalesce(max(beat_us - started_us), 0) FROM runner.nodes") > 3_000_000)
+    process.send_signal(signal.SIGSTOP)
+    cluster.sql.execute("UPDATE runner.nodes SET beat_us = 0")
+    cluster.sql.execute("UPDATE runtime.owners SET until_us = 0")
+    mark_restored(beside)
+    cluster.forget(process)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(30) == EXIT_CONFLICT
+    assert "was put back to an earlier time while this process ran, which writes no more" in said_by(home)
+    assert (
+        cluster.value("SELECT count(*) FROM runner.nodes") == cluster.value("SELECT count(*) FROM runtime.owners") == 0
+    )
+
+
+def said_by(home: Home) -> str:
+    return (home.root / "stderr").read_text()
 
 
 def test_only_a_shared_database_is_marked_and_the_command_says_what_it_wants(alone: Constellation) -> None:

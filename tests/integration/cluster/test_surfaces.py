@@ -78,8 +78,7 @@ def cluster(postgres_server: Any) -> Iterator[Cluster]:
         made.start()
         web = Web(front, port)
         web.start()
-        stack.callback(web.process.wait)
-        stack.callback(web.process.terminate)
+        stack.callback(web.stop)
         found = Cluster(made, web, worker)
         stack.callback(found.http.close)
         yield found

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.cli import app
 from agent_runtime.mailbox import inbox as mailbox
+from agent_runtime.mailbox import shared_inbox
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from tests.integration.bus.test_inbox_commands import Commands
 from tests.integration.bus.test_tmux_delivery import AGENT, Terminal, until
 from tests.integration.cluster.shared import Cluster
 from turnkeeper.bus.acks import read_acks
+from turnkeeper.bus.envelope import Envelope
 from turnkeeper.clock import SystemClock
-from turnkeeper.config.home import Home
-from turnkeeper.console import run
 from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import Unreachable
 from turnkeeper.process import VARIABLE
 from turnkeeper.storage import inboxes
 from turnkeeper.storage.locking import ReaderLock
@@ -29,21 +30,8 @@ PATIENCE_S = 60.0
 PUT = "INSERT INTO runtime.inbox_envelopes (agent, key, envelope, state, at_us) VALUES (%s, %s, %s, 'waiting', %s)"
 
 
-class Machine:
-    """One home, and `turnkeeper inbox` on it, in this process."""
-
-    def __init__(self, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-        self.home, self._capsys = home, capsys
-
-    def __call__(self, *argv: str, code: int = 0) -> tuple[str, str]:
-        self._capsys.readouterr()
-        found = run(app, ["--home", str(self.home.root), "inbox", *argv])
-        out, err = self._capsys.readouterr()
-        assert found == code, f"{argv} exited with {found}: {out}{err}"
-        return out, err
-
-    def json(self, *argv: str) -> Any:
-        return json.loads(self(*argv, "-o", "json")[0])
+class Machine(Commands):
+    """`turnkeeper inbox` on one home, in this process."""
 
     def reading(self, **how: bool) -> Any:
         around: dict[str, Any] = {"clock": SystemClock(), "entropy": SystemEntropy(), **how}
@@ -76,7 +64,7 @@ def end_lease(cluster: Cluster) -> None:
 
 
 def test_each_machine_lists_reads_and_puts_back_what_lies_in_the_database(
-    pair: tuple[Machine, Machine], cluster: Cluster
+    pair: tuple[Machine, Machine], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = pair
     assert "no inbox" in one("list", "codex", code=3)[1]
@@ -120,6 +108,8 @@ def test_each_machine_lists_reads_and_puts_back_what_lies_in_the_database(
     assert one.json("requeue", "codex", "a")[0]["place"] == "inbox"
     assert [row["text"] for row in two.json("drain", "codex")] == ["a"]
     assert "agent0" in one("drain", "agent0", code=4)[1]
+    monkeypatch.delattr(mailbox, "inbox_rows")
+    assert mailbox.existing(one.home, "codex").name == "codex", "it counts what is in no inbox"
 
 
 def test_who_reads_for_long_removes_what_was_read_long_ago(
@@ -134,6 +124,58 @@ def test_who_reads_for_long_removes_what_was_read_long_ago(
             reader.finish(item, lambda _: None)
             cluster.sql.execute("UPDATE runtime.inbox_envelopes SET at_us = 1 WHERE key = 'a' AND state = 'delivered'")
     assert states(cluster) == {"b": "delivered", "c": "delivered"}
+
+
+def test_what_was_claimed_with_a_lost_answer_is_read_by_the_same_reader(
+    pair: tuple[Machine, Machine], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number is below one that was read: who put it committed later, or it was put back."""
+    put(cluster, "late")
+    put(cluster, "early")
+    cluster.sql.execute("UPDATE runtime.inbox_envelopes SET state = 'quarantined' WHERE key = 'late'")
+    with pair[0].reading() as reader:
+        submit = reader._database.submit
+
+        def lose(work: Any) -> Any:
+            submit(work).result()
+            raise Unreachable("was lost", where="the shared database")
+
+        (item,) = reader.claim()
+        reader.finish(item, lambda _: None)
+        cluster.sql.execute("UPDATE runtime.inbox_envelopes SET state = 'waiting' WHERE key = 'late'")
+        monkeypatch.setattr(reader._database, "submit", lose)
+        with pytest.raises(Unreachable):
+            reader.claim()
+        monkeypatch.undo()
+        assert states(cluster) == {"late": "claimed", "early": "delivered"}
+        assert (reader.ready(), [item.name for item in reader.claim()]) == ("", ["late"])
+
+
+def test_what_was_pasted_is_acknowledged_and_archived_although_the_database_was_away_meanwhile(
+    pair: tuple[Machine, Machine], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_inbox, "LOOK_S", 0.0)
+    put(cluster, "a", requires_ack=True)
+    put(cluster, "b", agent="claude")
+    pasted: list[str] = []
+    with pair[0].reading() as reader:
+        submit, times_away = reader._database.submit, iter([2, 1, 0] * 9)
+
+        def sometimes(work: Any) -> Any:
+            if next(times_away):
+                raise Unreachable("is away", where="the shared database")
+            return submit(work)
+
+        def paste(envelope: Envelope) -> None:
+            pasted.append(envelope.text)
+            monkeypatch.setattr(reader._database, "submit", sometimes)
+
+        (item,) = reader.claim()
+        reader.finish(item, paste)
+        monkeypatch.undo()
+    assert pasted == ["a"]
+    (ack,) = [row for row in pair[1].json("list", "claude") if row["kind"] == "ack"]
+    assert (ack["meta"]["envelope"], states(cluster)["a"]) == ("a", "delivered")
 
 
 def test_a_watcher_stands_by_until_the_reader_is_gone_and_one_that_was_stopped_delivers_nothing(

@@ -7,9 +7,11 @@ from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 from task_runner.daemon.assembly import call
 from tests.acceptance.test_metrics import samples
 from tests.integration.cluster.shared import Cluster
+from tests.integration.cluster.test_nodes import command
 from tests.support.constellation import TASK_RUNNER, Constellation
 from turnkeeper.clock import SystemClock
 from turnkeeper.process import VARIABLE
+from turnkeeper.storage.database import make_schemas
 from turnkeeper.times import rfc3339
 
 TASKS = 100
@@ -17,6 +19,7 @@ TASKS = 100
 
 def declare(cluster: Cluster) -> None:
     """Declare a hundred tasks for one time soon, by a command of a home whose runner does not run."""
+    make_schemas(cluster.url)  # which may take longer than the seconds until then
     fields = {"category": "loop", "channel": "general", "prompt": "p", "grace": "1h"}
     at = rfc3339(SystemClock().now().replace(microsecond=0) + timedelta(seconds=3))
     specs = [schedules_pb2.TaskSpec(name=f"task-{number}", at=at, **fields) for number in range(TASKS)]
@@ -62,6 +65,19 @@ def test_runners_that_are_killed_between_and_inside_the_two_commits_lose_and_dou
     assert cluster.value("SELECT count(DISTINCT key) FROM runtime.envelopes") == TASKS
     assert cluster.value(accepted) == cluster.value("SELECT count(*) FROM runner.fires WHERE fire_id IS NOT NULL")
     assert cluster.rows("SELECT DISTINCT fires, accepted FROM runner.tasks") == [(1, 1)]
+
+
+def test_who_waits_for_a_fire_needs_a_runner_on_any_machine(cluster: Cluster) -> None:
+    here, there = cluster.home(1), cluster.home(2)
+    spec = schedules_pb2.TaskSpec(name="hello", category="loop", channel="general", prompt="Say hello.", every="9h")
+    call(here, "CreateTask", schedules_pb2.CreateTaskRequest(spec=spec))
+    run = ("task", "run", "hello", "--wait")
+    assert "nothing would fire it" in command(here, *run).stderr
+    for start in (cluster.start, cluster.start_runtime):
+        start(there)
+    cluster.until(lambda: cluster.value("SELECT count(*) FROM runner.nodes") == 2)
+    done = command(here, *run)
+    assert (done.returncode, "succeeded" in done.stdout) == (0, True), done
 
 
 def test_a_runner_may_be_the_first_of_all(cluster: Cluster) -> None:

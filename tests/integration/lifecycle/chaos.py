@@ -96,9 +96,7 @@ class Chaos:
     def faults(self) -> dict[str, Callable[[], AbstractContextManager[object]]]:
         """Return the faults by name; each lasts as long as its block."""
         runtime = (self.home.agent_db, self.home.checkpoints_db)
-        found: dict[str, Callable[[], AbstractContextManager[object]]] = {
-            "full disk": self._full,
-        }
+        found: dict[str, Callable[[], AbstractContextManager[object]]] = {"full disk": self._full}
         for daemon, stores in ((AGENT_RUNTIME, runtime), (TASK_RUNNER, (self.home.schedules_db,))):
             for error, calls in _FAILURES:
                 what = "reads" if calls == faults.READS else "writes"

@@ -127,6 +127,16 @@ def test_one_that_cannot_start_ends_in_the_crash_loop_and_one_escalation(
     assert f"state/{RUNTIME.name}-crashloop-suspected stands since then: the budget is spent" in story
 
 
+def test_one_that_waited_for_its_database_is_well_as_soon_as_it_serves(supervised: Supervised):
+    supervised.want(backoff_s=0.01, interval_s=3600)
+    supervised.flag(RUNTIME, "waits").touch()
+    supervised.supervise()
+    supervised.until(lambda: any("was not verified" in condition for condition in supervised.conditions()))
+    supervised.flag(RUNTIME, "waits").unlink()
+    supervised.until_up(RUNTIME)
+    supervised.until(lambda: not any("was not verified" in condition for condition in supervised.conditions()))
+
+
 def test_one_that_waits_for_its_database_is_never_given_up(supervised: Supervised):
     told = supervised.home.root / "told"
     supervised.want(command=f'echo "$TURNKEEPER_TEXT" >> {told}', backoff_s=0.01, interval_s=0.1)
