@@ -88,12 +88,7 @@ def measure(given: Any) -> int:
             sys.stdout.write(f"{name}: not written, as the machine was busy meanwhile\n\n")
             refused = True
             continue
-        write(
-            into,
-            section,
-            given,
-            f"Machine's load before this part: {load:.1f}; {given.times or times} repetitions",
-        )
+        write(into, section, given, f"Machine's load before this part: {load:.1f}; {given.times or times} repetitions")
         sys.stdout.write(f"{section.text(is_result=False) if given.busy_ok else section.text()}\n\n")
         sys.stdout.write(f"{name} took {time.monotonic() - begun:.0f} s\n\n")
     return EXIT_BUSY if refused else 0

@@ -6,6 +6,7 @@ The server is one of this run's own, with every commit synced. `python -m benchm
 import time
 from contextlib import ExitStack
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import psycopg
@@ -13,19 +14,24 @@ import psycopg
 from agent_runtime.store import leases
 from benchmarks.bench_shared import DURABLE
 from benchmarks.report import Section, percentile, ratio, spread
+from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1 import schedules_pb2
+from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from task_runner.daemon.assembly import call
 from tests.integration.cluster.shared import Cluster
-from tests.integration.runtime.test_several_machines import Node, made_home, put
+from tests.integration.runtime.test_several_machines import Node, made_home, put, until
+from tests.integration.runtime.turn_kills import fire
 from tests.support import postgres
 from tests.support.cluster import Do, doing
 from turnkeeper.clock import SystemClock
-from turnkeeper.rpc.channel import is_serving
+from turnkeeper.rpc.callers import Identity
+from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.storage.database import in_schema
 from turnkeeper.storage.handover import SCHEMA
 from turnkeeper.times import rfc3339
 
 RUNNERS, TASKS = (1, 4), 1_000
+IN_A_ROW, SUCCEEDED = 100, wire.ListTurnsRequest(status="succeeded", limit=1)  # turns of one thread
 KILLS, OWNED = 10, 10  # threads that a runtime owns when it is killed
 BACKLOGS, OF_EACH, CLAIMS = (100, 100_000), 10, 40
 FILL = """INSERT INTO runtime.envelopes (key, thread_id, agent, kind, envelope, state, not_before_us, at_us)
@@ -115,10 +121,29 @@ def claim_ms(url: str, backlog: int) -> float:
         return percentile(took, 0.5) * 1000
 
 
+def between_ms(url: str) -> float:
+    """Return the median time between the end of a turn and the begin of the next, which waits for the same thread."""
+    with made_home() as home:
+        node = Node(home, url)
+        try:
+            node.wait()
+            runner = Identity.of_daemon("task-runner", "agent-runtime", home)
+            caller = Caller(home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime", via=runner)
+            for number in range(IN_A_ROW):
+                caller.Fire(fire(number, "thread", "loop"))
+            until(lambda: caller.ListTurns(SUCCEEDED).total == IN_A_ROW, "all turns end")
+            found = caller.ListTurns(wire.ListTurnsRequest(limit=IN_A_ROW)).turns
+            turns = sorted((turn.started_at.ToMicroseconds(), turn.ended_at.ToMicroseconds()) for turn in found)
+            return percentile([(later[0] - turn[1]) / 1000 for turn, later in pairwise(turns)], 0.5)
+        finally:
+            node.end()
+
+
 def cluster(repetitions: int) -> Section:
     """Measure in turn, each run on a database of its own."""
     rates: dict[int, list[float]] = {count: [] for count in RUNNERS}
     claims: dict[int, list[float]] = {count: [] for count in BACKLOGS}
+    gaps: tuple[list[float], list[float]] = [], []
     binaries = postgres.find_binaries()
     assert binaries is not None, "PostgreSQL is not installed: make test-services"
     server = postgres.Server(binaries, DURABLE | {"max_connections": "100", "autovacuum": "on"})
@@ -129,13 +154,20 @@ def cluster(repetitions: int) -> Section:
                 found.append(hand_overs(server.create(), count))
             for backlog, times in claims.items():
                 times.append(claim_ms(server.create(), backlog))
+            for url, times in zip(("sqlite", server.create()), gaps, strict=True):
+                times.append(between_ms(url))
         waited = takeovers(server.create())
     finally:
         server.stop()
-    return _section(rates, claims, waited)
+    return _section(rates, claims, gaps, waited)
 
 
-def _section(rates: dict[int, list[float]], claims: dict[int, list[float]], waited: list[float]) -> Section:
+def _section(
+    rates: dict[int, list[float]],
+    claims: dict[int, list[float]],
+    gaps: tuple[list[float], list[float]],
+    waited: list[float],
+) -> Section:
     few, many = (rates[count] for count in RUNNERS)
     short, long = (claims[count] for count in BACKLOGS)
     last = percentile(waited, 0.99)
@@ -146,11 +178,17 @@ def _section(rates: dict[int, list[float]], claims: dict[int, list[float]], wait
         rows=[
             ("fires handed over a second, 1 and 4 runners", spread(few), spread(many), ratio(many, few, 2)),
             ("a claim in ms, 100 and 100,000 envelopes", spread(short, 1), spread(long, 1), ratio(long, short, 2)),
+            (
+                "between two turns of a thread in ms, a file and shared",
+                *(spread(one, 1) for one in gaps),
+                ratio(*gaps[::-1], 2),
+            ),
             (f"takeover after kill -9 in s, {len(waited)} threads", spread(waited, 1), f"p99 {last:.1f}", ""),
         ],
         gates={
             "hand-overs, 4 runners / 1 runner": [b / a for a, b in zip(few, many, strict=True)],
             "a claim among 100,000 envelopes / 100": [b / a for a, b in zip(short, long, strict=True)],
+            "between two turns of a thread, shared / our file": [b / a for a, b in zip(*gaps, strict=True)],
             "p99 of takeovers after kill -9, in s": [last],
         },
     )
@@ -161,8 +199,9 @@ ABOUT = f"""
 Runners and runtimes as processes with homes of their own, and a PostgreSQL on this machine that syncs every commit.
 {TASKS:,} tasks that are due at one instant, until all are handed over, by one runner and by four: machines are bought,
 not speed, so four must only not be slower. A look for threads, the taking of one and the load of its {OF_EACH}
-envelopes, while 100 or 100,000 wait. A runtime that owns {OWNED} threads with much to do is killed, {KILLS} times, with
-another beside it: how long until a thread has its next owner. A lease is {leases.LEASE_S:.0f} s.
+envelopes, while 100 or 100,000 wait. From the end of a turn to the begin of the next one, as {IN_A_ROW} fires wait
+for one thread, on files and shared. A runtime that owns {OWNED} threads with much to do is killed, {KILLS} times,
+with another beside it: how long until a thread has its next owner. A lease is {leases.LEASE_S:.0f} s.
 """
 if __name__ == "__main__":
     print(cluster(2).text())

@@ -40,18 +40,11 @@ def measure() -> dict[str, Any]:
 
 def _beside(expression: str) -> dict[str, float]:
     found: dict[str, float] = {}
-    works = {
-        "next": (_ours, _croniter, FIRES),
-        "parse_next": (_ours_parsing, _croniter_parsing, PARSES),
-    }
+    works = {"next": (_ours, _croniter, FIRES), "parse_next": (_ours_parsing, _croniter_parsing, PARSES)}
     for name, (ours, theirs, fires) in works.items():
         pairs = [(_us(ours, expression, fires), _us(theirs, expression, fires)) for _ in range(REPETITIONS)]
         ours_us, theirs_us = (statistics.median(column) for column in zip(*pairs, strict=True))
-        found |= {
-            f"{name}_us": ours_us,
-            f"croniter_{name}_us": theirs_us,
-            f"{name}_ratio": theirs_us / ours_us,
-        }
+        found |= {f"{name}_us": ours_us, f"croniter_{name}_us": theirs_us, f"{name}_ratio": theirs_us / ours_us}
     return found
 
 

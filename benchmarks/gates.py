@@ -48,6 +48,7 @@ GATES: dict[str, Gate] = {
     "shared checkpoints 16 at once, not proved / proved": Gate(1.25, at_most=True),
     "hand-overs, 4 runners / 1 runner": Gate(0.9),
     "a claim among 100,000 envelopes / 100": Gate(2.0, at_most=True),
+    "between two turns of a thread, shared / our file": Gate(2.0, at_most=True),
     "p99 of takeovers after kill -9, in s": Gate(17.0, at_most=True),
     "CPU of a fire, this build / the earlier one": Gate(1.05, at_most=True),
     "CPU of a turn, this build / the earlier one": Gate(1.05, at_most=True),
