@@ -404,10 +404,7 @@ def _any_name(name: str) -> str:
     return name
 
 
-@attack(
-    "a charset that is none fails the turn",
-    {"agent_runtime.workspace.web.extract.known_charset": _any_name},
-)
+@attack("a charset that is none fails the turn", {"agent_runtime.workspace.web.extract.known_charset": _any_name})
 async def _(ground: Ground) -> Effects:
     with serving() as site:
         site.pages["/"] = Answer(body=b"text", kind="text/plain; charset=zlib")

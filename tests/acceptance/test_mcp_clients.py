@@ -35,10 +35,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import McpSettings
 from turnkeeper.rpc.channel import AsyncCaller, connect
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
-]
+pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")]
 OF_CLIENT = pytest.mark.sqlite_only("what differs is how the client speaks, and not what is asked")
 ERAS = pytest.mark.parametrize("era", ["auto", pytest.param("legacy", marks=OF_CLIENT)])
 LOOK_EVERY_S = 0.05

@@ -66,7 +66,7 @@ def open_inbox(folder: Path, broken: str) -> Inbox:
 
 
 class Trail:
-    """What one process says of itself: whole lines, which outlive its death."""
+    """What one process says of itself: lines that outlive its death, of which a kill may cut the last."""
 
     def __init__(self, folder: Path, role: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -77,7 +77,8 @@ class Trail:
 
 
 def read_trails(folder: Path, role: str) -> list[dict]:
-    lines = [line for path in folder.glob(f"{role}-*.jsonl") for line in path.read_text().splitlines()]
+    """Return what was said. A line without its end was cut by a kill, as a write to two pages may be: it was not said."""
+    lines = [line for path in folder.glob(f"{role}-*.jsonl") for line in path.read_text().split("\n")[:-1]]
     return [json.loads(line) for line in lines]
 
 

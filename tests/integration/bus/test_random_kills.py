@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.bus import chaos
+
 ROOT = Path(__file__).parents[3]
 SECONDS = min(60.0, float(os.environ.get("BUS_CHAOS_SECONDS", "2.5")))
 MOST_ROUNDS = 12
@@ -67,3 +69,8 @@ def test_the_checker_sees_a_guard_that_is_gone(folder: Path, broken: str, seen: 
     # Where a kill strikes is chance; a few rounds are given to it to strike where the guard stood.
     rounds = (run(fresh(folder, number), 1.0, "4", "2", broken) for number in range(MOST_ROUNDS))
     assert any(seen in item for found in rounds for item in found["wrong"])
+
+
+def test_a_line_that_a_kill_cut_was_not_said(folder: Path) -> None:
+    (folder / "read-1.jsonl").write_text('{"key": "a"}\n{"key": "b')
+    assert chaos.read_trails(folder, "read") == [{"key": "a"}]

@@ -5,7 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from agent_runtime.mailbox.inbox import Reader, reading
+from agent_runtime.mailbox.inbox import reading
+from agent_runtime.mailbox.reader import Reader
 from constellation.supervisor import terminals
 from tests.support.clock import START, ManualClock
 from turnkeeper.bus.envelope import shown

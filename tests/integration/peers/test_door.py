@@ -380,10 +380,7 @@ def test_what_is_no_certificate_no_invitation_and_no_name_is_refused(home: Home)
     one = pairing.Peer(name="ada", address="h:1", certificate=pairing.der_text(ADA.root), added_at=rfc3339(NOW))
     book = pairing.Registry().with_peer(one)
     assert book.with_peer(one) == book
-    for wrong in (
-        {"name": "bob"},
-        {"certificate": pairing.der_text(STRANGER.root)},
-    ):
+    for wrong in ({"name": "bob"}, {"certificate": pairing.der_text(STRANGER.root)}):
         with pytest.raises(Conflict):
             book.with_peer(pairing.Peer(**(vars(one) | wrong)))
     with pytest.raises(InvalidInput):
