@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from constellation.supervisor.daemons import AGENT_RUNTIME
+from tests.support import tmux
 from tests.support.constellation import Constellation
 from turnkeeper.entropy import SystemEntropy
 
@@ -106,10 +107,10 @@ def test_an_agent_in_a_pane_and_agent0_hold_a_conversation_of_ten_messages(
     environ = os.environ | {"TURNKEEPER_HOME": str(home.root), "TMUX_TMPDIR": str(home.root)}
     script, said = home.root / "talker.sh", home.root / "said"
     script.write_text(TALKER)
-    tmux = ["tmux", "-f", "/dev/null", "-L", f"tk-{SystemEntropy().hex(6)}"]
-    request.addfinalizer(lambda: subprocess.run([*tmux, "kill-server"], check=False, capture_output=True, env=environ))
+    server = ["tmux", "-f", "/dev/null", "-L", f"tk-{SystemEntropy().hex(6)}"]
+    request.addfinalizer(lambda: tmux.end(server, environ))
     line = f"sh {script} >{said} 2>&1"
-    subprocess.run([*tmux, "new-session", "-d", "-s", "codex", "-c", str(ROOT), line], check=True, env=environ)
+    subprocess.run([*server, "new-session", "-d", "-s", "codex", "-c", str(ROOT), line], check=True, env=environ)
 
     def heard() -> bool:
         return said.exists() and said.read_text().count("\nanswer ") == MESSAGES

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import tmux
 from turnkeeper.bus.acks import read_acks
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.inbox import Inbox
@@ -96,7 +98,7 @@ class Terminal:
         for child in self._children:
             child.kill()
             child.communicate()
-        subprocess.run(["tmux", "-L", self.server, "kill-server"], check=False, capture_output=True, env=self.environ)
+        tmux.end(["tmux", "-L", self.server], self.environ)
 
 
 @pytest.fixture
@@ -288,3 +290,12 @@ def test_a_program_that_becomes_a_shell_in_its_own_process_is_given_nothing(term
 
 def _waits_said(terminal: Terminal) -> str:
     return terminal.tmux("show-options", "-p", "-v", "-q", "-t", "codex", "@turnkeeper_mail").strip()
+
+
+def test_no_program_of_a_terminal_writes_after_its_end(terminals, home: Home) -> None:
+    busy = f"trap '' HUP TERM; while :; do date >{home.root}/busy; done"
+    terminal = terminals("", shell=f"sh -c {shlex.quote(busy)}")
+    until((home.root / "busy").exists, "its first line")
+    terminal.close()
+    shutil.rmtree(home.root)
+    assert not home.root.exists()
