@@ -1,12 +1,11 @@
 """The end of a tmux server that a test started."""
 
 import os
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from contextlib import suppress
 
-from turnkeeper.clock import SystemClock
+import psutil
 
 PATIENCE_S = 60.0
 
@@ -16,36 +15,21 @@ def end(tmux: Sequence[str], environ: Mapping[str, str]) -> None:
 
     `tmux kill-server` comes back before a shell in a pane has ended.
     """
-    listed = subprocess.run(
-        [*tmux, "list-panes", "-a", "-F", "#{pane_pid}"], check=False, capture_output=True, text=True, env=environ
-    )
-    sessions = {int(pid) for pid in listed.stdout.split()}  # a pane's program leads a session of processes
+    asked = [*tmux, "list-panes", "-a", "-F", "#{pane_pid}"]
+    listed = subprocess.run(asked, check=False, capture_output=True, text=True, env=environ)
+    sessions = {int(pid) for pid in listed.stdout.split()}  # the program of a pane leads a session of processes
     subprocess.run([*tmux, "kill-server"], check=False, capture_output=True, env=environ)
-    clock = SystemClock()
-    deadline = clock.monotonic() + PATIENCE_S
-    while living := _of(sessions):
-        assert clock.monotonic() < deadline, f"processes of a pane live on: {living}"
-        for pid in living:
-            _kill(pid)
-        clock.block(0.005)
+    while living := [one for one in psutil.process_iter() if _session(one) in sessions]:
+        for one in living:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        _, left = psutil.wait_procs(living, PATIENCE_S)
+        assert not left, f"programs of a terminal do not end: {left}"
 
 
-def _kill(pid: int) -> None:
+def _session(one: psutil.Process) -> int:
+    """Return the session of a process; 0 if it has ended."""
     try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # it has ended meanwhile
-
-
-def _of(sessions: set[int]) -> list[int]:
-    """Return the processes of these sessions that have not ended."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it has ended meanwhile
-            if int(session) in sessions and state not in "ZX":
-                found.append(int(entry.name))
-    return found
+        return os.getsid(one.pid) if one.status() != psutil.STATUS_ZOMBIE else 0
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return 0

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support import tmux
@@ -292,10 +293,11 @@ def _waits_said(terminal: Terminal) -> str:
     return terminal.tmux("show-options", "-p", "-v", "-q", "-t", "codex", "@turnkeeper_mail").strip()
 
 
-def test_no_program_of_a_terminal_writes_after_its_end(terminals, home: Home) -> None:
-    busy = f"trap '' HUP TERM; while :; do date >{home.root}/busy; done"
-    terminal = terminals("", shell=f"sh -c {shlex.quote(busy)}")
-    until((home.root / "busy").exists, "its first line")
+def test_no_program_of_a_terminal_lives_after_its_end(terminals, home: Home) -> None:
+    kept = home.root / "pid"
+    stays = f"trap '' HUP TERM; echo $$ >{kept}; while :; do :; done"
+    terminal = terminals("", shell=f"sh -c {shlex.quote(stays)}")
+    until(lambda: kept.exists() and kept.read_text(), "its shell")
     terminal.close()
-    shutil.rmtree(home.root)
-    assert not home.root.exists()
+    pid = int(kept.read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
