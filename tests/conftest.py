@@ -3,11 +3,13 @@
 import gc
 import os
 import resource
+import shlex
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -15,6 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.support import databases, postgres
 from tests.support.clock import ManualClock
+from tests.support.forked import Template
 from turnkeeper import console
 from turnkeeper.config.home import Home
 
@@ -101,6 +104,15 @@ def takes_long(module: str) -> bool:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
     return ModuleByModule(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Fork the workers from a process that has collected the tests; each would import all that they need."""
+    template = Template("tests.support.forked_workers", *map(str, config.invocation_params.args))
+    config.add_cleanup(template.close)
+    for spec in specs:
+        spec.python = shlex.join(template.fork)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -29,7 +29,8 @@ from constellation.supervisor import daemons
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from task_runner.timetable.zones import zone_names
-from tests.support import templates
+from tests.support import forked, templates
+from tests.support.forked import Template
 from turnkeeper import process
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -38,14 +39,17 @@ from turnkeeper.rpc.channel import Caller, is_serving
 
 RUNTIME, RUNNER, WEB = "agent-runtime", "task-runner", daemons.WEB.name
 PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "constellation"}
+# The packages' names make each daemon known as what it is: it is looked up by its command line.
+PROGRAM = ["tests.support.forked_daemons", *PACKAGES.values(), "gateway"]
 PATIENCE_S = 60.0
 BEAT_S = 0.5  # of a daemon, which puts right at each beat what was removed under it; ten times as long where installed
 CLOCK = SystemClock()
 spawn = daemons.spawn
+_templates: list[Template] = []
 
 
-def serve() -> None:
-    """Fork programs and kill them, as standard input asks."""
+def prepare() -> None:
+    """Import and make what the programs have in common."""
     daemons.spawn = fork_daemon  # before those are imported that take it by its name
     runtime = import_module("agent_runtime.daemon.__main__")
     os.environ.update(runtime.ENVIRONMENT)
@@ -60,6 +64,10 @@ def serve() -> None:
     make_tools()
     _read_settings()
     gc.freeze()
+
+
+def serve() -> None:
+    """Fork programs and kill them, as standard input asks."""
     alive: set[int] = set()
     for line in sys.stdin:
         alive = {pid for pid in alive if not os.waitpid(pid, os.WNOHANG)[0]}
@@ -187,8 +195,7 @@ class ForkServer:
     """The process that forks daemons, for any number of homes."""
 
     def __init__(self) -> None:
-        # The packages' names make each daemon known as what it is: it is looked up by its command line.
-        argv = [sys.executable, "-m", "tests.support.forked_daemons", *PACKAGES.values(), "gateway"]
+        argv = _templates[0].fork if _templates else [sys.executable, "-m", *PROGRAM]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def start(self, home: Home, which: str, log: Path, environ: Mapping[str, str]) -> int:
@@ -220,6 +227,11 @@ class ForkServer:
         self._process.stdin.write(f"{json.dumps(asked)}\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
+
+
+def use_template() -> None:
+    """Let the fork servers of this process and of its forks be forked themselves, from one that is prepared."""
+    _templates.append(Template(*PROGRAM))
 
 
 @cache
@@ -265,4 +277,7 @@ class Nursery:
 
 
 if __name__ == "__main__":
+    prepare()
+    if sys.argv[-1].isdigit():
+        forked.serve(int(sys.argv[-1]))
     serve()

@@ -1,0 +1,22 @@
+"""The workers of pytest-xdist, forked from a process that has collected the tests: each then finds them imported.
+
+`python -m tests.support.forked_workers ARG... DESCRIPTOR` collects as pytest does with these arguments.
+"""
+
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+
+import pytest
+
+from tests.support.forked import serve
+
+if __name__ == "__main__":
+    *argv, at = sys.argv[1:]
+    with redirect_stdout(StringIO()):  # what cannot be collected, each worker says
+        pytest.main([*argv, "-n", "0", "--collect-only", "-qq"])
+    if "tests.support.forked_daemons" in sys.modules:  # some of them start daemons
+        sys.modules["tests.support.forked_daemons"].use_template()
+    serve(int(at))
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - it is open as long as the worker
+    exec(eval(sys.stdin.readline()))  # as pytest-xdist lets a fresh interpreter do
