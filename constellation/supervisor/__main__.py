@@ -104,8 +104,7 @@ class Supervisor:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     return
-                code = os.waitstatus_to_exitcode(status)
-                self._watchdog.ended[pid] = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
+                self._watchdog.reaped(pid, status)
 
     def _watch(self, opened: ExitStack, watched: dict[str, int]) -> dict[str, int]:
         """Open a pidfd for each daemon that has none: an adopted one is no child, so no signal tells of its end."""

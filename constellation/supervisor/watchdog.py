@@ -88,7 +88,7 @@ class Watchdog:
         self._log_from: dict[str, int] = {}
         self._let_go_at = 0.0
         self.ended: dict[int, str] = {}
-        """How processes ended that were children of this one, by pid; whoever reaps them fills it in."""
+        """How processes ended that were children of this one, by pid."""
         self.waiting: dict[str, str] = {}
         """The last words of daemons that are absent because what they need does not answer, by name."""
 
@@ -136,6 +136,9 @@ class Watchdog:
                 continue
             before = recall(self._home, daemon.name)
             sight = self._sight(daemon, before)
+            if sight is None:
+                wake_at = min(wake_at, now + policy.LOOK_AGAIN_S)
+                continue
             new_id = self._new_id(daemon)
             step = policy.look(now, sight, before, orders.limits, quiet=quiet, new_id=new_id)
             remember(self._home, daemon.name, before, replace_escalated(step.memory, before))
@@ -177,7 +180,8 @@ class Watchdog:
         pending = replace_escalated(step.memory, before)
         remember(self._home, daemon.name, pending, replace(pending, crash_loop=step.memory.crash_loop))
 
-    def _sight(self, daemon: daemons.Daemon, memory: Memory) -> policy.Sight:
+    def _sight(self, daemon: daemons.Daemon, memory: Memory) -> policy.Sight | None:
+        """Return what is to be seen of a daemon; None while it ends, and how it ended cannot be told yet."""
         held = is_held(self._home, daemon.name)
         process = daemons.process_of(self._home, daemon) or self._unlocked(daemon, memory)
         if process is not None:
@@ -192,6 +196,8 @@ class Watchdog:
             return policy.Sight(state="starting", pid=started)
         if held:  # whose it is cannot be told: somebody is there
             return policy.Sight(state="starting")
+        if self._is_ending(_last_pid(memory)):
+            return None
         error = self._last_words(daemon, memory)
         if memory.revive is not None or memory.stall is not None:  # something ended since it was found to wait
             self.waiting.pop(daemon.name, None)
@@ -199,6 +205,21 @@ class Watchdog:
             self.waiting[daemon.name] = error
         waits = daemon.name in self.waiting
         return policy.Sight(state="absent", error=self.waiting.get(daemon.name, error), waits=waits)
+
+    def _is_ending(self, pid: int) -> bool:
+        """Whether this is a child of ours that has not ended; if it has, reap it."""
+        if pid and pid not in self.ended:
+            with suppress(ChildProcessError):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if not ended:
+                    return True
+                self.reaped(pid, status)
+        return False
+
+    def reaped(self, pid: int, status: int) -> None:
+        """Keep how a child ended, which `os.waitpid` returned."""
+        code = os.waitstatus_to_exitcode(status)
+        self.ended[pid] = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
 
     def _unlocked(self, daemon: daemons.Daemon, memory: Memory) -> Any:
         """Return the process that was last seen to serve, if it lives: somebody removed its lock or pid file.
@@ -258,9 +279,7 @@ class Watchdog:
 
     def _last_words(self, daemon: daemons.Daemon, memory: Memory) -> str:
         """Return how a daemon ended, as far as it is known: never more of its output than our own errors."""
-        # What was started last, if anything was: how the process before it ended says nothing of this end.
-        last = memory.revive if isinstance(memory.revive, Revive) and memory.revive.pid is not None else memory.stall
-        how = self.ended.get(last.pid or 0, "") if isinstance(last, Revive | Stall) else ""
+        how = self.ended.get(_last_pid(memory), "")
         start = self._log_from.get(daemon.name)
         said = "" if start is None else daemons.last_error(_since(self._home, daemon, start))
         return "; ".join(part for part in (how, said) if part)
@@ -268,6 +287,16 @@ class Watchdog:
     def _new_id(self, daemon: daemons.Daemon) -> str:
         at = self._clock.now().astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         return f"{at}-{daemon.name}-{self._entropy.hex(4)}"
+
+
+def _last_pid(memory: Memory) -> int:
+    """Return the process that was started last; if none was, the one that served; 0 if none is known.
+
+    How the process before it ended says nothing of its end.
+    """
+    started = memory.revive.pid if isinstance(memory.revive, Revive) else None
+    served = memory.stall.pid if isinstance(memory.stall, Stall) else None
+    return started or served or 0
 
 
 def troubles_of(home: Home, of: Sequence[daemons.Daemon]) -> dict[str, str]:

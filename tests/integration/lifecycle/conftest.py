@@ -14,11 +14,13 @@ from constellation.supervisor.daemons import Daemon, process_of, process_with, s
 from constellation.supervisor.escalation import Routes
 from constellation.supervisor.markers import Revive, clear_marker, found, read_marker, recall
 from constellation.supervisor.policy import Limits
-from constellation.supervisor.watchdog import Orders, write_orders
+from constellation.supervisor.watchdog import Orders, Watchdog, write_orders
+from tests.support.restarted import RESTARTER
 from tests.support.standin import STANDINS
 from tests.support.supervised import SUPERVISED
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.entropy import SystemEntropy
 from turnkeeper.event_log import read_events
 
 RUNTIME, RUNNER = STANDINS
@@ -37,6 +39,17 @@ class Supervised:
         routes = Routes(command=command, webhook=webhook, announce=announce)
         orders = Orders(limits=Limits(**limits), routes=routes)
         write_orders(self.home, orders, self.clock.now())
+
+    def watchdog(self) -> Watchdog:
+        """A watchdog that ticks when the test says so; what it starts are children of the test."""
+        return Watchdog(
+            self.home,
+            clock=self.clock,
+            entropy=SystemEntropy(),
+            environ=os.environ,
+            daemons=STANDINS,
+            child=RESTARTER,
+        )
 
     def supervise(self, **environ: str) -> int:
         pid = spawn(self.home, SUPERVISED, os.environ | environ)

@@ -12,7 +12,7 @@ import pytest
 from constellation.supervisor import markers
 from constellation.supervisor.handoff import AGENT, Deliverer, Draft, drafts, key_of, write_draft
 from constellation.supervisor.markers import read_marker, write_marker
-from constellation.supervisor.watchdog import KEPT_STATUS_FILES, Watchdog
+from constellation.supervisor.watchdog import KEPT_STATUS_FILES
 from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
 from tests.support.clock import ManualClock
 from tests.support.restarted import RESTARTER
@@ -22,7 +22,6 @@ from tests.support.supervised import SUPERVISED
 from turnkeeper.bus.envelope import decode
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.config.home import Home
-from turnkeeper.entropy import SystemEntropy
 from turnkeeper.process import Failpoints
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.times import rfc3339
@@ -70,18 +69,6 @@ def request(home: Home, id_: str = "20260302T090000.000000Z-planned-0001") -> st
     return id_
 
 
-def ticking(supervised: Supervised) -> Watchdog:
-    """A watchdog that ticks when the test says so."""
-    return Watchdog(
-        supervised.home,
-        clock=supervised.clock,
-        entropy=SystemEntropy(),
-        environ=os.environ,
-        daemons=STANDINS,
-        child=RESTARTER,
-    )
-
-
 def claimed(home: Home) -> dict[str, Any]:
     """Claim the request as a tick does, without its child."""
     path = markers.PROCESSING.at(home)
@@ -121,7 +108,7 @@ def test_a_planned_restart_from_the_request_to_the_verified_start(supervised: Su
 @pytest.mark.process
 def test_the_child_is_killed_at_every_step_and_each_time_the_next_one_goes_on(supervised: Supervised):
     supervised.want(start_timeout_s=60)
-    ticking(supervised).tick()
+    supervised.watchdog().tick()
     before = supervised.until_up(RUNTIME)
     id_ = request(supervised.home)
     claimed(supervised.home)
@@ -142,7 +129,7 @@ def test_the_child_is_killed_at_every_step_and_each_time_the_next_one_goes_on(su
 @pytest.mark.process
 def test_a_refusal_stands_though_its_child_is_killed_before_it_has_ended_the_request(supervised: Supervised):
     supervised.want()
-    ticking(supervised).tick()
+    supervised.watchdog().tick()
     before = supervised.until_up(RUNTIME)
     id_ = request(supervised.home)
     claimed(supervised.home)
@@ -200,7 +187,7 @@ def test_of_the_records_of_starts_the_newest_are_kept_whatever_their_names(super
         path = markers.STATUS.at(supervised.home, id=f"agent0-{number:02}")
         path.parent.mkdir(exist_ok=True)
         write_marker(path, {"process": "none", "phase": "verified"})
-    ticking(supervised).tick()
+    supervised.watchdog().tick()
     assert {daemon.name for daemon in STANDINS} <= {says["process"] for says in supervised.statuses()}
     assert len(supervised.statuses()) == KEPT_STATUS_FILES
 
@@ -211,7 +198,7 @@ def test_a_restart_that_never_ends_is_given_up_and_told(supervised: Supervised):
     request(supervised.home)
     says = claimed(supervised.home)
     write_marker(markers.PROCESSING.at(supervised.home), says | {"tries": 3, "pid": None})
-    ticking(supervised).tick()
+    supervised.watchdog().tick()
     assert not markers.PROCESSING.at(supervised.home).exists()
     assert any("did not end in 3 tries" in condition for condition in supervised.conditions())
 
@@ -253,7 +240,7 @@ def test_a_crash_is_handed_over_with_what_is_known(supervised: Supervised):
 def test_a_request_that_cannot_be_read_is_set_aside_and_told(supervised: Supervised):
     supervised.want()
     markers.REQUEST.at(supervised.home).write_bytes(b'{"id": ')
-    ticking(supervised).tick()
+    supervised.watchdog().tick()
     assert not markers.PROCESSING.at(supervised.home).exists()
     assert any("cannot be read" in condition for condition in supervised.conditions())
 

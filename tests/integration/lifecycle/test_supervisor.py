@@ -6,6 +6,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import ClassVar
 
+import psutil
 import pytest
 
 from constellation.cli import app
@@ -151,6 +152,18 @@ def test_one_that_waits_for_its_database_is_never_given_up(supervised: Supervise
     supervised.until_up(RUNTIME)
     (line,) = told.read_text().splitlines()
     assert "agent-runtime: exit code 5; the database does not answer" in line, "the author is told once"
+
+
+def test_nothing_is_decided_about_one_that_ended_before_it_is_known_how(supervised: Supervised):
+    supervised.want()
+    supervised.flag(RUNTIME, "waits").touch()
+    watchdog = supervised.watchdog()
+    watchdog.tick()
+    ended = next(event["started"] for event in supervised.events("daemon.started") if event["daemon"] == RUNTIME.name)
+    supervised.until(lambda: psutil.Process(ended).status() == psutil.STATUS_ZOMBIE)
+    watchdog.tick()
+    (said,) = [condition for condition in supervised.conditions() if "the last start was not verified" in condition]
+    assert "exit code 5; the database does not answer; it is started again every few seconds" in said
 
 
 def test_up_clears_the_crash_loop_once_its_cause_is_mended(supervised: Supervised):
