@@ -89,7 +89,12 @@ class Peer(AgentRuntimeServicer):
                 await self.play(request.fire_id, State.SUCCEEDED, attempt=request.attempt)
 
     async def FireBatches(self, batches: AsyncIterator[wire.FireBatch], context: Any) -> Any:
-        async for receipt in self.FireStream((fire async for batch in batches for fire in batch.fires), context):
+        async def fires() -> AsyncIterator[wire.FireRequest]:
+            async for batch in batches:  # begun by who reads: gRPC complains of what was begun and never read
+                for fire in batch.fires:
+                    yield fire
+
+        async for receipt in self.FireStream(fires(), context):
             yield wire.ReceiptBatch(receipts=[receipt])
 
     async def WatchTurns(self, request: wire.WatchTurnsRequest, context: Any) -> Any:
