@@ -40,6 +40,7 @@ from turnkeeper.event_log import EventLog, read_events
 from turnkeeper.times import rfc3339
 
 pytestmark = pytest.mark.process
+PATIENCE_S = 30.0
 NOW = SystemClock().now()
 
 
@@ -71,7 +72,7 @@ class Listening:
         """Try to deliver; tell whether nothing came of it."""
         async with self.as_(who, certificate) as stub:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.Deliver(wire.PeerMessage(key="k", text="let me in"), timeout=2)
+                await stub.Deliver(wire.PeerMessage(key="k", text="let me in"), timeout=PATIENCE_S)
         return caught.value.code() == grpc.StatusCode.UNAVAILABLE and not self.letters()
 
 
@@ -99,7 +100,9 @@ async def listening(home: Home) -> AsyncIterator[Listening]:
 
 async def test_a_peer_s_message_is_a_letter_from_its_agent_once_for_each_key(listening: Listening) -> None:
     async with listening.as_(ADA) as stub:
-        await stub.Deliver(wire.PeerMessage(key="turn-1", text="Are the boats in?", thread="t", hops=2), timeout=5)
+        await stub.Deliver(
+            wire.PeerMessage(key="turn-1", text="Are the boats in?", thread="t", hops=2), timeout=PATIENCE_S
+        )
         (path,) = listening.letters()
         assert '"from":"agent0@ada"' in path.read_text()
         assert '"hops":2' in path.read_text()
@@ -113,10 +116,10 @@ async def test_a_peer_s_message_is_a_letter_from_its_agent_once_for_each_key(lis
             wire.PeerMessage(key="k", text="x", thread="<b>"),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.Deliver(bad, timeout=5)
+                await stub.Deliver(bad, timeout=PATIENCE_S)
             assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Pair(wire.PairRequest(address="127.0.0.1:1"), timeout=5)
+            await stub.Pair(wire.PairRequest(address="127.0.0.1:1"), timeout=PATIENCE_S)
         assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED
     assert len(listening.letters()) == 1
 
@@ -155,7 +158,7 @@ async def test_a_server_with_another_key_is_not_told_anything(listening: Listeni
     root = STRANGER.root.public_bytes(Encoding.PEM)
     async with channel_to(listening.address, root, ADA.certificate(NOW)) as channel:
         with pytest.raises(grpc.aio.AioRpcError):
-            await peers_pb2_grpc.PeersStub(channel).Deliver(wire.PeerMessage(key="k", text="hello"), timeout=2)
+            await peers_pb2_grpc.PeersStub(channel).Deliver(wire.PeerMessage(key="k", text="hello"), timeout=PATIENCE_S)
     assert listening.letters() == []
 
 
@@ -204,7 +207,7 @@ async def test_a_replay_of_a_connection_s_bytes_says_nothing(listening: Listenin
     tap = await asyncio.start_server(between, "127.0.0.1", 0)
     address = f"127.0.0.1:{tap.sockets[0].getsockname()[1]}"
     async with channel_to(address, listening.root.public_bytes(Encoding.PEM), ADA.certificate(NOW)) as channel:
-        await peers_pb2_grpc.PeersStub(channel).Deliver(wire.PeerMessage(key="k", text="once"), timeout=5)
+        await peers_pb2_grpc.PeersStub(channel).Deliver(wire.PeerMessage(key="k", text="once"), timeout=PATIENCE_S)
     await ended.wait()
     tap.close()
     assert len(listening.letters()) == 1
@@ -252,7 +255,7 @@ async def test_strangers_at_one_address_keep_no_peer_out_and_a_flood_is_heard_in
     there.handshake_s, there.clock = 30.0, Counted()
     silent = [socket.create_connection((at[0], int(at[2])), source_address=("127.0.0.2", 0)) for _ in range(60)]
     async with listening.as_(ADA) as stub:
-        await stub.Deliver(wire.PeerMessage(key="k", text="Am I heard?"), timeout=5)
+        await stub.Deliver(wire.PeerMessage(key="k", text="Am I heard?"), timeout=PATIENCE_S)
     assert len(listening.letters()) == 1
     assert there.refused >= 60 - door.MOST_HANDSHAKES_OF_AN_ADDRESS
     assert len(pauses) >= 3, "between which everything else runs"
@@ -273,29 +276,29 @@ async def test_an_invitation_is_good_for_one_home_and_until_it_ends(listening: L
     request = wire.PairRequest(certificate=STRANGER.root.public_bytes(Encoding.DER), address="127.0.0.1:8")
     async with listening.as_(proof) as stub:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Deliver(wire.PeerMessage(key="k", text="hello"), timeout=5)
+            await stub.Deliver(wire.PeerMessage(key="k", text="hello"), timeout=PATIENCE_S)
         assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED, "an invitation is no peer"
-        await stub.Pair(request, timeout=5)
+        await stub.Pair(request, timeout=PATIENCE_S)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Pair(request, timeout=5)
+            await stub.Pair(request, timeout=PATIENCE_S)
         assert "was used" in str(caught.value.details())
     assert [one.name for one in pairing.read_registry(place.home).peers] == ["ada", "bob"]
     await listening.served.look()
     async with listening.as_(proof) as stub:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Pair(request, timeout=2)
+            await stub.Pair(request, timeout=PATIENCE_S)
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE, "its key is trusted no more"
     async with listening.as_(STRANGER) as stub:
-        await stub.Deliver(wire.PeerMessage(key="k", text="hello"), timeout=5)
+        await stub.Deliver(wire.PeerMessage(key="k", text="hello"), timeout=PATIENCE_S)
 
 
 async def test_who_was_parted_from_comes_in_no_more_and_its_mail_is_kept(listening: Listening) -> None:
     async with listening.as_(ADA) as stub:
-        await stub.Deliver(wire.PeerMessage(key="k", text="hello"), timeout=5)
+        await stub.Deliver(wire.PeerMessage(key="k", text="hello"), timeout=PATIENCE_S)
         aside = pairing.remove_peer(listening.place.home, "ada", NOW)
         await listening.served.look()
         with pytest.raises(grpc.aio.AioRpcError):
-            await stub.Deliver(wire.PeerMessage(key="k2", text="hello again"), timeout=2)
+            await stub.Deliver(wire.PeerMessage(key="k2", text="hello again"), timeout=PATIENCE_S)
     assert aside is not None
     assert len(list((aside / "outbox").glob("[!.]*"))) == 1
     assert listening.letters() == []
@@ -307,7 +310,7 @@ async def test_a_removed_peer_s_folder_stays_away_and_a_later_one_of_that_name_g
     place, served = listening.place, listening.served
     folder, asked = place.home.inbox("agent0@ada"), pairing.asked_of(place.home, "ada")
     async with listening.as_(ADA) as stub:
-        await stub.Deliver(wire.PeerMessage(key="k", text="Are the boats in?"), timeout=5)
+        await stub.Deliver(wire.PeerMessage(key="k", text="Are the boats in?"), timeout=PATIENCE_S)
     (turn_id,) = (path.name for path in asked.iterdir())
     (peer,) = pairing.read_registry(place.home).peers
     courier = Courier(place, peer, ADA, asyncio.Event())
