@@ -16,7 +16,7 @@ import gc
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,17 @@ class Failpoints:
             self._left[name] -= 1
             if self._left[name] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Keep the garbage collector from what is imported meanwhile: all of it stays, so that its passes find nothing."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def settle_heap() -> None:

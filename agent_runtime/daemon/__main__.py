@@ -11,9 +11,11 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from turnkeeper.config.home import locate
 from turnkeeper.errors import exit_code_of
+from turnkeeper.process import loading
 from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "agent-runtime"
@@ -38,16 +40,20 @@ def main(argv: list[str]) -> int:
         home.check_keys()
         if given.check:
             os.environ.update(ENVIRONMENT)
-            asyncio.run(import_module("agent_runtime.daemon.assembly").check(home))
+            asyncio.run(_assembly().check(home))
             return
         home.create()
         home.check_sockets()
         with ProcessLock(home, PROCESS) as lock:
             os.environ.update(ENVIRONMENT)
-            serving = import_module("agent_runtime.daemon.assembly")
-            asyncio.run(serving.serve(home, lock))
+            asyncio.run(_assembly().serve(home, lock))
 
     return exit_code_of(serve)
+
+
+def _assembly() -> Any:
+    with loading():  # a quarter of the time until it serves, otherwise
+        return import_module("agent_runtime.daemon.assembly")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ _TIME = re.compile(r"(?:\b[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: [A-Z
 _COMMAND = "turnkeeper "  # which is copied in one line
 _JOINT = "\ue000"  # in place of a blank at which no line is broken
 _REFRESH_S = 2.0
+_YOUNG = 100_000  # objects made before garbage is looked for: what most commands import and make is less, and stays
 _STYLED = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})  # by which Rich styles what it writes to a pipe
 
 
@@ -92,6 +93,7 @@ def run(app: typer.Typer, argv: Sequence[str], cls: type[commands.Group] = comma
 
 def run_process(app: typer.Typer, cls: type[commands.Group] = commands.Group) -> int:
     """Run `app` on the command line of this process, which is to end with the exit code that it returns."""
+    gc.set_threshold(_YOUNG, 20, 20)
     code = run(app, sys.argv[1:], cls)
     gc.freeze()  # or the interpreter would look for garbage in all that it drops: a fifth of the time of a command
     return code

@@ -1,6 +1,7 @@
 """The progress counter, and parts that outlast trouble of the machine."""
 
 import errno
+import gc
 import os
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
 from turnkeeper.event_log import EventLog, read_events
-from turnkeeper.process import Progress, keep_running, last_beat, path_of
+from turnkeeper.process import Progress, keep_running, last_beat, loading, path_of
 
 
 def test_beats_are_written_in_place_and_tell_of_trouble(home: Home) -> None:
@@ -58,3 +59,15 @@ async def test_a_part_is_begun_again_after_trouble_of_the_machine_and_ends_of_an
         await keep_running(part, quick, log.emit)
     told = {(record["event"], record["tries"]) for record in read_events(home.logs)}
     assert told == {("machine.trouble", 1), ("machine.trouble", 2)}
+
+
+def test_the_garbage_collector_looks_at_nothing_while_modules_load_and_never_at_them() -> None:
+    before = gc.get_freeze_count()
+    with loading():
+        assert not gc.isenabled()
+        loaded: list[object] = [[] for _ in range(1000)]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() - before >= len(loaded)
+    with pytest.raises(ImportError), loading():
+        raise ImportError
+    assert gc.isenabled(), "whatever comes of it"
