@@ -226,7 +226,7 @@ async def test_a_hostile_page_is_given_up_in_time_and_leaves_nothing_behind(site
     site.pages["/"] = Answer(body=page, kind="text/html; charset=punycode")
     clock, before, others = SystemClock(), threading.active_count(), set(psutil.Process().children())
     begun, longest = clock.monotonic(), 0.0
-    here = WebReader(clock, refuse=but_here, ports=frozenset({site.port}), reading_s=3.0)
+    here = WebReader(clock, refuse=but_here, ports=frozenset({site.port}), reading_s=1.0)
     reading = asyncio.create_task(here.fetch(site.url("/"), any_target))
     while not reading.done():
         at = clock.monotonic()
