@@ -22,11 +22,11 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "pip", *build], check=True)
     (wheel,) = folder.glob("*.whl")
     env = folder / "env"
-    venv.create(env, symlinks=True, with_pip=True)
+    venv.create(env, symlinks=True)
     (site,) = (env / "lib").glob("python*/site-packages")
     (site / "lent.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     install = ["install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run([env / "bin" / "python", "-m", "pip", *install], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(env / "bin" / "python"), *install], check=True)
     return env / "bin"
 
 

@@ -111,9 +111,13 @@ def hostile(kind: Descriptor, path: str = "", depth: int = 0, ways: int = 1) -> 
                 yield inner, _with(base, field, [value])
         values = [GetMessageClass(field.message_type)()] if field.message_type is not None else _values(field)
         for value in values:
-            yield f"{where} = {value!r:.40}", _with(base, field, [value])
+            yield f"{where} = {_shown(value)}", _with(base, field, [value])
         if field.is_repeated:
             yield f"{where} x {MANY}", _with(base, field, [values[-1]] * MANY)
+
+
+def _shown(value: Any) -> str:
+    return f"{value[:40] if isinstance(value, str | bytes) else value!r:.40}"
 
 
 def _values(field: FieldDescriptor) -> Any:
