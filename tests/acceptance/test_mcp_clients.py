@@ -1,6 +1,7 @@
 """The client of the official MCP package, unmodified, in both eras of the protocol: it schedules, reads and asks.
 
-It decides nothing: what waits for the person is decided by the person, in a form or elsewhere.
+It decides nothing: what waits for the person is decided by the person, in a form or elsewhere. The package is imported
+where it is used: each worker of pytest imports this module to collect its tests, and one of them runs them.
 """
 
 import asyncio
@@ -15,15 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import mcp_types
 import pytest
-from mcp import Client, MCPError
-from mcp.client.stdio import StdioServerParameters
-from mcp.client.streamable_http import streamable_http_client
-from mcp.client.subscriptions import ResourceUpdated
 
-from gateway.mcp.desk import Desk
-from gateway.mcp.server import following, make_server
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
@@ -54,9 +48,15 @@ def constellation(postgres_server: Server | None) -> Iterator[Constellation]:
 @asynccontextmanager
 async def client(
     home: Home, era: str, settings: McpSettings = LINK, name: str = "tester", **more: Any
-) -> AsyncIterator[Client]:
+) -> AsyncIterator[Any]:
     """A client of a server in this process, which asks the real daemons."""
-    info = mcp_types.Implementation(name=name, version="1")
+    from mcp import Client
+    from mcp_types import Implementation
+
+    from gateway.mcp.desk import Desk
+    from gateway.mcp.server import following, make_server
+
+    info = Implementation(name=name, version="1")
     sockets = (home.socket(daemon.name) for daemon in (AGENT_RUNTIME, TASK_RUNNER))
     async with AsyncExitStack() as stack:
         channels = [await stack.enter_async_context(connect(socket)) for socket in sockets]
@@ -80,17 +80,18 @@ def documented(field: str) -> dict[str, Any]:
 
 def answered(action: str, **content: str) -> Callable[..., Any]:
     """Return a person who answers each form so, and keeps what was shown in `seen`."""
+    from mcp_types import ElicitResult
 
-    async def answer(_context: Any, form: Any) -> mcp_types.ElicitResult:
+    async def answer(_context: Any, form: Any) -> Any:
         seen.append(form.message)
-        return mcp_types.ElicitResult(action=action, content=content or None)
+        return ElicitResult(action=action, content=content or None)
 
     seen: list[str] = []
     answer.seen = seen  # type: ignore[attr-defined]
     return answer
 
 
-async def ask(to: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+async def ask(to: Any, tool: str, **arguments: Any) -> dict[str, Any]:
     """Call a tool that works; return its structured answer, which its text repeats without what is empty."""
     result = await to.call_tool(tool, arguments)
     assert not result.is_error, result.content[0].text
@@ -99,14 +100,14 @@ async def ask(to: Client, tool: str, **arguments: Any) -> dict[str, Any]:
     return result.structured_content
 
 
-async def refused(to: Client, tool: str, **arguments: Any) -> str:
+async def refused(to: Any, tool: str, **arguments: Any) -> str:
     """Call a tool that refuses; return why."""
     result = await to.call_tool(tool, arguments)
     assert result.is_error
     return result.content[0].text
 
 
-async def approval(to: Client, task: str, when: str = "1s", prompt: str = ASKS) -> dict[str, Any]:
+async def approval(to: Any, task: str, when: str = "1s", prompt: str = ASKS) -> dict[str, Any]:
     """Have a task ask the person something; return the approval that waits."""
     await ask(to, "task_create", name=task, when={"in": when}, prompt=prompt, channel=task)
     while not (found := (await ask(to, "inbox_list", channel=task))["approvals"]):
@@ -127,8 +128,11 @@ def web(constellation: Constellation) -> Iterator[Web]:
 
 
 @asynccontextmanager
-async def http_client(web: Web, key: str, era: str, **more: Any) -> AsyncIterator[Client]:
+async def http_client(web: Web, key: str, era: str, **more: Any) -> AsyncIterator[Any]:
     """A client over HTTP, with a key."""
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
     configured = documented("url")
     headers = {name: value.replace("${TURNKEEPER_KEY}", key) for name, value in configured["headers"].items()}
     async with httpx2.AsyncClient(headers=headers, timeout=60) as requests:
@@ -223,12 +227,16 @@ async def test_a_gateway_killed_while_a_message_is_sent_leaves_one_turn(
 async def test_over_stdio_it_schedules_a_task_reads_why_it_stopped_and_the_person_decides(
     constellation: Constellation, era: str
 ) -> None:
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters
+    from mcp_types import Implementation
+
     home = constellation.home
     configure(home, '[mcp]\ndecide = "elicit"\n')
     configured = documented("command")
     place = {"PATH": str(Path(sys.executable).parent), "TURNKEEPER_HOME": str(home.root)}
     parameters = StdioServerParameters(**configured, env=place)
-    info, person = mcp_types.Implementation(name="Claude Code", version="1"), answered("accept", decision="approve")
+    info, person = Implementation(name="Claude Code", version="1"), answered("accept", decision="approve")
     async with Client(parameters, mode=era, client_info=info, elicitation_callback=person) as to:
         waits = await approval(to, f"stdio-{era}")
         constellation.until_outcome(f"stdio-{era}", "interrupted")  # which the runner learns a moment later
@@ -249,6 +257,9 @@ async def test_over_stdio_it_schedules_a_task_reads_why_it_stopped_and_the_perso
 async def test_a_prompt_that_lacks_or_has_too_many_arguments_is_refused_with_those_that_it_takes(
     constellation: Constellation, era: str
 ) -> None:
+    from mcp import MCPError
+    from mcp_types import INVALID_PARAMS
+
     takes = "it takes task, at (optional)"
     async with client(constellation.home, era) as to:
         for name, given, said in (
@@ -258,7 +269,7 @@ async def test_a_prompt_that_lacks_or_has_too_many_arguments_is_refused_with_tho
         ):
             with pytest.raises(MCPError) as refusal:
                 await to.get_prompt(name, given)
-            assert (refusal.value.code, refusal.value.message) == (mcp_types.INVALID_PARAMS, said)
+            assert (refusal.value.code, refusal.value.message) == (INVALID_PARAMS, said)
         shown = await to.get_prompt("why_did_it_not_run", {"task": "digest"})
         assert "the task digest not run?" in shown.messages[0].content.text
 
@@ -293,6 +304,8 @@ FORGED = ("decision", "approve", "args_hash", "message", "for_task", "created_by
 
 @OF_CLIENT
 async def test_no_tool_takes_a_decision_and_every_forged_argument_is_refused(constellation: Constellation) -> None:
+    from mcp_types import ElicitResult, InputRequiredResult
+
     given: dict[str, dict[str, Any]] = {
         "task_create": {"name": "forged", "when": {"in": "1h"}, "prompt": "x"},
         "task_update": {"name": "forged", "revision": 1},
@@ -318,14 +331,14 @@ async def test_no_tool_takes_a_decision_and_every_forged_argument_is_refused(con
         declined = await ask(to, "approval_request_decision", interrupt_id=waits["interrupt_id"])
         assert declined["status"] == "declined"
         # An answer to a form that nobody was shown counts for nothing: the person is asked.
-        sent = {"decision": mcp_types.ElicitResult(action="accept", content={"decision": "approve"})}
+        sent = {"decision": ElicitResult(action="accept", content={"decision": "approve"})}
         result = await to.session.call_tool(
             "approval_request_decision",
             {"interrupt_id": waits["interrupt_id"]},
             input_responses=sent | {"gateway.mcp.tools:_ask": sent["decision"]},
             allow_input_required=True,
         )
-        assert isinstance(result, mcp_types.InputRequiredResult)
+        assert isinstance(result, InputRequiredResult)
     assert decisions(constellation, "forging") == [("pending", "", "")]
     assert "forged" not in {task["name"] for task in constellation.ask("task-runner", "list")}
 
@@ -377,6 +390,9 @@ async def test_what_agents_write_stays_inside_its_quotation(constellation: Const
 
 @ERAS
 async def test_it_is_told_when_tasks_and_the_inbox_change(constellation: Constellation, era: str) -> None:
+    from mcp.client.subscriptions import ResourceUpdated
+    from mcp_types import ResourceUpdatedNotification
+
     heard: set[str] = set()
     wanted = {"turnkeeper://tasks", "turnkeeper://inbox", f"turnkeeper://tasks/told-{era}/history"}
     wanted |= {f"turnkeeper://conversations/told-{era}"}
@@ -388,10 +404,10 @@ async def test_it_is_told_when_tasks_and_the_inbox_change(constellation: Constel
             complete.set()
 
     async def handle(message: Any) -> None:
-        if isinstance(message, mcp_types.ResourceUpdatedNotification):
+        if isinstance(message, ResourceUpdatedNotification):
             hear(str(message.params.uri))
 
-    async def listen(to: Client) -> None:
+    async def listen(to: Any) -> None:
         async with to.listen(resource_subscriptions=sorted(wanted)) as events:
             ready.set()
             async for event in events:

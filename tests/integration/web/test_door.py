@@ -20,7 +20,6 @@ from gateway.app import build
 from gateway.calls import Gateway, Surface, Who
 from gateway.door import HEADERS, Door
 from gateway.keys import Keys, Scope, Sessions
-from gateway.mcp.transports import App
 from gateway.streams import EventStream
 from tests.support.clock import look_again
 from tests.support.web import Web, free_port, serving
@@ -245,6 +244,8 @@ async def test_of_a_hundred_idle_streams_64_are_served_eight_of_one_client_and_a
 
 
 async def test_of_one_key_eight_requests_of_mcp_are_answered_at_once_and_a_ninth_is_told_to_wait(home: Home) -> None:
+    from gateway.mcp.transports import App  # which takes long, and each worker of pytest imports this module
+
     go = asyncio.Event()
 
     class Slow:
