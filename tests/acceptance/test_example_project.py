@@ -23,6 +23,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 PROJECT = ROOT / "examples" / "langgraph-project"
 PROGRAMS = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "constellation"}
+LOOK_EVERY_S = 0.8  # a look is a command, and most of what is waited for takes two seconds
 LOOKS = re.compile(r"(cat|turnkeeper task (history|list|show)|turnkeeper \S+ (list|show|check)|turnkeeper status) ")
 OF_TERMINALS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\r")
 VARIES = (
@@ -104,7 +105,7 @@ class Reader(Driver):
         while plain(printed) != plain(step.printed) and LOOKS.match(step.command + " "):
             if self._clock.monotonic() > deadline:
                 break
-            self._clock.block(0.2)
+            self._clock.block(LOOK_EVERY_S)
             printed = self.type(step.command)
         return printed
 
