@@ -3,9 +3,8 @@
 `python -m tests.support.forked_workers ARG... DESCRIPTOR` collects as pytest does with these arguments.
 """
 
+import os
 import sys
-from contextlib import redirect_stdout
-from io import StringIO
 
 import pytest
 
@@ -13,8 +12,10 @@ from tests.support.forked import serve
 
 if __name__ == "__main__":
     *argv, at = sys.argv[1:]
-    with redirect_stdout(StringIO()):  # what cannot be collected, each worker says
-        pytest.main([*argv, "-n", "0", "--collect-only", "-qq"])
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, sys.stdout.fileno())  # what cannot be collected, each worker says
+    # Without -s, what is imported could keep a stream of pytest's, which is closed.
+    pytest.main([*argv, "-n", "0", "--collect-only", "-qq", "-s"])
     if "tests.support.forked_daemons" in sys.modules:  # some of them start daemons
         sys.modules["tests.support.forked_daemons"].use_template()
     serve(int(at))
