@@ -8,6 +8,7 @@ secrets in its environment, and is killed when the caller's time is over. Nothin
 import asyncio
 import codecs
 import contextlib
+import gc
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from turnkeeper.errors import InvalidInput, Unreachable
+from turnkeeper.process import loading
 
 LONGEST_S = 10.0
 MOST_MEMORY = 1 << 30  # bytes
@@ -128,7 +130,7 @@ def main() -> None:
     ):
         with contextlib.suppress(ValueError, OSError):  # a system without this limit has the others
             resource.setrlimit(limit, (most, most))
-    with contextlib.suppress(ImportError):  # said in the answer
+    with loading(), contextlib.suppress(ImportError):  # said in the answer
         import_module("trafilatura")  # takes longer than most pages do
     sys.stdout.buffer.write(_READY)
     sys.stdout.buffer.flush()
@@ -139,6 +141,7 @@ def main() -> None:
     except ImportError:
         answer = {"missing": True}
     sys.stdout.buffer.write(json.dumps(answer).encode())
+    gc.freeze()  # or the interpreter would look for garbage in all that it drops
 
 
 def _taken_apart(body: bytes, charset: str, url: str) -> dict[str, Any]:
