@@ -145,15 +145,6 @@ _OF_SERVER = {
 }
 
 
-def first_of(group: "ExceptionGroup[Exception]") -> Exception:
-    """Return the first error of a group of ours alone; a group that has others, as it is.
-
-    For `except ExceptionGroup`: what an `except*` raises is wrapped into another group before Python 3.11.4.
-    """
-    ours, others = group.split(TurnkeeperError)
-    return group if ours is None or others is not None else ours.exceptions[0]
-
-
 def machine_trouble(error: BaseException, where: str = "", *, ours: bool = False) -> MachineTrouble | None:
     """Return the trouble of the machine that an error reports or was caused by; None where there is none.
 

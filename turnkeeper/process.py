@@ -11,19 +11,20 @@ A failpoint is a named place at which a test makes the process die as if by kill
 costs one dictionary look-up.
 """
 
+import asyncio
 import contextlib
 import gc
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
-from turnkeeper.errors import machine_trouble
+from turnkeeper.errors import TurnkeeperError, machine_trouble
 
 EVERY_S = 5.0
 IN_TROUBLE_S = 0.5
@@ -116,6 +117,24 @@ async def keep_running(part: Callable[[], Awaitable[None]], clock: Clock, emit: 
         tries = 1 if clock.monotonic() - began > LONGEST_REST_S else tries + 1
         emit("machine.trouble", part=name, tries=tries, reason=str(trouble))
         await clock.sleep(min(SHORTEST_REST_S * 2.0 ** min(tries - 1, 10), LONGEST_REST_S))
+
+
+async def together(*parts: Coroutine[Any, Any, None]) -> None:
+    """Run parts until all have ended. The first that fails ends the others, and its error is raised.
+
+    A mistake among errors of ours is raised rather than those. Unlike `asyncio.TaskGroup` before Python 3.13, this
+    never loses a cancellation: one that comes while a part fails ends the caller.
+    """
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, TurnkeeperError)):
+        raise error
 
 
 def path_of(home: Home, process: str) -> Path:

@@ -28,9 +28,9 @@ from task_runner.store.rows import Key, Outgoing
 from task_runner.store.store import Session, Store
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Corrupt, Denied, TurnkeeperError, first_of
+from turnkeeper.errors import Corrupt, Denied, TurnkeeperError
 from turnkeeper.event_log import EventLog, told_if_late
-from turnkeeper.process import Failpoints
+from turnkeeper.process import Failpoints, together
 
 MOST_UNANSWERED = 4096
 LONGEST_WAIT_S = 30.0
@@ -163,13 +163,9 @@ class Dispatcher:
             await self._plan_what_was_left()
             self._unanswered.clear()
             self._handed, self._on_hand = asyncio.Queue(), 0
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._send(stream))
-                group.create_task(self._pass_on(stream))
-                group.create_task(self._receive(stream, receipts))
-                group.create_task(self._record(receipts))
-        except ExceptionGroup as broken:
-            raise first_of(broken) from None
+            await together(
+                self._send(stream), self._pass_on(stream), self._receive(stream, receipts), self._record(receipts)
+            )
         finally:
             self.connected = self._takes = False
             stream.close()

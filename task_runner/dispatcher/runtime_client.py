@@ -13,7 +13,8 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import NotFound, TurnkeeperError, Unreachable, first_of
+from turnkeeper.errors import NotFound, TurnkeeperError, Unreachable
+from turnkeeper.process import together
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import connect, read_greeting
 from turnkeeper.rpc.errors import from_rpc
@@ -257,12 +258,7 @@ async def in_batches(stream: AsyncGenerator[T, None], take: Callable[[list[T]], 
             if items:
                 await take(items)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(read())
-            group.create_task(pass_on())
-    except ExceptionGroup as broken:
-        raise first_of(broken) from None
+    await together(read(), pass_on())
 
 
 async def _guarded(operation: Callable[[], Awaitable[T]]) -> T:

@@ -10,7 +10,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from turnkeeper import errors
 from turnkeeper.errors import InvalidInput, MachineTrouble, exit_code_of, machine_trouble
 
 
@@ -87,13 +86,6 @@ def test_a_daemon_ends_with_one_line_also_where_nobody_can_read_it(
         monkeypatch.undo()
         with contextlib.suppress(OSError):
             stderr.detach()
-
-
-def test_of_a_group_of_ours_the_first_is_raised_and_a_mistake_among_them_is_not_lost() -> None:
-    away, other, mistake = errors.Unreachable("away"), errors.Denied("no"), KeyError("x")
-    assert errors.first_of(ExceptionGroup("", [away, other])) is away
-    mixed = ExceptionGroup("", [away, mistake])
-    assert errors.first_of(mixed) is mixed
 
 
 @pytest.mark.parametrize("kind", ["OperationalError", "errors.ConnectionTimeout", "errors.AdminShutdown"])

@@ -1,5 +1,6 @@
 """The progress counter, and parts that outlast trouble of the machine."""
 
+import asyncio
 import errno
 import gc
 import os
@@ -9,8 +10,9 @@ import pytest
 
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
+from turnkeeper.errors import Denied, Unreachable
 from turnkeeper.event_log import EventLog, read_events
-from turnkeeper.process import Progress, keep_running, last_beat, loading, path_of
+from turnkeeper.process import Progress, keep_running, last_beat, loading, path_of, together
 
 
 def test_beats_are_written_in_place_and_tell_of_trouble(home: Home) -> None:
@@ -71,3 +73,48 @@ def test_the_garbage_collector_looks_at_nothing_while_modules_load_and_never_at_
     with pytest.raises(ImportError), loading():
         raise ImportError
     assert gc.isenabled(), "whatever comes of it"
+
+
+async def fails(error: Exception) -> None:
+    raise error
+
+
+async def test_of_parts_that_run_together_the_first_that_fails_ends_the_others() -> None:
+    ended = []
+
+    async def stays() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("stays")
+
+    with pytest.raises(Unreachable, match="away"):
+        await together(stays(), fails(Unreachable("away")), stays())
+    assert ended == ["stays", "stays"]
+
+
+async def test_parts_that_run_together_may_all_end() -> None:
+    done = []
+
+    async def ends() -> None:
+        done.append("ends")
+
+    await together(ends(), ends())
+    assert done == ["ends", "ends"]
+
+
+async def test_a_mistake_is_raised_rather_than_an_error_of_ours() -> None:
+    with pytest.raises(KeyError):
+        await together(fails(Unreachable("away")), fails(KeyError("x")), fails(Denied("no")))
+
+
+async def test_a_cancellation_that_comes_while_a_part_fails_is_not_lost() -> None:
+    async def clears_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            running.cancel()
+
+    running = asyncio.create_task(together(clears_up(), fails(Unreachable("away"))))
+    with pytest.raises(asyncio.CancelledError):
+        await running
