@@ -28,8 +28,9 @@ SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 # are imported when they are used, and benchmarks with gates; 54,200 before the timeline and standing exceptions;
 # 57,000 before metrics, traces, and records in chains; 60,600 before the web page, the LangGraph API, MCP, the Python client,
 # and several machines on PostgreSQL; 75,000 before status, doctor, queries and peers of several machines; 78,500 before fires
-# that go to the machine that can begin them, and starts that wait for their database at any step.
-MOST_LINES = 79_000
+# that go to the machine that can begin them, and starts that wait for their database at any step; 79,000 before trouble of the
+# machine that comes and goes, stores that know each other, approvals of a tool's content, and homes of mixed versions.
+MOST_LINES = 82_000
 MOST_FOLDER_ENTRIES = 12
 MOST_IMPORT_LINES = 0.06  # of all lines
 MOST_SMALL_MODULES = 0.10  # of all modules
