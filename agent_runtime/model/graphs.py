@@ -15,6 +15,7 @@ from typing import Any
 from agent_runtime.model.approval import canonical
 from agent_runtime.model.decide import TurnFacts
 from agent_runtime.model.trigger import Trigger
+from turnkeeper.config.json_text import is_reserved
 from turnkeeper.errors import Conflict, meant
 
 OWN = "default"  # the name of Turnkeeper's own agent, where the author's graph does not take its place
@@ -130,8 +131,9 @@ _PLAIN = ("", "", "")  # a thread of the default graph, without context and conf
 
 
 def _read(thread: TurnFacts | None, name: str) -> Mapping[str, Any]:
+    """Return what the newest turn of a thread was given, without reserved keys: earlier versions took some of them."""
     found: Mapping[str, Any] = json.loads(getattr(thread, name) or "{}") if thread is not None else {}
-    return found
+    return {key: value for key, value in found.items() if not is_reserved(key)}
 
 
 def _over(below: Mapping[str, Any], text: str) -> str:

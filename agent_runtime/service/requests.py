@@ -192,7 +192,7 @@ def _text(text: str, longest: int, field: str) -> str:
 def _object(text: str, field: str) -> str:
     if text:
         found = read_object(text, where=field, longest=LONGEST_PAYLOAD)
-        if field == "config_json":
+        if field in {"context_json", "config_json"}:
             check_configurable(found, field)
     return text
 

@@ -163,7 +163,10 @@ def _input(given: object) -> tuple[str, str, dict[str, Any]]:
 def _checkpoint(body: Mapping[str, Any]) -> str:
     given = body.get("checkpoint")
     found = given.get("checkpoint_id") if isinstance(given, dict) else given
-    found = found or body.get("checkpoint_id") or ""
+    config = body.get("config")
+    configurable = config.get("configurable") if isinstance(config, dict) else None
+    named = configurable.get("checkpoint_id") if isinstance(configurable, dict) else None
+    found = found or body.get("checkpoint_id") or named or ""
     if not isinstance(found, str):
         raise InvalidInput("is no text", where="checkpoint_id")
     return found

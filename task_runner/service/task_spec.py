@@ -247,7 +247,7 @@ def _object(name: str) -> Callable[[_Given], str]:
         if not text:
             return ""
         found = read_object(text, where=where, longest=LONGEST_PROMPT)
-        if where == "config":
+        if where in {"context", "config"}:
             check_configurable(found, where)
         compact = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
         if len(compact.encode("utf-8", errors="replace")) > LONGEST_PROMPT:

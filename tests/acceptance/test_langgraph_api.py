@@ -212,7 +212,16 @@ def test_a_stale_or_forking_checkpoint_is_refused(lg: Lg) -> None:
     made = lg.thread()
     first, second = lg.turn(made), lg.turn(made)
     assert "not forked" in lg.refused("POST", f"/threads/{made}/runs", RUN | {"checkpoint": {"checkpoint_id": first}})
+    configured = {"config": {"configurable": {"checkpoint_id": first}}}
+    assert "not forked" in lg.refused("POST", f"/threads/{made}/runs", RUN | configured)
     lg.ask("POST", f"/threads/{made}/runs", RUN | {"checkpoint": {"checkpoint_id": second}})
+
+
+@pytest.mark.parametrize("key", ["checkpoint_id", "checkpoint_ns", "thread_id", "turn_id", "grant", "__pregel_send"])
+def test_a_context_cannot_hold_what_langgraph_sets(lg: Lg, thread: str, key: str) -> None:
+    body = RUN | {"context": {key: "x"}}
+    assert f"'{key}' is set by" in lg.refused("POST", f"/threads/{thread}/runs", body)
+    assert f"'{key}' is set by" in lg.refused("POST", "/runs/crons", body | {"schedule": "0 9 * * *"})
 
 
 def test_post_threads_thread_id_runs_stream(lg: Lg) -> None:

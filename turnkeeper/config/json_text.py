@@ -6,8 +6,9 @@ from typing import Any, NoReturn
 from turnkeeper.errors import InvalidInput
 
 DEEPEST = 32
-# The thread, and what a checkpoint says of its turn.
-_NOT_CONFIGURABLE = frozenset({"thread_id", "turn_id", "grant", "before_turn", "run_id"})
+# Turnkeeper or LangGraph sets these keys of `configurable`: the place in the thread's record, the turn, the user.
+_RESERVED = frozenset({"thread_id", "thread_ts", "turn_id", "grant", "before_turn", "run_id"})
+_RESERVED_STARTS = ("__", "checkpoint_", "langgraph_auth_")
 
 
 def read_object(
@@ -43,11 +44,18 @@ def read_value(text: str, *, where: str, longest: int, deepest: int = DEEPEST, h
     return found
 
 
+def is_reserved(name: str) -> bool:
+    """Return True if Turnkeeper or LangGraph sets this key of `configurable`, so that no caller may."""
+    return name in _RESERVED or name.startswith(_RESERVED_STARTS)
+
+
 def check_configurable(found: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return what LangGraph's `configurable` may hold. Raises InvalidInput for what Turnkeeper or LangGraph sets."""
-    for name in found:
-        if name in _NOT_CONFIGURABLE or name.startswith(("__", "checkpoint_")):
-            raise InvalidInput(f"{name!r} is set by Turnkeeper or LangGraph", where=where, hint="leave it out")
+    """Return a graph's context or `configurable` unchanged. Raise InvalidInput if it holds a reserved key.
+
+    The keys of a context are checked too: a graph also finds them in `configurable`.
+    """
+    if reserved := next(filter(is_reserved, found), ""):
+        raise InvalidInput(f"{reserved[:80]!r} is set by Turnkeeper or LangGraph", where=where, hint="leave it out")
     return found
 
 

@@ -334,11 +334,11 @@ class AssistantSettings(_Section):
     config: dict[str, JsonValue] = Field(default_factory=dict, description="LangGraph's configurable")
     input: dict[str, JsonValue] = Field(default_factory=dict, description="fields of the input, beside the prompt")
 
-    @field_validator("config")
+    @field_validator("context", "config")
     @classmethod
-    def _checked(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _checked(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         try:
-            return check_configurable(value, "config")
+            return check_configurable(value, str(info.field_name))
         except InvalidInput as error:
             raise ValueError(error.what) from error
 

@@ -24,6 +24,7 @@ from typing_extensions import is_typeddict
 
 from agent_runtime.model.turn import PastTurn, Said, ToolUse
 from agent_runtime.model.words import shortened
+from turnkeeper.config.json_text import check_configurable
 from turnkeeper.errors import InvalidInput
 
 MESSAGES = "messages"
@@ -284,10 +285,11 @@ class Context:
         """Return the context and the configurable of a turn.
 
         As on LangGraph's own server, each of the two also has what only the other was given: a graph may read either.
-        Raises InvalidInput for a context that does not fit what the graph declares.
+        Raises InvalidInput for a reserved key, and for a context that does not fit what the graph declares.
         """
-        context, config = json.loads(context_json or "{}"), json.loads(config_json or "{}")
-        configurable = {name: value for name, value in context.items() if not name.startswith("__")} | config
+        context = check_configurable(json.loads(context_json or "{}"), "context")
+        config = check_configurable(json.loads(config_json or "{}"), "config")
+        configurable = context | config
         if not self.declared:
             return context or None, configurable
         known = {field.name for field in self.schema.fields}

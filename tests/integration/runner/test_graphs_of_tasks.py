@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from google.rpc import code_pb2
 
 from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.task_file import read_declarations
+from task_runner.service import task_spec
 from tests.integration.runner.conftest import Rig
-from tests.integration.runner.scripted_runtime import Peer
+from tests.integration.runner.scripted_runtime import Peer, refuse
 from turnkeeper.errors import InvalidInput
 
 GIVEN = {"context_json": '{"unit": "mm"}', "config_json": '{"model": "small"}', "input_json": '{"depth": 2}'}
@@ -67,9 +69,33 @@ async def test_what_a_graph_is_given_is_a_json_object(rig: Rig, peer: Peer, name
     assert refused.value.where == name.removesuffix("_json")
 
 
-async def test_what_langgraph_sets_is_no_configuration(rig: Rig, peer: Peer) -> None:
-    with pytest.raises(InvalidInput, match="'thread_id' is set by Turnkeeper or LangGraph"):
-        await rig.create(config_json='{"thread_id": "other"}')
+@pytest.mark.parametrize("name", ["context_json", "config_json"])
+@pytest.mark.parametrize("key", ["thread_id", "checkpoint_id", "checkpoint_ns", "run_id", "__pregel_task_id"])
+async def test_what_langgraph_sets_is_neither_context_nor_configuration(
+    rig: Rig, peer: Peer, name: str, key: str
+) -> None:
+    given = {name: json.dumps({key: "other"})}
+    with pytest.raises(InvalidInput, match=f"'{key}' is set by Turnkeeper or LangGraph; leave it out"):
+        await rig.create(**given)
+    task = await rig.create()
+    task.spec.MergeFrom(wire.TaskSpec(**given))
+    with pytest.raises(InvalidInput, match=f"'{key}' is set by"):
+        await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=task.spec))
+
+
+async def test_a_stored_task_that_gives_what_langgraph_sets_is_quarantined_with_the_reason(
+    rig: Rig, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(task_spec, "check_configurable", lambda found, _: found)
+        await rig.create(context_json='{"checkpoint_id": "x"}')
+    why = "'checkpoint_id' is set by Turnkeeper or LangGraph; leave it out"
+    peer.answer = refuse(code_pb2.INVALID_ARGUMENT, field="context_json", message=why)
+    async with rig.running("dispatcher"):
+        await rig.pass_time(60)
+        await rig.trail.saw("task.quarantined")
+    task = await rig.task()
+    assert (task.state, task.reason) == ("quarantined", f"context_json: {why}")
 
 
 async def test_with_the_runtime_down_a_graph_is_taken_with_a_warning(rig: Rig) -> None:

@@ -353,6 +353,7 @@ def test_the_assistants_are_listed_with_the_graphs(shell: Shell) -> None:
         ('[agents.agent0]\ngraph = "a.py:g"\n[graphs]\ng = "s.py:g"', "'g' is the name of the graph of agent0"),
         ('[graphs]\n"a/b" = "s.py:g"', "graphs.a/b"),
         ("[assistants.ada.config]\nthread_id = 'x'", "'thread_id' is set by Turnkeeper or LangGraph"),
+        ("[assistants.ada.context]\ncheckpoint_id = 'x'", "'checkpoint_id' is set by Turnkeeper or LangGraph"),
     ],
 )
 def test_names_that_cannot_be_are_refused_with_their_place(shell: Shell, settings: str, why: str) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from agent_runtime.service import requests
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.authors_graphs import TALKER, AuthorsBench
 from tests.integration.runtime.harness import STATES
+from turnkeeper.config import json_text
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import AgentSettings, AssistantSettings, CategorySettings, Settings
 from turnkeeper.errors import Conflict, InvalidInput
@@ -139,6 +141,13 @@ async def test_what_does_not_fit_the_graph_fails_the_turn_and_says_why(
         ({"graph": "broken"}, Conflict, "the graph broken cannot run: .*no key"),
         ({"graph": "../x"}, InvalidInput, "looks like a path|not valid"),
         ({"config_json": '{"thread_id": "other"}'}, InvalidInput, "'thread_id' is set by Turnkeeper"),
+        ({"context_json": '{"checkpoint_id": "x"}'}, InvalidInput, "'checkpoint_id' is set by .*; leave it out"),
+        ({"context_json": '{"checkpoint_map": {}}'}, InvalidInput, "'checkpoint_map' is set by"),
+        ({"context_json": '{"thread_ts": "x"}'}, InvalidInput, "'thread_ts' is set by"),
+        ({"context_json": '{"grant": "{}"}'}, InvalidInput, "'grant' is set by"),
+        ({"context_json": '{"owner": "Ada", "turn_id": "x"}'}, InvalidInput, "'turn_id' is set by"),
+        ({"context_json": '{"__pregel_resuming": true}'}, InvalidInput, "'__pregel_resuming' is set by"),
+        ({"config_json": '{"langgraph_auth_user": {}}'}, InvalidInput, "'langgraph_auth_user' is set by"),
         ({"context_json": "[1]"}, InvalidInput, "is not a JSON object"),
     ],
 )
@@ -220,3 +229,46 @@ async def test_a_graph_without_messages_needs_no_prompt_and_one_with_messages_do
     assert event.state == STATES.FAILED
     assert event.error == "prompt: the graph takes messages, and is given none; give a prompt"
     assert (await bench.run(3, prompt="hello")).summary == "I heard: hello"
+
+
+async def first_checkpoint(bench: AuthorsBench) -> str:
+    """Run three turns on a thread. Return a checkpoint at the end of the first one."""
+    await bench.run(1, prompt="one")
+    saved = bench.runtime.checkpoints.aget_tuple
+    first = await saved({"configurable": {"thread_id": "thread-a"}})
+    assert first is not None
+    await bench.run(2, prompt="two")
+    await bench.run(3, prompt="three")
+    return str(first.config["configurable"]["checkpoint_id"])
+
+
+async def heard(bench: AuthorsBench) -> list[str]:
+    """Return what the newest checkpoint of the thread holds of the author's messages."""
+    found = await bench.runtime.checkpoints.aget_tuple({"configurable": {"thread_id": "thread-a"}})
+    assert found is not None
+    said = found.checkpoint["channel_values"]["messages"]
+    return [one.content for one in said if one.type == "human" and one.name != "turnkeeper"]
+
+
+async def test_without_the_list_of_reserved_keys_a_context_loses_a_thread(
+    bench: AuthorsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_text, "is_reserved", lambda _: False)
+    first = await first_checkpoint(bench)
+    await bench.run(4, prompt="four", context_json=json.dumps({"checkpoint_id": first}))
+    assert await heard(bench) == ["four"]
+
+
+async def test_a_context_that_an_earlier_version_took_fails_its_turn_and_leaves_the_thread_as_it_is(
+    bench: AuthorsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await first_checkpoint(bench)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(requests, "check_configurable", lambda found, _: found)
+        event = await bench.run(4, prompt="four", context_json=json.dumps({"checkpoint_id": first}))
+    assert event.state == STATES.FAILED
+    assert event.error == "context: 'checkpoint_id' is set by Turnkeeper or LangGraph; leave it out"
+    assert await heard(bench) == ["one", "two", "three"]
+    sent = await bench.send("five", thread_id="thread-a")  # with the context of the turn before, as far as it may
+    assert (await bench.stopped(sent.turn_id)).state == STATES.SUCCEEDED
+    assert await heard(bench) == ["one", "two", "three", "five"]
