@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +83,39 @@ class Server(uvicorn.Server):
         self.ready.set()
 
 
-def listener(settings: WebSettings) -> socket.socket:
-    """Return the bound socket. Raises Conflict where another program listens there."""
-    bound = socket.socket(socket.AF_INET6 if ":" in settings.bind else socket.AF_INET)
+def listeners(settings: WebSettings) -> list[socket.socket]:
+    """Return the bound sockets: of the address of the settings, and of ::1 if the machine has it.
+
+    Browsers look for turnkeeper.localhost at ::1 first: a program of another user there would get tokens and cookies.
+
+    Raises:
+        Conflict: another program listens at one of the addresses.
+    """
+    beside = ["::1"] if ":" not in settings.bind and _has_ipv6() else []
+    with ExitStack() as opened:
+        bound = [opened.enter_context(_listener(host, settings.port)) for host in (settings.bind, *beside)]
+        opened.pop_all()  # the server closes them
+        return bound
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((settings.bind, settings.port))
+        bound.bind((host, port))
         bound.listen(MOST_CONNECTIONS)
     except OSError as error:
         bound.close()
-        what = f"cannot listen on {settings.bind}:{settings.port}: {error.strerror}"
+        what = f"cannot listen on {host}:{port}: {error.strerror}"
         raise Conflict(what, where="[web] port", hint="end what listens there, or set another port") from error
     return bound
 
@@ -105,9 +128,9 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     log, keys = EventLog(home.logs, PROCESS, clock), Keys(home)
     keys.create(entropy)
     gateway = Gateway(home, settings, Sessions(keys, clock, entropy), clock=clock, entropy=entropy)
-    bound, health = listener(settings.web), UnixServer(home.socket(PROCESS))
+    bound, health = listeners(settings.web), UnixServer(home.socket(PROCESS))
     web = Server(config_of(build(gateway, keys, surfaces(gateway))))
-    parts = [asyncio.create_task(web.serve([bound]), name="HTTP"), asyncio.create_task(web.ready.wait())]
+    parts = [asyncio.create_task(web.serve(bound), name="HTTP"), asyncio.create_task(web.ready.wait())]
     try:
         await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         await health.start()

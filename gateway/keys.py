@@ -173,6 +173,11 @@ def _parsed(path: Path) -> _File:
     raise Corrupt("is not a key file of this version", where=str(path), hint="remove it, and make the keys again")
 
 
+def login_page(home: Home) -> Path:
+    """Return the path of the file by which a browser is given a token; it is there from `web open` to the login."""
+    return home.run / "web-login.html"
+
+
 def sign_token(secret: str, at: datetime, entropy: Entropy, *, plain_host: bool = False) -> str:
     """Return a token with which a browser logs in once, within a minute of `at`."""
     said = f"{int(at.timestamp() * 1000)}.{PLAIN if plain_host else 'n'}.{entropy.hex(32)}"

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
+from turnkeeper.config.toml_file import read_text
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Corrupt, InvalidInput
 from turnkeeper.event_log import record_act
@@ -92,7 +94,7 @@ def invite(
     record_act(place.logs, daemons.PEERS.name, "peers invite", name, clock)
     print(pairing.Invitation(address, own.root, secret, until).written())
     console.note(f"send this line to {name}, who accepts it by {console.when(until)} with:")
-    console.note("  turnkeeper peers add NAME INVITATION    (NAME: what this home is called over there)")
+    console.note("  turnkeeper peers add NAME    (NAME: what this home is called over there)")
     if not is_held(place, daemons.PEERS.name):
         console.note(_SET)
 
@@ -100,15 +102,17 @@ def invite(
 @app.command()
 def add(
     name: Name,
-    invitation: Annotated[str, typer.Argument(metavar="INVITATION", help="What `turnkeeper peers invite` printed.")],
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="It holds the invitation; -: standard input.")] = "",
 ) -> None:
-    """Accept an invitation: both homes know each other's key from then on.
+    """Accept an invitation: both homes know each other's key from then on. Without a file, you are asked to paste it.
 
-    Example: turnkeeper peers add grace turnkeeper-peer.eyJhZGRyZXNzIjoi...
+    The invitation is a secret. Other users of the machine can read the arguments of a program, so it is no argument.
+
+    Example: turnkeeper peers add grace
     """
     place, clock, entropy = _place(), SystemClock(), SystemEntropy()
     address, now = _address(place), clock.now()
-    given = pairing.read_invitation(invitation)
+    given = pairing.read_invitation(_pasted(file))
     if given.until <= now:
         raise InvalidInput(f"ended {rfc3339(given.until)}", where="INVITATION", hint="ask for another")
     own = pairing.open_identity(place, entropy, now)
@@ -125,6 +129,17 @@ def add(
     console.note(f"agent0 can now send to agent0@{name}; a task does with: --agent agent0@{name}")
     if not is_held(place, daemons.PEERS.name):
         console.note(_SET)
+
+
+def _pasted(file: str) -> str:
+    """Return the invitation that a file, standard input or the author gives. Raises InvalidInput."""
+    if pairing.is_invitation(file):
+        hint = "ask for another, then run: turnkeeper peers add NAME; it asks for the invitation"
+        raise InvalidInput("is no argument: other users of this machine can read it", where="INVITATION", hint=hint)
+    if file in {"", "-"}:
+        asks = not file and sys.stdin.isatty()
+        return str(typer.prompt("Invitation", hide_input=True, err=True)) if asks else sys.stdin.read()
+    return read_text(Path(file))
 
 
 @app.command("list")

@@ -187,6 +187,11 @@ class Invitation:
         return _PREFIX + base64.urlsafe_b64encode(json.dumps(says).encode()).decode().rstrip("=")
 
 
+def is_invitation(text: str) -> bool:
+    """Return True if a text begins as invitations do."""
+    return text.startswith(_PREFIX)
+
+
 def read_invitation(text: str) -> Invitation:
     """Return an invitation. Raises InvalidInput for what is none."""
     word = "".join(text.split())

@@ -3,12 +3,14 @@
 import os
 import sys
 import webbrowser
+from html import escape
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gateway.keys import Keys, sign_token
+from gateway.keys import Keys, login_page, sign_token
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -18,6 +20,7 @@ from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput, Unreachable
 from turnkeeper.event_log import record_act
 from turnkeeper.rpc.pages import page_of
+from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.locking import is_held
 from turnkeeper.times import parse_rfc3339
 
@@ -67,6 +70,9 @@ def open_(
 ) -> None:
     """Log a browser in: open the page with a token that is valid once, and for a minute.
 
+    The browser is given a file that leads to the page: other users of the machine can read the arguments of a program,
+    and cannot read the file. A browser that may not read the file either takes the printed address, if you paste it.
+
     With --plain-host, other programs that listen on 127.0.0.1 are sent the cookie of the login, if you open their pages
     in the same browser.
 
@@ -81,9 +87,21 @@ def open_(
     host = "127.0.0.1" if plain_host else "turnkeeper.localhost"
     origin = settings.public_origin or f"http://{host}:{settings.port}"
     address = f"{origin}/#token={token}"
-    print(address)
-    if not print_ and not webbrowser.open(address):
+    print(address, flush=True)
+    if print_:
+        return
+    if webbrowser.open(_leading_to(address, place).as_uri()):
+        note("if the browser may not read the file (snap, flatpak), paste this address into it, within a minute")
+    else:
         note("no browser was found: open this address yourself, within a minute")
+
+
+def _leading_to(address: str, place: Home) -> Path:
+    """Write a page, mode 0600, that leads a browser to an address. Return its path."""
+    path, link = login_page(place), escape(address)
+    leads = f'<meta http-equiv="refresh" content="0;url={link}"><title>Turnkeeper</title><a href="{link}">Log in</a>'
+    replace_whole(path, f'<!doctype html><meta charset="utf-8">{leads}\n'.encode())
+    return path
 
 
 @keys.command("list")

@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse, Response
 
 from gateway.calls import RUNNER, RUNTIME, need
 from gateway.door import PLAIN_HOSTS, cookie_name
-from gateway.keys import Scope
+from gateway.keys import Scope, login_page
 from gateway.page import views
 from gateway.page.reads import Reads
 from gateway.page.shell import Shell
@@ -131,6 +131,7 @@ class Acts:
         if session is None:
             text = "this token is not valid here, was used before, or is older than a minute; run: turnkeeper web open"
             return self._shell.plain("plain.html", 403, title="Not logged in", error=text, login=True)
+        login_page(gateway.home).unlink(missing_ok=True)
         answer = RedirectResponse("/ui/", 303)
         secure = bool(gateway.settings.web.public_origin) and host not in PLAIN_HOSTS
         name = cookie_name(gateway.settings.web.port)

@@ -29,8 +29,9 @@ class Pair:
                 f'[peers]\nenabled = true\nlisten = "127.0.0.1:{free_port()}"\n[watchdog]\ninterval_s = 1\n'
             )
             one.command("turnkeeper", "up")
-        invitation = self.ada.command("turnkeeper", "peers", "invite", "bob").strip()
-        self.bob.command("turnkeeper", "peers", "add", "ada", invitation)
+        invitation = folder / "invitation"
+        invitation.write_text(self.ada.command("turnkeeper", "peers", "invite", "bob"))
+        self.bob.command("turnkeeper", "peers", "add", "ada", str(invitation))
 
     def stop(self) -> None:
         for one in (self.ada, self.bob):

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
@@ -77,15 +78,24 @@ def install(packages: Packages) -> None:
         TurnkeeperError: the installer failed; it has said why.
     """
     pinned = [f"{one.name}=={one.version}" for one in metadata.distributions() if one.name and "+" not in one.version]
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as constraints:
-        constraints.write("\n".join(dict.fromkeys(pinned)))
-        constraints.flush()
-        arguments = [part for one in packages.missing for part in _argument(one)]
-        program = [*_installer(), "--constraint", constraints.name, *arguments]
+    # In a file: an address of a package may hold a password, and other users can read the arguments of a program.
+    wanted = [one for one in packages.missing if not one.startswith("-")]
+    places = [part for one in packages.missing if one.startswith("-") for part in _argument(one)]
+    with _lines(dict.fromkeys(pinned)) as constraints, _lines(wanted) as requirements:
+        program = [*_installer(), "--constraint", constraints, *(["-r", requirements] if wanted else []), *places]
         done = subprocess.run(program, stdout=sys.stderr, timeout=LONGEST_INSTALL_S, check=False)  # noqa: S603  what the author asked for
     if done.returncode:
         what = f"the installer ended with exit code {done.returncode}; nothing that was installed has changed"
         raise TurnkeeperError(what, hint="what the project needs must go together with what is installed here")
+
+
+@contextmanager
+def _lines(lines: Iterable[str]) -> Iterator[str]:
+    """Write lines to a file, mode 0600, that is there meanwhile; yield its path."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
+        file.write("\n".join(lines))
+        file.flush()
+        yield file.name
 
 
 def _installer() -> list[str]:

@@ -418,3 +418,10 @@ def test_two_people_can_compare_the_keys_of_their_homes(home: Home, capsys: Any)
     assert f"this home's own key: {own}" in said.out + said.err
     console.run(app, ["--home", str(home.root), "peers", "list", "-o", "wide"])
     assert ADA.fingerprint in capsys.readouterr().out
+
+
+def test_an_invitation_is_no_argument(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    home.config.write_text('[peers]\nlisten = "127.0.0.1:7474"\n')
+    code = console.run(app, ["--home", str(home.root), "peers", "add", "ada", "turnkeeper-peer.eyJhZGRy"])
+    said = capsys.readouterr().err
+    assert (code, "other users of this machine can read it" in said, "eyJh" in said) == (2, True, False)

@@ -2,6 +2,8 @@
 
 import asyncio
 import shutil
+import socket
+import stat
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -22,12 +24,13 @@ from gateway.door import HEADERS, Door
 from gateway.keys import Keys, Scope, Sessions
 from gateway.streams import EventStream
 from tests.support.clock import look_again
+from tests.support.constellation import Constellation
 from tests.support.web import Web, free_port, serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import load_settings
+from turnkeeper.config.settings import WebSettings, load_settings
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import Conflict, InvalidInput
 
 pytestmark = pytest.mark.process
 
@@ -78,7 +81,7 @@ async def in_this_process(
     idle = Idle(gateway)
     offered = {"/lg": idle.surface} | ({"/mcp": mcp(gateway)} if mcp else {}) | {"": page.surface(gateway)}
     web = server.Server(server.config_of(build(gateway, keys, offered)))
-    task = asyncio.create_task(web.serve([server.listener(settings.web)]))
+    task = asyncio.create_task(web.serve(server.listeners(settings.web)))
     await web.ready.wait()
     yield idle, settings.web.port
     web.should_exit = True
@@ -99,6 +102,46 @@ async def asked(port: int, path: str) -> bytes:
 def browser(web: Web) -> Web:
     web.log_in()
     return web
+
+
+BROWSER = """#!/bin/sh
+cat /proc/[0-9]*/cmdline > '{folder}/arguments' 2> /dev/null
+printf %s "$1" > '{folder}/given'
+"""
+
+
+def test_no_argument_of_any_process_holds_a_login_and_the_file_that_does_is_gone_afterwards(
+    web: Web, tmp_path: Path
+) -> None:
+    program = tmp_path / "browser"
+    program.write_text(BROWSER.format(folder=tmp_path))
+    opened = Constellation(web.home).attempt("turnkeeper", "web", "open", BROWSER=f"sh {program} %s")
+    address = opened.stdout.strip()
+    token = address.partition("#token=")[2]
+    page = Path((tmp_path / "given").read_text().removeprefix("file://"))
+    assert str(page).encode() in (tmp_path / "arguments").read_bytes()
+    assert token.encode() not in (tmp_path / "arguments").read_bytes()
+    assert f'url={address}"' in page.read_text()
+    assert (stat.S_IMODE(page.stat().st_mode), stat.S_IMODE(page.parent.stat().st_mode)) == (0o600, 0o700)
+    assert "paste this address" in opened.stderr
+    assert web.post("/ui/login", {"token": token}).status == 303
+    assert not page.exists()
+    assert web.post("/ui/login", {"token": token}).status == 403
+
+
+@pytest.mark.skipif(not server._has_ipv6(), reason="the machine has no ::1, so that no browser looks there")
+def test_no_other_program_listens_where_browsers_look_for_the_name_first() -> None:
+    settings = WebSettings(port=free_port())
+    with socket.socket(socket.AF_INET6) as other:
+        other.bind(("::1", settings.port))
+        other.listen()
+        with pytest.raises(Conflict, match=f"cannot listen on ::1:{settings.port}"):
+            server.listeners(settings)
+    bound = server.listeners(settings)
+    with socket.socket(socket.AF_INET6) as other, pytest.raises(OSError, match="Address already in use"):
+        other.bind(("::1", settings.port))
+    for each in bound:
+        each.close()
 
 
 @pytest.mark.parametrize(

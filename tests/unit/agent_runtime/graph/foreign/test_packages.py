@@ -1,6 +1,7 @@
 """What a project needs to have installed is found without installing; what is installed already never changes."""
 
 import json
+import subprocess
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -80,7 +81,12 @@ def test_what_is_missing_is_installed_and_nothing_else_changes(
     monkeypatch.setenv("PIP_TARGET", str(tmp_path / "here"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.chdir(tmp_path)
+    run_program, arguments = subprocess.run, []
+    monkeypatch.setattr(subprocess, "run", lambda argv, **how: arguments.extend(argv) or run_program(argv, **how))
     assert run(app, ["graph", "install", "./langgraph.json:agent"]) == code
+    assert not [one for one in arguments if "://" in one], (
+        "other users can read arguments, and an address has passwords"
+    )
     said = capfd.readouterr().err
     assert (tmp_path / "here" / "tiny.py").exists() == (code == 0), said
     assert (f"(constraint) langgraph=={HERE}" in said) == (code == 1)
