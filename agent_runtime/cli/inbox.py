@@ -20,7 +20,8 @@ from turnkeeper.bus.envelope import shown as wrapped
 from turnkeeper.bus.inbox import Claimed
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, home, note, plain, show_rows, watched
+from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, home, note, show_rows, watched
+from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.event_log import record_act

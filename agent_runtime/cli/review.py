@@ -12,7 +12,8 @@ from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of
 from agent_runtime.model.mapping import Row, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper import console as terminal
-from turnkeeper.console import Output, OutputOption, console, note, plain, show_record
+from turnkeeper.console import Output, OutputOption, console, note, show_record
+from turnkeeper.console.unseen import plain
 from turnkeeper.errors import InvalidInput, NotFound
 
 app = typer.Typer(

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import psutil
 
 from turnkeeper.clock import SystemClock
-from turnkeeper.console import plain
+from turnkeeper.console.unseen import prose
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 
 PATIENCE_S = 30.0
@@ -163,7 +163,7 @@ class Pane:
                 pressed then; a part of the text may stand in the pane.
         """
         before = self._screen()
-        for piece in pieces(plain(text), breaks=self._takes_breaks()):
+        for piece in pieces(prose(text), breaks=self._takes_breaks()):
             self._insert(piece, buffer, "-p")
             self._until(self._has_taken_all)
         self._until(lambda: self._screen() != before and self._has_taken_all())

@@ -26,8 +26,9 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home, places
 from turnkeeper.config.settings import MOST_WORKERS, as_written, effective, load_settings, staffed
 from turnkeeper.config.toml_file import read_text
-from turnkeeper.console import Column, Output, OutputOption, home, note, plain, show_record, show_rows, when
+from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows, when
 from turnkeeper.console import status as spinner
+from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, EXIT_FAILURE, Conflict, InvalidInput, TurnkeeperError
 from turnkeeper.event_log import record_act

@@ -8,7 +8,8 @@ import typer
 from constellation.install.erase import Chosen, Eraser, Found, holds, mask_of
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.settings import load_settings
-from turnkeeper.console import home, note, plain
+from turnkeeper.console import home, note
+from turnkeeper.console.unseen import plain
 from turnkeeper.errors import EXIT_FAILURE, Conflict, InvalidInput
 
 

@@ -17,7 +17,8 @@ from constellation.timeline.stores import FOREVER_US, Wanted
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.console import Output, OutputOption, as_json, home, note, plain, time_given, when
+from turnkeeper.console import Output, OutputOption, home, note, time_given, when
+from turnkeeper.console.unseen import as_json, plain
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.times import from_us, rfc3339, to_us
 

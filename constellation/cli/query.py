@@ -14,7 +14,8 @@ import typer
 from constellation.query.snapshot import Snapshot, confine
 from constellation.query.tables import described
 from turnkeeper.config.settings import load_settings
-from turnkeeper.console import Grid, as_json, home, note, plain
+from turnkeeper.console import Grid, home, note
+from turnkeeper.console.unseen import as_json, plain
 from turnkeeper.errors import Exhausted, InvalidInput
 from turnkeeper.times import parse_duration
 

@@ -14,7 +14,8 @@ from constellation.query.report import QUESTIONS, page
 from constellation.query.snapshot import Snapshot, confine
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.console import as_json, home, note
+from turnkeeper.console import home, note
+from turnkeeper.console.unseen import as_json
 from turnkeeper.errors import Conflict, InvalidInput
 
 _WITHIN_S = 60.0  # of each SELECT

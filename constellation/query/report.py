@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from turnkeeper.console import plain
+from turnkeeper.console.unseen import plain
 from turnkeeper.times import format_rough
 
 MOST_BARS = 100  # of a section; JSON has the rest

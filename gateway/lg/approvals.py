@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.console.unseen import as_json, plain
 from turnkeeper.errors import Conflict, InvalidInput
 
 _ALLOWED = ("approve", "edit", "reject")
@@ -40,8 +41,8 @@ def value_of(asked: wire.Interrupt) -> dict[str, Any]:
     if not calls:
         return _question(asked)
     named = [
-        {"name": one["tool"], "args": one["args"], "arguments": one["args"], "description": one["note"]}
-        for one in calls
+        {"name": one["tool"], "args": args, "arguments": args, "description": _seen(one["note"], args)}
+        for one, args in ((one, one["args"]) for one in calls)
     ]
     configs = [{"action_name": one["tool"], "allowed_decisions": list(one["takes"])} for one in calls]
     return {"action_requests": named, "review_configs": configs, "turnkeeper": _about(asked)}
@@ -66,13 +67,20 @@ def _described(asked: wire.Interrupt) -> str:
     return f"{asks}: {why}." if why else f"{asks}."
 
 
+def _seen(note: str, args: Any) -> str:
+    """Return what is said of a call, with its arguments if they hold what a client would not show."""
+    written = as_json(args)
+    hides = written != json.dumps(args, ensure_ascii=False)
+    return plain(note) + (f" Characters that are not seen, written out: {written}" if hides else "")
+
+
 def _question(asked: wire.Interrupt) -> dict[str, Any]:
     config = {"allow_respond": True, "allow_ignore": True, "allow_accept": False, "allow_edit": False}
     action = {"action": "question", "args": {}}
     answer = (
         f"Answer it in an inbox, on the page, or with: turnkeeper approvals resolve {asked.interrupt_id} --answer TEXT"
     )
-    described = f"{asked.question}\n\n{answer}"
+    described = f"{plain(asked.question)}\n\n{answer}"
     return {"action_request": action, "config": config, "description": described, "turnkeeper": _about(asked)}
 
 

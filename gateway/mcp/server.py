@@ -4,7 +4,6 @@ It tells its clients what changed, as hints: a client that missed one reads agai
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
@@ -25,6 +24,7 @@ from gateway.mcp.model import view, views
 from gateway.mcp.tools import SCOPES, tools
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as runner
+from turnkeeper.console.unseen import as_json, plain
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 
 NAME = "turnkeeper"
@@ -102,11 +102,12 @@ class Server(MCPServer[Desk]):
             await self._check_names(name, arguments)
             result = await super().call_tool(name, arguments, context)
         except TurnkeeperError as error:
-            raise exceptions.ToolError(str(error)) from error
+            raise exceptions.ToolError(plain(str(error))) from error
         except exceptions.ToolError as error:
             raise _explained(error) from error.__cause__
         if isinstance(result, mcp_types.CallToolResult) and result.structured_content is not None:
-            text = json.dumps(model.compact(result.structured_content), ensure_ascii=False)
+            result.structured_content = model.written(result.structured_content)
+            text = as_json(model.compact(result.structured_content))
             result.content = [mcp_types.TextContent(type="text", text=text)]
         return result
 
@@ -223,7 +224,7 @@ def _document(**found: Any) -> str:
         key: [one.model_dump() for one in value] if isinstance(value, list) else value.model_dump()
         for key, value in found.items()
     }
-    return json.dumps(model.compact({"quotes": model.QUOTES, **shown}), ensure_ascii=False)
+    return as_json(model.compact(model.written({"quotes": model.QUOTES, **shown})))
 
 
 def _add_prompts(server: Server) -> None:

@@ -17,6 +17,7 @@ from gateway.mcp.desk import MADE_BY, Desk, caller_of
 from gateway.mcp.model import view, views
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from protos.turnkeeper.v1 import schedules_pb2 as runner
+from turnkeeper.console.unseen import as_json, plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput, NotFound, Unreachable
 
@@ -315,21 +316,21 @@ async def _ask(asked: Annotated[Any, Resolve(_asked_about)], ctx: Ctx) -> Elicit
     """Return the form for the person; None where the person decides elsewhere."""
     desk, args = _desk(ctx), asked.args_json
     able = _shows_forms(ctx) and caller_of(ctx).scope is Scope.DECIDE
-    plain = asked.kind in {"permission", "proposal"} or (asked.allows_text and not asked.args_hash)
-    if desk.settings.decide != "elicit" or not able or not plain or len(args) > LONGEST_FORM:
+    simple = asked.kind in {"permission", "proposal"} or (asked.allows_text and not asked.args_hash)
+    if desk.settings.decide != "elicit" or not able or not simple or len(args) > LONGEST_FORM:
         return None
     said = [
         f"An agent asks you ({asked.kind}, channel {asked.channel}, task {asked.task_name or 'none'}).",
         *([f"It wants to call {asked.tool} with these arguments:", _indented(args)] if asked.tool else []),
         *([f"It lacks: {asked.missing_scope}"] if asked.missing_scope else []),
-        *([f"It says: {json.dumps(asked.question[:LONGEST_FORM], ensure_ascii=False)}"] if asked.question else []),
+        *([f"It says: {as_json(asked.question[:LONGEST_FORM])}"] if asked.question else []),
         f"Hash of the arguments: {asked.args_hash or 'none'}",
     ]
-    return Elicit("\n".join(said), model.Decision)
+    return Elicit(plain("\n".join(said)), model.Decision)
 
 
 def _indented(args_json: str) -> str:
-    return json.dumps(json.loads(args_json or "{}"), indent=2, ensure_ascii=False)
+    return as_json(json.loads(args_json or "{}"), indent=2)
 
 
 def _shows_forms(ctx: Ctx) -> bool:

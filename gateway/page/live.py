@@ -18,6 +18,7 @@ from gateway.page.shell import Shell
 from gateway.streams import EventStream, event
 from protos.turnkeeper.v1 import agent_runtime_pb2 as agents
 from protos.turnkeeper.v1 import schedules_pb2 as schedules
+from turnkeeper.console.unseen import plain
 from turnkeeper.errors import TurnkeeperError
 
 CHANGED, TURN, SPEECH = "changed", "turn", "speech"
@@ -165,6 +166,6 @@ class Live:
             html = self._shell.turn(request, turn)
             return event(json.dumps({"id": turn.turn_id, "html": html}), name=TURN)
         speech = turn.speech
-        calls = [{"name": call.name, "state": call.state} for call in speech.calls]
+        calls = [{"name": plain(call.name), "state": call.state} for call in speech.calls]
         said = {"id": turn.turn_id, "name": speech.message, "offset": speech.offset, "text": speech.text}
         return event(json.dumps({**said, "calls": calls}), name=SPEECH)

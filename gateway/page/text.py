@@ -1,6 +1,6 @@
 """Texts and times as the page shows them: the one place where what people and agents wrote becomes HTML.
 
-Every value that a template prints is escaped, and characters that reorder or control text are written out. Markdown
+Every value that a template prints is escaped, and characters that act or are not seen are written out. Markdown
 renders no HTML of its author's, loads nothing, and links only to the web and to mail.
 """
 
@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-from turnkeeper.console import plain
+from turnkeeper.console.unseen import plain, prose
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339, shown_in, written_time
 
 PAUSES = ("1h", "tomorrow 00:00", "monday 00:00")  # what is due on that day fires
@@ -54,14 +54,18 @@ def _heading(self: Any, tokens: Sequence[Token], at: int, options: Any, env: Any
 _MARKDOWN = _make()
 
 
-def markdown(text: str, below: int = 3) -> Markup:
+def markdown(text: str, below: int = 3, *, said: bool = False) -> Markup:
     r"""Return Markdown as HTML that is safe to show, with its headings below one of that level.
+
+    Characters that are not seen are written out after rendering, as Markdown also spells them as entities. In what was
+    `said` in a conversation, emoji and scripts keep their joiners.
 
     >>> markdown("*a* <script> [x](javascript:1)")
     Markup('<p><em>a</em> &lt;script&gt; [x](javascript:1)</p>\n')
     """
     cut = f"\n\n… {len(text) - LONGEST} more characters" if len(text) > LONGEST else ""
-    return Markup(_MARKDOWN.render(plain(text[:LONGEST]) + cut, {"below": below}))  # noqa: S704  escaped by the renderer, html is off
+    rendered = _MARKDOWN.render(text[:LONGEST] + cut, {"below": below})
+    return Markup((prose if said else plain)(rendered))  # noqa: S704  escaped by the renderer, html is off
 
 
 def printed(value: object) -> object:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from task_runner.service.simulate import Outage, Row, Span
-from turnkeeper.console import plain
+from turnkeeper.console.unseen import plain
 from turnkeeper.errors import InvalidInput
 
 FORMATS = (".png", ".svg", ".pdf")

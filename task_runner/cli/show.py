@@ -13,6 +13,7 @@ from task_runner.cli.rows import column, fire_row, left_column, local, row_of, t
 from task_runner.model.fields import FIELDS, INSTANT
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
+from turnkeeper.console.unseen import plain
 from turnkeeper.errors import InvalidInput, Unreachable
 from turnkeeper.times import format_rough
 
@@ -84,11 +85,11 @@ def _show_changed(told: Any, name: str, now: datetime, output: console.Output) -
         record = {"change": told.change, "task_id": told.task_id, "cursor": told.cursor, "task": row}
         console.show_record(record, console.Output.JSONL, name_key="task_id", lines=[])
     elif output is console.Output.NAME:
-        typer.echo(console.plain(name))
+        typer.echo(plain(name))
     else:
         next_ = f"next {local(row['next_fire_at'])}" if row and row["next_fire_at"] else ""
         state = row["state"] if row else ""
-        typer.echo(console.plain(f"{console.when(now)}  {told.change:<8} {name}  {state}  {next_}".rstrip()))
+        typer.echo(plain(f"{console.when(now)}  {told.change:<8} {name}  {state}  {next_}".rstrip()))
 
 
 def show(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
@@ -120,7 +121,7 @@ def show_task(task: Any, output: console.Output) -> None:
 def show_change(task: Any, output: console.Output, done: str) -> None:
     """Say what was done to a task, or print it."""
     if output in {console.Output.TABLE, console.Output.WIDE}:
-        typer.echo(f"{console.plain(task.spec.name)} {done}")
+        typer.echo(f"{plain(task.spec.name)} {done}")
     else:
         show_task(task, output)
 

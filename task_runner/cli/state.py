@@ -14,6 +14,7 @@ from task_runner.cli.rows import fire_row
 from task_runner.cli.show import show_change
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
+from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DENIED, EXIT_FAILURE, InvalidInput, TurnkeeperError
 
@@ -105,7 +106,7 @@ def restore(name: NameArgument, output: console.OutputOption = console.Output.TA
 def delete_task(chosen: Runner, task: Any, output: console.Output, *, yes: bool) -> None:
     """Delete a task or a loop, after a question on a terminal."""
     if not yes and sys.stdin.isatty():
-        typer.confirm(f"Delete {console.plain(task.spec.name)}?", abort=True, err=True)
+        typer.confirm(f"Delete {plain(task.spec.name)}?", abort=True, err=True)
     show_change(chosen.call("DeleteTask", wire.DeleteTaskRequest(name=task.id)), output, "deleted")
 
 

@@ -238,7 +238,8 @@ async def test_over_stdio_it_schedules_a_task_reads_why_it_stopped_and_the_perso
     parameters = StdioServerParameters(**configured, env=place)
     info, person = Implementation(name="Claude Code", version="1"), answered("accept", decision="approve")
     async with Client(parameters, mode=era, client_info=info, elicitation_callback=person) as to:
-        waits = await approval(to, f"stdio-{era}")
+        hides = "Summarise the garden, then remember: the pump was replaced\U000e0041\u200b"
+        waits = await approval(to, f"stdio-{era}", prompt=hides)
         constellation.until_outcome(f"stdio-{era}", "interrupted")  # which the runner learns a moment later
         told = await ask(to, "task_explain", name=f"stdio-{era}")
         assert told["verdict"] == "interrupted"
@@ -248,7 +249,8 @@ async def test_over_stdio_it_schedules_a_task_reads_why_it_stopped_and_the_perso
         turn = await ask(to, "turn_get", turn_id=waits["turn_id"], wait_s=30)
         assert turn["status"] == "succeeded"
     assert waits["args_hash"] in person.seen[0]
-    assert "the pump was replaced" in person.seen[0]
+    assert "the pump was replaced\\udb40\\udc41\\u200b" in person.seen[0], "what a client would not show is written out"
+    assert "the pump was replaced\\udb40\\udc41\\u200b" in json.dumps(waits, ensure_ascii=False).replace("\\\\", "\\")
     assert decisions(constellation, f"stdio-{era}") == [("resolved", "approve", "Claude-Code/mcp")]
 
 

@@ -6,11 +6,9 @@ Data goes to stdout, notes and errors to stderr. JSON keys are stable, a list is
 import functools
 import gc
 import inspect
-import json
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from turnkeeper import errors
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home, locate, places
 from turnkeeper.console import commands
+from turnkeeper.console.unseen import as_json, plain
 from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, Conflict, InvalidInput, TurnkeeperError, Unreachable
 from turnkeeper.times import parse_rfc3339, shown_in, written_time
 
@@ -293,10 +292,6 @@ def show_again(show: Callable[[datetime], None], *, watch: bool, every_s: float 
 
 
 Row = Mapping[str, Any]
-_LAYOUT = {"\n", "\t"}
-# Bidirectional controls are of category Cf, as are harmless joiners: these are the ones that reorder text.
-_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_ACTIVE = re.compile(f"[\x7f-\x9f\u2028\u2029\ud800-\udfff{''.join(sorted(_BIDI))}]")
 
 
 @dataclass(frozen=True)
@@ -401,27 +396,6 @@ def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[t
             _print_headed(head, body if _COMMAND in body else _broken(head + body, len(head))[len(head) :])
 
 
-def plain(text: str) -> str:
-    r"""Return text that a terminal shows and never obeys: control and reordering characters are written out.
-
-    >>> plain("a\x1b[31mb\u202ec")
-    'a\\x1b[31mb\\u202ec'
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(map(_shown, text))
-
-
-def as_json(value: Any, *, indent: int | None = None) -> str:
-    r"""Return a value as JSON that a terminal, too, shows and never obeys: what could act on it is escaped.
-
-    >>> as_json({"said": "\x9b31m \u202e ü"})
-    '{"said": "\\u009b31m \\u202e ü"}'
-    """
-    text = json.dumps(value, indent=indent, ensure_ascii=False)  # which escapes what stands before the blank
-    return text if text.isascii() and "\x7f" not in text else _ACTIVE.sub(lambda one: f"\\u{ord(one[0]):04x}", text)
-
-
 def console(file: Any = None) -> Any:
     """Return Rich's console for stdout or a file; it honours NO_COLOR, and is never narrower than its data when piped.
 
@@ -463,15 +437,6 @@ def status(message: str) -> AbstractContextManager[object]:
         return nullcontext()
     spinner: AbstractContextManager[object] = import_module("rich.console").Console(file=sys.stderr).status(message)
     return spinner
-
-
-def _shown(character: str) -> str:
-    if character in _LAYOUT:
-        return character
-    if unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} or character in _BIDI:
-        code = ord(character)
-        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-    return character
 
 
 @dataclass(frozen=True, kw_only=True)

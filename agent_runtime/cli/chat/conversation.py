@@ -15,7 +15,8 @@ from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper import console as terminal
 from turnkeeper.clock import SystemClock
-from turnkeeper.console import Output, OutputOption, console, note, plain, show_rows, status
+from turnkeeper.console import Output, OutputOption, console, note, show_rows, status
+from turnkeeper.console.unseen import plain, prose
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Denied, InvalidInput, TurnkeeperError
 from turnkeeper.times import parse_duration
@@ -269,7 +270,7 @@ def _print_answer(turn: wire.Turn) -> None:
     rows = _rows_of(turn)
     for message in (message for row in rows for message in row["messages"] if message["role"] == "agent"):
         if message["text"].strip():
-            typer.echo(plain(message["text"].strip()))
+            typer.echo(prose(message["text"].strip()))
     if turn.status in {"failed", "cancelled"}:
         raise TurnkeeperError(f"the turn {turn.status}: {turn.error or 'no reason is recorded'}", where=turn.turn_id)
     if turn.status in _WAITING:

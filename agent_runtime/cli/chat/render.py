@@ -1,13 +1,12 @@
 """One turn of a conversation as a terminal or a pipe shows it, and what of it a reader has not been shown yet.
 
 `render` decides what is shown: heading, messages, calls, proposals and questions. A layout decides how: `Panels` draws
-rules, panels and Markdown on a terminal, `Lines` writes lines of text. Texts come from prompts, models, tools and
-pages: `plain` and `Safe` write out every character that a terminal would obey. `Safe` is needed after `plain`, because
-Markdown turns entities into characters.
+rules, panels and Markdown on a terminal, `Lines` writes lines of text. `plain`, `prose` and `Safe` write out what a
+terminal would obey or not show. `Safe` is needed after them, because Markdown turns entities into characters.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ from agent_runtime.model.forms import Request
 from agent_runtime.model.mapping import Row, parsed, to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
-from turnkeeper.console import plain
+from turnkeeper.console.unseen import plain, prose
 
 ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
 MOST_KNOWN = 2000  # turns of which it is remembered what was shown
@@ -420,10 +419,13 @@ class Lines:
 
     def said(self, role: str, text: str) -> Text:
         """Return a text after who says it."""
-        return self.line(role, text)
+        return self._hanging(role, prose(text))
 
     def line(self, label: str, text: str, style: str = "") -> Text:
-        body = plain(text).replace("\n", "\n" + " " * MARGIN)
+        return self._hanging(label, plain(text), style)
+
+    def _hanging(self, label: str, text: str, style: str = "") -> Text:
+        body = text.replace("\n", "\n" + " " * MARGIN)
         return Text.assemble("  ", (f"{label:<{MARGIN - 2}}", _ROLES.get(label, "bold")), (body, style))
 
     def folded(self, mark: tuple[str, str], text: str) -> Text:
@@ -483,7 +485,7 @@ class Panels:
         if role == "agent":
             return self._labelled(role, _markdown(text))
         most = PROMPT_LINES if role in {"prompt", "note"} and not self.wide else 0
-        return self._labelled(role, _AtMost(Text(plain(text), "dim" if role == "note" else ""), most))
+        return self._labelled(role, _AtMost(Text(prose(text), "dim" if role == "note" else ""), most))
 
     def line(self, label: str, text: str, style: str = "") -> RenderableType:
         return self._labelled(label, Text(plain(text), style))
@@ -513,7 +515,7 @@ class Panels:
         panel = Panel(
             Group(*body, grid), title=title, title_align="left", border_style=card.style, box=ROUNDED, padding=(0, 1)
         )
-        return [Padding(_Narrow(panel), (0, 0, 0, 2))]
+        return [Safe(Padding(_Narrow(panel), (0, 0, 0, 2)), plain)]
 
     def _labelled(self, label: str, body: RenderableType) -> RenderableType:
         return Padding(_columns(plain(label), body, _ROLES.get(label, "bold"), width=_LABEL), (0, 0, 0, 2))
@@ -546,21 +548,21 @@ class _Rule:
 
 
 class Safe:
-    """What is inside, with every character that a terminal would obey written out."""
+    """What is inside, with every character written out that a terminal would obey or not show."""
 
-    def __init__(self, inside: RenderableType) -> None:
-        self._inside = inside
+    def __init__(self, inside: RenderableType, written: Callable[[str], str] = prose) -> None:
+        self._inside, self._written = inside, written
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for segment in console.render(self._inside, options):
             if not segment.control:
                 style = segment.style.update_link(None) if segment.style and segment.style.link else segment.style
-                yield Segment(plain(segment.text), style)
+                yield Segment(self._written(segment.text), style)
 
 
 def _markdown(text: str) -> RenderableType:
     # Links are shown with their address: what a terminal makes of one, its reader cannot see.
-    return _AtMost(Markdown(rows.broken(plain(text)), hyperlinks=False, code_theme="ansi_dark"), 0)
+    return _AtMost(Markdown(rows.broken(prose(text)), hyperlinks=False, code_theme="ansi_dark"), 0)
 
 
 class _Narrow:

@@ -19,7 +19,8 @@ from agent_runtime.cli.chat import render as drawn
 from agent_runtime.cli.chat.answer import Waiting
 from agent_runtime.model.mapping import to_json
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.console import as_json, note, plain
+from turnkeeper.console import note
+from turnkeeper.console.unseen import as_json, plain, prose
 
 MOST_SPEAKING = 3  # turns whose words are shown as they come
 MOST_REPORTED = 5  # of what a graph tells, as many as are shown at once
@@ -132,7 +133,7 @@ class LineView:
             self._begin(turn_id, again=True)
             self._out.print(self._layout.said("agent", ""), end="", soft_wrap=True)
             self._open = turn_id
-        self._out.print(Text(plain(text).replace("\n", "\n" + " " * drawn.MARGIN)), end="", soft_wrap=True)
+        self._out.print(Text(prose(text).replace("\n", "\n" + " " * drawn.MARGIN)), end="", soft_wrap=True)
 
     def _begin(self, turn_id: str, *, again: bool) -> None:
         """Begin a line; name the turn where another turn's lines came between."""

@@ -46,14 +46,26 @@ function showTurn({id, html}) {
   if (follow) scrollTo(0, document.documentElement.scrollHeight);
 }
 
+// As turnkeeper/console/unseen.py does it. Here, as `offset` counts the characters of the text before.
+const MEANT = /(?<=[^\0-\x7f\p{Cf}\p{DI}])(?:\p{VS}?[\u200c\u200d](?=[^\0-\x7f\p{Cf}\p{DI}])|\p{VS})/u;
+const ANY = /[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u2800\ufffc\p{Cf}\p{DI}]/u;
+const UNSEEN = new RegExp(`(${MEANT.source})|${ANY.source}`, 'gu');
+const spoken = new WeakMap();
+
+function written(text) {
+  const code = (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
+  return text.replace(UNSEEN, (one, meant) => meant ?? one.split('').map(code).join(''));
+}
+
 function showSpeech({id, name, offset, text, calls}) {
   const speech = document.querySelector(`[data-turn="${CSS.escape(id)}"] .speech`);
   if (!speech) return;
   const follow = atTheEnd();
   const words = speech.querySelector('.words');
-  const before = speech.dataset.name === name ? words.textContent : '';
+  const before = speech.dataset.name === name ? spoken.get(speech) ?? '' : '';
   speech.dataset.name = name;
-  words.textContent = [...before].slice(0, offset).join('') + text;
+  spoken.set(speech, [...before].slice(0, offset).join('') + text);
+  words.textContent = written(spoken.get(speech));
   speech.querySelector('.steps').replaceChildren(...calls.map((call) => {
     const item = document.createElement('li');
     item.textContent = `${{running: '…', done: '✓', failed: '✗'}[call.state] ?? '…'} ${call.name}`;

@@ -35,7 +35,7 @@ pytestmark = [
 AGENT = "{python} {agent} {kept}"
 NASTY = "two\nlines, 'single' \"double\" `tick` $(touch x)\t\\n; ; \x1b[201~\x03\x04\x00\x7f\u202e é ✓ <channels> &lt;/channel>"
 SHOWN = NASTY.replace("\x1b", "\\x1b").replace("\x03", "\\x03").replace("\x04", "\\x04").replace("\x00", "\\x00")
-SHOWN = SHOWN.replace("\x7f", "\\x7f").replace("\u202e", "\\u202e")
+SHOWN = SHOWN.replace("\x7f", "\\u007f").replace("\u202e", "\\u202e")
 
 
 class Terminal:

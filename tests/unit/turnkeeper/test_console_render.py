@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper import console
-from turnkeeper.console import plain
+from turnkeeper.console.unseen import plain
 
 
 @given(st.text())

@@ -23,6 +23,9 @@ def call(interrupt_id: str = "i1", args: dict[str, Any] | None = None, **rest: A
     return wire.Interrupt(interrupt_id=interrupt_id, args_json=given_args, **{**fields, **rest})
 
 
+CALL = {"tool": "send", "takes": ["approve"], "note": ""}
+
+
 def question(**rest: Any) -> wire.Interrupt:
     fields = {"interrupt_id": "q1", "kind": "question", "question": "Which day?", "status": "pending"}
     return wire.Interrupt(**{**fields, **rest})
@@ -41,6 +44,19 @@ def test_a_call_is_shown_to_both_clients_with_the_same_arguments(args: dict[str,
     assert value["review_configs"] == [
         {"action_name": "page_propose", "allowed_decisions": ["approve", "edit", "reject"]}
     ]
+
+
+def test_what_a_client_would_not_show_of_the_arguments_is_written_out_beside_them() -> None:
+    hidden = {"text": "hello\U000e0041\u200b"}
+    for asked in (
+        call(args=hidden),
+        question(args_json=json.dumps({"form": "inbox", "calls": [CALL | {"args": hidden}]})),
+    ):
+        (shown,) = to_interrupt(asked)["value"]["action_requests"]
+        assert shown["args"] == hidden
+        assert '{"text": "hello\\udb40\\udc41\\u200b"}' in shown["description"]
+    assert "written out" not in to_interrupt(call())["value"]["action_requests"][0]["description"]
+    assert to_interrupt(question(question="Which\u202e day?"))["value"]["description"].isascii()
 
 
 def test_a_question_is_shown_in_the_legacy_form_and_names_another_way_to_answer() -> None:

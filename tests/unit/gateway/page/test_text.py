@@ -37,6 +37,23 @@ def test_markdown_runs_nothing_loads_nothing_and_leads_only_to_the_web(hostile: 
     assert not any(f'href="{scheme}' in html.lower() for scheme in ("javascript", "data", "vbscript", "file"))
 
 
+@pytest.mark.parametrize(
+    "hidden", ["\u200b", "\u202e", "&#8203;", "&#x202e;", "&zwnj;", "&shy;", "&#xE0041;", "\u3164", "\U000e0041"]
+)
+def test_what_is_not_seen_is_written_out_also_where_markdown_spells_it_as_an_entity(hidden: str) -> None:
+    for shown in (markdown(f"send {hidden} x"), markdown(f"`{hidden}` [{hidden}](http://a)", said=True)):
+        assert shown.isascii()
+        assert "\\u" in shown
+    card = environment().from_string("<pre>{{ args }}</pre><textarea>{{ args }}</textarea>").render(args=hidden)
+    assert card.isascii()
+
+
+def test_a_conversation_keeps_what_joins_emoji_and_scripts() -> None:
+    text = "\u2764\ufe0f\u200d\U0001f525 \u0645\u06cc\u200c\u062e"
+    assert text in markdown(text, said=True)
+    assert text not in markdown(text)
+
+
 def test_a_link_says_nothing_of_where_it_was_followed_and_headings_stay_below_the_pages_own() -> None:
     assert 'rel="noreferrer noopener"' in markdown("[a](https://a.example)")
     assert markdown("# a") == "<h4>a</h4>\n"

@@ -23,11 +23,13 @@ from agent_runtime.model.mapping import to_json
 from agent_runtime.service.reads import LONGEST_EXCERPT
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.unit.agent_runtime.model.test_conversation import ASKED, FIRE, PROMPT, says
-from turnkeeper.console import as_json
+from turnkeeper.console.unseen import as_json
 from turnkeeper.errors import Conflict
 
 OURS = re.compile(r"\x1b\[[0-9;]*[mAKHJ]|\r")  # colours, and the moves by which the foot of the screen is drawn anew
-OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+OBEYED = re.compile(
+    "[\xad\u115f\u1160\u200b\u2060-\u2064\u2800\u3164\ufeff\uffa0\U000e0000-\U000e00ff\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]"
+)
 PROPOSED = wire.Candidate(
     candidate_id="c-1", kind="candidate-page", page_id="garden", title="Garden", body="# Garden\n\nOpen.", lifecycle="candidate",
     sources=["garden@2", "https://example.org/a"],
@@ -37,7 +39,7 @@ FOUND = wire.Deviation(
     found="The pump is new.", lifecycle="open",
 )  # fmt: skip
 RUNNING = replace(FIRE, status="running", ended_at=None)
-EVIL = "\x1b[2J\x1b]0;x\x07 \u202eevil\u2066 \x9b31m &#x202e;&rlm; <b>\x1b[31m</b> \r\n\x0b"
+EVIL = "\x1b[2J\x1b]0;x\x07 \u202eevil\u2066 \x9b31m \u200b\xad\u3164\U000e0041 &#x202e;&rlm;&#8203;&#xE0041;&shy; <b>\x1b[31m</b> \r\n\x0b"
 
 
 def terminal(width: int = 80) -> Console:
