@@ -5,6 +5,7 @@ supervisor looks after it as after them. HTTP is on TCP, on this machine alone.
 """
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from gateway.app import build, surfaces
 from gateway.calls import Gateway
 from gateway.keys import Keys, Sessions
-from turnkeeper.clock import SystemClock
+from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import WebSettings, load_settings
 from turnkeeper.entropy import SystemEntropy
@@ -33,6 +34,7 @@ PROCESS = "web"
 NICE = 10  # where the processor is short, a page waits rather than a fire
 HEADERS_S = 10.0  # how long the first line and the headers of a request may take
 MOST_CONNECTIONS = 256
+MOST_LINES = 20  # a minute, of what the libraries below us complain of
 _STOP_GRACE_S = 2
 
 
@@ -66,6 +68,24 @@ class Protocol(H11Protocol):
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
+
+
+class Bounded(logging.Filter):
+    """Lets so many records a minute pass: what a client sends does not fill the disk with complaints about it."""
+
+    def __init__(self, clock: Clock, most: int = MOST_LINES) -> None:
+        super().__init__()
+        self._clock, self._most = clock, most
+        self._minute = self._count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True for the first records of a minute. The last of them says that others are left out."""
+        minute = int(self._clock.monotonic() // 60)
+        self._count = self._count + 1 if minute == self._minute else 1
+        self._minute = minute
+        if self._count == self._most:
+            record.msg = f"{record.msg} (what follows within this minute is not logged)"
+        return self._count <= self._most
 
 
 class Server(uvicorn.Server):
@@ -130,6 +150,8 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     gateway = Gateway(home, settings, Sessions(keys, clock, entropy), clock=clock, entropy=entropy)
     bound, health = listeners(settings.web), UnixServer(home.socket(PROCESS))
     web = Server(config_of(build(gateway, keys, surfaces(gateway))))
+    for handler in filter(None, (logging.lastResort, *logging.root.handlers)):  # MCP's package has put one there
+        handler.addFilter(Bounded(clock))
     parts = [asyncio.create_task(web.serve(bound), name="HTTP"), asyncio.create_task(web.ready.wait())]
     try:
         await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)

@@ -8,7 +8,6 @@ keep a browser from running or framing what is not ours.
 
 import asyncio
 import html
-import json
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +20,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from gateway.calls import Who
 from gateway.keys import Keys, Scope, Sessions
 from turnkeeper.clock import Clock
+from turnkeeper.config.json_text import read_object
 from turnkeeper.config.settings import WebSettings
+from turnkeeper.errors import InvalidInput
 
 LARGEST_BODY = 4 << 20
 BODY_S = 30.0
@@ -215,9 +216,9 @@ def _fields(kind: str, body: bytes) -> Mapping[str, str]:
     try:
         if kind != _FORMS[0]:
             return {key: values[0] for key, values in parse_qs(body.decode(), keep_blank_values=True).items()}
-        found = json.loads(body or b"{}")
+        found = read_object(body.decode() or "{}", where="body", longest=LARGEST_BODY)
         return {key: value for key, value in found.items() if isinstance(value, str)}
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, InvalidInput):
         raise HTTPException(400, "the body is not what its type says") from None
 
 

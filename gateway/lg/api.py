@@ -1,7 +1,6 @@
 """What the handlers of the LangGraph API share: who asks, the bodies of requests, assistants, threads as they stand."""
 
 import asyncio
-import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -12,16 +11,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from gateway.calls import MOST_OF_ONE, MOST_STREAMS, Gateway, Who, need, who_of
+from gateway.door import LARGEST_BODY
 from gateway.keys import Scope
 from gateway.lg.approvals import Served
 from gateway.lg.conversation import FINISHED, OWN, is_over, thread_of
-from gateway.lg.requests import Once
+from gateway.lg.requests import Once, checked
 from gateway.streams import EventStream
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import Clock
+from turnkeeper.config.json_text import read_value
 from turnkeeper.errors import Exhausted, InvalidInput, NotFound, Unreachable, meant
 from turnkeeper.times import rfc3339
 
+_DEEPEST = 128  # levels of a body: an edited tool call may have 100
 MOST_TURNS = 200  # of a thread, the newest, whose messages are shown
 MOST_LISTED = 1000  # threads or crons of one answer
 MOST_READ = 5000  # threads, the newest, among which is searched
@@ -40,16 +42,16 @@ async def read_body(request: Request) -> dict[str, Any]:
     data = await read_json(request)
     if not isinstance(data, dict):
         raise InvalidInput("is no JSON object", where="body")
-    return data
+    return checked(data)
 
 
 async def read_json(request: Request) -> Any:
     """Return a request's JSON. Raises InvalidInput."""
-    raw = await request.body()
     try:
-        return json.loads(raw) if raw.strip() else {}
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"is no JSON: {str(error)[:100]}", where="body") from error
+        text = (await request.body()).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput("is not UTF-8", where="body") from error
+    return read_value(text, where="body", longest=LARGEST_BODY, deepest=_DEEPEST) if text.strip() else {}
 
 
 def number(given: Any, name: str, default: int, most: int = MOST_LISTED) -> int:

@@ -116,7 +116,7 @@ def read_choices(value: object) -> list[Choice] | None:
     """
     found = value.get("decisions") if isinstance(value, dict) and "decisions" in value else value
     said = found if isinstance(found, list) else [found]
-    if not said or not all(isinstance(one, dict) and one.get("type") in _WAYS for one in said):
+    if not said or not all(isinstance(one, dict) and one.get("type") in [*_WAYS] for one in said):
         return None
     return [_choice(one) for one in said]
 

@@ -66,7 +66,7 @@ def read_prompt(messages: object) -> tuple[str, str]:
     """
     for one in reversed(messages if isinstance(messages, list) else [messages]):
         said = {"role": "user", "content": one} if isinstance(one, str) else _paired(one)
-        if isinstance(said, dict) and {said.get("type"), said.get("role")} & {"human", "user"}:
+        if isinstance(said, dict) and any(said.get(name) in ("human", "user") for name in ("type", "role")):
             text = _text(said.get("content"))
             if text.strip():
                 return text, said["id"] if isinstance(said.get("id"), str) else ""

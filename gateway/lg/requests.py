@@ -6,7 +6,7 @@ Refusals are errors of the caller's. The server's own 501 would be repeated by t
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -40,6 +40,37 @@ RUN = frozenset(
 )
 _FORK = "the record of a thread is not forked: Edit and Regenerate are not offered"
 MOST_UNSURE = 1024
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+_TEXTS = (
+    *("as_node", "assistant_id", "checkpoint_id", "end_time", "graph_id", "if_exists", "if_not_exists", "key", "name"),
+    *("method", "multitask_strategy", "on_completion", "on_disconnect", "on_run_completed", "query", "schedule"),
+    *("sort_by", "sort_order", "status", "thread_id", "timezone"),
+)
+_TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
+    **dict.fromkeys(_TEXTS, ("text", _is_text)),
+    **dict.fromkeys(("metadata", "filter"), ("object", lambda value: isinstance(value, dict))),
+    **dict.fromkeys(("ids", "run_ids", "channels"), ("list of texts", _are_texts)),
+    **dict.fromkeys(("stream_mode", "select"), ("text or list of texts", lambda one: _is_text(one) or _are_texts(one))),
+    "enabled": ("true or false", lambda value: isinstance(value, bool)),
+}
+
+
+def checked(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a client's object unchanged. Raise InvalidInput if a field that has one type only is of another."""
+    for name, value in body.items():
+        kind, fits = _TYPES.get(name, ("", None))
+        if fits is not None and value is not None and not fits(value):
+            raise InvalidInput(f"is no {kind}", where=name)
+    return body
 
 
 def refuse(where: str, why: str, instead: str) -> NoReturn:

@@ -15,7 +15,7 @@ from gateway.keys import Scope
 from gateway.lg.api import Api, Followed, assistant_id, number, page_of, read_body, read_json, reply, selected
 from gateway.lg.conversation import FINISHED, run_of, run_status, turn_statuses, values_of
 from gateway.lg.events import Event, RunEvents
-from gateway.lg.requests import RunRequest, check_newest, read_modes, read_run, refuse
+from gateway.lg.requests import RunRequest, check_newest, checked, read_modes, read_run, refuse
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, Unreachable
 
@@ -75,7 +75,7 @@ class Runs:
         Raises:
             TurnkeeperError: it was refused, or nothing is known of it as the daemon went away.
         """
-        asked = read_run(body)
+        asked = read_run(checked(dict(body)))
         name, graph = await self._api.graph_of(runtime, asked.assistant)
         thread = await self._thread(runtime, thread_id, asked)
         if asked.checkpoint_id:

@@ -143,6 +143,6 @@ def fits(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
             try:
                 if not _COMPARE[operator](value.get(field), other):
                     return False
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise InvalidInput(f"{operator} compares numbers only", where=f"filter.{field[:40]}") from error
     return True

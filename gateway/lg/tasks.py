@@ -16,7 +16,7 @@ from gateway.lg.crons import changed_spec, cron_of, spec_of
 from gateway.lg.requests import refuse
 from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
 from protos.turnkeeper.v1 import schedules_pb2 as wire
-from turnkeeper.errors import Conflict, InvalidInput, NotFound, Unreachable
+from turnkeeper.errors import Conflict, NotFound, Unreachable
 
 _MESSAGES = {
     "type": "object",
@@ -207,8 +207,6 @@ class Crons:
 
     @staticmethod
     async def _switched(runner: Any, task: wire.Task, enabled: object) -> wire.Task:
-        if enabled not in {None, True, False}:
-            raise InvalidInput("is not true or false", where="enabled")
         found: Any = task
         if enabled is False and task.state in {"active", "paused"}:
             found = await runner.DisableTask(wire.DisableTaskRequest(name=task.id))

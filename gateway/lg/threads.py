@@ -151,7 +151,7 @@ class Threads:
             given = (await lg.read_body(request)).get("checkpoint")
             wanted = given.get("checkpoint_id") if isinstance(given, dict) else None
         for state in states_of(request.path_params["thread_id"], await self._turns(who, runtime, request)):
-            if wanted in {None, state["checkpoint"]["checkpoint_id"]}:
+            if wanted in (None, state["checkpoint"]["checkpoint_id"]):
                 return lg.reply(state)
         raise NotFound(f"no checkpoint {str(wanted)[:80]!r}", hint="a checkpoint has the id of a turn of the thread")
 
@@ -241,6 +241,8 @@ class Threads:
             body = {key: value for key, value in params.items() if key != "metadata"} | {"if_not_exists": "create"}
         elif method == "input.respond":
             entries = params.get("responses") or [params]
+            if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+                raise InvalidInput("is no list of objects", where="params.responses")
             resume = {str(one.get("interrupt_id")): one.get("response") for one in entries}
             if params.get("update") or params.get("goto"):
                 refuse("update", _KEPT, "answer only")

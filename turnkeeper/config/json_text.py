@@ -1,6 +1,7 @@
 """Reading JSON that a caller gave: one value, bounded in length and depth, of what every store can hold."""
 
 import json
+import math
 from typing import Any, NoReturn
 
 from turnkeeper.errors import InvalidInput
@@ -61,7 +62,7 @@ def check_configurable(found: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _read(text: str, where: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"is not JSON: {error}", where=where) from error
 
@@ -86,6 +87,11 @@ def is_deeper(value: object, levels: int) -> bool:
             return False
         inside = [child for item in inside for child in (item.values() if isinstance(item, dict) else item)]
     return True
+
+
+def _finite(text: str) -> float:
+    found = float(text)
+    return found if math.isfinite(found) else _refuse(text[:40])
 
 
 def _refuse(constant: str) -> NoReturn:

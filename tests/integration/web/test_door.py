@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from constellation.supervisor.daemons import WEB, log_of
 from gateway import __main__ as server
 from gateway import door, page
 from gateway.app import build
@@ -127,6 +128,17 @@ def test_no_argument_of_any_process_holds_a_login_and_the_file_that_does_is_gone
     assert web.post("/ui/login", {"token": token}).status == 303
     assert not page.exists()
     assert web.post("/ui/login", {"token": token}).status == 403
+
+
+def test_what_clients_send_fills_no_log(web: Web) -> None:
+    before = log_of(web.home, WEB).read_text().count("\n")
+    for _ in range(3 * server.MOST_LINES):
+        with web.connect() as connection:
+            connection.sendall(b"no request\r\n\r\n")
+            assert b"400" in connection.recv(100)
+    said = log_of(web.home, WEB).read_text()
+    assert said.count("\n") - before <= 2 * server.MOST_LINES, "which another minute may begin"
+    assert "what follows within this minute is not logged" in " ".join(said.split())
 
 
 @pytest.mark.skipif(not server._has_ipv6(), reason="the machine has no ::1, so that no browser looks there")
