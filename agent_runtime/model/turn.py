@@ -205,6 +205,7 @@ class TurnRecord:
     tokens_in: int
     tokens_out: int
     wake_after_s: int | None
+    grant_json: str = ""  # as it is stored: an earlier version may have written the same grant otherwise
     approval_reminder_s: int = 0
     approval_escalation_s: int = 0
     approval_timeout_s: int = 0

@@ -29,6 +29,7 @@ def put_end(connection: Connection, at: datetime, turn: TurnRecord | Trigger, st
     """Record how a turn ended, and the category that it had; nothing for one that goes on."""
     if status not in FINISHED:
         return
+    grant = turn.grant_json if isinstance(turn, TurnRecord) else canonical(turn.grant.to_dict())
     fact = {
         "kind": "turn",
         "turn": turn.turn_id,
@@ -38,7 +39,7 @@ def put_end(connection: Connection, at: datetime, turn: TurnRecord | Trigger, st
         "thread": storable(turn.thread_id),
         "agent": turn.agent,
         "category": turn.grant.name,
-        "category_hash": digest(canonical(turn.grant.to_dict())),
+        "category_hash": digest(grant),
         "outcome": status,
     }
     audit.append(connection, at, [fact])
@@ -57,6 +58,9 @@ def put_decisions(connection: Connection, at: datetime, decided: Iterable[Interr
             "category": one.category,
             "decision": one.decision,
             "edited_hash": digest(one.edited_json),
+            "shown_hash": digest(one.args_json),
+            "question_hash": digest(one.question),
+            "message_hash": digest(one.message),
             "by": one.decided_by,
         }
         for one in decided

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,9 +71,13 @@ TABLES = {
         Table(
             "decision",
             "approval",
-            "SELECT interrupt_id, number, resolved_at_us, decision, args_hash, tool, decided_by, edited_json"
-            " FROM interrupts WHERE decision <> ''",
-            ("decision", "args_hash", "tool", "by", "edited_hash"),
+            "SELECT interrupt_id, number, resolved_at_us, decision, args_hash, tool, decided_by, turn_id,"
+            " missing_scope, edited_json, args_json, question, message FROM interrupts"
+            " WHERE decision <> '' OR status = 'resolved'",
+            (
+                *("decision", "args_hash", "tool", "by", "turn", "missing_scope"),
+                *("edited_hash", "shown_hash", "question_hash", "message_hash"),
+            ),
             "the decision about approval",
         ),
         Table(
@@ -114,19 +118,44 @@ def examine(home: Home, keys: Collection[str] = ()) -> verify.Outcome:
     every key is taken, and those that signed are listed. What this machine has seen of all chains lies in its home, so
     one that was written anew, or cut off, does not fit.
     """
+    is_shared = load_settings(home).store.is_shared
     own = {public_key(key) for key in KeyFile(home, AUDIT).read()}
-    trusted = own | set(keys) if keys or not load_settings(home).store.is_shared else ()
+    trusted = own | set(keys) if keys or not is_shared else ()
     outcome = verify.check(export(home), trusted)
-    faults = list(outcome.faults)
+    faults, notes = list(outcome.faults), list(outcome.notes)
+    if outcome.keys and not trusted and not is_shared:
+        faults.append(f"{KeyFile(home, AUDIT).path} is gone: nothing says whose signatures these are")
     with _stores(home) as stores:
         for store, snapshot in stores.items():
             chains = [chain for (of, _), chain in outcome.chains.items() if of == store]
             if not any(chain.number for chain in chains):
                 faults.append(f"{store}: its chain has no record")
             elif own and not any(chain.signed for chain in chains):
-                faults.append(f"{store}: no record is signed")
+                (notes if _is_new(snapshot, store) else faults).append(f"{store}: no record is signed")
+            if not is_shared:
+                gone = _heads_gone(home.audit_heads, snapshot, store)
+                faults, notes = faults + gone[0], notes + gone[1]
             faults += [f"{store}: {fault}" for fault in differences(snapshot, store)]
-    return outcome._replace(faults=faults)
+    return outcome._replace(faults=faults, notes=notes)
+
+
+def _is_new(snapshot: Any, store: str) -> bool:
+    """Return True if all that a chain tells happened within two minutes: its process signs once a minute."""
+    at_us = [fact["at_us"] for fact in map(_fact, records(snapshot, store)) if fact.get("kind") != "begin"]
+    return not at_us or max(at_us) - min(at_us) <= 2 * _SAME_TIME_US
+
+
+def _heads_gone(path: Path, snapshot: Any, store: str) -> tuple[list[str], list[str]]:
+    """Return the faults and the notes about signed heads that the chain tells of and the file lacks.
+
+    A crash between both writes may keep one from the file. If the file has none of them, somebody took it away.
+    """
+    told = {fact["signature"] for fact in map(_fact, records(snapshot, store)) if fact.get("kind") == "head"}
+    gone = told - {line["head"]["signature"] for line in _heads(path)}
+    if not gone:
+        return [], []
+    said = [f"{store}: {path} lacks {len(gone)} of {len(told)} signed heads: an end that was cut off would not show"]
+    return (said, []) if gone == told else ([], said)
 
 
 def _heads(path: Path) -> Iterator[Line]:
@@ -134,10 +163,11 @@ def _heads(path: Path) -> Iterator[Line]:
     for number, line in enumerate(lines, 1):
         try:
             head = json.loads(line)
-            if {"store", "through", "hash", "public", "signature"} <= head.keys() and isinstance(head["through"], int):
+            texts = [head.get(name) for name in ("store", "hash", "public", "signature")]
+            if all(isinstance(text, str) for text in texts) and isinstance(head["through"], int):
                 yield {"head": head}
                 continue
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, KeyError):
             pass
         if line and number < len(lines):  # a crash may leave half a line, which the next one ends
             yield {"head": {"store": "heads", "through": number, "hash": "", "public": "", "signature": ""}}
@@ -176,9 +206,11 @@ def records(snapshot: Any, store: str) -> Iterator[Line]:
             yield _record(store, *row) | {"chain": chain}
 
 
-def _record(store: str, number: int, at_us: int, body: str | None, content: object, found: object) -> Line:
+def _record(store: str, number: Any, at_us: Any, body: Any, content: object, found: object) -> Line:
+    """Return a record. A value of another type, which only another program writes, becomes one that fits no hash."""
     hashes = {"content_hash": _hexadecimal(content), "hash": _hexadecimal(found)}
-    return {"store": store, "number": number, "at_us": at_us, "body": body, **hashes}
+    places = {"number": number if isinstance(number, int) else 0, "at_us": at_us if isinstance(at_us, int) else 0}
+    return {"store": store, **places, "body": body if isinstance(body, str | None) else "", **hashes}
 
 
 def _ends(snapshot: Any, store: str) -> Iterator[Line]:
@@ -255,7 +287,7 @@ def _of_table(
     for name, number, ended_us, *values in snapshot.execute(table.query):
         facts = told.pop((table.kind, name), None)
         if facts is None:
-            if ended_us >= pruned_us and number > begun.get(table.kind, 0):
+            if _reaches(ended_us, pruned_us) and _reaches(number, begun.get(table.kind, 0) + 1):
                 yield f"{table.noun} {name} is in the store, and no record tells it"
             continue
         latest = max(map(_at, facts.values()))
@@ -268,9 +300,29 @@ def _of_table(
             yield f"{table.noun} {name} was changed: {field.removesuffix('_hash')} is not as recorded"
 
 
+def _reaches(value: object, least: int) -> bool:
+    """Return True if a value is not a number below another. No program of ours writes one that is no number."""
+    return not isinstance(value, int) or value >= least
+
+
 def _changed(table: Table, fact: Line, values: Sequence[Any]) -> Iterator[str]:
-    """Yield the fields of a record that a row tells otherwise."""
+    """Yield the fields of a record that a row tells otherwise; what a record of an earlier version lacks fits."""
     for field, value in zip(table.fields, values, strict=True):
-        now = digest(value) if field.endswith("_hash") and field != "args_hash" else value
-        if fact.get(field) != now:
+        if field in fact and fact[field] not in _forms(field, value):
             yield field
+
+
+def _forms(field: str, value: Any) -> Sequence[Any]:
+    """Return how a record may tell of a value: as it is, or by its hash."""
+    if not field.endswith("_hash") or field == "args_hash":
+        return [value]
+    if not isinstance(value, str):
+        return []
+    return [digest(value), *map(digest, _as_written_later(value) if field == "category_hash" else ())]
+
+
+def _as_written_later(category: str) -> Iterator[str]:
+    """Yield a category from before there were graphs as later versions wrote it: some records have the hash of that."""
+    with suppress(ValueError, TypeError):
+        said = {"graphs": [""], **json.loads(category)}
+        yield json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -69,6 +69,9 @@ PAGES: Mapping[str, Collection[str]] = {
 _HASHED = {
     ("fires", "reason"): ("fire", "fire_id", "reason_hash"),
     ("interrupts", "edited_json"): ("decision", "interrupt_id", "edited_hash"),
+    ("interrupts", "args_json"): ("decision", "interrupt_id", "shown_hash"),
+    ("interrupts", "question"): ("decision", "interrupt_id", "question_hash"),
+    ("interrupts", "message"): ("decision", "interrupt_id", "message_hash"),
     ("exceptions", "any_value_json"): ("exception", "number", "any_value_hash"),
     ("exceptions", "ended_why"): ("exception", "number", "ended_hash"),
     ("candidates", "body"): ("candidate", "candidate_id", "text_hash"),

@@ -5,7 +5,8 @@ import random  # noqa: TID251  the edits are what their seed says
 import shutil
 import sqlite3
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from subprocess import run
 
@@ -14,6 +15,7 @@ import pytest
 from constellation.audit.records import examine
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 from turnkeeper.config.home import Home
+from turnkeeper.errors import Corrupt
 
 pytestmark = pytest.mark.process
 
@@ -27,9 +29,30 @@ TOLD = {
     "agent_db": (
         ("turns", "status", "'cancelled'"), ("turns", "task_id", "'another'"), ("turns", "grant_json", "'{}'"),
         ("interrupts", "decision", "'reject'"), ("interrupts", "args_hash", "'2.0'"),
-        ("interrupts", "decided_by", "'turnkeeper/cli'"),
+        ("interrupts", "decided_by", "'turnkeeper/cli'"), ("interrupts", "args_json", "'{}'"),
+        ("interrupts", "message", "'because'"), ("interrupts", "question", "'May I?'"),
+        ("interrupts", "missing_scope", "'another'"),
     ),
 }  # fmt: skip
+
+
+FORGED = """
+CREATE TEMP TABLE forged AS SELECT * FROM interrupts LIMIT 1;
+UPDATE forged SET number = 1000, interrupt_id = 'forged', decision = '', resolved_at_us = NULL, status = 'resolved';
+INSERT INTO interrupts SELECT * FROM forged;
+"""
+NEW = "DELETE FROM audit WHERE number > 1; DELETE FROM turns; DELETE FROM interrupts; DELETE FROM candidates;"
+OF_BEFORE = """UPDATE turns SET grant_json = replace(grant_json, '"graphs":[""],', '')"""
+# What is done to the runtime's store, and what a check says of it; nothing of what is no fault.
+DONE = {
+    FORGED: "agent-runtime: the decision about approval forged is in the store, and no record tells it",
+    "UPDATE turns SET grant_json = x'00', ended_at_us = NULL": "was changed: category is not as recorded",
+    "UPDATE turns SET ended_at_us = 'x'": "",
+    "UPDATE audit SET at_us = 'x' WHERE number = 3": "record 3 does not follow from the one before it",
+    "UPDATE audit SET body = x'00' WHERE number = 3": "agent-runtime: record 3 was edited",
+    "UPDATE audit SET content_hash = 7, hash = 'x' WHERE number = 3": "record 3 does not follow from the one before it",
+    OF_BEFORE: "",
+}
 
 
 def a_day_of_work(constellation: Constellation) -> None:
@@ -86,6 +109,37 @@ def edit(home: Home, chance: random.Random) -> str:
         return f"{name} {what} {number}"
 
 
+@contextmanager
+def copied(home: Home, copy: Home) -> Iterator[None]:
+    shutil.copytree(home.root, copy.root, ignore=shutil.ignore_patterns("run", "checkpoints*", "channels", "logs"))
+    yield
+    shutil.rmtree(copy.root)
+
+
+def run_script(home: Home, script: str) -> None:
+    with closing(sqlite3.connect(home.agent_db, isolation_level=None)) as store:
+        store.executescript(script)
+
+
+def check_what_vanished(home: Home, copy: Home) -> None:
+    """Hold that heads and keys that are gone are mentioned, and that a store that is not signed yet is no fault."""
+    with copied(home, copy):
+        copy.audit_heads.unlink()
+        assert any("signed heads: an end that was cut off" in fault for fault in examine(copy).faults)
+    with copied(home, copy):
+        (copy.keys / "audit.json").unlink()
+        with pytest.raises(Corrupt, match="audit"):
+            examine(copy)
+        copy.keys_made("audit").unlink(missing_ok=True)
+        assert f"{copy.keys / 'audit.json'} is gone: nothing says whose signatures these are" in examine(copy).faults
+    with copied(home, copy):
+        run_script(copy, NEW)
+        heads = copy.audit_heads.read_text().splitlines(keepends=True)
+        copy.audit_heads.write_text("".join(line for line in heads if '"agent-runtime"' not in line))
+        found = examine(copy)
+        assert (found.faults, found.notes) == ([], ["agent-runtime: no record is signed"])
+
+
 def test_edits_are_found_and_kills_a_backup_and_a_restore_change_nothing(
     constellation: Constellation, tmp_path: Path
 ) -> None:
@@ -102,10 +156,15 @@ def test_edits_are_found_and_kills_a_backup_and_a_restore_change_nothing(
 
     copy, chance = Home(root=tmp_path / "copy"), random.Random(7)
     for number in range(EDITS):
-        shutil.copytree(home.root, copy.root, ignore=shutil.ignore_patterns("run", "checkpoints*", "channels", "logs"))
-        what = edit(copy, chance)
-        assert examine(copy).faults, f"edit {number}: {what}"
-        shutil.rmtree(copy.root)
+        with copied(home, copy):
+            what = edit(copy, chance)
+            assert examine(copy).faults, f"edit {number}: {what}"
+    for script, said in DONE.items():
+        with copied(home, copy):
+            run_script(copy, script)
+            found = "\n".join(examine(copy).faults)
+            assert said in found if said else not found, script
+    check_what_vanished(home, copy)
 
     constellation.command("turnkeeper", "backup", str(backup))
     constellation.command("turnkeeper", "restore", str(backup))

@@ -89,8 +89,15 @@ def closed(archive: Path) -> Iterator[Upgraded]:
     shutil.rmtree(folder)
 
 
+@pytest.fixture
+def opened(running: Upgraded) -> Iterator[Upgraded]:
+    """The home that runs today's code; after each step its records verify."""
+    yield running
+    running.command("turnkeeper", "audit", "verify")
+
+
 @pytest.fixture(scope="module")
-def opened(archive: Path) -> Iterator[Upgraded]:
+def running(archive: Path) -> Iterator[Upgraded]:
     """The home after `turnkeeper up` with today's code, shared by the tests of this module."""
     folder = Path(tempfile.mkdtemp(prefix="tk-"))
     made = Upgraded(archive, folder)
