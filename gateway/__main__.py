@@ -7,6 +7,7 @@ supervisor looks after it as after them. HTTP is on TCP, on this machine alone.
 import asyncio
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -14,6 +15,7 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -34,23 +36,67 @@ PROCESS = "web"
 NICE = 10  # where the processor is short, a page waits rather than a fire
 HEADERS_S = 10.0  # how long the first line and the headers of a request may take
 MOST_CONNECTIONS = 256
+SPARE_CONNECTIONS = 64  # for those that are not known yet: more than that of them push each other out
+LARGEST_REST = 256 << 10  # bytes of a body that still come after its request was answered
 MOST_LINES = 20  # a minute, of what the libraries below us complain of
 _STOP_GRACE_S = 2
+_HEAD, _BARE = re.compile(rb"(?s).*?(?:\n\r?\n|$)"), re.compile(rb"(?<!\r)\n")
+
+
+class Strict(h11.Connection):
+    """Reads requests as every proxy does: refuses what two readers of one request could read in two ways."""
+
+    def next_event(self) -> Any:
+        """Return what came next. Raises RemoteProtocolError for a line that ends in LF alone, and for two lengths."""
+        if self.their_state is h11.IDLE:
+            head = _HEAD.match(self.trailing_data[0])
+            if head is not None and _BARE.search(head[0]):
+                raise h11.RemoteProtocolError("a line ends in LF alone")
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name.lower() for name, _ in event.headers}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")
+        return event
 
 
 class Protocol(H11Protocol):
-    """HTTP/1.1 that waits for headers only so long, and lets an answer cut its connection."""
+    """HTTP/1.1 that waits for headers only so long, and lets an answer cut its connection.
+
+    Near the most connections, the oldest of those that no key and no session has made known is cut for a new one.
+    """
 
     _waiting: asyncio.TimerHandle | None = None
+    _late = 0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.conn = Strict(h11.SERVER, self.config.h11_max_incomplete_event_size or 0)
         self.app_state = {**self.app_state, "abort": transport.abort}
+        self.made_at = self.loop.time()
+        self._make_room()
         self._wait_for_headers()
+
+    def _make_room(self) -> None:
+        open_: list[Protocol] = [one for one in self.connections if not one.transport.is_closing()]  # type: ignore[misc]
+        others = [one for one in open_ if one is not self and not one.is_known()]
+        if len(open_) > MOST_CONNECTIONS - SPARE_CONNECTIONS and others:
+            min(others, key=lambda one: one.made_at).transport.abort()
+
+    def is_known(self) -> bool:
+        """Return True while a request of a key or a session is answered."""
+        scope: Any = self.cycle.scope if self.cycle is not None and not self.cycle.response_complete else {}
+        who = scope.get("who")
+        return who is not None and who.scope is not None
 
     def data_received(self, data: bytes) -> None:
         """Take what came; once it is a whole head of a request, stop waiting for it."""
         before = self.cycle
+        if before is not None and before.response_complete and before.more_body:  # a body whose request is answered
+            self._late += len(data)
+            if self._late > LARGEST_REST:
+                self.transport.abort()
+                return
         super().data_received(data)
         if self.cycle is not before:
             self._stop_waiting()
@@ -180,7 +226,7 @@ def config_of(app: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app, http=Protocol, ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
         lifespan="on", loop="asyncio", timeout_graceful_shutdown=_STOP_GRACE_S, timeout_keep_alive=60,
-        limit_concurrency=MOST_CONNECTIONS, h11_max_incomplete_event_size=32 << 10,
+        limit_concurrency=2 * MOST_CONNECTIONS, h11_max_incomplete_event_size=32 << 10,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from gateway.keys import Keys, Scope, Sessions
 from turnkeeper.clock import Clock
 from turnkeeper.config.json_text import read_object
 from turnkeeper.config.settings import WebSettings
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 LARGEST_BODY = 4 << 20
 BODY_S = 30.0
@@ -151,7 +151,10 @@ class Door:
         else:
             name, (kind, _, given) = "Authorization: Bearer", request.headers.get("authorization", "").partition(" ")
             given = given.strip() if kind.lower() == "bearer" else ""
-        key = self._keys.find(given)
+        try:
+            key = self._keys.find(given)
+        except TurnkeeperError as error:
+            raise HTTPException(503, f"no key is taken: {error}") from error
         if key is None:
             await self._hold_up(request)
             hint = "make one: turnkeeper web keys make NAME"

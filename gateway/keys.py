@@ -81,7 +81,7 @@ class Keys:
     def __init__(self, home: Home) -> None:
         self.path = home.keys / "web.json"
         self._lock = KeyFile(home)
-        self._read_at: tuple[int, int, int] | None = None
+        self._read_at: tuple[int, ...] = ()
         self._held = _File(login="")
 
     def create(self, entropy: Entropy) -> None:
@@ -145,7 +145,7 @@ class Keys:
         except FileNotFoundError:
             hint = "it is made when the gateway first starts: turnkeeper web serve"
             raise NotFound("there is no key file", where=str(self.path), hint=hint) from None
-        read_at = (found.st_ino, found.st_mtime_ns, found.st_size)
+        read_at = (found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode, found.st_uid)
         if read_at != self._read_at:
             self._held, self._read_at = _parsed(self.path), read_at
         return self._held
@@ -154,7 +154,7 @@ class Keys:
         text = json.dumps({"v": VERSION, "login": file.login, "keys": [asdict(key) for key in file.keys]}, indent=1)
         replace_whole(self.path, text.encode())
         SystemFiles().sync_folder(self.path.parent)
-        self._read_at = None
+        self._read_at = ()
 
 
 def _digest(text: str) -> str:

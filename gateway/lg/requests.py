@@ -235,15 +235,16 @@ class Once:
         self._most = most
         self._unsure: OrderedDict[str, str] = OrderedDict()
 
-    def id_of(self, about: str, name: str = "") -> str:
+    def id_of(self, about: str, name: str = "", by: str = "") -> str:
         """Return the id of what is sent.
 
         Args:
             about: all of it, and where it goes.
             name: what the client knows it by: its own `Idempotency-Key`, or thread and id of the message; may be empty.
+            by: the id of the API key that the client has: a name counts for that key alone.
         """
         if name:
-            return _digest(name)
+            return _digest(f"{by}/{name}")
         return self._unsure.pop(_digest(about), None) or str(self._draw())
 
     def is_unsure(self, about: str, id_: str) -> None:

@@ -83,7 +83,7 @@ class Runs:
             check_newest(asked.checkpoint_id, newest[-1].turn_id if newest else "")
         if asked.decides or asked.rejects:
             return Started(thread_id, await self._decide(who, runtime, thread_id, asked), name), asked
-        sent = await self._send(runtime, thread, graph, asked, key)
+        sent = await self._send(who, runtime, thread, graph, asked, key)
         return Started(sent.thread_id, sent.turn_id, name), asked
 
     async def _thread(self, runtime: Any, thread_id: str, asked: RunRequest) -> wire.Thread:
@@ -127,13 +127,14 @@ class Runs:
         return str(done.interrupts[-1].turn_id)
 
     async def _send(
-        self, runtime: Any, thread: wire.Thread, graph: str, asked: RunRequest, key: str
+        self, who: Who, runtime: Any, thread: wire.Thread, graph: str, asked: RunRequest, key: str
     ) -> wire.SendMessageResponse:
         if asked.if_busy == "reject" and (thread.status in _BUSY or thread.waiting):
             raise Conflict("the thread is busy", where="multitask_strategy", hint="wait for its run, or give enqueue")
-        about = json.dumps([thread.thread_id, graph, asked.text, asked.rest, dict(asked.options)], sort_keys=True)
+        place = who.key, thread.thread_id, graph
+        about = json.dumps([*place, asked.text, asked.rest, dict(asked.options)], sort_keys=True)
         name = f"{thread.thread_id}/{asked.message_id}" if asked.message_id else ""
-        id_ = self._api.once.id_of(about, key or name)
+        id_ = self._api.once.id_of(about, key or name, who.key)
         request = wire.SendMessageRequest(
             channel=thread.channel or self._api.channel,
             text=asked.text,

@@ -148,8 +148,8 @@ class Crons:
         if thread_id:
             channel = (await self._api.thread(runtime, thread_id)).channel or channel
         _, graph = await self._api.graph_of(runtime, str(body.get("assistant_id") or ""))
-        about = json.dumps([thread_id, body], sort_keys=True)
-        id_ = self._api.once.id_of(about, request.headers.get("idempotency-key", ""))
+        about = json.dumps([who.key, thread_id, body], sort_keys=True)
+        id_ = self._api.once.id_of(about, request.headers.get("idempotency-key", ""), who.key)
         spec = spec_of(
             body, thread_id=thread_id, channel=channel, graph=graph, name=f"cron-{id_[:12]}",
             category=self._api.gateway.settings.web.langgraph_category,

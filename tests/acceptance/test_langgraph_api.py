@@ -206,6 +206,10 @@ def test_a_message_with_an_id_or_a_key_is_taken_once(lg: Lg) -> None:
     headers = {"idempotency-key": "k1"}
     keyed = {lg.ask("POST", f"/threads/{made}/runs", RUN, headers=headers)["run_id"] for _ in range(2)}
     assert (len(runs), len(keyed)) == (1, 1)
+    of_another = lg.ask("POST", f"/threads/{made}/runs", RUN, headers=headers | {"x-api-key": lg.keys["work"]})[
+        "run_id"
+    ]
+    assert of_another not in keyed, "a key of a client counts for its own API key"
 
 
 def test_a_stale_or_forking_checkpoint_is_refused(lg: Lg) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -103,14 +104,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         """Wrap the handler that serves this call."""
         handler = await continuation(handler_call_details)
-        if handler is not None and handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(
-                _guard_unary(handler.unary_unary), handler.request_deserializer, handler.response_serializer
-            )
-        if handler is not None and handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(
-                _guard_stream(handler.unary_stream), handler.request_deserializer, handler.response_serializer
-            )
+        if handler is None:
+            return handler
+        forms = _reading(handler.request_deserializer), handler.response_serializer
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(_guard_unary(handler.unary_unary), *forms)
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(_guard_stream(handler.unary_stream), *forms)
         return handler
 
 
@@ -124,7 +124,23 @@ def _typed(error: Exception) -> TurnkeeperError:
     return found
 
 
+class _Malformed:
+    """Stands for a request that is no message of the contract: gRPC itself would call that an unknown error."""
+
+
+def _reading(deserializer: Any) -> Any:
+    def read(data: bytes) -> Any:
+        try:
+            return deserializer(data)
+        except DecodeError:
+            return _Malformed()
+
+    return read if deserializer is not None else None
+
+
 def _check(request: Any) -> None:
+    if isinstance(request, _Malformed):
+        raise errors.InvalidInput("is not a message of this method", where="request")
     if getattr(request, "limit", 0) < 0:
         raise errors.InvalidInput("is negative", where="limit")
 

@@ -61,7 +61,7 @@ class KeyFile:
         self._made = home.keys_made(purpose)
         self._folder = home.keys
         self._draft = home.keys / f".{purpose}.draft"
-        self._read_at: tuple[int, int, int] | None = None
+        self._read_at: tuple[int, ...] = ()
         self._keys: tuple[Key, ...] = ()
         self._by_id: dict[str, Key] = {}
 
@@ -79,7 +79,7 @@ class KeyFile:
             if not self._keys and os.path.lexists(self._made):
                 raise self._lost() from None
             return self._keys
-        read_at = (found.st_ino, found.st_mtime_ns, found.st_size)
+        read_at = (found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode, found.st_uid)
         if read_at != self._read_at:
             self._take(_parsed(self.path))
             self._read_at = read_at
@@ -167,7 +167,7 @@ class KeyFile:
         with machine_errors(path):
             SystemFiles().sync_folder(self._folder)
         if path == self.path:
-            self._read_at = None
+            self._read_at = ()
             self.read()
 
     def _note_made(self) -> None:

@@ -1,12 +1,13 @@
 """What the gateway answers to those who attack it: a real server on loopback, and requests byte by byte."""
 
 import asyncio
+import re
 import shutil
 import socket
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -139,6 +140,59 @@ def test_what_clients_send_fills_no_log(web: Web) -> None:
     said = log_of(web.home, WEB).read_text()
     assert said.count("\n") - before <= 2 * server.MOST_LINES, "which another minute may begin"
     assert "what follows within this minute is not logged" in " ".join(said.split())
+
+
+def test_connections_that_ask_nothing_keep_nobody_out(web: Web) -> None:
+    """Neither those that say nothing, nor those that begin a login and never end it."""
+    begun = f"POST /ui/login HTTP/1.1\r\nHost: {web.host}\r\nOrigin: {web.origin}\r\nContent-Length: 9\r\n"
+    begun += "Content-Type: application/x-www-form-urlencoded\r\n\r\n"
+    for said in (b"", begun.encode()):
+        with ExitStack() as idle:
+            for _ in range(server.MOST_CONNECTIONS + 10):
+                idle.enter_context(web.connect()).sendall(said)
+            assert [web.ask("/lg/ok").status for _ in range(3)] == [200, 200, 200]
+
+
+def test_of_a_body_whose_request_was_refused_little_more_is_read(web: Web) -> None:
+    head = f"POST /lg/threads HTTP/1.1\r\nHost: {web.host}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    sent = 0
+    with web.connect() as connection, suppress(ConnectionError):
+        connection.sendall(head.encode())
+        assert b"401" in connection.recv(100)
+        while sent < 64 << 20:
+            connection.sendall(chunk)
+            sent += len(chunk)
+    assert sent < 16 << 20, "what the system's buffers hold, and little more"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "POST /lg/ok HTTP/1.1\r\nHost: {host}\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "GET /lg/ok HTTP/1.1\nHost: {host}\n\n",
+        "GET /lg/ok HTTP/1.1\r\nHost: {host}\nX: y\r\n\r\n",
+        "GET /lg/ok HTTP/1.1\r\nHost: {host}\r\n\n",
+        "GET /lg/ok HTTP/1.1\r\nHost: {host}\r\n\r\nGET /lg/ok HTTP/1.1\nHost: {host}\r\n\r\n",
+    ],
+)
+def test_what_a_proxy_could_read_in_another_way_is_no_request(web: Web, request_: str) -> None:
+    with web.connect() as connection:
+        connection.sendall(request_.format(host=web.host).encode())
+        told = b"".join(iter(lambda: connection.recv(4096), b""))
+    answers = re.findall(rb"HTTP/1.1 (\d+)", told)
+    assert answers == ([b"200", b"400"] if request_.count("GET") == 2 else [b"400"])
+
+
+def test_a_key_file_that_others_can_read_counts_no_more_at_once_and_again_when_it_is_right(web: Web) -> None:
+    key, path = web.key("mode"), web.home.keys / "web.json"
+    assert web.ask("/lg/nothing", x_api_key=key).status == 404
+    path.chmod(0o644)
+    refused = web.ask("/lg/nothing", x_api_key=key)
+    assert (refused.status, f"can be read by other users; run: chmod 600 {path}" in refused.body) == (503, True)
+    assert web.post("/ui/login", {"token": "x"}).status >= 400
+    path.chmod(0o600)
+    assert web.ask("/lg/nothing", x_api_key=key).status == 404
 
 
 @pytest.mark.skipif(not server._has_ipv6(), reason="the machine has no ::1, so that no browser looks there")

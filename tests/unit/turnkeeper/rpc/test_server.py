@@ -127,3 +127,14 @@ async def test_an_event_log_that_can_be_written_again_is_no_trouble_any_more_alt
         await keep_reachable(lock, server, log)
     assert log.trouble == ""
     assert '"event":"events.lost","count":1}' in next((home.logs / "later").iterdir()).read_text()
+
+
+async def test_a_request_that_is_no_message_is_the_callers_mistake(home: Home, server: UnixServer) -> None:
+    async with grpc.aio.insecure_channel(f"unix:{home.socket('task-runner')}") as channel:
+        for method in ("Check", "Watch"):
+            call = channel.unary_unary if method == "Check" else channel.unary_stream
+            asked = call(f"/grpc.health.v1.Health/{method}")(b"\xff\xff")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await (asked if method == "Check" else asked.read())
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert "is not a message of this method" in str(refused.value.details())
