@@ -111,6 +111,7 @@ def add(
     Example: turnkeeper peers add grace
     """
     place, clock, entropy = _place(), SystemClock(), SystemEntropy()
+    _refuse_argument(file)
     address, now = _address(place), clock.now()
     given = pairing.read_invitation(_pasted(file))
     if given.until <= now:
@@ -131,11 +132,15 @@ def add(
         console.note(_SET)
 
 
-def _pasted(file: str) -> str:
-    """Return the invitation that a file, standard input or the author gives. Raises InvalidInput."""
+def _refuse_argument(file: str) -> None:
+    """Raise InvalidInput if an invitation stands where a file is to be named."""
     if pairing.is_invitation(file):
         hint = "ask for another, then run: turnkeeper peers add NAME; it asks for the invitation"
         raise InvalidInput("is no argument: other users of this machine can read it", where="INVITATION", hint=hint)
+
+
+def _pasted(file: str) -> str:
+    """Return the invitation that a file, standard input or the author gives. Raises InvalidInput."""
     if file in {"", "-"}:
         asks = not file and sys.stdin.isatty()
         return str(typer.prompt("Invitation", hide_input=True, err=True)) if asks else sys.stdin.read()

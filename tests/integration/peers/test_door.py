@@ -421,7 +421,6 @@ def test_two_people_can_compare_the_keys_of_their_homes(home: Home, capsys: Any)
 
 
 def test_an_invitation_is_no_argument(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    home.config.write_text('[peers]\nlisten = "127.0.0.1:7474"\n')
     code = console.run(app, ["--home", str(home.root), "peers", "add", "ada", "turnkeeper-peer.eyJhZGRy"])
     said = capsys.readouterr().err
     assert (code, "other users of this machine can read it" in said, "eyJh" in said) == (2, True, False)
