@@ -47,8 +47,10 @@ bench-base:  ## Check REV out beside this build, in .base, with an environment o
 	@$(MAKE) --no-print-directory -C .base .venv/.ready
 
 MINUTES ?= 5
+RUNS ?= 60
 chaos: $(READY)  ## Faults of the machine under load on a small disk, then the checker; needs root or unshare, and strace.
 	@$(BIN)/python -m tests.integration.lifecycle.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
+	@$(BIN)/python -m tests.integration.lifecycle.intermittent --runs $(RUNS)
 
 chaos-cluster: $(READY)  ## Kills, stops, cuts and restarts of a cluster under load for MINUTES, then the checker.
 	@$(BIN)/python -m tests.integration.cluster.chaos --minutes $(MINUTES) $(CHAOS_ARGS)

@@ -204,7 +204,7 @@ def exit_code_of(serve: Callable[[], None]) -> int:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that led to it; of a group, its members."""
+    """Yield an error and the errors that led to it; of a group, its members; of SQLAlchemy's, the driver's error."""
     seen: set[int] = set()
     left = [error]
     while left:
@@ -215,7 +215,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield one
         if isinstance(one, TurnkeeperError):  # whoever raised it has said what it means
             continue
-        members: Any = getattr(one, "exceptions", ())
+        members: Any = [*getattr(one, "exceptions", ()), *filter(None, [getattr(one, "orig", None)])]
         before = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
         left += [*members, *([before] if before is not None else [])]
 

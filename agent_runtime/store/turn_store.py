@@ -251,9 +251,9 @@ class Store:
         return True
 
     @_transaction
-    def try_again(self, connection: Connection, _at: datetime, turn_id: str) -> TurnRecord:
-        """Count another interval of an unfinished turn, before it begins."""
-        tries = _turn(connection, turn_id).tries + 1
+    def try_again(self, connection: Connection, _at: datetime, turn_id: str, *, counted: bool = True) -> TurnRecord:
+        """Write that another interval of an unfinished turn begins; `counted` says whether it counts as a try."""
+        tries = _turn(connection, turn_id).tries + counted
         turn_writes.change_turn(connection, turn_id, tries=tries, epoch=self.right.epoch)
         return _turn(connection, turn_id)
 

@@ -26,7 +26,7 @@ from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from turnkeeper.config.settings import NotifySettings
-from turnkeeper.errors import MachineTrouble
+from turnkeeper.errors import MachineTrouble, machine_trouble
 from turnkeeper.event_log import EventLog, told_if_late
 from turnkeeper.process import Failpoints
 
@@ -156,6 +156,7 @@ class Turns:
         self._lanes = lanes
         self._pruning: dict[asyncio.Task[None], str] = {}  # with the thread of each
         self._called: dict[str, int] = {}  # by turn: how often in a row the machine failed what its graph calls
+        self._uncounted: set[str] = set()  # turns whose last interval the machine broke off: the next one counts no try
         self._acts: Mapping[Action, Do] = {
             Action.DROP: self._drop,
             Action.GIVE_INPUT: self._give_input,
@@ -239,18 +240,24 @@ class Turns:
             return await write
 
     async def _give_input(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
-        turn = await self._told(decision.turn_id, "go on", self._store.try_again(decision.turn_id))
+        turn = await self._again(decision.turn_id)
         before = await self._store.look(newest_on_thread, turn.thread_id, besides=turn.turn_id)
         return await self._run(turn, _input(turn, before.status if before else ""), "continue")
 
     async def _give_answer(self, _item: Item, decision: Decision, facts: Facts) -> bool:
-        turn = await self._told(decision.turn_id, "go on", self._store.try_again(decision.turn_id))
+        turn = await self._again(decision.turn_id)
         wanted = {name: value for name, value in turn.answers.items() if name in facts.thread.pending}
         return await self._run(turn, Answers(values=wanted), "continue")
 
     async def _continue(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
-        turn = await self._told(decision.turn_id, "go on", self._store.try_again(decision.turn_id))
-        return await self._run(turn, Continue(), "continue")
+        return await self._run(await self._again(decision.turn_id), Continue(), "continue")
+
+    async def _again(self, turn_id: str) -> TurnRecord:
+        """Write that another interval of a turn begins. The try counts unless the machine broke off the last one."""
+        counted = turn_id not in self._uncounted
+        turn = await self._told(turn_id, "go on", self._store.try_again(turn_id, counted=counted))
+        self._uncounted.discard(turn_id)
+        return turn
 
     async def _resume(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
         resumed = self._store.resume(decision.turn_id, decision.interrupts)
@@ -325,6 +332,18 @@ class Turns:
         return True
 
     async def _run(self, turn: TurnRecord, order: Order, mode: str) -> bool:
+        """Run an interval and write what came of it. If the machine breaks it off, it counts as no try."""
+        try:
+            return await self._run_counted(turn, order, mode)
+        except Exception as error:
+            if machine_trouble(error) is None:
+                raise
+            self._uncounted.add(turn.turn_id)
+            await self._store.give_back(turn.turn_id)  # if this fails, too, the next interval is not counted
+            self._uncounted.discard(turn.turn_id)
+            raise
+
+    async def _run_counted(self, turn: TurnRecord, order: Order, mode: str) -> bool:
         self._failpoints.reach("runtime.started")
         try:
             ended = await self._intervals.run(turn, order, mode)
@@ -340,10 +359,10 @@ class Turns:
             return await self._settle(turn, ended)
 
     async def _outlast(self, turn: TurnRecord, trouble: MachineTrouble) -> bool:
-        """Let a turn go on once the machine is well: it failed at nothing of its own, so the interval does not count.
+        """Raise the machine's trouble, so that the turn is tried again once the machine works.
 
-        Our own stores are waited for however long it takes. What only its graph reads or writes fails it in the end: a
-        file or a device of the author's that never works holds up its thread, and nobody else would tell of it.
+        The turn waits for our own stores without a limit. A file or device that only its graph uses fails the turn
+        after `MOST_OUTSIDE` tries, because it would hold up the thread.
         """
         if trouble.where == CALLED:
             tries = self._called[turn.turn_id] = self._called.get(turn.turn_id, 0) + 1
@@ -353,7 +372,6 @@ class Turns:
                 del self._called[turn.turn_id]
                 return done
         self._stopped(turn, "waits")
-        await self._store.give_back(turn.turn_id)
         raise trouble
 
     async def _settle(self, turn: TurnRecord, ended: Ended) -> bool:

@@ -363,15 +363,17 @@ class Worker:
         if item.trigger is None or trouble is not None or tries < MOST_TROUBLE:
             rest_s = rest_after(tries)
             return Handled(done=False, rest_s=rest_s if trouble is None else min(rest_s, LONGEST_WAIT_S))
+        given_up = await self._give_up(item.trigger, item.delivery, reason)
+        if not given_up:
+            return Handled(done=False, rest_s=min(rest_after(tries), LONGEST_WAIT_S))
         del self._trouble[id(item)]
         self.waits.pop(thread_id, None)
-        await self._give_up(item.trigger, item.delivery, reason)
         return Handled(done=True)
 
-    async def _give_up(self, trigger: Trigger, delivery: Delivery | None, reason: str) -> None:
-        """Record that a trigger comes to nothing; if even that fails, its envelope waits for the next process.
+    async def _give_up(self, trigger: Trigger, delivery: Delivery | None, reason: str) -> bool:
+        """Record that a trigger comes to nothing; return False if even that fails, and it is to be tried again.
 
-        Where machines share the store, that is whoever takes its thread next: this one gives it up.
+        If machines share the store, this process then releases the thread, and the trigger's next owner tries.
         """
         try:
             finished = await self._store.refuse(trigger, reason)
@@ -380,11 +382,14 @@ class Worker:
                 self._turns.notify("failure", trigger)
             if delivery is not None:
                 await self._mailboxes.quarantine(delivery, reason)
-        except Exception as error:  # noqa: BLE001  recorded; the envelope lies in claimed/, which is adopted at start
+        except Exception as error:  # noqa: BLE001  recorded, and tried again
             what = f"cannot be recorded: {_sentence(error)}"
             self._log.emit("turn.trouble", thread_id=trigger.thread_id, turn_id=trigger.turn_id, reason=what)
-            if delivery is not None and delivery.lease is not None:
-                self._mailboxes.lost(delivery.lease)
+            self.waits[trigger.thread_id] = what
+            if delivery is None or delivery.lease is None:
+                return False
+            self._mailboxes.lost(delivery.lease)
+        return True
 
 
 def _nothing() -> None:

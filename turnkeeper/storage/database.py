@@ -448,11 +448,11 @@ def _leave_if_lost(connection: Connection, driver: Any, error: Exception) -> Non
 
 
 def _undo_unit(driver: Any, error: Exception) -> None:
-    """Undo what one unit did. Raises its error if more than that is undone: by a full disk."""
+    """Undo what one unit did. Raises its error, with its cause, if a full or failing disk undid the whole batch."""
     try:
         driver.execute("ROLLBACK TO unit")
     except Exception:  # noqa: BLE001  there is no savepoint any more
-        raise error from None
+        raise error  # noqa: B904  `from` would replace the cause that tells what the machine could not do
 
 
 def in_schema(url: str, schema: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent_runtime.model.decide import Incoming
+from agent_runtime.model.decide import MOST_TRIES, Incoming
 from agent_runtime.turns import interval, worker
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -299,6 +299,35 @@ async def test_a_fire_that_is_given_up_leaves_no_turn_to_be_continued(
     await bench.rest()
     assert await bench.history() == ["STARTED", "FAILED"]
     assert (await bench.run(2)).state == STATES.SUCCEEDED
+
+
+async def test_an_interval_that_the_machine_broke_off_counts_no_try_even_if_that_cannot_be_written(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails now and then lets a turn begin, breaks it off, and keeps the store from taking the try back."""
+    monkeypatch.setattr(worker, "LONGEST_WAIT_S", 0.001)
+    store, intervals = bench.runtime.store, bench.runtime.worker._intervals
+    tries = 4 * MOST_TRIES
+    monkeypatch.setattr(intervals, "run", broken(tries, intervals.run, asyncio.Event()))
+    monkeypatch.setattr(store, "give_back", broken(tries, store.give_back, asyncio.Event()))
+    event = await bench.run()
+    assert event.state == STATES.SUCCEEDED
+    await bench.rest()
+    assert await bench.history() == ["STARTED", "SUCCEEDED"]
+    assert (bench.lying("claimed"), bench.lying("quarantine")) == ([], [])
+
+
+async def test_giving_a_fire_up_is_tried_until_it_is_written(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "TROUBLE_S", 0.001)
+    store: Any = bench.runtime.store
+    store.begin = broken(10_000, store.begin, asyncio.Event(), BUG)
+    over = asyncio.Event()
+    store.refuse = broken(3, store.refuse, over)
+    event = await bench.run()
+    assert (event.state, over.is_set()) == (STATES.FAILED, True)
+    await bench.rest()
+    assert (bench.lying("claimed"), len(bench.lying("quarantine"))) == ([], 1)
+    assert bench.runtime.trouble() == ""
 
 
 async def test_a_turn_that_ended_stays_as_it_is_when_its_envelope_cannot_be_archived(

@@ -273,6 +273,31 @@ async def test_what_undoes_a_whole_batch_is_told_to_all_of_it(database: Database
     assert await database.run(insert(3)) == 3
 
 
+def fill(connection: Connection) -> None:
+    """Meet a full disk that undoes the whole transaction, as SQLite may."""
+    driver: Any = connection.connection.driver_connection
+    driver.execute("ROLLBACK")
+    driver.execute("PRAGMA max_page_count=1")  # as many as there are
+    try:
+        connection.execute(text("CREATE TABLE large AS SELECT zeroblob(1000000) AS value"))
+    finally:
+        driver.execute("PRAGMA max_page_count=1000000")
+
+
+async def test_a_full_disk_that_undoes_a_whole_batch_is_told_as_the_machines_trouble(database: Database) -> None:
+    if database.is_shared:
+        pytest.skip("on a server each unit has a transaction of its own")
+    gate = threading.Event()
+    blocker = database.submit(lambda _connection: gate.wait())
+    batch = [database.submit(work) for work in (insert(1), fill, insert(2))]
+    gate.set()
+    outcomes = await asyncio.gather(*map(asyncio.wrap_future, [blocker, *batch]), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [MachineTrouble] * 4
+    assert "disk is full" in database.trouble
+    assert await database.run(insert(3)) == 3
+    assert database.trouble == ""
+
+
 async def test_a_lost_connection_is_told_to_all_and_made_again(database: Database) -> None:
     def lose(connection: Connection) -> None:
         if connection.dialect.name == "sqlite":
