@@ -155,13 +155,15 @@ async def _say_who_writes(database: Any, home: Home, settings: Settings, clock: 
 
 
 async def check(home: Home) -> None:
-    """Load the settings, the model with its keys and the author's graph, as a start does; open and write nothing.
+    """Load the settings, the categories, the model with its keys and the author's graph; open and write nothing.
 
     Raises:
-        InvalidInput: a start would be refused for it.
+        InvalidInput: a start would be refused for it, or fires of a category would be held.
     """
     settings = staffed(load_settings(home), home)
-    Categories(home, settings)
+    for entry in Categories(home, settings).all():
+        if entry.category is None:
+            raise InvalidInput(f"category {entry.name} cannot be used: {entry.problem}", hint="repair its file")
     async with _authors_graphs(home, settings, os.environ) as graphs:
         if graphs.default is not None:
             graphs.default.require()

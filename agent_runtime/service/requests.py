@@ -35,7 +35,7 @@ from turnkeeper.bus.envelope import CATCH_UP_POLICIES, FIRE_KINDS, check_text
 from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.config.home import AGENT
 from turnkeeper.config.json_text import check_configurable, read_object
-from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError, Unreachable
+from turnkeeper.errors import Conflict, Degraded, InvalidInput, NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.callers import current
 from turnkeeper.rpc.errors import code_of
 from turnkeeper.times import EPOCH, LONGEST
@@ -333,11 +333,18 @@ class FireIntake:
             fields = read_fields(request, get_category)
             self._catalog.require(request.graph)
         except Conflict as refusal:  # what was accepted before its category or graph went is still a duplicate
-            return self._acceptor.queue(read_again(request), refusal=refusal)
+            return self._acceptor.queue(read_again(request), refusal=_passing(refusal))
         ready = self._envelopes.encode(fields, stamp)
         if ready is None:
             return self._acceptor.queue(Trigger(source="fire", **fields).sealed())
         return self._acceptor.queue_encoded(ready)
+
+
+def _passing(refusal: Conflict) -> TurnkeeperError:
+    """Return what to answer a fire that cannot be taken now: a category file may be repaired or put back."""
+    if refusal.where != "category":
+        return refusal
+    return Degraded(refusal.what, where=refusal.where, hint=refusal.hint)
 
 
 async def _answer(

@@ -136,7 +136,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
             works=works,
             beat=beat,
             log=log,
-            trouble=lambda: store.trouble or log.trouble or dispatcher.refusal,
+            trouble=lambda: store.trouble or log.trouble or dispatcher.refusal or dispatcher.held(),
             warm_up=lambda: _warm_up(store, clock, entropy),
         )
     finally:

@@ -42,6 +42,7 @@ _CANCEL_PAUSE_S = 2.0
 _MOST_CANCELLED = 100
 # Sending the same bytes again cannot help: the task itself has to change.
 _HOPELESS = frozenset({code_pb2.INVALID_ARGUMENT, code_pb2.FAILED_PRECONDITION})
+_HELD_S = 2 * ledger.LONGEST_BACKOFF_S  # a fire that is held is sent again before this is over
 _DISPOSITIONS: Mapping[int, str] = {value: name for name, value in wire.FireReceipt.Disposition.items()}
 
 
@@ -110,8 +111,16 @@ class Dispatcher:
         self._writing = asyncio.Lock()  # a stream takes one message after the other
         self.connected = False
         self.refusal = ""
+        self._held: dict[str, tuple[float, str]] = {}  # by fire: until when it is known to be held, and why
         self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
         self.traceparent: Callable[[str], str] | None = None
+
+    def held(self) -> str:
+        """Return why the runtime holds fires off, such as a mistake in a category file; empty if it holds none."""
+        now = self._clock.monotonic()
+        self._held = {fire_id: known for fire_id, known in self._held.items() if known[0] > now}
+        _, why = next(iter(self._held.values()), (0.0, ""))
+        return why and f"{len(self._held)} fires are held until this is repaired: {why}"
 
     def wake(self) -> None:
         """Look at the outbox now: a fire was committed, or a catch-up slot became free."""
@@ -294,6 +303,7 @@ class Dispatcher:
         self._reconnector.succeeded()
         self.refusal = ""
         now = self._clock.now()
+        self._note_held(receipts)
         keys = [self._unanswered.popleft() if self._unanswered else None for _ in receipts]
         with told_if_late(self._log, partial(_answers, receipts)):
             done = await self._store.run(lambda session: record_receipts(session, receipts, keys, now))
@@ -301,6 +311,14 @@ class Dispatcher:
         if any(receipt.HasField("error") for receipt in receipts):
             self._changed.set()
         self.work.set()
+
+    def _note_held(self, receipts: Sequence[wire.FireReceipt]) -> None:
+        until = self._clock.monotonic() + _HELD_S
+        for receipt in receipts:
+            if receipt.error.code == code_pb2.UNAVAILABLE and receipt.error.field:
+                self._held[receipt.fire_id] = until, receipt.error.message
+            else:
+                self._held.pop(receipt.fire_id, None)
 
 
 def _answers(receipts: Sequence[wire.FireReceipt]) -> list[log_records.LogRecord]:

@@ -128,6 +128,10 @@ class SharedHandover:
         """Tell whether a runtime lives."""
         return self.connected
 
+    def held(self) -> str:
+        """Return nothing: the shared store takes every fire, and a runtime refuses one only when it begins it."""
+        return ""
+
     def room(self) -> int:
         """Return 0: each fire is claimed, so that one runner hands it over."""
         return 0

@@ -10,7 +10,7 @@ from enum import StrEnum
 from task_runner.model.task import LONGEST_REASON, MISASKED, OPEN, Fire, Outcome, replace
 
 _SHORTEST_BACKOFF_S = 0.5
-_LONGEST_BACKOFF_S = 60.0
+LONGEST_BACKOFF_S = 60.0
 _SHORTEST_RETRY_S = 30.0
 # A retry has waited already: it is not missed while the runtime is away for a moment.
 _RETRY_GRACE = timedelta(minutes=5)
@@ -74,7 +74,7 @@ def refused(fire: Fire, now: datetime, *, attempt: int, why: str) -> Fire:
     """Return a sent fire that was definitely refused: unsent again, to be tried after a growing pause."""
     if fire.outcome is not Outcome.SENT or attempt != fire.attempt:
         return fire
-    pause_s = min(_LONGEST_BACKOFF_S, _SHORTEST_BACKOFF_S * 2.0 ** min(fire.refusals, 16))
+    pause_s = min(LONGEST_BACKOFF_S, _SHORTEST_BACKOFF_S * 2.0 ** min(fire.refusals, 16))
     return replace(
         fire,
         outcome=Outcome.PENDING,

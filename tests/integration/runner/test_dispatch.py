@@ -192,6 +192,23 @@ async def test_an_unknown_category_quarantines_the_task(rig: Rig, peer: Peer) ->
     assert (await rig.task()).state == "active"
 
 
+async def test_a_fire_whose_category_cannot_be_used_now_is_held_and_sent_once_that_is_repaired(
+    rig: Rig, peer: Peer
+) -> None:
+    await rig.create()
+    why = "category loop cannot be used: loop.toml:3: a key is missing"
+    peer.answer = refuse(code_pb2.UNAVAILABLE, field="category", message=why)
+    async with rig.running("dispatcher"):
+        await rig.pass_time(60)
+        await rig.trail.saw("fire.refused")
+        assert (await rig.task()).state == "waiting", "it is not quarantined"
+        assert rig.dispatcher.held() == f"1 fires are held until this is repaired: {why}"
+        peer.answer = accept
+        await rig.pass_time(1)
+        await rig.trail.saw("fire.accepted")
+        assert rig.dispatcher.held() == ""
+
+
 async def test_caught_up_fires_take_turns(home, clock, place, peer: Peer) -> None:
     rig = Rig(home, clock, place, Pace(concurrency=2, stagger_s=0))
     for number in range(5):

@@ -8,7 +8,7 @@ from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
 from turnkeeper.bus.envelope import encode
 from turnkeeper.config.settings import AgentSettings
-from turnkeeper.errors import Conflict
+from turnkeeper.errors import Conflict, Degraded
 
 
 @pytest.mark.parametrize("gone", ["removed", "unreadable"])
@@ -21,7 +21,7 @@ async def test_a_fire_is_a_duplicate_also_when_its_category_has_gone(bench: Benc
     with pytest.raises(Conflict, match="other content"):
         await bench.service.Fire(bench.fire(prompt="something else"), None)
     for _ in range(2):  # a refusal takes no key
-        with pytest.raises(Conflict, match="category"):
+        with pytest.raises(Degraded, match="category"):
             await bench.service.Fire(bench.fire(2), None)
     assert await bench.history() == ["STARTED", "SUCCEEDED"]
 

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, Call, soon
 from tests.support.scripted import calls
-from turnkeeper.errors import Conflict, InvalidInput, NotFound, Unreachable
+from turnkeeper.errors import Conflict, Degraded, InvalidInput, NotFound, Unreachable
 from turnkeeper.rpc.channel import Greeting, read_greeting
 
 
@@ -56,8 +56,8 @@ async def test_a_malformed_fire_is_refused_and_leaves_nothing(bench: Bench) -> N
     assert bench.lying("inbox") == bench.lying("claimed") == bench.lying("delivered") == []
 
 
-async def test_an_unknown_category_is_a_conflict(bench: Bench) -> None:
-    with pytest.raises(Conflict) as refused:
+async def test_a_fire_of_an_unknown_category_can_be_sent_again_later(bench: Bench) -> None:
+    with pytest.raises(Degraded) as refused:
         await bench.service.Fire(bench.fire(category="nope"), None)
     assert refused.value.where == "category"
 
