@@ -161,9 +161,7 @@ async def check(home: Home) -> None:
         InvalidInput: a start would be refused for it, or fires of a category would be held.
     """
     settings = staffed(load_settings(home), home)
-    for entry in Categories(home, settings).all():
-        if entry.category is None:
-            raise InvalidInput(f"category {entry.name} cannot be used: {entry.problem}", hint="repair its file")
+    Categories(home, settings).require_all()
     async with _authors_graphs(home, settings, os.environ) as graphs:
         if graphs.default is not None:
             graphs.default.require()

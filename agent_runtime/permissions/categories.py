@@ -143,6 +143,11 @@ class Categories:
             raise InvalidInput(f"category {name} cannot be used: {entry.problem}", where="category", hint=hint)
         return entry.category
 
+    def require_all(self) -> None:
+        """Raise InvalidInput if a category cannot be used, as :meth:`get` does."""
+        for entry in self.all():
+            self.get(entry.name)
+
     def all(self) -> list[CategoryEntry]:
         """Return every category by name, also those that cannot be used."""
         names = {path.stem for path in self._paths()} | self._shipped.keys()

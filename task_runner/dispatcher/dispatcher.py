@@ -111,16 +111,16 @@ class Dispatcher:
         self._writing = asyncio.Lock()  # a stream takes one message after the other
         self.connected = False
         self.refusal = ""
-        self._held: dict[str, tuple[float, str]] = {}  # by fire: until when it is known to be held, and why
+        self._held: dict[str, tuple[float, str]] = {}  # by task: until when its fires are known to be held, and why
         self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
         self.traceparent: Callable[[str], str] | None = None
 
     def held(self) -> str:
         """Return why the runtime holds fires off, such as a mistake in a category file; empty if it holds none."""
         now = self._clock.monotonic()
-        self._held = {fire_id: known for fire_id, known in self._held.items() if known[0] > now}
+        self._held = {task: known for task, known in self._held.items() if known[0] > now}
         _, why = next(iter(self._held.values()), (0.0, ""))
-        return why and f"{len(self._held)} fires are held until this is repaired: {why}"
+        return why and f"fires are held until this is repaired: {why}"
 
     def wake(self) -> None:
         """Look at the outbox now: a fire was committed, or a catch-up slot became free."""
@@ -315,10 +315,11 @@ class Dispatcher:
     def _note_held(self, receipts: Sequence[wire.FireReceipt]) -> None:
         until = self._clock.monotonic() + _HELD_S
         for receipt in receipts:
+            task = receipt.fire_id.partition("@")[0]
             if receipt.error.code == code_pb2.UNAVAILABLE and receipt.error.field:
-                self._held[receipt.fire_id] = until, receipt.error.message
+                self._held[task] = until, receipt.error.message
             else:
-                self._held.pop(receipt.fire_id, None)
+                self._held.pop(task, None)
 
 
 def _answers(receipts: Sequence[wire.FireReceipt]) -> list[log_records.LogRecord]:

@@ -202,7 +202,7 @@ async def test_a_fire_whose_category_cannot_be_used_now_is_held_and_sent_once_th
         await rig.pass_time(60)
         await rig.trail.saw("fire.refused")
         assert (await rig.task()).state == "waiting", "it is not quarantined"
-        assert rig.dispatcher.held() == f"1 fires are held until this is repaired: {why}"
+        assert rig.dispatcher.held() == f"fires are held until this is repaired: {why}"
         peer.answer = accept
         await rig.pass_time(1)
         await rig.trail.saw("fire.accepted")

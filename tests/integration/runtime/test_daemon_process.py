@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from agent_runtime.daemon.assembly import check
 from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.errors import InvalidInput
 from turnkeeper.process import VARIABLE
 from turnkeeper.rpc.channel import Caller, is_serving
 
@@ -93,3 +95,11 @@ def test_a_home_of_one_machine_loads_no_driver_of_a_server(home: Home) -> None:
     argv = [sys.executable, "-c", script, str(home.root)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+async def test_a_restart_is_refused_in_advance_for_a_category_file_with_a_mistake(home: Home) -> None:
+    await check(home)
+    home.categories.mkdir(parents=True, exist_ok=True)
+    (home.categories / "mine.toml").write_text("what = ")
+    with pytest.raises(InvalidInput, match=r"category mine cannot be used: .*mine\.toml"):
+        await check(home)
