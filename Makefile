@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 # Bytecode is kept, whatever the caller prefers: every command of ours is a process of its own.
 unexport PYTHONDONTWRITEBYTECODE
-PACKAGES := turnkeeper task_runner agent_runtime constellation gateway
+PACKAGES := turnkeeper task_runner agent_runtime
 
 .PHONY: demo demo-cluster test test-clients test-postgres check bench bench-base bench-check protos protos-check test-services wheel lock format clean
 
@@ -55,11 +55,11 @@ chaos: $(READY)  ## Faults of the machine under load on a small disk, then the c
 chaos-cluster: $(READY)  ## Kills, stops, cuts and restarts of a cluster under load for MINUTES, then the checker.
 	@$(BIN)/python -m tests.integration.cluster.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
 
-protos: $(READY)  ## Generate the stubs beside the contract.
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTOS)
+protos: $(READY)  ## Generate the stubs of the contract into turnkeeper/v1.
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTOS)
 
 protos-check: protos  ## The committed stubs are what the contract generates.
-	@git diff --exit-code --stat -- protos || (echo "the stubs differ from the contract: commit what make protos wrote" && false)
+	@git diff --exit-code --stat -- turnkeeper/v1 || (echo "the stubs differ from the contract: commit what make protos wrote" && false)
 
 test-services:  ## Install the optional real servers that some tests use (Debian).
 	@tests/install_services.sh

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from agent_runtime.daemon.assembly import PROCESS, assemble
 from agent_runtime.service.servicer import RULES, Servicer
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
-from turnkeeper.process import settle_heap
 from turnkeeper.rpc.callers import Door
+from turnkeeper.rpc.process import settle_heap
 from turnkeeper.rpc.server import UnixServer
 from turnkeeper.storage.locking import ProcessLock
+from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 
 
 async def serve(home: Home) -> None:

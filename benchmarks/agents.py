@@ -18,10 +18,10 @@ from agent_runtime.daemon.assembly import assemble
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.service.servicer import Servicer
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import CategorySettings, Settings
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 STATES = wire.TurnEvent.State
 SCRIPT = {"go": [calls(("note", {"text": "hello"})), AIMessage("It is noted.")]}

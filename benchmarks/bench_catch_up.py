@@ -9,7 +9,7 @@ from benchmarks.ours import RUNNER, RUNTIME, Ours, fill, spec
 from benchmarks.peers import Peer
 from benchmarks.places import place
 from benchmarks.report import Section, ratio, spread
-from turnkeeper.event_log import read_events
+from turnkeeper.bus.event_log import read_events
 
 REPETITIONS = 5
 TASKS, DAYS = 1000, 1

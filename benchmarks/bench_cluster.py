@@ -14,9 +14,6 @@ import psycopg
 from agent_runtime.store import leases
 from benchmarks.bench_shared import DURABLE
 from benchmarks.report import Section, percentile, ratio, spread
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from protos.turnkeeper.v1 import schedules_pb2
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from task_runner.daemon.assembly import call
 from tests.integration.cluster.shared import Cluster
 from tests.integration.runtime.test_several_machines import Node, made_home, put, until
@@ -29,6 +26,9 @@ from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.storage.database import in_schema
 from turnkeeper.storage.handover import SCHEMA
 from turnkeeper.times import rfc3339
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1 import schedules_pb2
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 
 RUNNERS, TASKS = (1, 4), 1_000
 IN_A_ROW, SUCCEEDED = 100, wire.ListTurnsRequest(status="succeeded", limit=1)  # turns of one thread

@@ -17,7 +17,7 @@ from benchmarks.bench_tabs import free_port
 from benchmarks.ours import CONFIG, Ours, cpu_s
 from benchmarks.places import place
 from benchmarks.report import Section, percentile, spread
-from constellation.peers import pairing
+from turnkeeper.constellation.peers import pairing
 from turnkeeper.times import rfc3339
 
 A_SECOND, ADDRESSES, DUE = 10_000 / 60, 250, 100
@@ -38,7 +38,7 @@ def flood(times: int) -> Section:
         ours.home.config.write_text(f'{CONFIG}[peers]\nlisten = "127.0.0.1:{port}"\n')
         pairing.add_peer(ours.home, _peer(), datetime.now(UTC))
         ours.start_both()
-        peers = ours.start("constellation.peers", "peers")
+        peers = ours.start("turnkeeper.constellation.peers", "peers")
         ours.wave(DUE)  # which warms everything up
         for _ in range(times):
             without.append(percentile(ours.wave(DUE), 0.99))

@@ -14,9 +14,9 @@ from urllib.parse import urlencode
 from benchmarks.ours import CONFIG, Ours
 from benchmarks.places import place
 from benchmarks.report import Section, percentile, spread
-from gateway.keys import Keys, sign_token
-from gateway.page.live import TABS_A_SECOND
 from turnkeeper.entropy import SystemEntropy
+from turnkeeper.gateway.keys import Keys, sign_token
+from turnkeeper.gateway.page.live import TABS_A_SECOND
 
 TABS, OF_ONE_LOGIN, DUE = 50, 8, 100
 DECLARED_S = TABS / TABS_A_SECOND + 5.0  # before they are due: tabs have been told of it, and may be told of the next

@@ -16,14 +16,14 @@ from typing import Any
 
 import psutil
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
-from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from task_runner.service import changes
 from task_runner.service.task_spec import Defaults
 from task_runner.store.store import Store
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.rpc.channel import Caller, is_serving
+from turnkeeper.v1 import schedules_pb2 as wire
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 RUNTIME, RUNNER = ("benchmarks.acceptor", "agent-runtime"), ("task_runner.daemon", "task-runner")
 PATIENCE_S = 120.0

@@ -17,9 +17,9 @@ import pytest
 import typer
 
 import agent_runtime.cli
-import constellation.cli
-import gateway.cli
 import task_runner.cli
+import turnkeeper.constellation.cli
+import turnkeeper.gateway.cli
 from turnkeeper import console
 from turnkeeper.config.home import Home
 from turnkeeper.console import commands
@@ -29,7 +29,7 @@ from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.keys import KeyFile
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("turnkeeper", "task_runner", "agent_runtime", "constellation", "gateway")
+PACKAGES = ("turnkeeper", "task_runner", "agent_runtime")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 MENTION = re.compile(r"(?<![\w./@-])(turnkeeper|task-runner|agent-runtime)((?: (?!-)[a-z][a-z-]*)+)([^\n`]*)")
 TYPED = re.compile(r"(?:`|\$ |[a-z]: )$")  # before a command that a person is to type
@@ -49,8 +49,8 @@ def programs() -> dict[str, Any]:
         "turnkeeper": dressed(typer.Typer(), Program),
         "task-runner": dressed(task_runner.cli.application()),
         "agent-runtime": dressed(agent_runtime.cli.app),
-        "constellation": dressed(constellation.cli.app),
-        "gateway": dressed(gateway.cli.app),
+        "constellation": dressed(turnkeeper.constellation.cli.app),
+        "gateway": dressed(turnkeeper.gateway.cli.app),
     }
 
 
@@ -238,7 +238,7 @@ sys.stdout = open('/dev/null', 'w')
 def loaded(*argv):
     console.run(typer.Typer(), argv, commands.Program)
     return sorted(WATCHED & set(sys.modules))
-WATCHED = {'task_runner', 'agent_runtime', 'constellation', 'sqlalchemy', 'alembic', 'langgraph', 'langchain_core'}
+WATCHED = {'task_runner', 'agent_runtime', 'turnkeeper.constellation', 'sqlalchemy', 'alembic', 'langgraph', 'langchain_core'}
 print(loaded('--version'), loaded('task', 'next', '-h'), loaded('send', '-h'), loaded('--help'), file=sys.stderr, sep='\\n')
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -246,7 +246,7 @@ print(loaded('--version'), loaded('task', 'next', '-h'), loaded('send', '-h'), l
         "[]",
         "['task_runner']",
         "['agent_runtime', 'task_runner']",
-        "['agent_runtime', 'constellation', 'task_runner']",
+        "['agent_runtime', 'task_runner', 'turnkeeper.constellation']",
     ]
 
 
@@ -542,6 +542,6 @@ def test_what_the_example_of_init_is_for_is_said(tmp_path: Path, capsys: Any) ->
 
 
 def test_a_demonstration_on_several_machines_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("constellation.demo.postgres.find_binaries", lambda: None)
+    monkeypatch.setattr("turnkeeper.constellation.demo.postgres.find_binaries", lambda: None)
     with pytest.raises(TurnkeeperError, match="PostgreSQL is not installed on this machine; .*make test-services"):
-        importlib.import_module("constellation.demo.cluster").perform(keep=False)
+        importlib.import_module("turnkeeper.constellation.demo.cluster").perform(keep=False)

@@ -11,7 +11,7 @@ LAYERS = planted_imports.containers()
 
 
 def test_every_package_has_layers() -> None:
-    assert {"", "task_runner", "agent_runtime", "constellation", "turnkeeper"} <= LAYERS.keys()
+    assert {"", "task_runner", "agent_runtime", "turnkeeper.constellation", "turnkeeper"} <= LAYERS.keys()
 
 
 def spread(container: str, count: int = 4) -> list[Plant]:

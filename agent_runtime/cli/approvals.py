@@ -14,12 +14,12 @@ from agent_runtime.cli.rows import ID_DIGITS, asked, clipped, columns, left, lin
 from agent_runtime.model import forms
 from agent_runtime.model.approval import DEEPEST_ARGS, EXPIRED, LONGEST_ARGS
 from agent_runtime.model.mapping import Row, parsed, to_json
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper import console as terminal
 from turnkeeper.clock import SystemClock
 from turnkeeper.config import json_text
 from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 app = typer.Typer(help="Approvals: what waits for your decision.", rich_markup_mode=None)
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or the beginning of it.")]

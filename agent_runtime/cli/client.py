@@ -12,13 +12,13 @@ from importlib import import_module
 from typing import Any
 
 from agent_runtime.model.mapping import Row, to_json
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.config.home import Home
 from turnkeeper.console import home, note
 from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable, the_one
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.storage.locking import ProcessLock, is_held
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 
 PROCESS = "agent-runtime"
 LONGEST_IMPORT_S = 600.0

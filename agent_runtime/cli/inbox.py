@@ -17,6 +17,7 @@ from agent_runtime.mailbox.reader import Reader, envelope_row
 from agent_runtime.model.trigger import FIRST_AGENT, RESERVED
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.envelope import shown as wrapped
+from turnkeeper.bus.event_log import record_act
 from turnkeeper.bus.inbox import Claimed
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -24,7 +25,6 @@ from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, 
 from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
-from turnkeeper.event_log import record_act
 
 app = typer.Typer(help="The inboxes of agents, and the envelopes that wait there.", rich_markup_mode=None)
 Agent = Annotated[str, typer.Argument(metavar="AGENT", help="The agent.")]

@@ -8,9 +8,9 @@ import typer
 from agent_runtime.cli.client import change, named, read
 from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of
 from agent_runtime.model.mapping import Row, to_json
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, note, show_page, show_record, watched
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 app = typer.Typer(help="What agents and you store in memory, in four tiers.", rich_markup_mode=None)
 TIERS = "conversation, channel, workspace or account"

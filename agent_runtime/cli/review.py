@@ -10,11 +10,11 @@ from rich.text import Text
 from agent_runtime.cli.client import Ask, change, complete_channel, find, read, rows
 from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of
 from agent_runtime.model.mapping import Row, to_json
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper import console as terminal
 from turnkeeper.console import Output, OutputOption, console, note, show_record
 from turnkeeper.console.unseen import plain
 from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 app = typer.Typer(
     help="Changes that agents propose to the workspace; nothing there changes until you accept one.",

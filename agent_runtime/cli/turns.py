@@ -12,11 +12,11 @@ from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of, shown
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import Row, to_json
 from agent_runtime.model.turn import LONGEST_SUMMARY
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper import console as terminal
 from turnkeeper.config.json_text import read_object, read_value
 from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 app = typer.Typer(help="Runs of the agent, whatever started them.", rich_markup_mode=None)
 threads_app = typer.Typer(help="Threads: each is a sequence of turns that share one history.", rich_markup_mode=None)

@@ -21,12 +21,12 @@ from agent_runtime.cli.client import change, named, read
 from agent_runtime.cli.rows import FOR_PEOPLE, columns, lines_of, show_cut
 from agent_runtime.model.mapping import Row, to_json, to_message
 from agent_runtime.workspace.model import LARGEST_BODY, LONGEST_TITLE, MOST_SOURCES, MOST_TAGS, is_address, slug
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper import console as terminal
 from turnkeeper.console import Output, OutputOption, bar, note, show_record, show_rows
 from turnkeeper.console.unseen import plain
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.storage.files import SystemFiles
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 LARGEST_ATTACHMENT = 2 * 1024 * 1024  # bytes
 OfPage = Annotated[str, typer.Argument(metavar="PAGE", help="The page of the attachment.")]

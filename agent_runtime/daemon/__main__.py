@@ -15,7 +15,7 @@ from typing import Any
 
 from turnkeeper.config.home import locate
 from turnkeeper.errors import exit_code_of
-from turnkeeper.process import loading
+from turnkeeper.rpc.process import loading
 from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "agent-runtime"

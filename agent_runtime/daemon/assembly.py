@@ -56,17 +56,14 @@ from agent_runtime.turns import interval, pruning, turns, worker
 from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.workspace.memory import Namespaces
 from agent_runtime.workspace.workspace import Workspace
-from protos.turnkeeper.v1 import agent_runtime_pb2
-from protos.turnkeeper.v1.agent_runtime_pb2 import FireRequest
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock, SharedClock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings, staffed
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, Conflict, InvalidInput, MachineTrouble, NotFound, Unreachable
-from turnkeeper.event_log import EventLog
-from turnkeeper.process import Failpoints, Progress, keep_running, settle_heap
 from turnkeeper.rpc.callers import Door
+from turnkeeper.rpc.process import Failpoints, Progress, keep_running, settle_heap
 from turnkeeper.rpc.server import UnixServer, keep_reachable
 from turnkeeper.rpc.traces import TurnSpans, tracing_of
 from turnkeeper.storage import nodes
@@ -75,6 +72,9 @@ from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.database import Database, in_schema, make_schemas
 from turnkeeper.storage.handover import FOLLOWED, NEWS, OUTCOMES, SCHEMA, WORDS, listen, tell
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
+from turnkeeper.v1 import agent_runtime_pb2
+from turnkeeper.v1.agent_runtime_pb2 import FireRequest
+from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 
 MOST_AT_ONCE = 32
 MOST_THREADS = 1024  # started as they are needed; one that hangs is lost until the process ends

@@ -26,13 +26,13 @@ from agent_runtime.store import mail
 from agent_runtime.store.mail import TerminalDelivery, terminal_deliveries_by_key
 from agent_runtime.store.turn_reads import get_keys
 from agent_runtime.store.turn_store import Store
+from turnkeeper.bus.event_log import EventLog, told_if_late
 from turnkeeper.bus.folders import EnvelopeState
 from turnkeeper.bus.inbox import Put
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, TurnkeeperError
-from turnkeeper.event_log import EventLog, told_if_late
-from turnkeeper.process import Failpoints
+from turnkeeper.rpc.process import Failpoints
 from turnkeeper.times import rfc3339
 
 POLL_S = 1.0  # readers archive without a notification

@@ -38,13 +38,13 @@ from agent_runtime.store.turn_store import Store
 from agent_runtime.store.turn_writes import last_words
 from turnkeeper.bus.acks import ack_of
 from turnkeeper.bus.envelope import Envelope, check_text
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.bus.letters import LONGEST_MESSAGE, MOST_HOPS, turn_id_of
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound, TurnkeeperError
-from turnkeeper.event_log import EventLog
-from turnkeeper.process import Failpoints
+from turnkeeper.rpc.process import Failpoints
 
 SCOPE = "agent.send"
 AGAIN_S = 30.0  # between two tries of an answer when the inbox is full, or the machine that owed it may be gone

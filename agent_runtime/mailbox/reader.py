@@ -15,7 +15,7 @@ from turnkeeper.bus.inbox import open_inbox as open_folders
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import AGENT, Home, check_agent
 from turnkeeper.entropy import Entropy
-from turnkeeper.process import Failpoints
+from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage.locking import ReaderLock
 from turnkeeper.times import rfc3339
 

@@ -36,12 +36,12 @@ from agent_runtime.store.database import get_meta, set_meta
 from agent_runtime.store.schema import handover
 from agent_runtime.store.turn_reads import get_keys
 from turnkeeper.bus.envelope import Envelope, decode, encoded
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.bus.folders import EnvelopeState
 from turnkeeper.bus.inbox import Claimed, Put
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
-from turnkeeper.event_log import EventLog
 from turnkeeper.storage import inboxes
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.files import replace_whole

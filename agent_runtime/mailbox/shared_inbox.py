@@ -25,7 +25,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home, make_private
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput, MachineTrouble, Unreachable
-from turnkeeper.process import Failpoints
+from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage import inboxes
 from turnkeeper.storage.database import Database, in_schema
 from turnkeeper.storage.handover import LOOK_S, SCHEMA, SharedSnapshot

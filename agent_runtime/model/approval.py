@@ -17,10 +17,10 @@ from typing import Any, Literal
 from agent_runtime.model import forms
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.config import json_text
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.times import format_duration, rfc3339
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Kind = Literal["permission", "proposal", "question", "pause"]
 EXPIRED = "expired"  # in place of a decision: nobody made one in time

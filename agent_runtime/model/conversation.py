@@ -13,8 +13,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent_runtime.model.mapping import stamp, to_message
 from agent_runtime.model.turn import InterruptRecord, MessageRecord, TurnRecord
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.times import format_rough
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 NOTHING_TO_DO = "nothing to do this fire"
 ON_TIME_S = 60.0  # a fire at most so late is not called late

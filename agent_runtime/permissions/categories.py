@@ -9,13 +9,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+import agent_runtime
 from agent_runtime.model.turn import Category, Outside
 from agent_runtime.permissions.judge import ANY_HOST, FOREIGN, LOOPS, SCOPES, TIERS, WRITES, known_scope
 from turnkeeper.config.home import Home
@@ -206,8 +206,15 @@ class Categories:
 @cache
 def _read_shipped() -> list[tuple[Path, _File]]:
     """Read what is installed with the program: once in a process, as it is the same for each home."""
-    found = [(Path(str(item)), item) for item in files("categories").iterdir() if item.name.endswith(".toml")]
-    return [(path, TomlFile(path, item.read_text("utf-8")).validate(_File)) for path, item in found]
+    return [
+        (path, TomlFile(path, path.read_text("utf-8")).validate(_File)) for path in _shipped_folder().glob("*.toml")
+    ]
+
+
+def _shipped_folder() -> Path:
+    """Return the folder of the shipped files: package data in an installed wheel, `categories/` in a checkout."""
+    package = Path(agent_runtime.__file__).parent
+    return next(folder for folder in (package / "categories", package.parent / "categories") if folder.is_dir())
 
 
 def lint(path: Path) -> list[Finding]:

@@ -17,10 +17,10 @@ from agent_runtime.store.schema import memory as table
 from agent_runtime.workspace import memory
 from agent_runtime.workspace.memory import Namespaces, Shelf, Spot
 from agent_runtime.workspace.model import MemoryEntry
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.config.json_text import read_value
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.pages import page_of
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 MOST_LISTED = 1_000
 MOST_ROWS = 1_000_000  # of which a page is cut

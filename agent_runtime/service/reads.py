@@ -25,11 +25,11 @@ from agent_runtime.workspace import deviations as deviation_records
 from agent_runtime.workspace import pages, revalidation
 from agent_runtime.workspace.model import Candidate
 from agent_runtime.workspace.workspace import standing
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.rpc.pages import page_of
 from turnkeeper.storage.statements import cursor_at, number_of
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 LONGEST_EXCERPT = 2000  # characters of a candidate's body in a conversation
 MOST_OPEN = 200  # turns of a channel, the newest, that are looked at again because they are not over

@@ -30,7 +30,6 @@ from agent_runtime.model.trigger import (
 )
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.categories import Categories
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.bus.envelope import CATCH_UP_POLICIES, FIRE_KINDS, check_text
 from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.config.home import AGENT
@@ -39,6 +38,7 @@ from turnkeeper.errors import Conflict, Degraded, InvalidInput, NotFound, Turnke
 from turnkeeper.rpc.callers import current
 from turnkeeper.rpc.errors import code_of
 from turnkeeper.times import EPOCH, LONGEST
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 CONVERSATION = "conversation"
 LONGEST_PROMPT = 1 << 20  # bytes

@@ -39,16 +39,16 @@ from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.turns.worker import Worker
 from agent_runtime.workspace.memory import Namespaces
 from agent_runtime.workspace.workspace import Workspace
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
-from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.callers import Rules, current
 from turnkeeper.rpc.channel import Greeting
 from turnkeeper.storage.nodes import Beat
 from turnkeeper.times import rfc3339
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
 @dataclass(frozen=True, kw_only=True)

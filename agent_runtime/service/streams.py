@@ -20,13 +20,13 @@ from agent_runtime.service.thread_records import channel_of
 from agent_runtime.store import turn_events, turn_reads
 from agent_runtime.store.turn_events import MOST_SENT, NAMES, REVIEWS
 from agent_runtime.store.turn_store import Store
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.rpc.callers import DAEMON, current
 from turnkeeper.rpc.channel import Greeting
 from turnkeeper.storage.handover import FOLLOWED, WORDS
 from turnkeeper.storage.statements import number_of
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 REST_S = 0.05  # between two looks at what is new: a person sees no difference, and turns are left in peace
 MOST_UNDECIDED = 200  # turns over and done, shown again when the author has decided on what they proposed

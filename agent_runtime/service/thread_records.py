@@ -16,13 +16,13 @@ from agent_runtime.model.mapping import from_row, to_message
 from agent_runtime.model.turn import TurnRecord
 from agent_runtime.store import turn_reads
 from agent_runtime.store.schema import interrupts, thread_records, turns
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.config.json_text import read_object
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.rpc.pages import page_of
 from turnkeeper.storage.statements import total, upsert
 from turnkeeper.times import from_us, to_us
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 LARGEST_METADATA = 16 << 10  # bytes
 

@@ -14,8 +14,8 @@ from agent_runtime.model.turn import PastThread
 from agent_runtime.service.requests import CONVERSATION, GetCategory, read_label, usable
 from agent_runtime.store.turn_reads import is_imported
 from agent_runtime.store.turn_store import Store
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
 class ThreadImport:

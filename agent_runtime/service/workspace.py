@@ -13,9 +13,9 @@ from agent_runtime.workspace.memory import Namespaces, Spot
 from agent_runtime.workspace.model import Author, PageDraft
 from agent_runtime.workspace.pages import AttachmentDraft
 from agent_runtime.workspace.workspace import Workspace
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.callers import current
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 T = TypeVar("T")
 S = TypeVar("S", bound="WorkspaceService")

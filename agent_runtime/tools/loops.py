@@ -27,8 +27,6 @@ from agent_runtime.store.turn_reads import get_turn
 from agent_runtime.store.turn_store import Store
 from agent_runtime.tools.call import Result, Runtime, call_of, spec
 from agent_runtime.workspace.model import check_text
-from protos.turnkeeper.v1 import schedules_pb2 as wire
-from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, Unreachable
@@ -36,6 +34,8 @@ from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import DEADLINE_S, connect
 from turnkeeper.rpc.errors import from_rpc
 from turnkeeper.times import rfc3339
+from turnkeeper.v1 import schedules_pb2 as wire
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 WAKEUP, LIST, DELETE, EMIT = "loop.wakeup", "loop.list", "loop.delete", "event.emit"
 LONGEST_WAKE_S = 7 * 86_400

@@ -12,8 +12,8 @@ from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.exceptions import REVOKED, StandingException, TaskNow, ended_why
 from agent_runtime.store import exceptions as rows
 from agent_runtime.store.turn_store import Store
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
-from turnkeeper.event_log import EventLog
 
 FindTask = Callable[[str], Awaitable[TaskNow]]
 

@@ -14,8 +14,8 @@ from agent_runtime.permissions.judge import Narrowing
 from agent_runtime.store.mail import handoffs_of, shown
 from agent_runtime.store.turn_reads import asked_in_turn, is_cancelled
 from agent_runtime.store.turn_store import Store
-from turnkeeper.event_log import EventLog
-from turnkeeper.process import Failpoints
+from turnkeeper.bus.event_log import EventLog
+from turnkeeper.rpc.process import Failpoints
 
 CANCEL_AGAIN_S = 1.0  # a graph that swallows a cancel meets another, until its interval is over
 RECORD_S = 0.25  # how long after it was said the conversation may show it

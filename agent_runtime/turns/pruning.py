@@ -18,9 +18,9 @@ from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.model.decide import FINISHED, UNFINISHED
 from agent_runtime.store import leases, schema
 from agent_runtime.store.turn_store import Store
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
 from turnkeeper.config.settings import HistorySettings
-from turnkeeper.event_log import EventLog
 from turnkeeper.storage.statements import alone, of_server
 from turnkeeper.times import to_us
 

@@ -25,10 +25,10 @@ from agent_runtime.store.turn_store import Finished, Store, Transcript
 from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.lanes import Handled, Item, Lanes
+from turnkeeper.bus.event_log import EventLog, told_if_late
 from turnkeeper.config.settings import NotifySettings
 from turnkeeper.errors import MachineTrouble, machine_trouble
-from turnkeeper.event_log import EventLog, told_if_late
-from turnkeeper.process import Failpoints
+from turnkeeper.rpc.process import Failpoints
 
 LONGEST_NOTIFY_S = 30.0
 MOST_NOTIFYING = 8

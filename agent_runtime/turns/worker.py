@@ -25,10 +25,10 @@ from agent_runtime.store.turn_writes import kept
 from agent_runtime.turns.deadlines import Deadlines
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from agent_runtime.turns.turns import Parts, Turns
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput, TurnkeeperError, machine_trouble
-from turnkeeper.event_log import EventLog
 from turnkeeper.storage.files import SystemFiles
 
 SENDER = "watchdog"

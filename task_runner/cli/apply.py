@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import Runner, all_tasks, read_file, runner
 from task_runner.cli.rows import column, text_of
 from task_runner.model.fields import BY_NAME, given
@@ -17,6 +16,7 @@ from turnkeeper import console
 from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.v1 import schedules_pb2 as wire
 
 # Half of what a request may be: the rest is for what surrounds its tasks.
 _PER_REQUEST = LARGEST_BYTES // 2

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from turnkeeper import console
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, meant
 from turnkeeper.storage.locking import is_held
+from turnkeeper.v1 import schedules_pb2 as wire
 
 PROCESS = "task-runner"
 _NEWEST_TURNS = 20  # of a channel, among which is one that has just ended
@@ -103,7 +103,7 @@ class Runner:
 
     def _connect(self) -> Any:
         channel = importlib.import_module("turnkeeper.rpc.channel")
-        stub = importlib.import_module("protos.turnkeeper.v1.schedules_pb2_grpc").SchedulesStub
+        stub = importlib.import_module("turnkeeper.v1.schedules_pb2_grpc").SchedulesStub
         return channel.Caller(self.home.socket(PROCESS), stub, PROCESS, via=f"{PROCESS}/cli")
 
     def answer_of(self, turn_id: str, channel: str) -> str:
@@ -111,8 +111,8 @@ class Runner:
 
         Raises TurnkeeperError.
         """
-        stubs = importlib.import_module("protos.turnkeeper.v1.agent_runtime_pb2_grpc")
-        asked = importlib.import_module("protos.turnkeeper.v1.agent_runtime_pb2").GetConversationRequest(
+        stubs = importlib.import_module("turnkeeper.v1.agent_runtime_pb2_grpc")
+        asked = importlib.import_module("turnkeeper.v1.agent_runtime_pb2").GetConversationRequest(
             channel=channel, limit=_NEWEST_TURNS
         )
         caller = importlib.import_module("turnkeeper.rpc.channel").Caller(

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import Runner, all_tasks, complete_channel, runner
 from task_runner.cli.rows import column, left_column, local, task_row, time, time_column
 from task_runner.cli.show import show_change, up_since
@@ -19,6 +18,7 @@ from turnkeeper import console
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.pages import page_of
 from turnkeeper.times import parse_duration
+from turnkeeper.v1 import schedules_pb2 as wire
 
 _REFRESH_S = 1.0
 _LONGEST_PROMPT = 60

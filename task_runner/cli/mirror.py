@@ -11,13 +11,13 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli import client
 from task_runner.cli.task_file import Declared, declaration_of, read_declarations, write_declarations
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound, Unreachable
 from turnkeeper.storage.files import replace_whole
+from turnkeeper.v1 import schedules_pb2 as wire
 
 AGREED = ".agreed.json"
 REJECTED = ".rejected"

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import NameArgument, complete_channel, complete_name, not_running, runner, tags_of
 from task_runner.cli.rows import column, fire_row, left_column, local, row_of, task_row, text_of, time, time_column
 from task_runner.model.fields import FIELDS, INSTANT
@@ -16,6 +15,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.console.unseen import plain
 from turnkeeper.errors import InvalidInput, Unreachable
 from turnkeeper.times import format_rough
+from turnkeeper.v1 import schedules_pb2 as wire
 
 _REFRESH_S = 2.0
 _LONGEST_PROMPT = 60

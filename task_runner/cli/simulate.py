@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import all_tasks, complete_name, runner
 from task_runner.cli.rows import column, instant, time_column
 from task_runner.model.task import Definition
@@ -18,6 +17,7 @@ from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper import console
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import EPOCH, parse_duration, rfc3339
+from turnkeeper.v1 import schedules_pb2 as wire
 
 
 def simulate(

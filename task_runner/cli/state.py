@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import PROCESS, NameArgument, Runner, read_file, runner
 from task_runner.cli.rows import fire_row
 from task_runner.cli.show import show_change
@@ -17,6 +16,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DENIED, EXIT_FAILURE, InvalidInput, TurnkeeperError
+from turnkeeper.v1 import schedules_pb2 as wire
 
 _POLL_S = 0.1
 _OPEN = frozenset({"waiting", "pending", "sent", "accepted", "running"})

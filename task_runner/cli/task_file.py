@@ -9,11 +9,11 @@ from typing import Annotated, Any, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.fields import EXCLUSIONS, FIELDS, JSON, SCHEDULES, given, put
 from task_runner.model.task import own_thread
 from turnkeeper.config.toml_file import TomlFile, read_toml
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import schedules_pb2 as wire
 
 _CONTROL = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 

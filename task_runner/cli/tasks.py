@@ -11,7 +11,6 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.client import NameArgument, complete_channel, read_file, runner, tags_of
 from task_runner.cli.rows import events_lines, local, row_of, task_row, time
 from task_runner.model.fields import BY_NAME, EXCLUSIONS, FIELDS, INSTANT, JSON, SCHEDULES, Field, put
@@ -19,6 +18,7 @@ from task_runner.model.task import own_thread
 from turnkeeper import console
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import schedules_pb2 as wire
 
 F = TypeVar("F", bound=Callable[..., Any])
 NONE = "none"

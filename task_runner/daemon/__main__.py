@@ -13,24 +13,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from protos.turnkeeper.v1 import schedules_pb2
-from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
 from task_runner.daemon.assembly import Runner, assemble
 from task_runner.daemon.metrics import export
 from task_runner.daemon.reads import PROCESS
 from task_runner.service.service import RULES, Servicer
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.errors import MachineTrouble, exit_code_of
-from turnkeeper.event_log import EventLog
-from turnkeeper.process import Progress, keep_running, settle_heap
 from turnkeeper.rpc.callers import Door
+from turnkeeper.rpc.process import Progress, keep_running, settle_heap
 from turnkeeper.rpc.server import UnixServer, keep_reachable
 from turnkeeper.rpc.traces import FireSpans, traceparent_of, tracing_of
 from turnkeeper.storage import nodes
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.locking import ProcessLock
+from turnkeeper.v1 import schedules_pb2
+from turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
 
 _STOP_GRACE_S = 2.0
 

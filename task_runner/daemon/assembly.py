@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 from task_runner.daemon.reads import PROCESS, defaults_of
 from task_runner.dispatcher import dispatcher as sending
 from task_runner.dispatcher import outcomes
@@ -30,15 +29,16 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Unreachable
-from turnkeeper.process import Failpoints
 from turnkeeper.rpc import callers
 from turnkeeper.rpc.callers import Identity
+from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Recorder, Signer, signer_of
 from turnkeeper.storage.database import in_schema, make_schemas
 from turnkeeper.storage.handover import OUTCOMES, TASKS
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.times import rfc3339
+from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 
 _RUNTIME = "agent-runtime"
 _COMMAND = f"{PROCESS}/cli"

@@ -18,7 +18,6 @@ from functools import partial
 
 from google.rpc import code_pb2
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.dispatcher.runtime_client import LARGEST_BATCH, FireStream, Reconnector, Runtime
 from task_runner.model.task import COUNTED, HOSTED, Fire, Outcome
 from task_runner.planner import ledger, log_records, overlap, planner
@@ -26,11 +25,12 @@ from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler import planning
 from task_runner.store.rows import Key, Outgoing
 from task_runner.store.store import Session, Store
+from turnkeeper.bus.event_log import EventLog, told_if_late
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Corrupt, Denied, TurnkeeperError
-from turnkeeper.event_log import EventLog, told_if_late
-from turnkeeper.process import Failpoints, together
+from turnkeeper.rpc.process import Failpoints, together
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 MOST_UNANSWERED = 4096
 LONGEST_WAIT_S = 30.0

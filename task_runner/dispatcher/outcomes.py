@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.dispatcher.runtime_client import Reconnector, Runtime, in_batches
 from task_runner.model import events
 from task_runner.model.task import OPEN, Fire, Outcome
@@ -23,10 +22,11 @@ from task_runner.planner import budgets, ledger, log_records, self_paced
 from task_runner.scheduler.events import Moved, TakenIn, emit_outcomes, take_in
 from task_runner.scheduler.planning import Planned, plan_tasks, take_over
 from task_runner.store.store import Session, Store
+from turnkeeper.bus.event_log import EventLog, told_if_late
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.event_log import EventLog, told_if_late
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 LONGEST_WAIT_S = 30.0
 _ASKED_AT_ONCE = 100

@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 import grpc
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import NotFound, TurnkeeperError, Unreachable
-from turnkeeper.process import together
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import connect, read_greeting
 from turnkeeper.rpc.errors import from_rpc
+from turnkeeper.rpc.process import together
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 
 T = TypeVar("T")
 PEER = "agent-runtime"

@@ -22,10 +22,10 @@ from task_runner.scheduler.events import TakenIn, take_in
 from task_runner.store.rows import Key, Outgoing
 from task_runner.store.shared import Happened, Told
 from task_runner.store.store import Session, Store
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
 from turnkeeper.config.settings import StoreSettings
-from turnkeeper.event_log import EventLog
-from turnkeeper.process import Failpoints
+from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage.database import in_schema
 from turnkeeper.storage.handover import SCHEMA, listen
 from turnkeeper.times import from_us

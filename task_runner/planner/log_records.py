@@ -1,6 +1,6 @@
 """The records that the runner writes into the event log: made inside a transaction, written after its commit.
 
-What the store has not answered for a while is told by records of its own (`turnkeeper.event_log.told_if_late`).
+What the store has not answered for a while is told by records of its own (`turnkeeper.bus.event_log.told_if_late`).
 """
 
 from collections.abc import Sequence

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from sqlalchemy.exc import OperationalError
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.events import (
     FAILED,
     RELEASED,
@@ -37,6 +35,8 @@ from task_runner.scheduler.planning import Planned, frozen_request, plan_tasks, 
 from task_runner.store.store import Session
 from turnkeeper.errors import machine_trouble
 from turnkeeper.times import rfc3339, to_us
+from turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
+from turnkeeper.v1 import schedules_pb2 as wire
 
 _LONGEST_PROMPT = 1 << 20  # bytes; what is longer the runtime refuses
 

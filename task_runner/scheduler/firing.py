@@ -9,7 +9,6 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.model.task import COUNTED, EACH_FIRE, Snapshot
 from task_runner.planner import log_records, planner
 from task_runner.planner.schedule import timetable_of
@@ -18,6 +17,7 @@ from task_runner.scheduler.planning import Planned
 from task_runner.store.rows import DueTask, Key, row_of_new_fire
 from task_runner.store.store import Session
 from turnkeeper.times import to_us
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 FIRST_CHUNK = 52  # fires: half of a hundred are on disk while the others are planned and sent
 

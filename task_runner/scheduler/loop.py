@@ -15,10 +15,10 @@ from task_runner.scheduler import firing
 from task_runner.scheduler.planning import LARGEST_BATCH, Planned, plan_tasks, quarantine
 from task_runner.scheduler.rewind import LARGEST_LEAD, bring_back, rewind
 from task_runner.store.store import Session, Store
+from turnkeeper.bus.event_log import EventLog, told_if_late
 from turnkeeper.clock import Clock
 from turnkeeper.errors import MachineTrouble
-from turnkeeper.event_log import EventLog, told_if_late
-from turnkeeper.process import Failpoints
+from turnkeeper.rpc.process import Failpoints
 from turnkeeper.times import rfc3339, to_us
 
 LONGEST_WAIT_S = 30.0

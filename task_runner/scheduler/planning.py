@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from task_runner.model import task as model
 from task_runner.model.task import LONGEST_REASON, OF_GRAPH, Fire, FireKind, Outcome, Snapshot, Task, TaskState, replace
 from task_runner.planner import log_records, self_paced
@@ -20,6 +19,7 @@ from task_runner.planner.schedule import timetable_of
 from task_runner.store.rows import Key, Outgoing
 from task_runner.store.store import Session
 from turnkeeper.times import to_us
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 LARGEST_BATCH = 128  # tasks: few enough that the first fires are on their way while the next are planned
 NOTHING_ENDED: Mapping[str, Sequence[Ended]] = MappingProxyType({})

@@ -15,8 +15,8 @@ from task_runner.model.task import OPEN, Fire, FireKind, Outcome
 from task_runner.planner import entries
 from task_runner.store.schema import audit
 from task_runner.store.store import Session, Store
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
-from turnkeeper.event_log import EventLog
 from turnkeeper.storage.statements import alone
 
 _NAME = "pruning the ledger"

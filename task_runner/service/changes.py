@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model import task as model
 from task_runner.model.fields import parse_instant
 from task_runner.model.task import Definition, Fire, FireKind, Snapshot, Task, TaskState
@@ -23,6 +22,7 @@ from task_runner.store.store import Session
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound
 from turnkeeper.times import parse_rfc3339, rfc3339
+from turnkeeper.v1 import schedules_pb2 as wire
 
 T = TypeVar("T")
 OVER_WITH_DAEMON = "the daemon stopped, and the task was ephemeral"

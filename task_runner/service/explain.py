@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model import task as model
 from task_runner.model.fields import parse_instant
 from task_runner.model.task import CatchUp, Definition, Fire, FireKind, Outcome, Revision, ScheduleKind, Task, TaskState
@@ -17,6 +16,7 @@ from task_runner.service.views import cause_of, show_fire, stamp
 from task_runner.store.rows import Note, Outage
 from task_runner.store.store import Session
 from turnkeeper.times import format_duration, format_rough, rfc3339
+from turnkeeper.v1 import schedules_pb2 as wire
 
 _ONE_SECOND = timedelta(seconds=1)
 _NEWEST = 1000

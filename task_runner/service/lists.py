@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import Definition, Task, TaskState
 from task_runner.planner.schedule import describe
 from task_runner.service.task_spec import Defaults, parse_spec
 from task_runner.service.views import STATES, instant, previewed, show_task, stamp, state_of
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.pages import page_of
+from turnkeeper.v1 import schedules_pb2 as wire
 
 LATENESS_OF = 100
 _LATENESS_UP_TO = 100

@@ -10,7 +10,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.fields import parse_instant
 from task_runner.model.task import UNDER_WAY, Definition, Fire, Outcome, Task, TaskState, check_request_id
@@ -29,12 +28,13 @@ from task_runner.service.watch import REST_S, Change, TaskChanges
 from task_runner.store.rows import Glance
 from task_runner.store.store import Session, Store
 from turnkeeper import __version__
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError, meant
-from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.callers import Rules, current
 from turnkeeper.storage.statements import cursor_at, number_of
+from turnkeeper.v1 import schedules_pb2 as wire
 
 _PREVIEW = 3
 _COMPARED = 7  # times before and after an edit: a week of a daily schedule shows the days that it leaves out

@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import NamedTuple
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import OPEN, UNDER_WAY, Definition, Fire, Outcome, Snapshot, Task, TaskId, earliest, replace
 from task_runner.planner import budgets, ledger, overlap, self_paced
 from task_runner.planner.entries import Plan
@@ -26,6 +25,7 @@ from task_runner.timetable import Timetable
 from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_duration
+from turnkeeper.v1 import schedules_pb2 as wire
 
 _LEAST = timedelta(microseconds=1)
 _NO_TIME = timedelta(0)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model import task as model
 from task_runner.model.events import check_event_name, check_filters
 from task_runner.model.fields import BY_NAME, DIRECT, EACH, SCHEDULES, Field, check_label, parse_instant, put
@@ -24,6 +23,7 @@ from turnkeeper.config.home import check_agent
 from turnkeeper.config.json_text import check_configurable, read_object
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_duration, parse_duration, rfc3339
+from turnkeeper.v1 import schedules_pb2 as wire
 
 HYBRID_DEBOUNCE = timedelta(seconds=30)
 LONGEST_DEBOUNCE = timedelta(days=7)

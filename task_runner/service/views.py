@@ -6,7 +6,6 @@ from zoneinfo import ZoneInfo
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import HALTED, UNDER_WAY, Definition, Fire, Outcome, Task, TaskState
 from task_runner.planner import entries, self_paced
 from task_runner.planner.catch_up import CAPPED, MISSED, TOO_OLD
@@ -16,6 +15,7 @@ from task_runner.store.rows import Glance, Outage
 from task_runner.timetable import zone
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import shown_in
+from turnkeeper.v1 import schedules_pb2 as wire
 
 _APPROVALS = "turnkeeper approvals list"
 _LIVING = frozenset({TaskState.ACTIVE, TaskState.DONE, TaskState.EXPIRED})

@@ -12,8 +12,8 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.errors import InvalidInput
-from turnkeeper.event_log import EventLog
 
 MOST_KEPT = 1000
 REST_S = 0.25  # between a change and telling it: a person sees no difference, and what is due is sent first

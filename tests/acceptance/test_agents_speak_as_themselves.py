@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from constellation.supervisor.daemons import AGENT_RUNTIME
 from tests.support import tmux
 from tests.support.constellation import Constellation
+from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME
 from turnkeeper.entropy import SystemEntropy
 
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,9 @@ from subprocess import run
 
 import pytest
 
-from constellation.audit.records import examine
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.audit.records import examine
 from turnkeeper.errors import Corrupt
 
 pytestmark = pytest.mark.process

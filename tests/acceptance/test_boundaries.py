@@ -31,8 +31,6 @@ from agent_runtime.permissions.categories import Categories
 from agent_runtime.service.requests import read_fire
 from agent_runtime.workspace.web import extract
 from agent_runtime.workspace.web.page import WebReader
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from protos.turnkeeper.v1 import schedules_pb2
 from task_runner.timetable import check_excluded, excluding, parse_cron, parse_rrule, zone
 from tests.integration.bus.test_tmux_delivery import Terminal, until
 from tests.integration.runner.conftest import Rig
@@ -49,6 +47,8 @@ from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.keys import KeyFile
 from turnkeeper.storage.locking import is_held
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1 import schedules_pb2
 
 ROOT = Path(__file__).parents[2]
 Effects = list[str]

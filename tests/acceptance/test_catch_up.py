@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from constellation.demo.driver import OPEN
-from constellation.supervisor.daemons import Daemon
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
+from turnkeeper.constellation.demo.driver import OPEN
+from turnkeeper.constellation.supervisor.daemons import Daemon
 
 pytestmark = pytest.mark.process
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agent_runtime.daemon.assembly import CALLS_GRACE_S, DRAIN_GRACE_S, LAST_GRACE_S
-from constellation.supervisor import daemons
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
-from turnkeeper.event_log import read_events
+from turnkeeper.bus.event_log import read_events
+from turnkeeper.constellation.supervisor import daemons
 
 pytestmark = pytest.mark.process
 

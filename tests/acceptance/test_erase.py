@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from constellation.install.erase import mask_of
-from constellation.query.tables import TABLES
 from tests.support.constellation import Constellation
+from turnkeeper.constellation.install.erase import mask_of
+from turnkeeper.constellation.query.tables import TABLES
 
 pytestmark = pytest.mark.process
 

@@ -17,10 +17,6 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message_factory import GetMessageClass
 from langchain_core.messages import AIMessage
 
-from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
-from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
 from task_runner.service.service import Servicer
 from tests.integration.runner.conftest import Rig
 from tests.integration.runtime.harness import PATIENCE_S, Bench
@@ -29,6 +25,10 @@ from tests.support.scripted import calls
 from turnkeeper.config.home import Home
 from turnkeeper.rpc.channel import connect
 from turnkeeper.rpc.server import UnixServer
+from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
+from turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
 
 SERVICES = {
     "agent-runtime": agent_runtime_pb2.DESCRIPTOR.services_by_name["AgentRuntime"],

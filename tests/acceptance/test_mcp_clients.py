@@ -18,8 +18,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
-from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 from tests.support.machines import constellation_on, new_home
 from tests.support.postgres import Server
@@ -28,6 +26,8 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import McpSettings
 from turnkeeper.rpc.channel import AsyncCaller, connect
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")]
 OF_CLIENT = pytest.mark.sqlite_only("what differs is how the client speaks, and not what is asked")
@@ -53,8 +53,8 @@ async def client(
     from mcp import Client
     from mcp_types import Implementation
 
-    from gateway.mcp.desk import Desk
-    from gateway.mcp.server import following, make_server
+    from turnkeeper.gateway.mcp.desk import Desk
+    from turnkeeper.gateway.mcp.server import following, make_server
 
     info = Implementation(name=name, version="1")
     sockets = (home.socket(daemon.name) for daemon in (AGENT_RUNTIME, TASK_RUNNER))
@@ -337,7 +337,7 @@ async def test_no_tool_takes_a_decision_and_every_forged_argument_is_refused(con
         result = await to.session.call_tool(
             "approval_request_decision",
             {"interrupt_id": waits["interrupt_id"]},
-            input_responses=sent | {"gateway.mcp.tools:_ask": sent["decision"]},
+            input_responses=sent | {"turnkeeper.gateway.mcp.tools:_ask": sent["decision"]},
             allow_input_required=True,
         )
         assert isinstance(result, InputRequiredResult)

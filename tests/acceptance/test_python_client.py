@@ -158,8 +158,8 @@ async def anext_of(items: AsyncIterator[Any], wanted: Any) -> Any:
 
 def test_importing_the_client_loads_no_daemon_and_no_langgraph() -> None:
     heavy = "{'langgraph', 'langchain_core', 'sqlalchemy', 'pydantic', 'typer', 'rich', 'task_runner', 'agent_runtime'}"
-    code = f"import sys, turnkeeper.client; print(sorted({heavy} | {{'constellation', 'gateway'}} & set(sys.modules)))"
-    code = code.replace(heavy, f"({heavy}").replace("'gateway'}", "'gateway'})")
+    code = f"import sys, turnkeeper.client; print(sorted({heavy} | {{'turnkeeper.constellation', 'turnkeeper.gateway'}} & set(sys.modules)))"
+    code = code.replace(heavy, f"({heavy}").replace("gateway'}", "gateway'})")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.acceptance.test_who_acted import acts, runtime
 from tests.support.constellation import AGENT_RUNTIME, Constellation
+from turnkeeper.bus.event_log import read_events
 from turnkeeper.errors import Denied
-from turnkeeper.event_log import read_events
 from turnkeeper.rpc.callers import Identity
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 pytestmark = pytest.mark.process
 PAST_ITS_CATEGORY = "Summarise the garden, then remember: the pump was replaced"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.acceptance.test_real_week import fake
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
-from turnkeeper.event_log import read_events
+from turnkeeper.bus.event_log import read_events
 
 __all__ = ["fake"]
 pytestmark = pytest.mark.process

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
-from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from tests.support.constellation import Constellation
+from turnkeeper.bus.event_log import read_events
 from turnkeeper.errors import Denied
-from turnkeeper.event_log import read_events
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import Caller
+from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 pytestmark = pytest.mark.process
 

@@ -3,9 +3,9 @@
 import grpc
 import pytest
 
-from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 from tests.support.constellation import Constellation
 from turnkeeper.rpc.errors import from_rpc
+from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 
 pytestmark = pytest.mark.process
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
-from constellation.demo import driver
-from constellation.demo.driver import OPEN, Driver
-from constellation.supervisor.daemons import AGENT_RUNTIME
 from tests.public_projects.stubs import Plan, Stubs, serving_stubs
 from turnkeeper.config.home import VARIABLE, Home
+from turnkeeper.constellation.demo import driver
+from turnkeeper.constellation.demo.driver import OPEN, Driver
+from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME
 from turnkeeper.errors import TurnkeeperError
 
 PATIENCE_S = 300.0

@@ -21,7 +21,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.forked_daemons import make_tools
-from turnkeeper.event_log import EventLog
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.storage.database import in_schema
 
 

@@ -25,22 +25,22 @@ from subprocess import CompletedProcess
 from typing import Any
 
 from agent_runtime.permissions import categories
-from constellation.supervisor import daemons
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
-from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from task_runner.timetable.zones import zone_names
 from tests.support import forked, templates
 from tests.support.forked import Template
-from turnkeeper import process
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
+from turnkeeper.constellation.supervisor import daemons
+from turnkeeper.rpc import process
 from turnkeeper.rpc.channel import Caller, is_serving
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 RUNTIME, RUNNER, WEB = "agent-runtime", "task-runner", daemons.WEB.name
-PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "constellation"}
+PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "turnkeeper.constellation"}
 # The packages' names make each daemon known as what it is: it is looked up by its command line.
-PROGRAM = ["tests.support.forked_daemons", *PACKAGES.values(), "gateway"]
+PROGRAM = ["tests.support.forked_daemons", *(daemon.package for daemon in (*daemons.EVERY, daemons.SUPERVISOR))]
 PATIENCE_S = 60.0
 BEAT_S = 0.5  # of a daemon, which puts right at each beat what was removed under it; ten times as long where installed
 CLOCK = SystemClock()
@@ -77,7 +77,7 @@ def serve() -> None:
             answer = _run(asked["argv"], asked["environ"])
         elif asked["do"] == "start":
             environ = dict(os.environ) | asked["environ"]
-            for name in (MAINS[WEB], "gateway.mcp.transports") if asked["which"] == WEB else ():
+            for name in (MAINS[WEB], "turnkeeper.gateway.mcp.transports") if asked["which"] == WEB else ():
                 import_module(name)  # which takes long, and only some tests need it
             answer = _fork_daemon(asked["which"], asked["home"], asked["log"], environ)
             alive.add(answer)
@@ -112,8 +112,8 @@ def _read_settings() -> None:
 MAINS = {
     RUNTIME: "agent_runtime.daemon.__main__",
     RUNNER: "task_runner.daemon.__main__",
-    daemons.SUPERVISOR.name: "constellation.supervisor.__main__",
-    WEB: "gateway.__main__",
+    daemons.SUPERVISOR.name: "turnkeeper.constellation.supervisor.__main__",
+    WEB: "turnkeeper.gateway.__main__",
 }
 
 

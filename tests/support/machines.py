@@ -14,8 +14,8 @@ import psycopg
 
 from tests.support.constellation import AGENT_RUNTIME, Constellation, Daemon
 from tests.support.postgres import Server
+from turnkeeper.bus.event_log import read_events
 from turnkeeper.config.home import Home
-from turnkeeper.event_log import read_events
 from turnkeeper.storage.locking import is_held
 
 

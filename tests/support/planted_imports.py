@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.support.seeded_entropy import SeededEntropy
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("turnkeeper", "task_runner", "agent_runtime", "constellation", "gateway", "protos")
+PACKAGES = ("turnkeeper", "task_runner", "agent_runtime")
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 import sys
 
-from constellation.restart import main
-from constellation.supervisor.daemons import Daemon
 from tests.support.standin import STANDINS
+from turnkeeper.constellation.restart import main
+from turnkeeper.constellation.supervisor.daemons import Daemon
 
 RESTARTER = Daemon(name="restart", package="tests.support.restarted", command=())
 

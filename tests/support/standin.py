@@ -11,11 +11,11 @@ import signal
 import sys
 from pathlib import Path
 
-from constellation.supervisor.daemons import Daemon
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.supervisor.daemons import Daemon
 from turnkeeper.errors import EXIT_UNREACHABLE
-from turnkeeper.process import Progress
+from turnkeeper.rpc.process import Progress
 from turnkeeper.storage.locking import ProcessLock
 
 STANDINS = tuple(

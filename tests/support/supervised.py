@@ -4,12 +4,12 @@ import os
 import sys
 from pathlib import Path
 
-from constellation.supervisor.__main__ import Supervisor
-from constellation.supervisor.daemons import Daemon
 from tests.support.restarted import RESTARTER
 from tests.support.standin import STANDINS
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.supervisor.__main__ import Supervisor
+from turnkeeper.constellation.supervisor.daemons import Daemon
 from turnkeeper.storage.locking import ProcessLock
 
 SUPERVISED = Daemon(name="supervisor", package="tests.support.supervised", command=())

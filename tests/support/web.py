@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from constellation.supervisor import daemons
-from constellation.supervisor.daemons import log_of
-from gateway.keys import Keys, sign_token
 from tests.support.forked_daemons import WEB, fork_server
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.supervisor import daemons
+from turnkeeper.constellation.supervisor.daemons import log_of
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.process import last_beat
+from turnkeeper.gateway.keys import Keys, sign_token
+from turnkeeper.rpc.process import last_beat
 
 ROOT = Path(__file__).parents[2]
 NAME = "turnkeeper.localhost"

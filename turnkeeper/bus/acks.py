@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from turnkeeper.bus.envelope import Envelope
+from turnkeeper.bus.event_log import EventLog, read_events
 from turnkeeper.bus.inbox import Claimed, Put
 from turnkeeper.clock import Clock
-from turnkeeper.event_log import EventLog, read_events
 from turnkeeper.storage.files import machine_errors
 
 _PREFIX = "channel-acks"

@@ -13,8 +13,6 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from google.protobuf.message import Message
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
-from protos.turnkeeper.v1 import schedules_pb2 as runner
 from turnkeeper.client import values
 from turnkeeper.client.specs import TaskFields, spec_of
 from turnkeeper.client.transport import Process, Transport
@@ -25,6 +23,8 @@ from turnkeeper.errors import Conflict, Denied, NotFound, TurnkeeperError, Unrea
 from turnkeeper.rpc.channel import Greeting
 from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.times import rfc3339
+from turnkeeper.v1 import agent_runtime_pb2 as runtime
+from turnkeeper.v1 import schedules_pb2 as runner
 
 _AGAIN_S = 0.2
 _POLLS_S = (0.05, 0.5)  # between two looks at a turn: at first, and at most

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_duration, parse_duration, parse_rfc3339, rfc3339
+from turnkeeper.v1 import schedules_pb2 as wire
 
 Duration = timedelta | str
 Instant = datetime | str

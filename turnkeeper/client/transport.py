@@ -6,13 +6,13 @@ from typing import Any, Literal, Protocol
 import grpc
 from google.protobuf.message import Message
 
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
-from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import OPTIONS, Greeting, connect, read_greeting
 from turnkeeper.rpc.errors import from_rpc
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 Process = Literal["task-runner", "agent-runtime"]
 Greeted = Callable[[Greeting], None]

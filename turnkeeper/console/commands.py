@@ -26,7 +26,7 @@ PACKAGES = {
         *("send", "triage", "conversation", "approvals", "candidates", "deviations", "revalidation", "turns"),
         *("threads", "categories", "workspace", "memory", "graph", "assistants", "inbox", "interrupts"),
     ),
-    "constellation.cli": (
+    "turnkeeper.constellation.cli": (
         *("init", "model", "up", "down", "restart", "status", "logs", "events", "query", "report", "demo"),
         *(
             "doctor",
@@ -44,7 +44,7 @@ PACKAGES = {
         ),
         *("audit", "service", "watchdog"),
     ),
-    "gateway.cli": ("web", "mcp"),
+    "turnkeeper.gateway.cli": ("web", "mcp"),
     "task_runner.cli": ("emit", "task", "loop"),
 }
 

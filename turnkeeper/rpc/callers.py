@@ -24,11 +24,11 @@ from typing import Any, cast
 import grpc
 from google.protobuf.message import Message
 
+from turnkeeper.bus.event_log import EventLog, told_if_late
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Denied, InvalidInput, TurnkeeperError, Unreachable
-from turnkeeper.event_log import EventLog, told_if_late
 from turnkeeper.rpc.errors import to_status
 from turnkeeper.storage.keys import CALLS, GRACE_S, KeyFile
 from turnkeeper.times import parse_rfc3339

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.event_log import EventLog
 
 # Seconds, in steps of about three: from the lateness of a fire to a turn that runs for an hour.
 STEPS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0)

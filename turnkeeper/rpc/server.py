@@ -12,7 +12,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from turnkeeper.bus.envelope import LARGEST_BYTES
-from turnkeeper.event_log import EventLog
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.rpc.callers import Door, socket_id
 from turnkeeper.rpc.errors import ErrorInterceptor
 from turnkeeper.rpc.metrics import Exporter

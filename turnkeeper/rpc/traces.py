@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import Any
 
 from turnkeeper import __version__
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
 from turnkeeper.config.settings import TracesSettings
 from turnkeeper.errors import InvalidInput
-from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.metrics import count_events
 
 Callbacks = Callable[[str], list[Any]]  # of a turn, by its id

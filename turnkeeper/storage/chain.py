@@ -10,7 +10,7 @@ key, named by the key's public half; its newest hash is signed in the transactio
 its home up to where it has seen every chain.
 
 A record that is pruned loses its content and keeps its hashes: the rest can be checked as before. What a chain holds is
-described in `docs/audit.md`; `constellation/audit/verify.py` checks it.
+described in `docs/audit.md`; `turnkeeper/constellation/audit/verify.py` checks it.
 """
 
 import hashlib

@@ -13,11 +13,11 @@ from agent_runtime.cli.chat.render import Change, Lines, Panels, Safe, render
 from agent_runtime.cli.client import change, change_in_conversation, complete_channel
 from agent_runtime.cli.rows import asked, can_stand, clipped, request_in
 from agent_runtime.model.mapping import Row, to_json
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import console, note
 from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import TurnkeeperError
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Does = Literal["approve", "for_task", "reject", "edit", "answer", "say", "help", "list", "quit", "nothing", "problem"]
 HELP = (

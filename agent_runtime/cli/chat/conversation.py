@@ -12,7 +12,6 @@ from agent_runtime.cli.chat.screen import JsonView, LineView, Screen, View
 from agent_runtime.cli.client import change, channel_named, complete_channel, read
 from agent_runtime.cli.rows import FOR_PEOPLE, asked, columns, resolve_command, waiting_line
 from agent_runtime.model.mapping import to_json
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper import console as terminal
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import Output, OutputOption, console, note, show_rows, status
@@ -20,6 +19,7 @@ from turnkeeper.console.unseen import plain, prose
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Denied, InvalidInput, TurnkeeperError
 from turnkeeper.times import parse_duration
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 app = typer.Typer(
     help="The conversation of each channel: what triggered each turn and what came of it.", rich_markup_mode=None

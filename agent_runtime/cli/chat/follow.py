@@ -17,10 +17,10 @@ from typing import Any
 from agent_runtime.cli.chat.answer import HELP, REFUSED, Command, parse, perform, would_end
 from agent_runtime.cli.chat.screen import Screen, View
 from agent_runtime.cli.client import change_in_conversation, held, runtime
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import console
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import TurnkeeperError, Unreachable
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 AGAIN_S = 0.5
 LOOPS = "agent_runtime.cli.chat.loops"

@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from agent_runtime.cli.client import change
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from protos.turnkeeper.v1 import schedules_pb2 as runner_wire
-from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import home
 from turnkeeper.errors import NotFound, TurnkeeperError
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.times import format_rough, shown_in
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1 import schedules_pb2 as runner_wire
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 HELP = (
     '/loop 15m PROMPT · /loop PROMPT every 2 hours · /loop "0 9 * * 1-5" PROMPT · /loop PROMPT paces itself · '

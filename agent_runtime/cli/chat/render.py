@@ -23,9 +23,9 @@ from agent_runtime.cli import rows
 from agent_runtime.model.conversation import mark_text
 from agent_runtime.model.forms import Request
 from agent_runtime.model.mapping import Row, parsed, to_json
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.clock import SystemClock
 from turnkeeper.console.unseen import plain, prose
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
 MOST_KNOWN = 2000  # turns of which it is remembered what was shown

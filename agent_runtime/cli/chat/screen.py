@@ -18,9 +18,9 @@ from agent_runtime.cli import rows
 from agent_runtime.cli.chat import render as drawn
 from agent_runtime.cli.chat.answer import Waiting
 from agent_runtime.model.mapping import to_json
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.console import note
 from turnkeeper.console.unseen import as_json, plain, prose
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 MOST_SPEAKING = 3  # turns whose words are shown as they come
 MOST_REPORTED = 5  # of what a graph tells, as many as are shown at once

@@ -25,7 +25,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.config.settings import ModelSettings
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Exhausted, machine_trouble
-from turnkeeper.event_log import EventLog
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.times import rfc3339
 
 

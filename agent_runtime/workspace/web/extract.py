@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from turnkeeper.errors import InvalidInput, Unreachable
-from turnkeeper.process import loading
+from turnkeeper.rpc.process import loading
 
 LONGEST_S = 10.0
 MOST_MEMORY = 1 << 30  # bytes

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from tests.integration.runner.conftest import Rig
 from tests.support.clock import ManualClock
 from tests.support.postgres import Places
 from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
+from turnkeeper.v1 import schedules_pb2 as wire
 
 # In the order of bytes; the order of a language passes over hyphens, and some order digits by their value.
 NAMES = ["0", "00", "a", "a--b", "a-1", "a-b", "a1", "a10", "a9", "ab", "b", "ba", "n" * 63, "z-", "z0"]

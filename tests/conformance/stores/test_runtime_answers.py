@@ -13,11 +13,11 @@ from agent_runtime.service import reads
 from agent_runtime.store import mail, schema, turn_reads
 from agent_runtime.store.database import open_database
 from agent_runtime.workspace import deviations, memory, pages, revalidation
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.awkward import NAMES
 from tests.support.postgres import Places
 from turnkeeper.errors import NotFound
 from turnkeeper.storage.database import Database
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Row = dict[str, Any]
 ROWS = 80  # of each table, at most

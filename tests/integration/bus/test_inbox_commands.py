@@ -10,12 +10,12 @@ from agent_runtime.cli import app
 from tests.support.inboxes import message, put_all
 from turnkeeper.bus.acks import read_acks
 from turnkeeper.bus.envelope import encode
+from turnkeeper.bus.event_log import read_events
 from turnkeeper.bus.inbox import Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.console import run
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.event_log import read_events
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.storage.locking import ReaderLock
 

@@ -7,11 +7,11 @@ import pytest
 
 from agent_runtime.mailbox.inbox import reading
 from agent_runtime.mailbox.reader import Reader
-from constellation.supervisor import terminals
 from tests.support.clock import START, ManualClock
 from turnkeeper.bus.envelope import shown
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.supervisor import terminals
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.storage.locking import ReaderLock
 

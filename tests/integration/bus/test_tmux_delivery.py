@@ -20,7 +20,7 @@ from turnkeeper.bus.inbox import Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.process import VARIABLE
+from turnkeeper.rpc.process import VARIABLE
 from turnkeeper.storage.files import SystemFiles
 
 ROOT = Path(__file__).parents[3]

@@ -27,20 +27,20 @@ from typing import Any
 
 import psycopg
 
-from constellation.demo.postgres import Server, find_binaries
-from protos.turnkeeper.v1.schedules_pb2 import EmitEventRequest
-from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from tests.integration.cluster import checking
 from tests.integration.cluster.checking import Asked, Left
 from tests.support.constellation import Constellation
 from tests.support.proxy import Proxy
 from tests.support.seeded_entropy import SeededEntropy
+from turnkeeper.bus.event_log import read_events
 from turnkeeper.client import Turnkeeper
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.demo.postgres import Server, find_binaries
 from turnkeeper.errors import NotFound, TurnkeeperError
-from turnkeeper.event_log import read_events
 from turnkeeper.rpc.channel import Caller, is_serving
+from turnkeeper.v1.schedules_pb2 import EmitEventRequest
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 MACHINES, LISTENERS = 4, 16
 RUNNER, RUNTIME = "task-runner", "agent-runtime"

@@ -69,7 +69,7 @@ class Cluster:
 
     def start_peers(self, home: Home) -> subprocess.Popen[bytes]:
         """Start the process of a home that speaks with peers."""
-        return self._start(home, ["-m", "constellation.peers", str(home.root)], {})
+        return self._start(home, ["-m", "turnkeeper.constellation.peers", str(home.root)], {})
 
     def _start(self, home: Home, argv: list[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
         command = [sys.executable, *argv]

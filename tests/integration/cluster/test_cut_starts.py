@@ -10,7 +10,11 @@ import pytest
 from tests.integration.cluster.shared import Cluster
 from turnkeeper.errors import EXIT_UNREACHABLE
 
-RUNNER, RUNTIME, PEERS = "task_runner.daemon.__main__", "agent_runtime.daemon.__main__", "constellation.peers.__main__"
+RUNNER, RUNTIME, PEERS = (
+    "task_runner.daemon.__main__",
+    "agent_runtime.daemon.__main__",
+    "turnkeeper.constellation.peers.__main__",
+)
 pytestmark = pytest.mark.process
 
 

@@ -19,7 +19,6 @@ from sqlalchemy import insert
 import task_runner.store.shared
 from agent_runtime.store import schema
 from agent_runtime.store.database import open_database
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher import shared
 from task_runner.dispatcher.dispatcher import Pace
 from task_runner.model.task import TaskState, replace
@@ -33,6 +32,7 @@ from tests.support.clock import START
 from tests.support.postgres import Server
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.storage.database import Database, in_schema
+from turnkeeper.v1 import schedules_pb2 as wire
 
 NOW = START + timedelta(seconds=125)
 DEFAULTS = Defaults(timezone="UTC", grace=timedelta(seconds=10))

@@ -14,13 +14,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from constellation.audit.records import examine, export
-from constellation.cli.events import _followed
-from constellation.query.snapshot import Snapshot
-from constellation.query.tables import TABLES
-from constellation.timeline.records import merge
-from constellation.timeline.sources import Sources
-from constellation.timeline.stores import FOREVER_US, Wanted
 from tests.acceptance.test_upgrades import RELEASED, Upgraded
 from tests.integration.cluster.test_records import Machine
 from tests.support.inboxes import message
@@ -28,6 +21,13 @@ from tests.support.postgres import Server
 from turnkeeper.bus.inbox import Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.audit.records import examine, export
+from turnkeeper.constellation.cli.events import _followed
+from turnkeeper.constellation.query.snapshot import Snapshot
+from turnkeeper.constellation.query.tables import TABLES
+from turnkeeper.constellation.timeline.records import merge
+from turnkeeper.constellation.timeline.sources import Sources
+from turnkeeper.constellation.timeline.stores import FOREVER_US, Wanted
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, EXIT_USAGE
 from turnkeeper.storage.chain import key_of, linked, signed_head

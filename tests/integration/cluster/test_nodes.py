@@ -23,16 +23,16 @@ import pytest
 from sqlalchemy import Connection
 
 from agent_runtime.store.database import open_database
-from constellation.inspect.cluster import of_nodes, of_server
-from constellation.inspect.condition import findings
-from constellation.supervisor.escalation import take_pending
-from constellation.supervisor.up_down import orders_of
 from tests.integration.cluster.shared import Cluster
 from tests.support.constellation import Constellation
 from tests.support.web import free_port
 from turnkeeper.clock import SharedClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings, load_settings
+from turnkeeper.constellation.inspect.cluster import of_nodes, of_server
+from turnkeeper.constellation.inspect.condition import findings
+from turnkeeper.constellation.supervisor.escalation import take_pending
+from turnkeeper.constellation.supervisor.up_down import orders_of
 from turnkeeper.errors import EXIT_CONFLICT, Conflict, Unreachable
 from turnkeeper.rpc.channel import is_serving
 from turnkeeper.storage import nodes, schema_revision
@@ -569,7 +569,7 @@ def test_a_demonstration_that_is_told_to_end_leaves_nothing(options: list[str], 
     with tempfile.TemporaryDirectory(prefix="tk-") as folder:
         Path(folder).chmod(0o755)  # for the user that PostgreSQL runs as
         environ = os.environ | {"TMPDIR": folder, "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "-m", "constellation", "demo", *options]
+        command = [sys.executable, "-m", "turnkeeper.constellation", "demo", *options]
         heed = partial(signal.signal, how, signal.SIG_DFL)  # which the tests ignore where they run in the background
         started = {"env": environ, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
         with subprocess.Popen(command, **started, preexec_fn=heed) as demo:  # noqa: PLW1509  no other thread forks

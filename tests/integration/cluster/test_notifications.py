@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.daemon.assembly import Runner, assemble, call
 from task_runner.dispatcher import shared
 from tests.integration.cluster.shared import Cluster
 from tests.support.clock import look_again
 from turnkeeper.config.home import Home
 from turnkeeper.storage import handover
+from turnkeeper.v1 import schedules_pb2 as wire
 
 PATIENCE_S = 60.0
 NEVER_S = 3600.0  # longer than a test waits

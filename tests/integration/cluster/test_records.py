@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import MetaData
 
-from constellation.audit import verify
-from constellation.audit.records import examine, export
-from constellation.install.migrate import mark_restored
 from tests.integration.cluster.shared import Cluster
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.audit import verify
+from turnkeeper.constellation.audit.records import examine, export
+from turnkeeper.constellation.install.migrate import mark_restored
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import MachineTrouble
 from turnkeeper.storage import chain

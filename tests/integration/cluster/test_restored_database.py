@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from constellation.audit.records import examine
-from constellation.install.migrate import mark_restored
 from tests.integration.cluster.shared import Cluster
 from tests.support.constellation import Constellation
 from tests.support.postgres import Server, find_binaries
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.audit.records import examine
+from turnkeeper.constellation.install.migrate import mark_restored
 from turnkeeper.errors import EXIT_CONFLICT, EXIT_USAGE
 from turnkeeper.storage.database import make_schemas
 

@@ -124,7 +124,7 @@ def decide_on_the_page(cluster: Cluster, asked: str) -> None:
 
 def followed(cluster: Cluster, before: str) -> set[str]:
     """Return the kinds of what `events --follow` tells of a fire after the one `before`."""
-    command = [sys.executable, "-m", "constellation", "--home", str(cluster.constellation.home.root)]
+    command = [sys.executable, "-m", "turnkeeper.constellation", "--home", str(cluster.constellation.home.root)]
     found: set[str] = set()
     with subprocess.Popen(
         [*command, "events", "--follow", "--task", "yearly", "-o", "jsonl"], stdout=subprocess.PIPE, text=True

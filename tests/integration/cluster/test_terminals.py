@@ -13,7 +13,6 @@ import pytest
 
 from agent_runtime.mailbox import inbox as mailbox
 from agent_runtime.mailbox import shared_inbox
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.bus.test_inbox_commands import Commands
 from tests.integration.bus.test_tmux_delivery import AGENT, Terminal, until
 from tests.integration.cluster.shared import Cluster
@@ -22,9 +21,10 @@ from turnkeeper.bus.envelope import Envelope
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Unreachable
-from turnkeeper.process import VARIABLE
+from turnkeeper.rpc.process import VARIABLE
 from turnkeeper.storage import inboxes
 from turnkeeper.storage.locking import ReaderLock
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 PATIENCE_S = 60.0
 PUT = "INSERT INTO runtime.inbox_envelopes (agent, key, envelope, state, at_us) VALUES (%s, %s, %s, 'waiting', %s)"

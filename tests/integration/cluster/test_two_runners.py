@@ -3,16 +3,16 @@
 import signal
 from datetime import timedelta
 
-from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 from task_runner.daemon.assembly import call
 from tests.acceptance.test_metrics import samples
 from tests.integration.cluster.shared import Cluster
 from tests.integration.cluster.test_nodes import command
 from tests.support.constellation import TASK_RUNNER, Constellation
 from turnkeeper.clock import SystemClock
-from turnkeeper.process import VARIABLE
+from turnkeeper.rpc.process import VARIABLE
 from turnkeeper.storage.database import make_schemas
 from turnkeeper.times import rfc3339
+from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 
 TASKS = 100
 

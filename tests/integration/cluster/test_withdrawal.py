@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from protos.turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 from task_runner.dispatcher import shared
 from task_runner.dispatcher.dispatcher import Pace
 from task_runner.planner.self_paced import TAKEN_OVER
@@ -22,8 +21,9 @@ from tests.integration.cluster.shared import Cluster
 from tests.support.clock import ManualClock
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.clock import SystemClock
-from turnkeeper.process import VARIABLE
+from turnkeeper.rpc.process import VARIABLE
 from turnkeeper.storage.database import in_schema
+from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 
 START = SystemClock().now().replace(microsecond=0) - timedelta(minutes=5)
 DEFAULTS = Defaults(timezone="UTC", grace=timedelta(seconds=10))

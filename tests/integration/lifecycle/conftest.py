@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from constellation.inspect.condition import findings
-from constellation.supervisor import markers
-from constellation.supervisor.daemons import Daemon, process_of, process_with, spawn
-from constellation.supervisor.escalation import Routes
-from constellation.supervisor.markers import Revive, clear_marker, found, read_marker, recall
-from constellation.supervisor.policy import Limits
-from constellation.supervisor.watchdog import Orders, Watchdog, write_orders
 from tests.support.restarted import RESTARTER
 from tests.support.standin import STANDINS
 from tests.support.supervised import SUPERVISED
+from turnkeeper.bus.event_log import read_events
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.inspect.condition import findings
+from turnkeeper.constellation.supervisor import markers
+from turnkeeper.constellation.supervisor.daemons import Daemon, process_of, process_with, spawn
+from turnkeeper.constellation.supervisor.escalation import Routes
+from turnkeeper.constellation.supervisor.markers import Revive, clear_marker, found, read_marker, recall
+from turnkeeper.constellation.supervisor.policy import Limits
+from turnkeeper.constellation.supervisor.watchdog import Orders, Watchdog, write_orders
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.event_log import read_events
 
 RUNTIME, RUNNER = STANDINS
 PATIENCE_S = 60.0

@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from constellation.demo.driver import OPEN
-from constellation.supervisor.daemons import SUPERVISOR, process_of
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 from tests.support.seeded_entropy import SeededEntropy
+from turnkeeper.bus.event_log import read_events
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.demo.driver import OPEN
+from turnkeeper.constellation.supervisor.daemons import SUPERVISOR, process_of
 from turnkeeper.errors import Unreachable
-from turnkeeper.event_log import read_events
 
 TASKS = {"every-second": ("1s", "run-all"), "every-other": ("2s", "run-once")}
 VICTIMS = {

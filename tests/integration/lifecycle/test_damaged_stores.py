@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from constellation.supervisor import markers
-from constellation.supervisor.daemons import Daemon, log_of
-from protos.turnkeeper.v1.schedules_pb2 import CreateTaskRequest, ListTasksRequest, TaskSpec
-from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 from tests.support.forked_daemons import fork_server
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.supervisor import markers
+from turnkeeper.constellation.supervisor.daemons import Daemon, log_of
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.rpc.channel import Caller, is_serving
+from turnkeeper.v1.schedules_pb2 import CreateTaskRequest, ListTasksRequest, TaskSpec
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 pytestmark = pytest.mark.process
 SEEDS = range(6)

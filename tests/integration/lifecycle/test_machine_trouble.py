@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from constellation.inspect.condition import unwritable
-from constellation.supervisor.daemons import DAEMONS, SUPERVISOR, process_of
 from tests.integration.lifecycle.chaos import SETTINGS, Chaos
 from tests.support import faults
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
+from turnkeeper.bus.event_log import read_events
 from turnkeeper.config.home import Home
-from turnkeeper.event_log import read_events
+from turnkeeper.constellation.inspect.condition import unwritable
+from turnkeeper.constellation.supervisor.daemons import DAEMONS, SUPERVISOR, process_of
 
 pytestmark = [
     pytest.mark.process,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from constellation.install.move import relocate
-from constellation.supervisor import systemd
-from constellation.supervisor.daemons import AGENT_RUNTIME, process_of
 from tests.support.constellation import Constellation
 from turnkeeper.config.home import MOVED, Home
+from turnkeeper.constellation.install.move import relocate
+from turnkeeper.constellation.supervisor import systemd
+from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, process_of
 from turnkeeper.storage.locking import ProcessLock
 
 
@@ -51,7 +51,7 @@ def test_a_home_that_runs_is_moved_in_one_command_and_runs_on_where_every_comman
     assert "already complete" in of_home.attempt("turnkeeper", "init").stderr, "no second home is made"
     of_home.command("turnkeeper", "watchdog", "tick")
     variable = {**os.environ, "TURNKEEPER_HOME": str(first)}
-    asked = [sys.executable, "-P", "-m", "constellation", "status"]
+    asked = [sys.executable, "-P", "-m", "turnkeeper.constellation", "status"]
     assert subprocess.run(asked, env=variable, check=False).returncode == 0
 
     of_home.command("turnkeeper", "move", str(third))
@@ -138,7 +138,7 @@ def test_a_move_to_another_disk_that_died_before_its_last_step_is_ended_by_the_s
     of_home.command("turnkeeper", "init")
     new = Home(root=other_disk / "h")
     with monkeypatch.context() as patched:
-        patched.setattr("constellation.install.move.remember", lambda *_: 1 / 0)
+        patched.setattr("turnkeeper.constellation.install.move.remember", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             relocate(of_home.home, new, [])
     assert new.restored.exists(), "nothing starts on the copy meanwhile"

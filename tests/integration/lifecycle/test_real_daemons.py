@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from constellation.inspect.status import handoff_text
-from constellation.install.backup import restore
-from constellation.supervisor import markers
-from constellation.supervisor.daemons import process_of
 from tests.support.constellation import AGENT_RUNTIME, Constellation
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.inspect.status import handoff_text
+from turnkeeper.constellation.install.backup import restore
+from turnkeeper.constellation.supervisor import markers
+from turnkeeper.constellation.supervisor.daemons import process_of
 from turnkeeper.errors import EXIT_USAGE, Conflict
 
 pytestmark = pytest.mark.process

@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 
-from constellation.supervisor import markers
-from constellation.supervisor.handoff import AGENT, Deliverer, Draft, drafts, key_of, write_draft
-from constellation.supervisor.markers import read_marker, write_marker
-from constellation.supervisor.watchdog import KEPT_STATUS_FILES
 from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
 from tests.support.clock import ManualClock
 from tests.support.restarted import RESTARTER
@@ -22,7 +18,11 @@ from tests.support.supervised import SUPERVISED
 from turnkeeper.bus.envelope import decode
 from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.config.home import Home
-from turnkeeper.process import Failpoints
+from turnkeeper.constellation.supervisor import markers
+from turnkeeper.constellation.supervisor.handoff import AGENT, Deliverer, Draft, drafts, key_of, write_draft
+from turnkeeper.constellation.supervisor.markers import read_marker, write_marker
+from turnkeeper.constellation.supervisor.watchdog import KEPT_STATUS_FILES
+from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.times import rfc3339
 

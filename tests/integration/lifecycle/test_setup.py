@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from constellation.install import setup
-from constellation.install.init import config_text, initialise
-from constellation.install.setup import chosen_model, key_name
 from tests.support.chat_server import serving
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
+from turnkeeper.constellation.install import setup
+from turnkeeper.constellation.install.init import config_text, initialise
+from turnkeeper.constellation.install.setup import chosen_model, key_name
 
 KEY = "sk-planted-0123456789abcdef"
-PROGRAM = (sys.executable, "-m", "constellation")
+PROGRAM = (sys.executable, "-m", "turnkeeper.constellation")
 PATIENCE_S = 60
 CLEAN = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
 

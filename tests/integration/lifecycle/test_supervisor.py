@@ -9,18 +9,18 @@ from typing import ClassVar
 import psutil
 import pytest
 
-from constellation.cli import app
-from constellation.inspect.condition import findings
-from constellation.supervisor import markers
-from constellation.supervisor.daemons import stop
-from constellation.supervisor.escalation import escalate
-from constellation.supervisor.up_down import prepare
 from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
 from tests.support.faults import without_descriptors
 from tests.support.standin import STANDINS
 from tests.support.supervised import SUPERVISED
 from turnkeeper import console
 from turnkeeper.config.settings import load_settings
+from turnkeeper.constellation.cli import app
+from turnkeeper.constellation.inspect.condition import findings
+from turnkeeper.constellation.supervisor import markers
+from turnkeeper.constellation.supervisor.daemons import stop
+from turnkeeper.constellation.supervisor.escalation import escalate
+from turnkeeper.constellation.supervisor.up_down import prepare
 
 pytestmark = pytest.mark.process
 

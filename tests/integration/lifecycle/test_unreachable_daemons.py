@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from agent_runtime.mailbox.inbox import reading
-from constellation.supervisor.daemons import process_of
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.supervisor.daemons import process_of
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.rpc.channel import is_serving
 from turnkeeper.storage.locking import holder_pid, reader_of

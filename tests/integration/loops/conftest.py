@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from protos.turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
 from task_runner.daemon.assembly import Runner, assemble
 from task_runner.daemon.reads import PROCESS
 from task_runner.service.service import RULES, Servicer
@@ -12,6 +11,7 @@ from tests.integration.runtime.harness import Bench
 from turnkeeper.config.home import Home
 from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.server import UnixServer
+from turnkeeper.v1.schedules_pb2_grpc import add_SchedulesServicer_to_server
 
 
 @pytest_asyncio.fixture

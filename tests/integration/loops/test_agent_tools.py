@@ -11,10 +11,10 @@ from sqlalchemy import text
 from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.store.idempotency import Call
 from agent_runtime.tools.loops import Loops
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.daemon.assembly import Runner
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.scripted import calls
+from turnkeeper.v1 import schedules_pb2 as wire
 
 SCOPES = ("loop.create", "loop.list", "loop.delete", "event.emit", "tool:block")
 WORK = """

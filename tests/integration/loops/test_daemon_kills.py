@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from tests.support.forked_daemons import CLOCK, PATIENCE_S, RUNNER, RUNTIME, Nursery
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Unreachable
+from turnkeeper.v1 import agent_runtime_pb2 as runtime
+from turnkeeper.v1 import schedules_pb2 as wire
 
 pytestmark = pytest.mark.process
 

@@ -16,8 +16,6 @@ from agent_runtime.cli.chat.follow import Dialogue, Following
 from agent_runtime.cli.chat.loops import LoopsShown, carry_out, parse_order
 from agent_runtime.cli.chat.screen import Screen
 from agent_runtime.service.servicer import Servicer
-from protos.turnkeeper.v1 import schedules_pb2 as wire
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from task_runner.daemon.assembly import Runner
 from tests.integration.runtime.harness import Bench, look_again, soon
 from tests.support.scripted import calls
@@ -25,6 +23,8 @@ from turnkeeper.console import run
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.rpc.callers import UNKNOWN, Via, answer_for
 from turnkeeper.rpc.server import UnixServer
+from turnkeeper.v1 import schedules_pb2 as wire
+from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 
 
 @pytest.fixture

@@ -13,11 +13,17 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from constellation.cli import app
-from constellation.peers import __main__ as process
-from constellation.peers import door, pairing
-from constellation.peers.exchange import Courier, Place, ToDeliver, accept, channel_to
-from constellation.peers.pairing import (
+from turnkeeper import console
+from turnkeeper.bus.envelope import Envelope
+from turnkeeper.bus.event_log import EventLog, read_events
+from turnkeeper.bus.letters import LONGEST_MESSAGE, turn_of_letter
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.constellation.cli import app
+from turnkeeper.constellation.peers import __main__ as process
+from turnkeeper.constellation.peers import door, pairing
+from turnkeeper.constellation.peers.exchange import Courier, Place, ToDeliver, accept, channel_to
+from turnkeeper.constellation.peers.pairing import (
     Identity,
     Invitation,
     fingerprint_of,
@@ -27,17 +33,11 @@ from constellation.peers.pairing import (
     read_invitation,
     read_root,
 )
-from protos.turnkeeper.v1 import peers_pb2 as wire
-from protos.turnkeeper.v1 import peers_pb2_grpc
-from turnkeeper import console
-from turnkeeper.bus.envelope import Envelope
-from turnkeeper.bus.letters import LONGEST_MESSAGE, turn_of_letter
-from turnkeeper.clock import SystemClock
-from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, Unreachable
-from turnkeeper.event_log import EventLog, read_events
 from turnkeeper.times import rfc3339
+from turnkeeper.v1 import peers_pb2 as wire
+from turnkeeper.v1 import peers_pb2_grpc
 
 pytestmark = pytest.mark.process
 PATIENCE_S = 30.0

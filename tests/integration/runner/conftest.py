@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.dispatcher import Canceller, Dispatcher, Pace
 from task_runner.dispatcher.outcomes import Follower, RuntimeEvents, Wakes
 from task_runner.dispatcher.runtime_client import Runtime
@@ -23,8 +22,9 @@ from tests.support.clock import ManualClock
 from tests.support.postgres import Places, Server
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.config.home import Home
-from turnkeeper.process import Failpoints
 from turnkeeper.rpc.callers import Identity
+from turnkeeper.rpc.process import Failpoints
+from turnkeeper.v1 import schedules_pb2 as wire
 
 
 class Trail:

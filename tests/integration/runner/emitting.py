@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
+from turnkeeper.v1 import agent_runtime_pb2 as runtime
+from turnkeeper.v1 import schedules_pb2 as wire
 
 Entry = tuple[str, str, int]
 

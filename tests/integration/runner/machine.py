@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import OPEN, UNDER_WAY, CatchUp, Fire, FireKind, Outcome, Overlap, TaskState
 from task_runner.planner.overlap import CANCELS, OVERLAP
 from task_runner.planner.schedule import timetable_of
 from task_runner.service.changes import backfill
 from tests.integration.runner.task_machine import SECOND, Life, many_runs
 from turnkeeper.times import rfc3339
+from turnkeeper.v1 import schedules_pb2 as wire
 
 WHEN = st.sampled_from(
     [

@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeServicer, add_AgentRuntimeServicer_to_server
 from turnkeeper.rpc.channel import Greeting
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeServicer, add_AgentRuntimeServicer_to_server
 
 State = wire.TurnEvent.State
 Answer = Callable[[wire.FireRequest], wire.FireReceipt | None]

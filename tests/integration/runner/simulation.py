@@ -14,10 +14,6 @@ from google.rpc import code_pb2
 from sqlalchemy import MetaData, create_engine, delete, event, select
 from sqlalchemy.pool import StaticPool
 
-from constellation.audit import verify
-from constellation.audit.records import chains_of, differences
-from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.dispatcher import claim, record_receipts
 from task_runner.dispatcher.outcomes import News, record_news
 from task_runner.model.task import Fire, Task
@@ -31,8 +27,12 @@ from task_runner.store.rows import Key, Outgoing, fire_of
 from task_runner.store.schema import audit, fires, metadata
 from task_runner.store.store import Session
 from tests.support.seeded_entropy import SeededEntropy
+from turnkeeper.constellation.audit import verify
+from turnkeeper.constellation.audit.records import chains_of, differences
 from turnkeeper.storage import keys
 from turnkeeper.storage.chain import Recorder, shared_tables_of
+from turnkeeper.v1 import agent_runtime_pb2 as runtime
+from turnkeeper.v1 import schedules_pb2 as wire
 
 T = TypeVar("T")
 START = datetime(2026, 3, 28, 22, 0, tzinfo=UTC)  # three hours before Riga loses one

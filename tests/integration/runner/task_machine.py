@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import OPEN, Fire, FireKind, Outcome, Overlap, TaskState
 from task_runner.service import changes
 from task_runner.service.explain import explain
@@ -18,6 +17,7 @@ from task_runner.store.rows import Outgoing
 from tests.integration.runner.simulation import FINAL, Crash, World, open_store
 from turnkeeper.errors import Conflict
 from turnkeeper.times import rfc3339
+from turnkeeper.v1 import schedules_pb2 as wire
 
 SECOND = timedelta(seconds=1)
 SPAN = st.sampled_from([1, 5, 31, 59, 60, 61, 299, 301, 900, 3600, 6 * 3600])

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from tests.integration.runner.conftest import Rig
 from tests.support.awkward import NAMES, TEXTS
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import schedules_pb2 as wire
 
 REFUSED = {"NUL": "contains a NUL character", "empty": "is required", "long": "is longer than"}
 SPOKEN = {name: text for name, text in TEXTS.items() if name != "half"}  # the wire takes no half of a character

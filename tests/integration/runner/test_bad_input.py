@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli import application
 from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper import console
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import schedules_pb2 as wire
 
 REST = ("--category", "c", "--channel", "c", "--prompt", "p")
 FINE = {"name": "x", "category": "c", "channel": "c", "prompt": "p"}

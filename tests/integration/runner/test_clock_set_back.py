@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import Outcome
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State, refuse
 from tests.integration.runner.simulation import World
+from turnkeeper.v1 import schedules_pb2 as wire
 
 HOURS = 3 * 3600.0
 

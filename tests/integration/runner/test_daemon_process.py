@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as agent
-from protos.turnkeeper.v1 import schedules_pb2 as wire
-from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from task_runner.cli import application
 from task_runner.daemon.assembly import call
 from tests.integration.runner.scripted_runtime import Peer
 from tests.support.clock import look_again
 from turnkeeper import console
 from turnkeeper.rpc.channel import connect
+from turnkeeper.v1 import agent_runtime_pb2 as agent
+from turnkeeper.v1 import schedules_pb2 as wire
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]

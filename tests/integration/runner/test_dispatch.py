@@ -6,20 +6,20 @@ from datetime import timedelta
 import pytest
 from google.rpc import code_pb2
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
-from protos.turnkeeper.v1 import schedules_pb2 as wire
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from task_runner.dispatcher.dispatcher import Pace, claim, record_receipts
 from task_runner.dispatcher.runtime_client import batches
 from task_runner.planner import ledger
 from task_runner.store.store import Session
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State, accept, break_stream, refuse
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Denied
-from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.callers import Door, Identity, Rules
 from turnkeeper.rpc.server import UnixServer
+from turnkeeper.v1 import agent_runtime_pb2 as runtime
+from turnkeeper.v1 import schedules_pb2 as wire
+from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 
 
 async def test_a_due_fire_is_sent_and_its_receipt_recorded(rig: Rig, peer: Peer) -> None:

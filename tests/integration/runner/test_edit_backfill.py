@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli import application
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
 from turnkeeper import console
 from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.v1 import schedules_pb2 as wire
 
 REST = ("--category", "loop", "--channel", "general", "--prompt", "p")
 

@@ -5,9 +5,6 @@ from typing import Any
 
 import pytest
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
-from protos.turnkeeper.v1 import schedules_pb2 as wire
-from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer
 from tests.integration.runner.test_daemon_process import start
@@ -15,6 +12,9 @@ from tests.support.clock import ManualClock, look_again
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.rpc.channel import connect
+from turnkeeper.v1 import agent_runtime_pb2 as runtime
+from turnkeeper.v1 import schedules_pb2 as wire
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 pytestmark = pytest.mark.process
 EVENTS = 1000

@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.dispatcher import claim
 from task_runner.dispatcher.outcomes import News, record_news
 from task_runner.model.events import Event
@@ -24,6 +23,7 @@ from tests.integration.runner.emitting import bridged, create, emit, fires, ledg
 from tests.integration.runner.scripted_runtime import Peer, State
 from tests.support.clock import START
 from turnkeeper.errors import MachineTrouble
+from turnkeeper.v1 import schedules_pb2 as wire
 
 
 async def test_an_event_fires_the_tasks_whose_filters_agree_and_its_fire_tells_of_it(rig: Rig, peer: Peer) -> None:

@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.outcomes import event_of
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.emitting import bridged, create, emit, fires, ledger, settle, told
 from tests.integration.runner.scripted_runtime import Peer, State
+from turnkeeper.v1 import schedules_pb2 as wire
 
 
 async def test_a_task_fires_when_another_has_succeeded(rig: Rig, peer: Peer) -> None:

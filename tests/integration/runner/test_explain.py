@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.scheduler.planning import quarantine
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
+from turnkeeper.v1 import schedules_pb2 as wire
 
 T0 = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 

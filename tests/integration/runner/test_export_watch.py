@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli import application
 from task_runner.cli.client import Runner
 from task_runner.cli.mirror import AGREED, Agreed, Mirror, Step, decide
@@ -15,6 +14,7 @@ from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.v1 import schedules_pb2 as wire
 
 TASK = '[[task]]\nname = "{name}"\ncategory = "loop"\nchannel = "general"\nprompt = "{prompt}"\nevery = "1h"\n'
 

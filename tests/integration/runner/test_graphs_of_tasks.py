@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from google.rpc import code_pb2
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.task_file import read_declarations
 from task_runner.service import task_spec
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, refuse
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import schedules_pb2 as wire
 
 GIVEN = {"context_json": '{"unit": "mm"}', "config_json": '{"model": "small"}', "input_json": '{"depth": 2}'}
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
-from protos.turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 from task_runner.service import simulate
 from task_runner.service.simulate import Span
 from task_runner.service.task_spec import Defaults, parse_spec
@@ -17,6 +15,8 @@ from tests.integration.runner.test_daemon_process import start
 from tests.support.clock import look_again
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.channel import connect
+from turnkeeper.v1 import schedules_pb2 as wire
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 REST = {"category": "loop", "channel": "general", "prompt": "p"}
 RULES = [

@@ -9,11 +9,11 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Boolean, MetaData, create_engine, insert, text
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.store.store import MIGRATIONS
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
 from turnkeeper.errors import Conflict
+from turnkeeper.v1 import schedules_pb2 as wire
 
 STORES = sorted((Path(__file__).parent / "stores").glob("schema_*.sql"))
 

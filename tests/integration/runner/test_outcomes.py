@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
+from turnkeeper.v1 import agent_runtime_pb2 as runtime
+from turnkeeper.v1 import schedules_pb2 as wire
 
 
 async def fire(rig: Rig, peer: Peer) -> str:

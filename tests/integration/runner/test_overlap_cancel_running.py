@@ -2,12 +2,12 @@
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.dispatcher.dispatcher import CANCEL_REASON
 from task_runner.dispatcher.outcomes import News, record_news
 from task_runner.planner.ledger import TurnState
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
+from turnkeeper.v1 import schedules_pb2 as wire
 
 
 @pytest.fixture(autouse=True)

@@ -4,12 +4,12 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, text
 
-from constellation.audit import verify
-from constellation.audit.records import chains_of, differences
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.scheduler.pruner import Pruner, prune_batch
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
+from turnkeeper.constellation.audit import verify
+from turnkeeper.constellation.audit.records import chains_of, differences
+from turnkeeper.v1 import schedules_pb2 as wire
 
 KEEP = timedelta(days=90)
 

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
+from turnkeeper.v1 import schedules_pb2 as wire
 
 
 @pytest.fixture(autouse=True)

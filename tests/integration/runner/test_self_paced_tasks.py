@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import MISASKED, FireKind, Outcome
 from task_runner.service.service import Serving
 from tests.integration.runner import simulation as worlds
@@ -15,6 +13,8 @@ from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound
 from turnkeeper.rpc.errors import AlreadyExists
+from turnkeeper.v1 import agent_runtime_pb2 as runtime
+from turnkeeper.v1 import schedules_pb2 as wire
 
 BY = wire.CreatedBy(turn_id="turn-9", category="loop", agent="agent0")
 AUTHOR = runtime.TurnEvent.AUTHOR

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 from sqlalchemy import select, update
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
 from task_runner.dispatcher.dispatcher import key_of
 from task_runner.model.task import TaskState
 from task_runner.scheduler import firing
@@ -27,6 +26,7 @@ from tests.integration.runner.test_state_machines import FEW
 from tests.support.clock import look_again
 from tests.support.postgres import Server
 from turnkeeper.times import to_us
+from turnkeeper.v1 import agent_runtime_pb2 as runtime
 
 PLAIN = st.fixed_dictionaries(
     {

@@ -4,13 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import Fire, Outcome, TaskState
 from task_runner.service import changes
 from task_runner.service.changes import backfill
 from task_runner.service.explain import explain
 from tests.integration.runner.simulation import START, World
 from turnkeeper.times import rfc3339
+from turnkeeper.v1 import schedules_pb2 as wire
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from datetime import UTC, timedelta
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.service.watch import REST_S
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer
 from tests.support.clock import look_again
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.times import rfc3339
+from turnkeeper.v1 import schedules_pb2 as wire
 
 
 def spec(**fields) -> wire.TaskSpec:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
 from tests.integration.runner.test_outcomes import fire
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from tests.integration.runner.conftest import Rig
+from turnkeeper.v1 import schedules_pb2 as wire
 
 
 async def test_it_sleeps_until_the_next_wake_and_is_never_early(rig: Rig) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.daemon import assembly, reads
 from task_runner.service import lists, service
 from task_runner.store import reading
@@ -15,6 +14,7 @@ from tests.integration.runner.scripted_runtime import Peer, State
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput, Unreachable
+from turnkeeper.v1 import schedules_pb2 as wire
 
 T0 = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 

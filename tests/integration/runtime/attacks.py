@@ -29,10 +29,10 @@ from agent_runtime.model.approval import answers_call
 from agent_runtime.model.turn import ALLOWED, Category, TurnContext
 from agent_runtime.workspace import submit
 from agent_runtime.workspace.submit import Stamp
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.scripted import ScriptedModel, calls
 from tests.support.workspace import list_candidates, list_pages
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Effects = list[str]
 CATEGORY = """

@@ -6,10 +6,10 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import BaseTool
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.attacks import Field, _noted
 from tests.integration.runtime.harness import STATES
 from tests.support.scripted import ScriptedModel, calls
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Way = tuple[str, dict[str, Any]]
 APPROVE: Way = ("approve", {})

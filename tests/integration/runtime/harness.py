@@ -15,18 +15,18 @@ from langgraph.types import interrupt
 from agent_runtime.daemon.assembly import assemble
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.service.servicer import Runtime, Servicer
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.clock import look_again
 from tests.support.cluster import end_lease
 from tests.support.scripted import ScriptedModel
 from turnkeeper.bus.envelope import Envelope
+from turnkeeper.bus.event_log import read_events
 from turnkeeper.bus.inbox import open_inbox
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import CategorySettings, Settings
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.event_log import read_events
 from turnkeeper.storage.files import SystemFiles
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 T = TypeVar("T")
 PATIENCE_S = 20.0

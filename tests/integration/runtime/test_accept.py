@@ -7,11 +7,11 @@ import pytest
 
 from agent_runtime.model.trigger import from_envelope, to_envelope
 from agent_runtime.service.requests import read_fire
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import Bench
 from turnkeeper.bus.envelope import decode, encode
 from turnkeeper.bus.seals import unsealed
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 pytestmark = pytest.mark.one_machine("it is about files of envelopes")
 

@@ -13,13 +13,13 @@ from langgraph.types import Command, interrupt
 
 from agent_runtime.model.turn import Category
 from agent_runtime.store.turn_reads import events_after
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.clock import ManualClock
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.rpc.callers import UNKNOWN, Via, answer_for
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
 async def asked(bench: Bench, *lines: AIMessage, **changes: Any) -> tuple[wire.TurnEvent, wire.Interrupt]:

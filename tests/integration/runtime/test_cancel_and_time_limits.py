@@ -11,9 +11,9 @@ import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 
 from agent_runtime.daemon.assembly import use_threads
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, look_again, soon
 from tests.support.scripted import calls
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 TOOLS = ["tool:note", "tool:block", "tool:sit", "tool:resist"]
 

@@ -15,11 +15,11 @@ from agent_runtime.model.turn import TurnContext
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.workspace import memory as entries
 from agent_runtime.workspace.memory import Shelf
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import CategorySettings, Settings
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 GENERAL = Shelf(tier="channel", owner="main")
 Sent = list[tuple[int, int]]

@@ -17,11 +17,11 @@ from sqlalchemy import Connection
 from agent_runtime.graph.checkpointer import groups, saver
 from agent_runtime.service import reads
 from agent_runtime.turns import worker
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench
 from tests.support.clock import look_again
 from tests.support.scripted import calls
 from turnkeeper.storage import database
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 THREADS = {
     "db-agent": 3,  # is the fire known; the turn begins; it ends

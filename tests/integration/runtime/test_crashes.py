@@ -14,11 +14,11 @@ from agent_runtime.model.turn import Said, TurnContext
 from agent_runtime.service.requests import read_fire
 from agent_runtime.store.idempotency import Call
 from agent_runtime.workspace.model import PageDraft, SummaryDraft
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.support.scripted import calls
 from tests.support.workspace import put_page
 from turnkeeper.errors import Conflict
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
 async def test_a_turn_that_a_crash_cut_goes_on_from_its_checkpoint(bench: Bench) -> None:

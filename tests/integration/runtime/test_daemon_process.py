@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from agent_runtime.daemon.assembly import check
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput
-from turnkeeper.process import VARIABLE
 from turnkeeper.rpc.channel import Caller, is_serving
+from turnkeeper.rpc.process import VARIABLE
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 
 pytestmark = pytest.mark.process
 CLOCK = SystemClock()

@@ -35,12 +35,12 @@ from langgraph.types import Command
 
 from agent_runtime.graph.context import turn_around
 from agent_runtime.model.turn import TurnContext
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again, soon
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 ASKS = [calls(("ask", {"question": "red or blue?"}))]
 

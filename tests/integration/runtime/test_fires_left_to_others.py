@@ -8,12 +8,12 @@ from sqlalchemy import select
 
 from agent_runtime.model.trigger import turn_id_of_key
 from agent_runtime.store import schema
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.integration.runtime.test_owners_of_threads import looked, looks_no_more
 from tests.support.clock import look_again
 from tests.support.scripted import calls
 from turnkeeper.storage import inboxes
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 pytestmark = pytest.mark.parametrize("workers", [1])
 

@@ -22,8 +22,6 @@ from agent_runtime.cli.client import complete_channel
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.service import streams
 from agent_runtime.service.servicer import Servicer
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 from tests.integration.runtime.harness import PATIENCE_S, SETTINGS, Bench, Call, look_again, soon
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.config.home import Home
@@ -31,6 +29,8 @@ from turnkeeper.config.settings import NodeSettings
 from turnkeeper.console import run
 from turnkeeper.rpc.server import UnixServer
 from turnkeeper.storage import handover
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 
 COST: Any = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}
 

@@ -8,7 +8,6 @@ import pytest
 
 from agent_runtime.daemon.assembly import assemble
 from agent_runtime.store.turn_reads import get_turn
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime import authors_graphs
 from tests.integration.runtime.authors_graphs import (
     BYPASS,
@@ -25,6 +24,7 @@ from tests.integration.runtime.harness import STATES, soon
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import AgentSettings, ModelSettings, Settings
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 bench = authors_graphs.bench
 

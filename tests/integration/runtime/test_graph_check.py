@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from agent_runtime.cli import app
-from constellation.cli import app as turnkeeper
-from constellation.install.init import Project, check_room, take_on
 from tests.integration.runtime.authors_graphs import BYPASS, TALKER, WAITER
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import run
+from turnkeeper.constellation.cli import app as turnkeeper
+from turnkeeper.constellation.install.init import Project, check_room, take_on
 from turnkeeper.errors import Conflict
 
 GARDEN = Project(reference="/a/garden/langgraph.json:agent", name="garden", tools=("tool:look", "tool:paint"))

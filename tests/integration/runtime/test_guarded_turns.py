@@ -11,12 +11,12 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, tool
 
 from agent_runtime.graph.guard import Gate
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.attacks import Field, plain_graph
 from tests.integration.runtime.guarded import THREE, act, free, fresh_desk, ran
 from tests.integration.runtime.harness import STATES, look_again, soon
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.config.home import Home
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,12 @@ from sqlalchemy import Connection, func, select, update
 from agent_runtime.model.lease import Fenced
 from agent_runtime.store import leases, schema
 from agent_runtime.turns.pruning import Pruner, prune_shared
-from constellation.audit.records import examine
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.clock import look_again
 from tests.support.cluster import doing
 from tests.support.scripted import calls
 from turnkeeper.config.settings import HistorySettings, Settings
+from turnkeeper.constellation.audit.records import examine
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import NotFound
 from turnkeeper.rpc.callers import Via, answer_for
@@ -24,6 +23,7 @@ from turnkeeper.storage.chain import Signer
 from turnkeeper.storage.database import in_schema
 from turnkeeper.storage.handover import SCHEMA
 from turnkeeper.storage.statements import alone
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 AT_ONCE = 1e-6  # seconds: whatever is over is old
 

@@ -18,13 +18,13 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from agent_runtime.graph.checkpointer import threads_file
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime import authors_graphs
 from tests.integration.runtime.attacks import Field
 from tests.integration.runtime.authors_graphs import AuthorsBench
 from tests.integration.runtime.harness import STATES, Bench
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 pytestmark = pytest.mark.one_machine("the command writes the files of a home whose daemon is down")
 

@@ -11,7 +11,6 @@ import pytest
 from agent_runtime.model.decide import MOST_TRIES, Incoming
 from agent_runtime.turns import interval, worker
 from agent_runtime.turns.lanes import Handled, Item, Lanes
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again, soon
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
@@ -19,6 +18,7 @@ from turnkeeper.bus.envelope import Envelope
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NotifySettings, Settings
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 pytestmark = pytest.mark.one_machine("it breaks files and stores of the home")
 

@@ -9,13 +9,13 @@ import pytest
 import pytest_asyncio
 
 from agent_runtime.service import requests
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.authors_graphs import TALKER, AuthorsBench
 from tests.integration.runtime.harness import STATES
 from turnkeeper.config import json_text
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import AgentSettings, AssistantSettings, CategorySettings, Settings
 from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 SURVEY = """
 from dataclasses import dataclass

@@ -12,7 +12,6 @@ from langchain_core.messages import AIMessage
 from agent_runtime.mailbox import agent_messages
 from agent_runtime.mailbox.agent_messages import MOST_A_MINUTE, thread_of
 from agent_runtime.mailbox.inbox import reading
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
@@ -20,6 +19,7 @@ from turnkeeper.bus.envelope import Envelope
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 THREAD = thread_of("codex", "main")
 

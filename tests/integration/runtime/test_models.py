@@ -18,14 +18,14 @@ from agent_runtime.daemon.assembly import assemble
 from agent_runtime.graph.models import answers
 from agent_runtime.graph.models import call as calls_module
 from agent_runtime.service.servicer import Servicer
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, look_again
 from tests.support.chat_server import KEY, ChatServer, Reply, serving
 from tests.support.clock import ManualClock
+from turnkeeper.bus.event_log import read_events
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import CategorySettings, ModelSettings, Settings
 from turnkeeper.errors import InvalidInput
-from turnkeeper.event_log import read_events
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 NOTE = ("memory_put", {"tier": "channel", "text": "tulips", "key": "a"})

@@ -12,13 +12,13 @@ from agent_runtime.graph.checkpointer.saver import open_saver
 from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_reads import list_turns
 from agent_runtime.turns.turns import Notification, Notifier
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
+from turnkeeper.bus.event_log import EventLog, read_events
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NotifySettings
 from turnkeeper.errors import Corrupt, Exhausted, NotFound
-from turnkeeper.event_log import EventLog, read_events
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 pytestmark = pytest.mark.one_machine("it is about files of the home")
 

@@ -13,12 +13,12 @@ from langchain_core.tools import StructuredTool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.attacks import Field, _noted, _of_node
 from tests.integration.runtime.dialects import APPROVE, ASKED, EDIT, agent, decide, json_answer, waiting
 from tests.integration.runtime.harness import STATES
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.config.home import Home
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 FORMS: dict[str, Callable[[Field], None]] = {
     "decisions": agent,

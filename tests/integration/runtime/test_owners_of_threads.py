@@ -18,7 +18,6 @@ from agent_runtime.store import leases, mail, schema
 from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_store import Store
 from agent_runtime.turns import lanes, turns, worker
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, soon
 from tests.integration.runtime.test_follow_conversation import served
 from tests.integration.runtime.test_messages_from_terminals import says
@@ -28,6 +27,7 @@ from tests.support.scripted import calls
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.config.home import Home
 from turnkeeper.storage import handover, inboxes, nodes
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Pair = tuple[Bench, Bench]
 TOOLS = ["agent.send", "tool:note", "tool:block", "tool:pause"]

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.authors_graphs import AuthorsBench
 from tests.integration.runtime.harness import STATES
 from tests.support.chat_server import ChatServer, Reply, serving
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import AgentSettings, CategorySettings, MemorySettings, Settings
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 GRAPH = """
 import asyncio

@@ -11,10 +11,10 @@ from agent_runtime.cli.chat.screen import LineView, Screen, View
 from agent_runtime.graph.engine.model_output import LiveOutput
 from agent_runtime.graph.engine.reports import Reports
 from agent_runtime.model.turn import Category, TurnContext
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime import authors_graphs
 from tests.integration.runtime.authors_graphs import AuthorsBench
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Call, look_again, soon
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 bench = authors_graphs.bench
 

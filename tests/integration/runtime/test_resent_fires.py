@@ -4,11 +4,11 @@ import pytest
 
 from agent_runtime.model.trigger import to_envelope
 from agent_runtime.service.requests import read_fire
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench
 from turnkeeper.bus.envelope import encode
 from turnkeeper.config.settings import AgentSettings
 from turnkeeper.errors import Conflict, Degraded
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
 @pytest.mark.parametrize("gone", ["removed", "unreadable"])

@@ -13,7 +13,6 @@ import pytest_asyncio
 
 from agent_runtime.model.trigger import to_envelope
 from agent_runtime.service.requests import read_fire
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again
 from turnkeeper.bus.envelope import Envelope, encode
 from turnkeeper.bus.seals import Seals, key_id_of, make_first_key, seal
@@ -22,6 +21,7 @@ from turnkeeper.config.settings import AgentSettings
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, Corrupt
 from turnkeeper.storage.keys import GRACE_S, KeyFile
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 NOBODY = "no program of this home put it here"
 

@@ -13,7 +13,6 @@ from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.store.idempotency import Call
 from agent_runtime.store.turn_reads import list_turns
 from agent_runtime.tools.loops import Loops
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, look_again
 from tests.support.scripted import calls
 from turnkeeper.bus.inbox import Inbox
@@ -21,6 +20,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.files import SystemFiles
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 LOOP = "loop-0000000a"
 

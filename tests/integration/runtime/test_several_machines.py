@@ -14,13 +14,13 @@ import pytest
 from sqlalchemy import Connection, func, select
 
 from agent_runtime.store import schema
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.cluster import Do, doing, end_lease
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.rpc.channel import is_serving
 from turnkeeper.storage.database import in_schema
 from turnkeeper.storage.handover import SCHEMA
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 CLOCK = SystemClock()
 PATIENCE_S = 60.0

@@ -14,14 +14,14 @@ from langchain_core.tools import StructuredTool
 
 from agent_runtime.permissions.exceptions import TaskNow
 from agent_runtime.turns.exceptions import StandingExceptions
-from constellation.audit.records import differences, records
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.attacks import Field, _noted, _of_node
 from tests.integration.runtime.harness import STATES
 from tests.support.scripted import calls
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.audit.records import differences, records
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, Unreachable
 from turnkeeper.storage import sqlite_files
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 NOTE = calls(("note", {"text": "x"}))
 PlaceOf = Callable[[Path], Path | str]

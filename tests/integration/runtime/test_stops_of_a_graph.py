@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime import authors_graphs
 from tests.integration.runtime.authors_graphs import TALKER, AuthorsBench
 from tests.integration.runtime.harness import STATES
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 bench = authors_graphs.bench
 

@@ -11,7 +11,6 @@ from agent_runtime.mailbox.mailboxes import Delivery
 from agent_runtime.model.trigger import turn_id_of_key
 from agent_runtime.store import mail, schema
 from agent_runtime.store.schema import deliveries
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.support.clock import look_again
 from tests.support.scripted import calls
@@ -24,6 +23,7 @@ from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict
 from turnkeeper.storage import inboxes
 from turnkeeper.storage.files import SystemFiles
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 folders = pytest.mark.one_machine("of files")
 workers = pytest.mark.one_machine("machines that share a store have the same workers")

@@ -10,13 +10,13 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from agent_runtime.store.turn_events import add_review
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, Call, look_again, soon
 from tests.support.scripted import calls
 from turnkeeper.config.settings import AgentSettings
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.rpc.callers import Via, answer_for, read_via
 from turnkeeper.rpc.errors import AlreadyExists
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Turns = list[wire.ConversationTurn]
 

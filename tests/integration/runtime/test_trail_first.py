@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from constellation.cli import app
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import Bench, soon
 from tests.support.clock import look_again
 from tests.support.scripted import calls
 from turnkeeper import console
-from turnkeeper.event_log import read_events
+from turnkeeper.bus.event_log import read_events
+from turnkeeper.constellation.cli import app
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
 @contextmanager

@@ -10,11 +10,11 @@ from langchain_core.messages import AIMessage
 from agent_runtime.service import streams
 from agent_runtime.store import turn_events
 from agent_runtime.store.turn_events import NAMES
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, Call, soon
 from tests.support.scripted import calls
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.channel import Greeting, read_greeting
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Event = wire.BridgedEvent
 ALL_OF_ONE_TURN = [

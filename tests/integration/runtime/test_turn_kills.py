@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.turn_kills import CLOCK, PATIENCE_S, Kills, Sent, fire
+from turnkeeper.bus.event_log import read_events
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Unreachable
-from turnkeeper.event_log import read_events
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 pytestmark = pytest.mark.process
 SAMPLE = (1000, 1001, 1006)  # one plain, one cancelled, one that its author approves

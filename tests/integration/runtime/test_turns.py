@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, Call, soon
 from tests.support.scripted import calls
 from turnkeeper.errors import Conflict, Degraded, InvalidInput, NotFound, Unreachable
 from turnkeeper.rpc.channel import Greeting, read_greeting
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
 async def test_a_fire_becomes_one_turn(bench: Bench) -> None:

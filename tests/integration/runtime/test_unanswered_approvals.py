@@ -10,13 +10,13 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from agent_runtime.store.turn_reads import timed_interrupts
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import PATIENCE_S, SETTINGS, STATES, Bench, look_again, soon
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import ApprovalSettings
 from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 HOUR, DAY = 3600, 86_400
 WAITS = {"approval_reminder_s": HOUR, "approval_escalation_s": 4 * HOUR, "approval_timeout_s": DAY}

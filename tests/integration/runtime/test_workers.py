@@ -11,7 +11,6 @@ from langchain_core.messages import AIMessage
 from agent_runtime.mailbox.agent_messages import thread_of
 from agent_runtime.model.trigger import Trigger, from_envelope, to_envelope
 from agent_runtime.store import mail
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import STATES, Bench, look_again, soon
 from tests.integration.runtime.test_terminal_deliveries import Reader
 from tests.support.scripted import calls
@@ -20,6 +19,7 @@ from turnkeeper.bus.envelope import Envelope, decode, with_sender
 from turnkeeper.bus.letters import MOST_HOPS, turn_id_of
 from turnkeeper.config.settings import AgentSettings
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 WORKERS = {"agents": {"agent0": AgentSettings(workers=2)}}
 THREAD = thread_of("agent1", "main")

@@ -36,14 +36,14 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from agent_runtime.daemon import __main__ as daemon
 from agent_runtime.graph.agent import default
 from agent_runtime.store.turn_events import REVIEWS
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.process import VARIABLE
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import Caller, is_serving
+from turnkeeper.rpc.process import VARIABLE
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 
 CLOCK = SystemClock()
 PATIENCE_S = 60.0

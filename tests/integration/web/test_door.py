@@ -17,22 +17,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from constellation.supervisor.daemons import WEB, log_of
-from gateway import __main__ as server
-from gateway import door, page
-from gateway.app import build
-from gateway.calls import Gateway, Surface, Who
-from gateway.door import HEADERS, Door
-from gateway.keys import Keys, Scope, Sessions
-from gateway.streams import EventStream
 from tests.support.clock import look_again
 from tests.support.constellation import Constellation
 from tests.support.web import Web, free_port, serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import WebSettings, load_settings
+from turnkeeper.constellation.supervisor.daemons import WEB, log_of
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.gateway import __main__ as server
+from turnkeeper.gateway import door, page
+from turnkeeper.gateway.app import build
+from turnkeeper.gateway.calls import Gateway, Surface, Who
+from turnkeeper.gateway.door import HEADERS, Door
+from turnkeeper.gateway.keys import Keys, Scope, Sessions
+from turnkeeper.gateway.streams import EventStream
 
 pytestmark = pytest.mark.process
 
@@ -353,7 +353,7 @@ async def test_of_a_hundred_idle_streams_64_are_served_eight_of_one_client_and_a
 
 
 async def test_of_one_key_eight_requests_of_mcp_are_answered_at_once_and_a_ninth_is_told_to_wait(home: Home) -> None:
-    from gateway.mcp.transports import App  # which takes long, and each worker of pytest imports this module
+    from turnkeeper.gateway.mcp.transports import App  # which takes long, and each worker of pytest imports this module
 
     go = asyncio.Event()
 

@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
-from gateway.calls import RUNNER, Gateway
-from gateway.page.live import REST_S, SETTLE_S, Changes
-from gateway.page.reads import _between
-from gateway.page.shell import FRESH_S, Answers
-from protos.turnkeeper.v1 import schedules_pb2 as schedules
 from tests.support.clock import ManualClock, look_again
 from turnkeeper.config.settings import Settings
 from turnkeeper.errors import Unreachable
+from turnkeeper.gateway.calls import RUNNER, Gateway
+from turnkeeper.gateway.page.live import REST_S, SETTLE_S, Changes
+from turnkeeper.gateway.page.reads import _between
+from turnkeeper.gateway.page.shell import FRESH_S, Answers
+from turnkeeper.v1 import schedules_pb2 as schedules
 
 
 class Runner:

@@ -12,11 +12,11 @@ from agent_runtime.workspace.model import Author, PageDraft
 from agent_runtime.workspace.pages import MOST_ON_A_PAGE, AttachmentDraft, get_attachment
 from agent_runtime.workspace.submit import submit
 from agent_runtime.workspace.workspace import Workspace
-from constellation.install.backup import back_up
 from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
 from tests.support.workspace import put_page
 from turnkeeper.config.home import Home
+from turnkeeper.constellation.install.backup import back_up
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
 from turnkeeper.storage.database import Database
 

@@ -17,13 +17,13 @@ from agent_runtime.permissions.judge import REQUEST, SCOPES, TIERS, WRITES
 from agent_runtime.service.servicer import Runtime, Servicer
 from agent_runtime.workspace.web.addresses import refuse_private
 from agent_runtime.workspace.web.page import WebReader
-from constellation.install.init import initialise
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.runtime.harness import Call, soon
 from tests.support.pages import Answer, Site, serving
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import run
+from turnkeeper.constellation.install.init import initialise
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 ROOT = Path(__file__).parents[3]
 NOMINAL = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from agent_runtime.cli import app
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
-from protos.turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from tests.support.constellation import AGENT_RUNTIME, Constellation
 from turnkeeper.config.home import Home
 from turnkeeper.console import run
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import Caller
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 
 pytestmark = pytest.mark.process
 NOMINAL = datetime(2026, 11, 20, 14, 0, tzinfo=UTC)

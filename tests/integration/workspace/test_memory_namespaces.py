@@ -9,10 +9,10 @@ import pytest_asyncio
 from agent_runtime.service.workspace import WorkspaceService, with_reads
 from agent_runtime.workspace.memory import Namespaces, value_of
 from agent_runtime.workspace.workspace import Workspace
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.workspace.conftest import call
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.rpc.callers import answer_for, read_via
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
 @with_reads

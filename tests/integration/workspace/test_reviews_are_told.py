@@ -9,9 +9,9 @@ from agent_runtime.store import turn_reads
 from agent_runtime.workspace.deviations import Resolution
 from agent_runtime.workspace.model import PageDraft
 from agent_runtime.workspace.workspace import Workspace
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.integration.workspace.conftest import call
 from turnkeeper.storage.database import Database
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Begin = Callable[..., Any]
 

@@ -10,7 +10,7 @@ from agent_runtime.cli.chat.render import Lines, changes_of, render
 from agent_runtime.model.conversation import NOTHING_TO_DO, mark_text, project
 from agent_runtime.model.mapping import to_json
 from agent_runtime.model.turn import Category, InterruptRecord, MessageRecord, Said, ToolUse, TurnRecord
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 NINE = datetime(2026, 11, 20, 14, 0, tzinfo=UTC)
 FIRE = TurnRecord(

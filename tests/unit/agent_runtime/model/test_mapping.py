@@ -27,7 +27,7 @@ from agent_runtime.workspace.deviations import Deviation
 from agent_runtime.workspace.model import Candidate, MemoryEntry, Page
 from agent_runtime.workspace.pages import Attachment
 from agent_runtime.workspace.revalidation import Item
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 PROGRESS = {"state", "sequence", "cancel_requested", "wake_after_s"}
 NO_TURN = {

@@ -7,10 +7,10 @@ import pytest
 from agent_runtime.model.trigger import Trigger, from_envelope, to_envelope
 from agent_runtime.model.turn import Category
 from agent_runtime.service.requests import read_fire
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.clock import START
 from turnkeeper.bus.envelope import decode, encode, with_sender
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
 def get_category(name: str) -> Category:

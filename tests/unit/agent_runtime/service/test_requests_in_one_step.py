@@ -11,11 +11,11 @@ from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.trigger import EncodedTrigger, Trigger, encode_trigger, from_envelope
 from agent_runtime.model.turn import Category
 from agent_runtime.service.requests import FireIntake, read_again, read_fire
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.support.clock import START
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.times import rfc3339
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 STAMP = Stamp("0123456789abcdef" * 2, rfc3339(START))
 AWKWARD = (

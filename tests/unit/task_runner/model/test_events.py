@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.events import (
     DEEPEST_DATA,
     LARGEST_DATA,
@@ -24,6 +23,7 @@ from task_runner.model.events import (
 from task_runner.scheduler.events import read_emitted
 from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import schedules_pb2 as wire
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 DATA = {"branch": "main", "ok": True, "tries": 3, "who": {"name": "x", "tags": ["a"]}, "none": None, "task": "theirs"}

@@ -7,7 +7,6 @@ from typing import Any, get_origin
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.cli.rows import task_row
 from task_runner.cli.task_file import TaskTable
 from task_runner.cli.tasks import create, edit
@@ -16,6 +15,7 @@ from task_runner.model.task import EACH_FIRE, CatchUp, Definition, Overlap
 from task_runner.service.task_spec import Defaults, parse_spec, write_spec
 from task_runner.store.rows import decode_definition, encode_definition
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import schedules_pb2 as wire
 
 # What no author writes, and what is more than one value.
 NOT_DECLARED = {"created_by"}

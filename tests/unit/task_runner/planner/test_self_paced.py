@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.task import MISASKED, Fire, FireKind, Outcome, Snapshot, Task, TaskId, TaskState, replace
 from task_runner.planner import self_paced
 from task_runner.planner.budgets import Ended
@@ -12,6 +11,7 @@ from task_runner.planner.planner import plan, withdraw
 from task_runner.planner.schedule import timetable_of
 from task_runner.service.task_spec import Defaults, parse_spec, write_spec
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import schedules_pb2 as wire
 
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 ID = TaskId("loop-0123abcd")

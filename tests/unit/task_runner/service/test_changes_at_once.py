@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from task_runner.model.fields import DIRECT
 from task_runner.model.task import CreatedBy, Definition, TaskId
 from task_runner.service import changes, task_spec
@@ -19,6 +18,7 @@ from task_runner.store.rows import encode_definition, row_of_task
 from task_runner.store.store import Store
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.errors import TurnkeeperError
+from turnkeeper.v1 import schedules_pb2 as wire
 
 NOW = datetime(2026, 3, 2, 9, 0, 30, 250_000, tzinfo=UTC)
 DEFAULTS = Defaults(timezone="Europe/Riga", grace=timedelta(seconds=45))

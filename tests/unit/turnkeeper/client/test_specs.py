@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from protos.turnkeeper.v1 import schedules_pb2 as wire
 from turnkeeper.client.specs import ON_WIRE, TaskFields, fields_of, spec_of
 from turnkeeper.errors import InvalidInput
+from turnkeeper.v1 import schedules_pb2 as wire
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 GIVEN: dict[str, Any] = {

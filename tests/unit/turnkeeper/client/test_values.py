@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from protos.turnkeeper.v1 import agent_runtime_pb2 as runtime
-from protos.turnkeeper.v1 import schedules_pb2 as runner
 from turnkeeper.client import values
+from turnkeeper.v1 import agent_runtime_pb2 as runtime
+from turnkeeper.v1 import schedules_pb2 as runner
 
 WIRE: dict[Any, Any] = {
     values.Fire: runner.Fire, values.Explanation: runner.ExplainFireResponse, values.Sent: runtime.SendMessageResponse,

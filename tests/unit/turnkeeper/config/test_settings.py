@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from constellation.install.init import config_text
 from turnkeeper.config.home import Home, locate
 from turnkeeper.config.settings import Settings, effective, load_settings
 from turnkeeper.config.toml_file import read_toml
+from turnkeeper.constellation.install.init import config_text
 from turnkeeper.errors import InvalidInput
 
 

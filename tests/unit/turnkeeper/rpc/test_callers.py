@@ -11,19 +11,19 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from agent_runtime.service.servicer import RULES as OF_RUNTIME
-from protos.turnkeeper.v1 import agent_runtime_pb2, agent_runtime_pb2_grpc, schedules_pb2, schedules_pb2_grpc
 from task_runner.service.service import RULES as OF_RUNNER
+from turnkeeper.bus.event_log import EventLog, read_events
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Corrupt, Denied, InvalidInput, TurnkeeperError
-from turnkeeper.event_log import EventLog, read_events
 from turnkeeper.rpc import callers
 from turnkeeper.rpc.callers import PROOF, VIA, Door, Identity, Metadata, Rules
 from turnkeeper.rpc.channel import connect
 from turnkeeper.rpc.errors import from_rpc
 from turnkeeper.rpc.server import UnixServer
 from turnkeeper.storage.keys import CALLS, KeyFile
+from turnkeeper.v1 import agent_runtime_pb2, agent_runtime_pb2_grpc, schedules_pb2, schedules_pb2_grpc
 
 SERVICES: dict[str, tuple[Any, Any, Any, Rules]] = {
     "agent-runtime": (

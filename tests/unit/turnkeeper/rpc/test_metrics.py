@@ -14,10 +14,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
+from turnkeeper.bus.event_log import EventLog, read_events
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import MachineTrouble
-from turnkeeper.event_log import EventLog, read_events
 from turnkeeper.rpc.metrics import MOST_AT_ONCE, Counter, Exporter, Gauge, Histogram, Source, count_events
 
 OPEN_METRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}

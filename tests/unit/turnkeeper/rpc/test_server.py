@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from tests.support.clock import ManualClock
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.config.home import Home
-from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.channel import is_serving
 from turnkeeper.rpc.errors import from_rpc
 from turnkeeper.rpc.server import UnixServer, keep_reachable

@@ -8,9 +8,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from tests.support.clock import ManualClock
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import TracesSettings
-from turnkeeper.event_log import EventLog
 from turnkeeper.rpc import traces
 from turnkeeper.rpc.traces import FireSpans, Tracing, TurnSpans, traceparent_of
 

@@ -216,7 +216,7 @@ def test_a_missing_driver_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatc
     assert refused.value.hint == "install turnkeeper[postgres]"
 
 
-@pytest.mark.parametrize("daemon", ["task_runner", "agent_runtime", "constellation.supervisor"])
+@pytest.mark.parametrize("daemon", ["task_runner", "agent_runtime", "turnkeeper.constellation.supervisor"])
 def test_no_daemon_imports_the_driver_of_a_server(daemon: str) -> None:
     code = f"""
 import pkgutil, sys, importlib

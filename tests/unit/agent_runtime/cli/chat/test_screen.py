@@ -21,10 +21,10 @@ from agent_runtime.graph.engine.model_output import LONGEST_MESSAGE, Listener, L
 from agent_runtime.model.conversation import project
 from agent_runtime.model.mapping import to_json
 from agent_runtime.service.reads import LONGEST_EXCERPT
-from protos.turnkeeper.v1 import agent_runtime_pb2 as wire
 from tests.unit.agent_runtime.model.test_conversation import ASKED, FIRE, PROMPT, says
 from turnkeeper.console.unseen import as_json
 from turnkeeper.errors import Conflict
+from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 OURS = re.compile(r"\x1b\[[0-9;]*[mAKHJ]|\r")  # colours, and the moves by which the foot of the screen is drawn anew
 OBEYED = re.compile(

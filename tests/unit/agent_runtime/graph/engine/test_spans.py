@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from agent_runtime.graph.engine.spans import callbacks_of
 from tests.support.clock import ManualClock
 from tests.support.scripted import ScriptedModel, calls
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import TracesSettings
-from turnkeeper.event_log import EventLog
 from turnkeeper.rpc.traces import Tracing, TurnSpans
 
 SECRET = "the pump's code is 4711"

@@ -1,7 +1,0 @@
-"""`python -m constellation` is the `turnkeeper` command."""
-
-import sys
-
-from turnkeeper.console import main
-
-sys.exit(main())

@@ -1,0 +1,77 @@
+"""Assistants by the names that clients give, and the pages of lists."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.clock import ManualClock
+from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.gateway.lg.api import Api, assistant_id, ordered, page_of, selected
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+
+
+class Runtime:
+    """A runtime with a default graph, another one, and an assistant of the default one."""
+
+    async def ListGraphs(self, _request: Any) -> wire.ListGraphsResponse:
+        graphs = [
+            wire.Graph(name="garden", graph="garden", is_default=True),
+            wire.Graph(name="research", graph="research"),
+            wire.Graph(name="brief", graph="garden", is_assistant=True),
+        ]
+        return wire.ListGraphsResponse(graphs=graphs)
+
+
+@pytest.fixture
+def api() -> Api:
+    web = SimpleNamespace(langgraph_channel="general", langgraph_category="loop")
+    gateway: Any = SimpleNamespace(clock=ManualClock(), settings=SimpleNamespace(web=web, default_graph="garden"))
+    return Api(gateway)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("agent0", ("agent0", "")),
+        ("garden", ("agent0", "")),
+        (assistant_id("agent0"), ("agent0", "")),
+        ("research", ("research", "research")),
+        (assistant_id("brief"), ("brief", "brief")),
+    ],
+)
+async def test_an_assistant_is_found_by_its_name_its_id_and_the_default_ones_own_name(
+    api: Api, given: str, found: tuple[str, str]
+) -> None:
+    assert await api.graph_of(Runtime(), given) == found
+
+
+async def test_an_unknown_assistant_is_answered_with_the_names_that_there_are(api: Api) -> None:
+    with pytest.raises(NotFound, match="agent0, brief, research"):
+        await api.graph_of(Runtime(), "x")
+
+
+async def test_an_assistant_of_the_default_graph_names_it_as_clients_know_it(api: Api) -> None:
+    assert {one.name: one.graph for one in await api.assistants(Runtime())}["brief"] == "agent0"
+
+
+def test_a_thread_of_the_default_graph_is_agent0s(api: Api) -> None:
+    assert [api.name_of(graph) for graph in ("", "garden", "research")] == ["agent0", "agent0", "research"]
+
+
+def test_a_page_tells_its_total_and_where_the_next_one_begins() -> None:
+    assert page_of(list(range(5)), {"limit": 2, "offset": 1}) == (
+        [1, 2], {"x-pagination-total": "5", "x-pagination-next": "3"},
+    )  # fmt: skip
+    assert page_of([1], {}) == ([1], {"x-pagination-total": "1"})
+    with pytest.raises(InvalidInput):
+        page_of([1], {"limit": "many"})
+
+
+def test_a_list_has_the_order_and_the_fields_that_are_asked_for() -> None:
+    rows = [{"a": "1", "b": "x"}, {"a": "2", "b": None}]
+    assert [row["a"] for row in ordered(rows, {}, "a")] == ["2", "1"]
+    assert [row["a"] for row in ordered(rows, {"sort_by": "b", "sort_order": "asc"}, "a")] == ["2", "1"]
+    with pytest.raises(InvalidInput):
+        ordered(rows, {"sort_by": "c"}, "a")
+    assert selected(rows[0], ["b"]) == {"b": "x"}

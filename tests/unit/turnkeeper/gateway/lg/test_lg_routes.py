@@ -1,0 +1,34 @@
+"""Every request of the LangGraph API is documented, and has a test of its name."""
+
+import ast
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tests.support.clock import ManualClock
+from turnkeeper.gateway.lg import routes
+from turnkeeper.gateway.lg.api import Api
+
+ROOT = Path(__file__).parents[5]
+ROW = re.compile(r"^\| `([A-Z]+ /\S*)` \|", re.MULTILINE)
+
+
+def offered() -> set[str]:
+    web = SimpleNamespace(langgraph_channel="general", langgraph_category="loop")
+    gateway: Any = SimpleNamespace(clock=ManualClock(), settings=SimpleNamespace(web=web))
+    found = routes(Api(cast("Any", gateway)))
+    return {f"{method} {route.path}" for route in found for method in (route.methods or set()) - {"HEAD"}}
+
+
+def test_the_page_lists_what_is_answered_and_nothing_else() -> None:
+    listed = ROW.findall((ROOT / "docs" / "langgraph-api.md").read_text())
+    assert len(listed) == len(set(listed))
+    assert set(listed) == offered()
+
+
+def test_each_request_has_a_test_of_its_name() -> None:
+    tree = ast.parse((ROOT / "tests" / "acceptance" / "test_langgraph_api.py").read_text())
+    tests = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    named = {f"test_{re.sub(r'[^a-z]+', '_', request.lower()).strip('_')}" for request in offered()}
+    assert named <= tests

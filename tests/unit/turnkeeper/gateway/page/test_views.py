@@ -1,0 +1,230 @@
+"""What the page shows of the daemons' answers, without a browser and without daemons."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from turnkeeper.gateway.page import acts, reads, views
+from turnkeeper.v1 import agent_runtime_pb2 as agents
+from turnkeeper.v1 import schedules_pb2 as schedules
+
+NOW = datetime(2026, 11, 22, 20, 0, tzinfo=UTC)
+
+
+def stamp(at: datetime) -> Timestamp:
+    made = Timestamp()
+    made.FromDatetime(at)
+    return made
+
+
+def test_an_approval_is_shown_with_all_its_arguments_and_their_hash() -> None:
+    asked = agents.Interrupt(
+        interrupt_id="i",
+        kind="permission",
+        tool="memory_put",
+        args_json='{"a":1}',
+        args_hash="h",
+        status="pending",
+        task_name="t",
+    )
+    card = views.card_of_interrupt(asked)
+    assert (card.title, card.args, card.args_hash) == ("memory_put", '{\n  "a": 1\n}', "h")
+    assert list(card.ways) == ["approve", "reject", "edit", "for_task"]
+    asked.once_only = "it is a graph's own"
+    assert "for_task" not in views.card_of_interrupt(asked).ways
+    asked.status, asked.decision = "resolved", "approve"
+    assert not views.card_of_interrupt(asked).waits
+
+
+@pytest.mark.parametrize(
+    ("says", "ways", "title"),
+    [
+        ({}, ["answer"], "question"),
+        ({"form": "inbox", "calls": [{"tool": "send", "args": {"to": "a"}, "takes": ["approve", "edit", "respond"]}]}, ["approve", "edit", "answer"], "send"),
+        ({"form": "decisions", "calls": [{"tool": "a", "args": {}, "takes": ["approve", "edit"]}, {"tool": "b", "args": {}, "takes": ["approve", "reject"]}]}, ["approve"], "a, b"),
+        ({"calls": 1, "form": "x"}, ["answer"], "question"),
+    ],
+)  # fmt: skip
+def test_a_graphs_question_is_decided_as_it_may_be(says: dict[str, object], ways: list[str], title: str) -> None:
+    card = views.card_of_interrupt(agents.Interrupt(kind="question", status="pending", args_json=json.dumps(says)))
+    assert (list(card.ways), card.title) == (ways, title)
+
+
+def test_a_proposed_page_is_compared_with_the_version_that_it_was_made_from() -> None:
+    proposed = agents.Candidate(page_id="p", title="P", body="a\nb\n", base_version=2, lifecycle="candidate")
+    card = views.card_of_candidate(proposed, agents.Page(page_id="p", body="a\nc\n", version=2))
+    assert list(card.diff)[1:] == [" a", "-c", "+b"]
+    stale = views.card_of_candidate(proposed, agents.Page(page_id="p", body="x", version=3))
+    assert not stale.diff
+    assert ("", "the page has changed since: it is at version 3 now") in stale.facts
+
+
+def test_a_decision_is_named_by_its_task_and_the_first_words_of_its_arguments() -> None:
+    first, second = (
+        views.card_of_interrupt(
+            agents.Interrupt(kind="permission", tool="put", args_json=json.dumps({"a": text}), task_name="t")
+        )
+        for text in ("milk", "b" * 200)
+    )
+    assert (first.begins, first.about) == ('{ "a": "milk" }', 'put { "a": "milk" }, asked by t')
+    assert len(second.begins) == views.BEGINNING + 1
+    proposed = views.card_of_candidate(agents.Candidate(title="P", body="# News\n- 1 note\n- 2 pages\n"), None)
+    assert proposed.begins == "News 1 note 2 pages"
+    said = acts.decided("interrupt", "reject", first.about, "too dear")
+    assert said == f"Rejected: {first.about}. Reason: “too dear”. The agent is told so, and the call does not run."
+    assert acts.decided("interrupt", "approve", "put", "") == "Approved: put. The call runs now."
+    assert acts.decided("interrupt", "answer", "question", "yes") == (
+        "Answered: question. Answer: “yes”. The agent goes on with your answer."
+    )
+    assert acts.decided("candidate", "approve", "P", "fine") == "Accepted: P. Reason: “fine”."
+    assert acts.decided("candidate", "reject", "P", "Too long.") == "Rejected: P. Reason: “Too long.”"
+    waits = views.card_of_candidate(agents.Candidate(title="P", lifecycle="candidate"), None)
+    assert ("if accepted", "it is marked as accepted in this channel; no page changes") in waits.facts
+
+
+def test_calls_stand_with_their_answers() -> None:
+    turn = agents.ConversationTurn(
+        turn_id="t",
+        status="running",
+        messages=[
+            agents.Message(
+                role="agent",
+                text="x",
+                tool_calls=[agents.ToolCall(id="1", name="a"), agents.ToolCall(id="2", name="b")],
+            ),
+            agents.Message(role="tool", text="done", tool_call_id="1"),
+        ],
+    )
+    turn.messages.add(role="agent", tool_calls=[agents.ToolCall(id="3", name="c")])
+    shown = views.turn_of(turn)
+    assert [(call.name, call.result) for call in shown.said[0].calls] == [("a", "done"), ("b", None), ("c", None)]
+    assert len(shown.said) == 1
+    assert shown.is_open
+
+
+def test_a_form_changes_what_it_changed_and_nothing_else() -> None:
+    spec = schedules.TaskSpec(
+        name="t",
+        cron="0 9 * * *",
+        prompt="a\nb",
+        category="c",
+        channel="g",
+        catch_up="run-once",
+        overlap="queue",
+        max_fires=7,
+        grace="1m",
+    )
+    task = schedules.Task(spec=spec)
+    form = views.form_of(task)
+    assert views.edited(task, form | {"prompt": "a\r\nb", "unknown": "x"}) == spec
+    changed = views.edited(task, form | {"kind": "every", "when": " 2h ", "catch_up": "skip"})
+    assert (changed.WhichOneof("schedule"), changed.every, changed.catch_up, changed.max_fires) == (
+        "every",
+        "2h",
+        "skip",
+        7,
+    )
+    assert not changed.HasField("overlap"), "each policy has a default of its own"
+
+
+def test_the_address_chooses_tasks() -> None:
+    tasks = [
+        schedules.Task(state="active", spec=schedules.TaskSpec(name="a", channel="x", prompt="Mail and News")),
+        schedules.Task(state="paused", spec=schedules.TaskSpec(name="b", channel="y", prompt="mail")),
+    ]
+    assert [one.spec.name for one in views.chosen(tasks, {"q": "mail"})] == ["a", "b"]
+    assert [one.spec.name for one in views.chosen(tasks, {"q": "news MAIL", "state": "active", "channel": "x"})] == [
+        "a"
+    ]
+    assert views.counts_of(tasks) == [("active", 1), ("paused", 1)]
+
+
+def fire(outcome: str, at: datetime, **more: object) -> schedules.Fire:
+    return schedules.Fire(task_name="t", outcome=outcome, nominal_at=stamp(at), due_at=stamp(at), **more)  # type: ignore[arg-type]
+
+
+def test_what_went_wrong_is_what_failed_was_skipped_or_stands_for_more() -> None:
+    hour = timedelta(hours=1)
+    fires = [
+        fire("succeeded", NOW - hour),
+        fire("failed", NOW - hour, reason="boom"),
+        fire("skipped", NOW - hour, reason="missed", count=3),
+        fire("succeeded", NOW - hour, count=2),
+        fire("failed", NOW - 30 * hour),
+    ]
+    found = views.went_wrong(fires, NOW - timedelta(days=1))
+    assert [(one.outcome, one.why) for one in found] == [
+        ("failed", "boom"), ("skipped", "missed, 3 times"), ("succeeded", "stands for 2 times"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "hours", "away"),
+    [
+        ({"outcome": "skipped", "reason": "missed"}, 2, True),
+        ({"outcome": "skipped", "reason": "missed", "cause": "the agent runtime did not answer"}, 2, False),
+        ({"outcome": "skipped", "reason": "paused"}, 2, False),
+        ({"outcome": "skipped", "reason": "missed"}, 0, False),
+        ({"outcome": "succeeded", "fired_at": stamp(NOW)}, 2, True),
+        ({"outcome": "succeeded", "fired_at": stamp(NOW - timedelta(hours=2))}, 2, False),
+    ],
+)
+def test_a_missed_time_before_the_runners_start_is_laid_to_that(more: dict[str, Any], hours: int, away: bool) -> None:
+    found = schedules.ExplainFireResponse(at=stamp(NOW - timedelta(hours=hours)), fire=schedules.Fire(**more))
+    runner = schedules.RunnerStatus(serving_since=stamp(NOW - timedelta(hours=1)))
+    assert views.runner_was_away(found, runner) is away
+    assert not views.runner_was_away(found, schedules.RunnerStatus())
+
+
+def test_a_pause_skips_the_times_before_its_end() -> None:
+    task = schedules.Task(state="paused")
+    soon, later = (schedules.Nominal(due_at=stamp(NOW + timedelta(hours=hours))) for hours in (1, 3))
+    assert views.skips(task, soon)
+    assert views.skips(task, later)
+    task.paused_until.CopyFrom(stamp(NOW + timedelta(hours=3)))
+    assert views.skips(task, soon)
+    assert not views.skips(task, later)
+    task.state = "active"
+    assert not views.skips(task, soon)
+
+
+def test_a_short_timeline_shows_all_of_last_night() -> None:
+    assert reads.SPANS["24h"][0] >= timedelta(hours=24)
+
+
+def test_a_lane_has_a_mark_for_each_fire_with_its_lateness_and_length_and_for_what_is_planned() -> None:
+    window = views.Window(begin=NOW - timedelta(hours=10), now=NOW, end=NOW + timedelta(hours=10))
+    at = NOW - timedelta(hours=5)
+    late = fire(
+        "succeeded",
+        at,
+        late_s=3600.0,
+        started_at=stamp(at + timedelta(hours=1)),
+        ended_at=stamp(at + timedelta(hours=2)),
+    )
+    rows = [
+        schedules.SimulatedRow(
+            task="t", nominal_at=stamp(NOW + timedelta(hours=5)), fired_at=stamp(NOW + timedelta(hours=5))
+        )
+    ]
+    fires = [
+        late,
+        fire("failed", NOW - timedelta(hours=2)),
+        fire("skipped", NOW - timedelta(hours=1)),
+        fire("running", NOW),
+        fire("succeeded", NOW - timedelta(days=2)),
+    ]
+    (lane,) = views.lanes_of(fires, rows, {"t": "Europe/Riga"}, window)
+    assert [(mark.kind, mark.x) for mark in lane.marks] == [
+        ("fired", 30.0),
+        ("failed", 40.0),
+        ("skipped", 45.0),
+        ("waits", 50.0),
+        ("planned", 75.0),
+    ]
+    assert (lane.marks[0].late, lane.marks[0].ran) == (5.0, 5.0)
+    assert lane.zone == "Europe/Riga"
+    assert all(0 < x < 100 for x, _ in window.ticks())

@@ -1,0 +1,102 @@
+"""Keys of clients, login tokens and sessions."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from tests.support.clock import ManualClock
+from turnkeeper.config.home import Home
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound
+from turnkeeper.gateway import keys as module
+from turnkeeper.gateway.keys import Keys, Scope, Sessions, sign_token
+
+ENTROPY = SystemEntropy()
+
+
+def test_a_key_is_told_once_kept_as_a_digest_found_by_itself_alone_and_revoked(home: Home, clock: ManualClock) -> None:
+    keys = Keys(home)
+    assert keys.all() == ()
+    assert keys.find("tk-x") is None
+    key, text = keys.make("editor", "work", clock.now(), ENTROPY)
+    assert text not in keys.path.read_text()
+    assert keys.path.stat().st_mode & 0o777 == 0o600
+    assert Keys(home).find(text) == key
+    assert key.allows is Scope.WORK
+    for other in (text[:-1] + ("0" if text[-1] != "0" else "1"), text.upper(), text + " ", "", "tk-\udcff"):
+        assert keys.find(other) is None
+    with pytest.raises(Conflict):
+        keys.make("editor", "read", clock.now(), ENTROPY)
+    Keys(home).revoke("editor")
+    assert keys.find(text) is None, "another process took it away"
+    with pytest.raises(NotFound):
+        keys.revoke("editor")
+
+
+@pytest.mark.parametrize(("name", "scope"), [("", "work"), ("a b", "work"), ("a/b", "work"), ("a", "admin"), ("a", "")])
+def test_what_is_no_name_or_no_scope_is_refused(home: Home, clock: ManualClock, name: str, scope: str) -> None:
+    with pytest.raises(InvalidInput):
+        Keys(home).make(name, scope, clock.now(), ENTROPY)
+
+
+def test_a_file_that_others_can_read_or_that_is_something_else_is_refused(home: Home, clock: ManualClock) -> None:
+    keys = Keys(home)
+    keys.make("a", "read", clock.now(), ENTROPY)
+    keys.path.chmod(0o644)
+    with pytest.raises(Corrupt, match="chmod 600"):
+        Keys(home).all()
+    keys.path.chmod(0o600)
+    for text in (
+        "",
+        "[]",
+        '{"v": 2, "login": "", "keys": []}',
+        json.dumps({"v": 1, "login": "0" * 64, "keys": [{"id": 1}]}),
+    ):
+        keys.path.write_text(text)
+        with pytest.raises(Corrupt):
+            Keys(home).all()
+
+
+def test_a_token_holds_for_a_minute_once_and_at_one_process(home: Home, clock: ManualClock) -> None:
+    keys = Keys(home)
+    keys.create(ENTROPY)
+    secret = keys.login_secret()
+    sessions = Sessions(keys, clock, ENTROPY)
+    token = sign_token(secret, clock.now(), ENTROPY)
+    assert sessions.log_in(token, plain_host=True) is None, "made for the name"
+    session = sessions.log_in(token, plain_host=False)
+    assert session is not None
+    assert sessions.log_in(token, plain_host=False) is None, "used"
+    assert sessions.log_in(sign_token(secret, clock.now(), ENTROPY, plain_host=True), plain_host=True) is not None
+    assert sessions.log_in(sign_token("0" * 64, clock.now(), ENTROPY), plain_host=False) is None, "another home's"
+    late = sign_token(secret, clock.now(), ENTROPY)
+    assert sessions.log_in(sign_token(secret, clock.now() + timedelta(minutes=2), ENTROPY), plain_host=False) is None
+    clock.advance(61)
+    assert sessions.log_in(late, plain_host=False) is None
+    fresh = sign_token(secret, clock.now(), ENTROPY)
+    clock.advance(1)
+    assert Sessions(keys, clock, ENTROPY).log_in(fresh, plain_host=False) is None, "made before this process began"
+    assert sessions.find(session.id) is session
+    assert sessions.find("") is None
+    sessions.log_out(session)
+    assert sessions.find(session.id) is None
+
+
+def test_a_session_ends_after_a_day_without_a_request_and_the_oldest_gives_way(home: Home, clock: ManualClock) -> None:
+    keys = Keys(home)
+    keys.create(ENTROPY)
+    sessions = Sessions(keys, clock, ENTROPY)
+
+    def log_in() -> str:
+        session = sessions.log_in(sign_token(keys.login_secret(), clock.now(), ENTROPY), plain_host=False)
+        assert session is not None
+        return session.id
+
+    first = log_in()
+    clock.advance(module.SESSION_S - 1)
+    assert sessions.find(first) is not None
+    clock.advance(module.SESSION_S + 1)
+    assert sessions.find(first) is None
+    opened = [log_in() for _ in range(module.MOST_SESSIONS + 1)]
+    assert sum(sessions.find(one) is not None for one in opened) == module.MOST_SESSIONS

@@ -1,0 +1,67 @@
+"""The commands about what happened: records that nobody can change unnoticed."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnkeeper.console import home, note
+from turnkeeper.constellation.audit import verify
+from turnkeeper.constellation.audit.records import examine
+from turnkeeper.constellation.audit.records import export as exported
+from turnkeeper.errors import EXIT_FAILURE
+
+audit = typer.Typer(
+    help="Check that no record of what was decided and how it ended was changed.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@audit.command("verify")
+def verify_records(
+    keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key", help="Where machines share a store: trust only this public key, others so given, and the home's."
+        ),
+    ] = None,
+) -> None:
+    """Check the records of both stores, their signatures, and that the stores tell the same; exit with 1 if not.
+
+    It reads the stores also while the daemons run. What it finds is printed to standard output, a line each.
+
+    Example: turnkeeper audit verify
+    """
+    place = home()
+    place.check()
+    outcome = examine(place, keys or ())
+    for line in verify.told(outcome):
+        typer.echo(line)
+    if outcome.faults:
+        note(f"{len(outcome.faults)} faults: the records or the stores were changed by another program")
+        raise typer.Exit(EXIT_FAILURE)
+    note("every record is as it was written, and the stores tell the same")
+
+
+@audit.command()
+def export(
+    verifier: Annotated[
+        bool, typer.Option("--verifier", help="Print the program that checks an export, in place of the export.")
+    ] = False,
+) -> None:
+    """Print the records as JSON Lines, with what signs them. They hold ids, names and hashes, no texts.
+
+    Whoever gets the export checks it with Python and the package cryptography: python verify.py history.jsonl
+
+    Example: turnkeeper audit export > history.jsonl
+    """
+    if verifier:
+        sys.stdout.write(Path(verify.__file__).read_text(encoding="utf-8"))
+        return
+    place = home()
+    place.check()
+    for line in exported(place):
+        sys.stdout.write(f"{json.dumps(line, sort_keys=True)}\n")

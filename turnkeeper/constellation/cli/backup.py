@@ -1,0 +1,99 @@
+"""`turnkeeper backup` and `turnkeeper restore`; a database that machines share is copied and put back by PostgreSQL."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnkeeper.bus.event_log import record_act
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
+from turnkeeper.console import home, note
+from turnkeeper.console import status as spinner
+from turnkeeper.constellation.install.backup import back_up, back_up_among
+from turnkeeper.constellation.install.backup import restore as put_back
+from turnkeeper.errors import InvalidInput
+from turnkeeper.storage.files import machine_errors
+
+_Folder = Annotated[Path, typer.Argument(help="The directory of the backup.", metavar="DIR")]
+
+
+def backup(
+    folder: _Folder,
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", min=1, help="Create it inside DIR, named after the time; keep only the newest N."),
+    ] = None,
+) -> None:
+    """Copy the home into a new directory, also while the daemons run: stores, envelopes, settings, keys; no logs.
+
+    Example: turnkeeper backup ~/backups/monday
+    """
+    place = home()
+    place.check()
+    if keep is not None:
+        with spinner("copying"), machine_errors(folder):
+            target = back_up_among(place, folder.absolute(), SystemClock().now(), keep=keep)
+        note(f"wrote {target}; it contains your keys")
+        _note_the_database(place)
+        return
+    with spinner("copying"), machine_errors(folder):
+        manifest = back_up(place, folder.absolute(), SystemClock().now())
+    note(f"{folder}: {len(manifest['files'])} files, as of {manifest['at']}; it contains your keys")
+    _note_the_database(place)
+
+
+def _note_the_database(place: Home) -> None:
+    """Say what is not in a backup: a database that several machines share."""
+    if url := load_settings(place).store.shared_url:
+        note("tasks, turns and checkpoints are in the database, and not in this backup: back it up as PostgreSQL does")
+        copy, put_back = import_module("turnkeeper.storage.handover").copied_by(url)
+        note(f"  {copy}")
+        note("(the password: from PGPASSWORD in the environment, or ~/.pgpass; PostgreSQL's programs do not read .env)")
+        note("to put it back, with everything down on each machine, and then to say so to Turnkeeper:")
+        note(f"  {put_back}")
+        note("  turnkeeper restore --mark")
+
+
+def restore(
+    folder: Annotated[Path | None, typer.Argument(help="The directory of the backup.", metavar="[DIR]")] = None,
+    mark: Annotated[
+        bool,
+        typer.Option(
+            "--mark", help="The database that machines share was put back by PostgreSQL's means: say so in it."
+        ),
+    ] = False,
+) -> None:
+    """Restore a backup as the home. Refused while a process runs; the present home is moved aside, not removed.
+
+    Before anything changes, every file is compared with the backup's manifest and every store is read completely.
+    Nothing runs on the restored home until `turnkeeper up --takeover`.
+
+    With --mark, and without DIR: once, on one machine, after a shared database was put back to an earlier time, and
+    before anything is started. Refused while any machine uses it.
+
+    Example: turnkeeper down && turnkeeper restore ~/backups/monday && turnkeeper up --takeover
+    """
+    place = home()
+    if mark or folder is None:
+        _mark_restored(place, folder, mark=mark)
+        return
+    with spinner("restoring"):
+        aside = put_back(place, folder.absolute(), SystemClock().now())
+    note(f"{place.root} is restored, and nothing runs in it: the original of the backup may still run elsewhere,")
+    note("and two homes would run the same tasks. Make sure that it does not, then run: turnkeeper up --takeover")
+    if aside is not None:
+        note(f"the home from before is now in {aside}")
+
+
+def _mark_restored(place: Home, folder: Path | None, *, mark: bool) -> None:
+    """Say in a shared database that it was put back."""
+    if not mark or folder is not None:
+        raise InvalidInput("give either a directory or --mark", where="DIR", hint="turnkeeper restore --help")
+    place.check()
+    made = import_module("turnkeeper.constellation.install.migrate").mark_restored(place)
+    record_act(place.logs, "turnkeeper", "turnkeeper restore --mark", made, SystemClock())
+    note("the database is marked as put back to an earlier time; now, on each machine: turnkeeper up")
+    note("tasks catch up by their policies; what ran after that time, and is forgotten, may run again")

@@ -1,0 +1,552 @@
+"""The commands of `turnkeeper` that look after the processes and the home."""
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from turnkeeper import console
+from turnkeeper.bus.envelope import check_text
+from turnkeeper.bus.event_log import record_act
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home, places
+from turnkeeper.config.settings import MOST_WORKERS, as_written, effective, load_settings, staffed
+from turnkeeper.config.toml_file import read_text
+from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows, when
+from turnkeeper.console import status as spinner
+from turnkeeper.console.unseen import plain
+from turnkeeper.constellation.inspect.condition import examine, findings, fit_to_start
+from turnkeeper.constellation.inspect.finding import Finding
+from turnkeeper.constellation.install import setup
+from turnkeeper.constellation.supervisor import markers, terminals
+from turnkeeper.constellation.supervisor.daemons import (
+    AGENT_RUNTIME,
+    EVERY,
+    OPTIONAL,
+    POLL_S,
+    SUPERVISOR,
+    process_of,
+    spawn,
+)
+from turnkeeper.constellation.supervisor.escalation import check_alert, send_now
+from turnkeeper.constellation.supervisor.up_down import bring_down, bring_up, orders_of, prepare, set_workers
+from turnkeeper.constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import EXIT_DEGRADED, EXIT_FAILURE, Conflict, InvalidInput, TurnkeeperError
+from turnkeeper.rpc.pages import page_of
+from turnkeeper.storage.keys import ENVELOPES, PURPOSES, KeyFile
+from turnkeeper.times import parse_duration, parse_rfc3339, rfc3339, to_us
+
+config = typer.Typer(help="Show the settings.", no_args_is_help=True, rich_markup_mode=None)
+
+_COLUMNS = (
+    Column("KEY", lambda row: str(row["key"])),
+    Column("VALUE", lambda row: _shown(row["value"])),
+    Column("SOURCE", lambda row: str(row["source"])),
+)
+
+
+@config.command()
+def show(
+    output: OutputOption = Output.TABLE,
+    changed: Annotated[bool, typer.Option("--changed", help="Only settings that differ from their defaults.")] = False,
+) -> None:
+    """Print every setting in effect and where it comes from.
+
+    Example: turnkeeper config show --changed
+    """
+    place = home()
+    place.check()
+    rows = [
+        {"key": key, "value": list(value) if isinstance(value, tuple) else value, "source": source}
+        for key, value, source in effective(staffed(load_settings(place), place), place)
+        if not changed or source != "default"
+    ]
+    show_rows(rows, _COLUMNS, output, name_key="key")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "(none)"
+    return str(as_written(value)) if value != "" else "(empty)"
+
+
+keys = typer.Typer(help="The home's own keys.", no_args_is_help=True, rich_markup_mode=None)
+
+_KEYS = (
+    Column("PURPOSE", lambda row: str(row["purpose"])),
+    Column("KEY", lambda row: str(row["key"])),
+    Column("CREATED", lambda row: when(parse_rfc3339(row["created_at"]))),
+    Column("RETIRED", lambda row: when(parse_rfc3339(row["retired_at"])) if row["retired_at"] else "-"),
+)
+
+
+@keys.command("list")
+@console.watched
+def list_keys(
+    cursor: console.CursorOption = "", limit: console.LimitOption = 1000, output: OutputOption = Output.TABLE
+) -> None:
+    """List the home's keys, never their secrets. A retired key still opens what it sealed, until nothing is left.
+
+    Example: turnkeeper keys list
+    """
+    place = home()
+    place.check()
+    rows = [
+        {"purpose": name, "key": key.id, "created_at": key.created_at, "retired_at": key.retired_at or None}
+        for name in PURPOSES
+        for key in KeyFile(place, name).read()
+    ]
+    footer = "" if rows else "no key yet; agent-runtime makes it at its first start: turnkeeper up"
+    shown, told = page_of(rows, "key", limit=limit, cursor=cursor)
+    console.show_page(shown, _KEYS, output, name_key="key", page=told, footer=footer)
+
+
+@keys.command()
+def rotate(
+    purpose: Annotated[
+        str, typer.Argument(metavar="[PURPOSE]", help="What the key is for: envelopes or calls.")
+    ] = ENVELOPES,
+    lost: Annotated[
+        bool, typer.Option("--lost", help="The key is missing and no backup has it: go on without it.")
+    ] = False,
+) -> None:
+    """Put a new key into use, also while the daemons run.
+
+    What the old key for envelopes sealed is still taken, until it is drained; with --lost there is no old one, and what
+    it sealed goes to quarantine when it is claimed. The old key for calls is refused after a minute.
+
+    Example: turnkeeper keys rotate envelopes
+    """
+    place = home()
+    place.check()
+    if purpose not in PURPOSES:
+        raise InvalidInput(f"no key for {purpose[:40]!r}", where="PURPOSE", hint=f"there are: {', '.join(PURPOSES)}")
+    made = KeyFile(place, purpose).rotate(SystemClock().now(), SystemEntropy(), lost=lost)
+    record_act(place.logs, "turnkeeper", "keys rotate", f"{purpose} {made.id}", SystemClock())
+    note(f"key {made.id} is in use for {purpose}")
+    if lost and purpose == ENVELOPES:
+        note("what waits was sealed with the lost key; after the start, read it and put it back:")
+        note("  turnkeeper inbox quarantine && turnkeeper inbox requeue AGENT NAME --seal")
+
+
+def demo(
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the temporary home, so that you can look around in it.")
+    ] = False,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="On several machines' worth of processes that share a PostgreSQL.")
+    ] = False,
+) -> None:
+    """Show what the product does, in a temporary home and about a minute, and check every claim.
+
+    Nothing outside that home is read or written. Exits with 1 if a claim does not hold. With --cluster, two runners and
+    three runtimes share a temporary PostgreSQL server, and one of each is killed every few seconds.
+
+    Example: turnkeeper demo
+    """
+    import_module("turnkeeper.constellation.demo.driver").end_in_good_order()
+    if not import_module(f"turnkeeper.constellation.demo.{'cluster' if cluster else 'story'}").perform(keep=keep):
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def up(
+    workers: Annotated[
+        int | None, typer.Argument(metavar="[N]", min=0, max=MOST_WORKERS, help="Number of workers, agent1 to agentN.")
+    ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Run the supervisor in this process, for systemd and containers.")
+    ] = False,
+    takeover: Annotated[
+        bool,
+        typer.Option("--takeover", help="Start a restored home. Its original must not run any more, on any machine."),
+    ] = False,
+) -> None:
+    """Start the daemons and their supervisor in the background, and return once they answer.
+
+    Running it again is safe: it leaves running processes alone and starts those that died. It also clears the markers
+    of a crash loop, so that the watchdog tries again.
+
+    N is kept for later starts. If the runtime runs with another number of workers, it is restarted gracefully.
+
+    Example: turnkeeper up 2
+    """
+    place = home()
+    settings = fit_to_start(place)
+    if takeover:
+        markers.clear_marker(markers.RESTORED.at(place))
+    place.check_taken_over()
+    for text in prepare(place, settings):
+        note(f"alert: {text}")
+    if workers is not None:
+        with spinner("changing the number of workers"):
+            how = set_workers(place, workers, os.environ)
+        if how:
+            note(f"{AGENT_RUNTIME.name} {how}; it starts again with {workers} workers")
+    if foreground:
+        argv = [sys.executable, "-P", "-m", SUPERVISOR.package, str(place.root), "--foreground"]
+        os.execv(sys.executable, argv)  # noqa: S606  becomes the supervisor
+    record_act(place.logs, "turnkeeper", "turnkeeper up", "", SystemClock())
+    with spinner("starting"):
+        fresh = bring_up(place, os.environ)
+    for daemon in (one for one in EVERY if one.name in fresh):
+        process = process_of(place, daemon)
+        how = "is up" if fresh[daemon.name] else "was up already"
+        note(f"{daemon.name} {how} (pid {process.pid if process else 'unknown'})")
+    if place.root != places(None, os.environ)[0]:
+        note(f"for the other commands: export TURNKEEPER_HOME={shlex.quote(str(place.root))}")
+
+
+def down(
+    force: Annotated[bool, typer.Option("--force", help="Do not wait for turns; kill the processes.")] = False,
+) -> None:
+    """Stop the supervisor and the daemons. A turn that does not end in time continues after the next `up`.
+
+    Agents in terminals are told first, by an envelope of kind `shutdown`, and have up to 60 s to take it. Then the
+    supervisor stops, so that it does not restart the daemons. Where machines share a database they are told nothing.
+
+    Example: turnkeeper down
+    """
+    place = home()
+    place.check()
+    record_act(place.logs, "turnkeeper", "turnkeeper down", "", SystemClock())
+    told = ", ".join([] if force else terminals.read_now(place))
+    with spinner(f"stopping; waiting up to 60s for {told} to take the shutdown" if told else "stopping"):
+        ended = bring_down(place, force=force)
+    for name, how in ended.items():
+        if name not in {SUPERVISOR.name, *(one.name for one in OPTIONAL)} or how != "was not running":
+            note(f"{name} {how}")
+
+
+LONGEST_NOTES = 8 << 10  # bytes; as JSON at worst six times as many, which a marker has room for
+_PATIENCE_S = 600.0
+
+
+def restart(
+    handoff: Annotated[Path | None, typer.Option("--handoff", help="A text file with notes for agent0.")] = None,
+    reason: Annotated[str, typer.Option(help="Why, for `turnkeeper events` and for agent0.")] = "",
+) -> None:
+    """Restart agent-runtime: check that it can start, stop it, start it, and hand over notes to agent0, your agent.
+
+    The runner and the supervisor keep running, and turns continue from their checkpoints. If the check finds that the
+    runtime could not start again, nothing is stopped. The restart continues if you interrupt this command.
+
+    Example: turnkeeper restart --reason "new key" --handoff notes.txt
+    """
+    place = home()
+    place.check()
+    orders = read_orders(place)
+    if orders is None:
+        raise Conflict("the daemons are not supervised", where=str(place.root), hint="start it with: turnkeeper up")
+    if AGENT_RUNTIME not in orders.wanted:
+        raise Conflict("agent-runtime does not run on this machine", where="[node] roles", hint="restart it elsewhere")
+    notes = read_text(handoff, LONGEST_NOTES) if handoff is not None else ""
+    said = "\n".join(filter(None, [reason, notes]))
+    check_text(said)
+    if len(said.encode()) > LONGEST_NOTES:
+        raise InvalidInput(f"with the notes has more than {LONGEST_NOTES} bytes", where="--reason")
+    if is_under_way(place):
+        raise Conflict("a restart is in progress", where=str(place.root), hint="see: turnkeeper status")
+    clock, entropy = SystemClock(), SystemEntropy()
+    record_act(place.logs, "turnkeeper", "turnkeeper restart", "", clock, reason=reason)
+    id_ = f"{clock.now().astimezone(UTC):%Y%m%dT%H%M%S.%fZ}-planned-{entropy.hex(4)}"
+    text = import_module("turnkeeper.constellation.inspect.status").handoff_text(place, said)
+    at = rfc3339(clock.now())
+    markers.write_marker(markers.REQUEST.at(place), {"id": id_, "text": text, "at": at, "by": "author", "tries": 0})
+    supervisor = process_of(place, SUPERVISOR)
+    if supervisor is not None:
+        supervisor.send_signal(signal.SIGHUP)
+    else:
+        Watchdog(place, clock=clock, entropy=entropy, environ=os.environ).tick()
+    with spinner("restarting"):
+        ended = _await(place, id_, clock)
+    note(f"agent-runtime restarted (pid {ended.get('pid')}); turns that it interrupted continue where they were")
+
+
+def model(
+    name: Annotated[str | None, typer.Argument(help="offline, or a name such as openai:gpt-5.")] = None,
+    base_url: setup.AddressOption = None,
+    key_file: setup.KeyFileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the model, or use another: check it, write it into config.toml, and restart agent-runtime if it runs.
+
+    A key goes into .env in the home, which nobody else can read. On a terminal you are asked for one if there is none.
+
+    Example: turnkeeper model openai:gpt-5
+    """
+    place = home()
+    place.check()
+    if (name, base_url, key_file) != (None, None, None):
+        setup.set_model(place, setup.chosen_model(place, name, base_url, key_file))
+        if process_of(place, AGENT_RUNTIME) is not None:
+            restart(None)
+    present = load_settings(place).model.model_dump()
+    lines = [(key, str(value)) for key, value in present.items() if value != ""]
+    show_record(present, output, name_key="name", lines=lines)
+
+
+def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
+    """Return the restart's status once it is over. Raises TurnkeeperError when it was refused or abandoned."""
+    if not clock.poll(lambda: not is_under_way(place), timeout_s=_PATIENCE_S, every_s=POLL_S):
+        raise TurnkeeperError("the restart is still in progress", hint="see: turnkeeper status")
+    says = markers.read_marker(markers.STATUS.at(place, id=id_))
+    found = says if isinstance(says, dict) else {}
+    if found.get("phase") not in {"up-detected", "verified"}:
+        why = found.get("error") or "it was abandoned"
+        if found.get("phase") == "refused":
+            raise TurnkeeperError(f"the restart was refused, and everything goes on as before: {why}")
+        raise TurnkeeperError(f"the restart failed: {why}", hint="see: turnkeeper status")
+    return found
+
+
+def escalate(text: Annotated[str, typer.Argument(help="What the alert says.")]) -> None:
+    """Send yourself an alert by the page command or the webhook of [watchdog]. It needs no daemon.
+
+    If neither takes it, the exit code is 1. The alert is then kept: `turnkeeper status` shows it, and the supervisor
+    tries again at each tick.
+
+    Example: turnkeeper escalate "the build is red since Monday"
+    """
+    place = home()
+    place.check()
+    check_alert(text)
+    clock = SystemClock()
+    routes = orders_of(load_settings(place)).routes
+    if not (routes.command or routes.webhook):
+        hint = "set [watchdog] command or webhook in config.toml"
+        raise InvalidInput("there is nobody to send it to", where="escalate", hint=hint)
+    place.create()
+    with spinner("sending"):
+        sent = send_now(place, text, routes, os.environ, clock)
+    record_act(place.logs, "turnkeeper", "escalate", "sent" if sent else "kept", clock)
+    if not sent:
+        hint = "it is kept, and every tick of the supervisor tries it again: turnkeeper status"
+        raise TurnkeeperError("neither the command nor the webhook took it", hint=hint)
+    note("sent")
+
+
+_STATUS = (
+    Column("PROCESS", lambda row: str(row["process"])),
+    Column("STATE", lambda row: str(row["state"])),
+    Column("PID", lambda row: str(row["pid"] or "-"), right=True),
+    Column("SINCE", lambda row: when(datetime.fromisoformat(row["since"])) if row["since"] else "-"),
+    Column("LOG", lambda row: str(row["log"]), whole=True),
+)
+
+
+@console.watched
+def status(output: OutputOption = Output.TABLE) -> None:
+    """Show whether the processes run, what the watchdog found, and what waits for your decision.
+
+    Where machines share a store, all of them are listed, and what waits for a runtime. What another machine does has no
+    effect on the exit code.
+
+    Exits with 6 when a process that is supposed to run does not run or answer, or the watchdog found a problem that
+    persists. Before the first `turnkeeper up` and after `down` nothing is supposed to run, and the exit code is 0.
+
+    Example: turnkeeper status -o json
+    """
+    place = home()
+    place.check()
+    found = findings(place, SystemClock().now().timestamp())
+    asking = import_module(
+        "turnkeeper.constellation.inspect.status"
+    )  # it loads gRPC: other commands should not wait for that
+    supervised = read_orders(place) is not None
+    rows = asking.rows(place, found, supervised=supervised)
+    shared, away = _shared(place)
+    _show_status(rows, shared, output, asking.decisions(place))
+    found += [*asking.unreachable(place, rows), *away]
+    people = output in {Output.TABLE, Output.WIDE}
+    for finding in found if people else ():
+        note(console.for_people(str(finding)))
+    missing = any(row["state"] != "running" for row in rows)
+    idle = not supervised and all(row["state"] == "stopped" for row in rows)
+    stopped = any(row["state"] == "stopped" for row in rows)
+    if stopped and people and not os.path.lexists(place.restored):
+        what = "nothing is supposed to run; start it with" if idle else "some processes do not run; start them with"
+        note(f"{what}: turnkeeper up")
+    if not idle and (missing or any(finding.degraded for finding in found)):
+        raise typer.Exit(EXIT_DEGRADED)
+
+
+def _shared(place: Home) -> tuple[Any, list[Finding]]:
+    """Return what the database says that machines share, if there is one, and what is wrong there, or with itself."""
+    try:
+        if not (url := load_settings(place).store.shared_url):
+            return None, []
+        shared = import_module("turnkeeper.storage.nodes").read_cluster(url)
+        cluster = import_module("turnkeeper.constellation.inspect.cluster")
+        return shared, [*cluster.of_inboxes(shared), *cluster.of_categories(shared)]
+    except TurnkeeperError as error:
+        return None, [Finding(process="", what=f"{error.where}: {error.what}", fix=error.hint, degraded=False)]
+
+
+def _show_status(rows: list[dict[str, Any]], shared: Any, output: Output, decisions: str) -> None:
+    """Show the processes of this machine, then the machines that share its store, and what waits there."""
+    if shared is None:
+        show_rows(rows, _STATUS, output, name_key="process", footer=decisions)
+        return
+    nodes = import_module("turnkeeper.storage.nodes")
+    machines = nodes.machines(shared.processes)
+    if output in {Output.JSON, Output.JSONL}:
+        show_rows([*rows, *machines, {"queue": "envelopes", **shared.queue}], _STATUS, output, name_key="process")
+        return
+    show_rows(rows, _STATUS, output, name_key="process")
+    if output is not Output.NAME:
+        print()
+        columns = import_module("turnkeeper.constellation.inspect.cluster").COLUMNS
+        show_rows(machines, columns, output, name_key="node", footer=nodes.queue_line(shared.queue))
+        note(decisions) if decisions else None
+
+
+_CHECKS = (
+    Column("CHECK", lambda row: str(row["check"])),
+    Column("STATE", lambda row: str(row["state"])),
+    Column("FINDING", lambda row: console.for_people(str(row["finding"] or "-"))),
+    Column("FIX", lambda row: str(row["fix"] or "-")),
+)
+
+
+def doctor(output: OutputOption = Output.TABLE) -> None:
+    """Check the installation, the processes and the stores, and say how to fix each problem. Changes nothing.
+
+    Exits with 6 when something is broken.
+
+    Example: turnkeeper doctor
+    """
+    place = home()
+    place.check()
+    rows: list[dict[str, Any]] = []
+    for check in examine(place, SystemClock().now().timestamp()):
+        for found in check.findings:
+            what = f"{found.process}: {found.what}" if found.process else found.what
+            state = "broken" if found.degraded else "note" if found.fix or check.name != "database" else "ok"
+            rows.append({"check": check.name, "state": state, "finding": what, "fix": found.fix})
+        if not check.findings:
+            rows.append({"check": check.name, "state": "ok", "finding": "", "fix": ""})
+    show_rows(rows, _CHECKS, output, name_key="check")
+    if any(row["state"] == "broken" for row in rows):
+        raise typer.Exit(EXIT_DEGRADED)
+
+
+_POLL_S = 0.2
+_BLOCK_BYTES = 64 * 1024
+
+
+def last_lines(path: Path, count: int) -> tuple[list[str], int]:
+    """Return the last `count` whole lines of a log and the offset after them, reading no more than they take."""
+    with path.open("rb") as file:
+        at = file.seek(0, 2)
+        data = b""
+        while at > 0 and data.count(b"\n") <= count:
+            step = min(_BLOCK_BYTES, at)
+            at -= step
+            file.seek(at)
+            data = file.read(step) + data
+    whole, _, _ = data.rpartition(b"\n")
+    lines = whole.split(b"\n") if whole else []
+    end = at + len(whole) + (1 if whole or data.startswith(b"\n") else 0)
+    return [line.decode(errors="replace") for line in lines[max(0, len(lines) - count) :]], end
+
+
+def follow(folder: Path, ends: dict[Path, int], clock: SystemClock) -> Iterator[tuple[Path, str]]:
+    """Yield (log, line) for ever as whole lines are added; a log that shrank is read from its start."""
+    while True:
+        for path in sorted(folder.glob("*.log")):
+            start = ends.get(path, 0)
+            with path.open("rb") as file:
+                if file.seek(0, 2) < start:
+                    start = 0
+                file.seek(start)
+                whole, newline, _ = file.read().rpartition(b"\n")
+            ends[path] = start + len(whole) + len(newline)
+            for line in whole.split(b"\n") if newline else ():
+                yield path, line.decode(errors="replace")
+        clock.block(_POLL_S)
+
+
+def logs(
+    follow_: Annotated[bool, typer.Option("-f", "--follow", help="Keep printing new lines.")] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many lines of each process.")] = 20,
+) -> None:
+    """Print the log output of the processes, each line with the name of its process.
+
+    Example: turnkeeper logs -f
+    """
+    place = home()
+    place.check()
+    ends = {}
+    for path in sorted(place.logs.glob("*.log")):
+        said, ends[path] = last_lines(path, lines)
+        for line in said:
+            _say(path.stem, line)
+    if follow_:
+        for path, line in follow(place.logs, ends, SystemClock()):
+            _say(path.stem, line)
+
+
+def _say(process: str, line: str) -> None:
+    print(f"{process}: {plain(line)}", flush=True)
+
+
+watchdog = typer.Typer(help="Check and repair the processes.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@watchdog.command()
+def tick() -> None:
+    """Check every process once, restart what died, and start the supervisor if it does not run.
+
+    It is safe while the supervisor runs. A timer can call it as a heartbeat. Exits with 6 when something is broken.
+
+    Example: turnkeeper watchdog tick
+    """
+    place = home()
+    place.check()
+    clock = SystemClock()
+    if read_orders(place) is None:
+        note("nothing is supposed to run; start it with: turnkeeper up")
+        return
+    if process_of(place, SUPERVISOR) is None:
+        note(f"supervisor started (pid {spawn(place, SUPERVISOR, os.environ)})")
+    else:
+        Watchdog(place, clock=clock, entropy=SystemEntropy(), environ=os.environ).tick()
+    bad = [finding for finding in findings(place, clock.now().timestamp()) if finding.degraded]
+    for finding in bad:
+        note(str(finding))
+    if bad:
+        raise typer.Exit(EXIT_DEGRADED)
+
+
+@watchdog.command()
+def suspend(
+    duration: Annotated[str, typer.Argument(help="How long, such as 30m or 2h.")] = "",
+    clear: Annotated[bool, typer.Option("--clear", help="End every suspension now.")] = False,
+) -> None:
+    """Suspend hang detection for a while, for example while a daemon is stopped in a debugger.
+
+    Example: turnkeeper watchdog suspend 30m
+    """
+    place = home()
+    place.check()
+    if clear == bool(duration):
+        hint = "for example: turnkeeper watchdog suspend 30m"
+        raise InvalidInput("give either a duration or --clear", where="watchdog suspend", hint=hint)
+    if clear:
+        for path in markers.found(place, markers.QUIET):
+            markers.clear_marker(path)
+        note("hang detection is on again")
+        return
+    until = SystemClock().now() + parse_duration(duration)
+    place.create()
+    epoch = -(-to_us(until) // 1_000_000)
+    markers.write_marker(markers.QUIET.at(place, epoch=str(epoch)), {"until": epoch})
+    note(f"hang detection is suspended until {when(datetime.fromtimestamp(epoch, UTC))}")

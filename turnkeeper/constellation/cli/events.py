@@ -1,0 +1,249 @@
+"""`turnkeeper events`: all that happened in a home, in order of time, and the story of one fire, turn or approval."""
+
+import sys
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo
+
+import typer
+
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
+from turnkeeper.console import Output, OutputOption, home, note, time_given, when
+from turnkeeper.console.unseen import as_json, plain
+from turnkeeper.constellation.timeline.records import (
+    LONGEST_STORY,
+    Filter,
+    Known,
+    Record,
+    is_lifecycle,
+    linked,
+    merge,
+    step_of,
+)
+from turnkeeper.constellation.timeline.sentences import gap, say
+from turnkeeper.constellation.timeline.sources import Sources
+from turnkeeper.constellation.timeline.stores import FOREVER_US, Wanted
+from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.times import from_us, rfc3339, to_us
+
+_POLL_S = 0.5
+_OVERLAP_US = 10_000_000  # lines are written a little after the time that they name
+
+
+def events(
+    since: Annotated[str, typer.Option("--since", help="From when: 2h, yesterday, 2026-11-22T02:00.")] = "24h",
+    until: Annotated[str | None, typer.Option("--until", help="Until when; now unless given.")] = None,
+    agent: Annotated[str, typer.Option("--agent", help="Only what concerns this agent.")] = "",
+    task: Annotated[str, typer.Option("--task", help="Only what concerns this task: its name or id.")] = "",
+    thread: Annotated[str, typer.Option("--thread", help="Only what concerns this thread.")] = "",
+    channel: Annotated[str, typer.Option("--channel", help="Only what concerns this channel.")] = "",
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", help="Only this kind, such as fire or fire.sent. May be repeated.")
+    ] = None,
+    turn: Annotated[str, typer.Option("--turn", help="Only what concerns this turn.")] = "",
+    trace: Annotated[
+        str,
+        typer.Option("--trace", metavar="ID", help="The whole story of one fire, turn or approval, whenever it was."),
+    ] = "",
+    limit: Annotated[
+        int, typer.Option("-n", "--limit", min=0, max=2**31 - 1, help="At most the newest N; 0 for all.")
+    ] = 1000,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what happens.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Print what happened in the home, in order of time, as every process, store and marker tells it.
+
+    It needs no daemon. What cannot be read is left out and named on stderr, and everything else is printed.
+    `-o wide` adds the kind and the ids of each line; with `--limit 0` a line is printed as soon as it is read.
+
+    Example: turnkeeper events --since 2h --task nightly
+    """
+    place = home()
+    place.check()
+    show = _Show(place, output)
+    now = SystemClock().now()
+    wanted = Wanted(
+        since_us=to_us(instant(since, show.zone, "--since")),
+        until_us=to_us(instant(until, show.zone, "--until") if until else now),
+    )
+    if follow and (trace or until):
+        raise InvalidInput("cannot be used with --trace or --until", where="--follow")
+    sources = Sources(place)
+    try:
+        if follow:
+            wanted = replace(wanted, until_us=sources.stores.now_us())
+        if trace:
+            show.story(_story(sources, trace))
+            return
+        chosen = Filter(kinds=frozenset(kind or ()), agent=agent, task=task, thread=thread, channel=channel, turn=turn)
+        known = Known(**sources.stores.lookups())
+        seen = Counter[str]()
+        show.all(_newest(_chosen(_counted(merge(sources.read(wanted)), seen), known, chosen), limit))
+        if not show.count and chosen != Filter():
+            note(_nothing(seen, chosen))
+        if follow:
+            show.all(_chosen(_followed(sources, wanted.until_us), known, chosen))
+    finally:
+        show.close()
+        sources.stores.close()
+        for name, why in sorted(sources.skipped.items()):
+            note(f"{name}: {why}; what it tells is missing here")
+
+
+def _counted(records: Iterator[Record], seen: Counter[str]) -> Iterator[Record]:
+    """Pass records on, and count the groups of their kinds."""
+    for record in records:
+        seen[record.kind.partition(".")[0]] += 1
+        yield record
+
+
+def _nothing(seen: Counter[str], chosen: Filter) -> str:
+    """Say that nothing was chosen, and what could have been."""
+    kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(seen.items()))
+    if not kinds:
+        return "nothing happened in that time; for more of it: --since 7d"
+    asked = f"the kind {' or '.join(sorted(chosen.kinds))}" if chosen.kinds else "what was asked for"
+    return f"nothing of {asked} happened in that time; its events are of these kinds: {kinds}"
+
+
+def instant(text: str, zone: ZoneInfo | None, where: str) -> datetime:
+    """Return a time of the command line, in a zone or the machine's. Raises InvalidInput."""
+    written = time_given(text, past=True)
+    try:
+        at = datetime.fromisoformat(written)
+    except ValueError as error:
+        hint = "write for example 2h, yesterday, 9am or 2026-11-22T02:00"
+        raise InvalidInput(f"{text[:40]!r} is not a time", where=where, hint=hint) from error
+    return at if at.tzinfo else at.replace(tzinfo=zone) if zone else at.astimezone()
+
+
+def zone_of(place: Home) -> ZoneInfo | None:
+    """Return the time zone of a home's settings; None for the machine's, also where they cannot be read."""
+    try:
+        name = load_settings(place).scheduler.timezone
+    except TurnkeeperError as error:
+        note(f"the machine's time zone is used: {error}")
+        return None
+    return ZoneInfo(name) if name else None
+
+
+def _chosen(records: Iterator[Record], known: Known, chosen: Filter) -> Iterator[Record]:
+    return (record for record in map(known.complete, records) if chosen.takes(record))
+
+
+def _newest(records: Iterator[Record], limit: int) -> Iterator[Record]:
+    if not limit:
+        yield from records
+        return
+    newest: deque[Record] = deque(maxlen=limit)
+    count = 0
+    for count, record in enumerate(records, 1):  # noqa: B007
+        newest.append(record)
+    yield from newest
+    if count > limit:
+        note(f"the newest {limit} of {count} events are shown; for more: --limit")
+
+
+def _followed(sources: Sources, from_us: int) -> Iterator[Record]:
+    """Yield for ever what happens after an instant."""
+    told: dict[str, int] = {}
+    while True:
+        now_us = sources.stores.now_us()
+        wanted = Wanted(since_us=from_us - _OVERLAP_US, until_us=FOREVER_US)
+        told = {line: at for line, at in told.items() if at >= wanted.since_us}
+        for record in merge(sources.news(wanted)):
+            line = as_json([record.at_us, record.kind, record.process, step_of(record) or record.fields])
+            if line not in told:
+                told[line] = record.at_us
+                if record.at_us >= from_us:
+                    yield record
+        if sources.stores.is_whole:  # else what it told meanwhile is told once it can be read again
+            from_us = max(from_us, now_us - _OVERLAP_US)
+        sys.stdout.flush()
+        sources.stores.wait(_POLL_S)
+
+
+def _story(sources: Sources, id_: str) -> list[Record]:
+    """Return every step that belongs to an id, with what happened to the processes meanwhile. Raises NotFound."""
+    ids, found = frozenset({id_}), list[Record]()
+    while True:
+        known = Known(**sources.stores.lookups())
+        before, found = ids, []
+        for record in map(known.complete, merge(sources.read(Wanted(since_us=0, until_us=FOREVER_US, ids=ids)))):
+            if more := linked(record, ids):
+                ids |= more
+                found.append(record)
+            if len(found) >= LONGEST_STORY:
+                note(f"the story is cut after {LONGEST_STORY} steps")
+                break
+        if ids == before or len(found) >= LONGEST_STORY:
+            break
+    if not found:
+        raise NotFound(f"nothing is known of {id_[:80]!r}", where="--trace", hint="turnkeeper events -o wide shows ids")
+    meanwhile = Wanted(since_us=found[0].at_us, until_us=found[-1].at_us)
+    streams = [*sources.trails(meanwhile), sources.restarts(meanwhile)]
+    beside = (record for stream in streams for record in stream if is_lifecycle(record))
+    own = {(record.at_us, record.kind, record.process) for record in found}
+    added = [record for record in beside if (record.at_us, record.kind, record.process) not in own]
+    return sorted([*found, *added], key=lambda record: record.at_us)
+
+
+class _Show:
+    """Prints records as they come: a line each for people, JSON for programs."""
+
+    def __init__(self, place: Home, output: Output) -> None:
+        self.zone = zone_of(place)
+        self._output = output
+        self.count = 0
+
+    def all(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self._one(record, "")
+
+    def story(self, records: list[Record]) -> None:
+        before = records[0].at_us
+        for record in records:
+            self._one(record, gap(before, record.at_us))
+            before = record.at_us
+
+    def close(self) -> None:
+        if self._output is Output.JSON:
+            print("\n]" if self.count else "[]")
+
+    def _one(self, record: Record, after: str) -> None:
+        self.count += 1
+        text = say(record, lambda at: when(at, self.zone))
+        if self._output is Output.JSON:
+            print("[\n" if self.count == 1 else ",\n", as_json(_row(record, text)), sep="", end="")
+        elif self._output is Output.JSONL:
+            print(as_json(_row(record, text)))
+        elif self._output is Output.NAME:
+            print(plain(next((str(record.fields[name]) for name in _IDS if record.fields.get(name)), record.kind)))
+        else:
+            print(plain(self._line(record, after, text)).replace("\n", " "))
+
+    def _line(self, record: Record, after: str, text: str) -> str:
+        at = when(from_us(record.at_us), self.zone, fine=True)
+        ids = {name: record.fields[name] for name in _IDS if record.fields.get(name)}
+        wide = [record.kind, record.source, *(f"{name}={value}" for name, value in ids.items())]
+        return "  ".join(
+            [at, *([f"{after:>9}"] if after else []), text, *(wide if self._output is Output.WIDE else [])]
+        )
+
+
+_IDS = ("fire_id", "turn_id", "interrupt_id", "task_id", "thread_id", "channel", "agent", "id")
+
+
+def _row(record: Record, text: str) -> dict[str, Any]:
+    own = {
+        "at": rfc3339(from_us(record.at_us)),
+        "event": record.kind,
+        "source": record.source,
+        "process": record.process,
+    }
+    return own | {"text": text} | {name: value for name, value in record.fields.items() if name not in own}

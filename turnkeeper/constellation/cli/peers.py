@@ -1,0 +1,238 @@
+"""`turnkeeper peers`: pair with another home, see how the ways to the peers are, and part."""
+
+import asyncio
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from turnkeeper import console
+from turnkeeper.bus.event_log import record_act
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
+from turnkeeper.config.toml_file import read_text
+from turnkeeper.constellation.peers import exchange, pairing
+from turnkeeper.constellation.supervisor import daemons
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import Corrupt, InvalidInput
+from turnkeeper.rpc.pages import page_of
+from turnkeeper.storage.locking import is_held, reader_of
+from turnkeeper.times import parse_duration, parse_rfc3339, rfc3339
+
+app = typer.Typer(
+    help="Pair with other homes, so that this one's first agent can work with theirs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="What the other home is called here.")]
+_COLUMNS = (
+    console.Column("NAME", lambda row: str(row["name"])),
+    console.Column("AGENT", lambda row: str(row["agent"])),
+    console.Column("ADDRESS", lambda row: str(row["address"])),
+    console.Column("ADDED", lambda row: console.when(parse_rfc3339(row["added_at"]))),
+    console.Column("KEY", lambda row: str(row["fingerprint"])[:17]),
+    console.Column("WHOLE KEY", lambda row: str(row["fingerprint"]), wide=True),
+)
+_STATES = (
+    console.Column("NAME", lambda row: str(row["name"])),
+    console.Column("STATE", lambda row: str(row["state"])),
+    console.Column("SINCE", lambda row: console.when(parse_rfc3339(row["since"])) if row["since"] else "-"),
+    console.Column("WAITING", lambda row: str(row["waiting"])),
+    console.Column("UNANSWERED", lambda row: str(row["unanswered"])),
+    console.Column(
+        "DELIVERED", lambda row: console.when(parse_rfc3339(row["delivered_at"])) if row["delivered_at"] else "-"
+    ),
+    console.Column("REASON", lambda row: str(row["reason"]) or "-", wide=True),
+)
+_SET = "nothing listens for peers yet: set enabled = true below [peers] in config.toml of the home; run: turnkeeper up"
+
+
+def _place() -> Home:
+    place = console.home()
+    place.check()
+    return place
+
+
+def _address(place: Home) -> str:
+    settings = load_settings(place).peers
+    address = settings.address or settings.listen
+    if not address:
+        hint = "write it into config.toml under [peers], with enabled = true; then run: turnkeeper up"
+        raise InvalidInput("is not set: peers could not reach this home", where="[peers] listen", hint=hint)
+    if address.rpartition(":")[0] in {"0.0.0.0", "[::]"}:  # noqa: S104  it is refused
+        what, hint = "is not set", 'write by which name the other home reaches this one: address = "HOST:PORT"'
+        raise InvalidInput(f"{what}, and listen = {address!r} names no machine", where="[peers] address", hint=hint)
+    return address
+
+
+@app.command()
+def invite(
+    name: Name,
+    valid: Annotated[str, typer.Option("--valid", metavar="DURATION", help="How long it can be accepted.")] = "1h",
+) -> None:
+    """Print an invitation, which another person accepts with `turnkeeper peers add`. It is good for one home.
+
+    Give it only to that person: whoever accepts it becomes the peer of this name.
+
+    Example: turnkeeper peers invite ada
+    """
+    place, clock, entropy = _place(), SystemClock(), SystemEntropy()
+    address, now = _address(place), clock.now()
+    own = pairing.open_identity(place, entropy, now)
+    secret = bytes.fromhex(entropy.hex(64))
+    until = now + parse_duration(valid)
+    fresh = pairing.OpenInvitation(
+        name=name, certificate=pairing.der_text(pairing.identity_from(secret, now).root), until=rfc3339(until)
+    )
+    with pairing.changing(place) as box:
+        box[0] = box[0].with_invitation(fresh, now)
+    record_act(place.logs, daemons.PEERS.name, "peers invite", name, clock)
+    print(pairing.Invitation(address, own.root, secret, until).written())
+    console.note(f"send this line to {name}, who accepts it by {console.when(until)} with:")
+    console.note("  turnkeeper peers add NAME    (NAME: what this home is called over there)")
+    if not is_held(place, daemons.PEERS.name):
+        console.note(_SET)
+
+
+@app.command()
+def add(
+    name: Name,
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="It holds the invitation; -: standard input.")] = "",
+) -> None:
+    """Accept an invitation: both homes know each other's key from then on. Without a file, you are asked to paste it.
+
+    The invitation is a secret. Other users of the machine can read the arguments of a program, so it is no argument.
+
+    Example: turnkeeper peers add grace
+    """
+    place, clock, entropy = _place(), SystemClock(), SystemEntropy()
+    _refuse_argument(file)
+    address, now = _address(place), clock.now()
+    given = pairing.read_invitation(_pasted(file))
+    if given.until <= now:
+        raise InvalidInput(f"ended {rfc3339(given.until)}", where="INVITATION", hint="ask for another")
+    own = pairing.open_identity(place, entropy, now)
+    fresh = pairing.Peer(
+        name=name, address=given.address, certificate=pairing.der_text(given.root), added_at=rfc3339(now)
+    )
+    if fresh.fingerprint == own.fingerprint:
+        raise InvalidInput("comes from this home", where="INVITATION", hint="another person accepts it")
+    pairing.read_registry(place).with_peer(fresh)
+    asyncio.run(exchange.accept(given, own, address, clock))
+    pairing.add_peer(place, fresh, now)
+    record_act(place.logs, daemons.PEERS.name, "peers add", f"{name} {fresh.fingerprint}", clock)
+    console.note(f"paired with {name}, {given.address}; its key is {fresh.fingerprint}")
+    console.note(f"agent0 can now send to agent0@{name}; a task does with: --agent agent0@{name}")
+    if not is_held(place, daemons.PEERS.name):
+        console.note(_SET)
+
+
+def _refuse_argument(file: str) -> None:
+    """Raise InvalidInput if an invitation stands where a file is to be named."""
+    if pairing.is_invitation(file):
+        hint = "ask for another, then run: turnkeeper peers add NAME; it asks for the invitation"
+        raise InvalidInput("is no argument: other users of this machine can read it", where="INVITATION", hint=hint)
+
+
+def _pasted(file: str) -> str:
+    """Return the invitation that a file, standard input or the author gives. Raises InvalidInput."""
+    if file in {"", "-"}:
+        asks = not file and sys.stdin.isatty()
+        return str(typer.prompt("Invitation", hide_input=True, err=True)) if asks else sys.stdin.read()
+    return read_text(Path(file))
+
+
+@app.command("list")
+@console.watched
+def list_(
+    cursor: console.CursorOption = "",
+    limit: console.LimitOption = 1000,
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
+    """List the homes that this one is paired with.
+
+    Example: turnkeeper peers list
+    """
+    place = _place()
+    rows = [
+        {"name": one.name, "agent": one.agent, "address": one.address, "added_at": one.added_at}
+        | {"fingerprint": one.fingerprint}
+        for one in pairing.read_registry(place).peers
+    ]
+    shown, told = page_of(rows, "name", limit=limit, cursor=cursor)
+    footer = _own_key(place) if rows else "no peer yet: turnkeeper peers invite NAME"
+    console.show_page(shown, _COLUMNS, output, name_key="name", page=told, footer=footer)
+
+
+@app.command()
+@console.watched
+def status(
+    cursor: console.CursorOption = "",
+    limit: console.LimitOption = 1000,
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
+    """Show how the ways to the peers are, what waits for each, and how many of its messages are not answered yet.
+
+    Example: turnkeeper peers status
+    """
+    place = _place()
+    runs, contacts = is_held(place, daemons.PEERS.name), _contacts(place)
+    rows = []
+    for one in pairing.read_registry(place).peers:
+        folder, says = place.inbox(one.agent), contacts.get(one.name, {})
+        if not runs or not reader_of(folder):
+            says = {"reason": "the process peers does not run" if not runs else "nobody reads its inbox"}
+        rows.append(
+            {"name": one.name, "state": says.get("state", "unknown"), "since": says.get("since", "")}
+            | {"waiting": _count(folder / "inbox") + _count(folder / "claimed")}
+            | {"unanswered": _count(pairing.asked_of(place, one.name))}
+            | {"delivered_at": says.get("delivered_at", ""), "reason": says.get("reason", "")}
+        )
+    shown, told = page_of(rows, "name", limit=limit, cursor=cursor)
+    reasons = [f"{row['name']}: {row['reason']}" for row in shown if row["reason"]]
+    footer = "\n".join(reasons) if rows else "no peer yet: turnkeeper peers invite NAME"
+    console.show_page(shown, _STATES, output, name_key="name", page=told, footer=footer)
+
+
+@app.command()
+def remove(name: Name, yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False) -> None:
+    """Part from a peer: it can connect no more, and nothing is sent to it. What it was told already stays there.
+
+    Example: turnkeeper peers remove ada
+    """
+    place, clock = _place(), SystemClock()
+    gone = pairing.read_registry(place).peer(name)
+    folder = place.inbox(gone.agent)
+    waits = _count(folder / "inbox") + _count(folder / "claimed")
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Part from {name}? {waits} messages wait; nobody gets them.", abort=True, err=True)
+    aside = pairing.remove_peer(place, name, clock.now())
+    record_act(place.logs, daemons.PEERS.name, "peers remove", name, clock)
+    console.note(f"parted from {name}")
+    if aside is not None:
+        console.note(f"messages that waited: {waits}; no later peer gets them. All is kept in {aside}")
+    console.note("the other person parts too, with the same command there, before you pair anew")
+
+
+def _own_key(place: Home) -> str:
+    """Say which key peers know this home by, so that two people can compare."""
+    clock = SystemClock()
+    with suppress(Corrupt):
+        return f"this home's own key: {pairing.open_identity(place, SystemEntropy(), clock.now()).fingerprint}"
+    return "this home's own key is lost: see turnkeeper doctor"
+
+
+def _contacts(place: Home) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        says = json.loads((place.run / "peers.contacts").read_bytes())
+        return says if isinstance(says, dict) else {}
+    return {}
+
+
+def _count(folder: Any) -> int:
+    return sum(not name.startswith(".") for name in os.listdir(folder)) if folder.is_dir() else 0

@@ -1,0 +1,96 @@
+"""`turnkeeper report`: what a home did in some days, as one page with plots."""
+
+import os
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.console import home, note
+from turnkeeper.console.unseen import as_json
+from turnkeeper.constellation.cli.events import instant, zone_of
+from turnkeeper.constellation.query.report import QUESTIONS, page
+from turnkeeper.constellation.query.snapshot import Snapshot, confine
+from turnkeeper.errors import Conflict, InvalidInput
+
+_WITHIN_S = 60.0  # of each SELECT
+
+
+class Format(StrEnum):
+    """How the report is written."""
+
+    HTML = "html"
+    JSON = "json"
+
+
+def report(
+    since: Annotated[str, typer.Option("--since", help="From when: 7d, yesterday, 2026-11-22T02:00.")] = "7d",
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write it to this new file.")] = None,
+    output: Annotated[
+        Format, typer.Option("-o", "--output", help="html is one page for a browser; json has every row.")
+    ] = Format.HTML,
+) -> None:
+    """Write one page with plots: fires by outcome, lateness, turns, tokens, approvals, restarts.
+
+    It needs no daemon. The page loads nothing, and has no prompts, messages or arguments. It goes to standard output
+    unless `--to` names a file.
+
+    Example: turnkeeper report --since 7d --to report.html
+    """
+    if output is Format.HTML and to is None and sys.stdout.isatty():
+        raise InvalidInput("is a page for a browser", where="-o html", hint="write it to a file: --to report.html")
+    place = home()
+    place.check()
+    now = SystemClock().now()
+    begin, end = _written(instant(since, zone_of(place), "--since")), _written(now)
+    if begin >= end:
+        raise InvalidInput("must be in the past", where="--since")
+    answers, notes = _answers(place, begin, end)
+    if output is Format.JSON:
+        text = as_json({"since": begin, "until": end, **answers, "notes": notes}, indent=2) + "\n"
+    else:
+        text = page(begin, end, answers, notes)
+    _write(text, to)
+    for line in notes:
+        note(line)
+
+
+def _answers(place: Home, since: str, until: str) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """Return the rows of each section on one snapshot, and what could not be read."""
+    answers: dict[str, list[dict[str, Any]]] = {}
+    snapshot = Snapshot(place, texts=False)
+    try:
+        confine()
+        for name, question in QUESTIONS.items():
+            answers[name] = []
+            if snapshot.has(question.table):
+                asked = question.select(since, until)
+                columns, *rows = snapshot.run(asked, within_s=_WITHIN_S, seize=lambda: None)
+                answers[name] = [dict(zip(columns, row, strict=True)) for row in rows]
+    finally:
+        snapshot.close()
+    return answers, [*dict.fromkeys(snapshot.notes)]
+
+
+def _written(at: datetime) -> str:
+    """Write an instant as the tables have it."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _write(text: str, to: Path | None) -> None:
+    if to is None:
+        sys.stdout.write(text)
+        return
+    try:
+        descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError as error:
+        raise Conflict("is there already", where=str(to)) from error
+    except OSError as error:
+        raise InvalidInput(f"cannot be written: {error.strerror}", where=str(to)) from error
+    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+        opened.write(text)

@@ -1,0 +1,132 @@
+"""The machines that share a database: what each of them says of itself, what waits, and what is wrong with any of it.
+
+All is read from the database, on a connection that cannot write, so that any machine tells the same.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from turnkeeper.console import Column
+from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
+from turnkeeper.storage import nodes
+from turnkeeper.storage.nodes import Cluster, Row
+from turnkeeper.storage.schema_revision import STORES, known_revisions
+from turnkeeper.storage.statements import AT_STANDBY, loses
+from turnkeeper.times import from_us, rfc3339
+
+OFF_S = 2.0  # a clock that is further from the database's is worth a line
+OLDEST_SERVER = 15
+MOST_USED = 0.9  # of the server's connections
+
+
+COLUMNS = (
+    Column("NODE", lambda row: str(row["node"])),
+    Column("STATUS", lambda row: str(row["status"])),
+    Column("ROLES", lambda row: nodes.roles_line(row["roles"])),
+    Column("HOST", lambda row: str(row["host"])),
+    Column("VERSION", lambda row: str(row["version"])),
+    Column("LAST BEAT", lambda row: f"{nodes.span(row['silent_s'])} ago"),
+    Column("CLOCK", lambda row: f"{row['offset_s']:+.1f}s", right=True),
+    Column("THREADS", lambda row: str(row["threads"]), right=True),
+    Column("TURNS", lambda row: str(row["turns"]), right=True),
+)
+
+
+def of_inboxes(cluster: Cluster) -> Iterator[Finding]:
+    """Yield the agents in terminals whose envelopes nobody reads, or were set aside."""
+    for row in cluster.inboxes:
+        if row["waiting"] and row["oldest_s"] > UNREAD_S and not row["is_read"]:
+            since = rfc3339(from_us(row["oldest_us"] // 1_000_000 * 1_000_000))
+            yield unread(row["agent"], row["waiting"], since)
+        if count := row["quarantined"]:
+            what = f"{count} {'envelope' if count == 1 else 'envelopes'} of {row['agent']} in quarantine"
+            yield Finding(process="", what=what, fix="turnkeeper inbox quarantine", degraded=False)
+
+
+def of_categories(cluster: Cluster) -> Iterator[Finding]:
+    """Yield the categories that some machines cannot use and others can, which begin their fires."""
+    rows = [
+        row for row in nodes.current(cluster.processes) if (row["role"], row["state"]) == ("agent-runtime", "ready")
+    ]
+    for what in sorted({name for row in rows for name in row["facts"] if name.startswith("category ")}):
+        bad = [row for row in rows if row["facts"].get(what, nodes.UNUSABLE).startswith(nodes.UNUSABLE)]
+        if 0 < len(bad) < len(rows):
+            names = ", ".join(row["name"] for row in bad)
+            said = f"{what} cannot be used on {names}: other machines begin its fires"
+            yield Finding(process="", what=said, fix="turnkeeper doctor", degraded=False)
+
+
+def of_server(cluster: Cluster) -> Iterator[Finding]:
+    """Yield what is wrong with the server and its schemas, and what they are."""
+    server, revisions = cluster.server, cluster.revisions
+    for schema, migrations in STORES.items():
+        known = known_revisions(migrations)
+        if revisions[schema] not in known:
+            what = f"the schema {schema} is {revisions[schema]}; this program knows {max(known)}"
+            yield Finding(process="", what=what, fix="upgrade turnkeeper")
+    if server["major"] < OLDEST_SERVER:
+        yield Finding(process="", what=f"PostgreSQL is {server['version']}", fix=f"use {OLDEST_SERVER} or newer")
+    if server["is_standby"]:
+        yield Finding(process="", what="the server is a standby, which takes no writes", fix=AT_STANDBY)
+    if loses(server["synchronous_commit"], server["standbys"]):
+        what = f"synchronous_commit is {server['synchronous_commit']}: no daemon starts"
+        yield Finding(process="", what=what, fix="set it to on, for the server, the database or the role")
+    if count := server["unconfirmed"]:
+        what = f"{count} {'commit waits' if count == 1 else 'commits wait'} for a synchronous standby"
+        fix = "start it; if it is gone for good, empty synchronous_standby_names and reload the server"
+        yield Finding(process="", what=f"{what}: synchronous_standby_names is {server['standbys']}", fix=fix)
+    for name in ("fsync", "full_page_writes"):
+        if server[name] != "on":
+            what = f"{name} is {server[name]}: a crash of the server's machine may lose or damage everything"
+            yield Finding(process="", what=what, fix="set it to on")
+    is_full = server["used"] >= MOST_USED * server["most"]
+    schemas = " and ".join(f"{schema} {revision}" for schema, revision in revisions.items())
+    used = f"{server['used']} of {server['most']} connections are used"
+    what = f"PostgreSQL {server['version']}, schemas {schemas}; {used}"
+    fix = "raise max_connections: a daemon takes five" if is_full else ""
+    yield Finding(process="", what=what, fix=fix, degraded=is_full)
+
+
+def of_nodes(cluster: Cluster) -> Iterator[Finding]:
+    """Yield what is wrong with the machines, and where they differ."""
+    rows = nodes.current(cluster.processes)
+    for row in rows:
+        named = f"{row['role']} of {row['name']} ({row['host']})"
+        if row["state"] == "stale":
+            what = f"{named} was not seen since {row['beat_at']}"
+            yield Finding(
+                process="",
+                what=what,
+                fix=f"start it there: turnkeeper up; or, if it is gone for good: turnkeeper forget {row['name']}",
+            )
+        if abs(row["offset_s"]) > OFF_S:
+            what = f"the clock under {named} is {row['offset_s']:+.1f}s from the database's, by which all is planned"
+            yield Finding(process="", what=what, fix="set the machine's clock", degraded=False)
+    lives = [row for row in rows if row["state"] != "stale"]
+    twice = [row for row in lives if row["role"] != nodes.WEB]
+    for name, role in sorted({(row["name"], row["role"]) for row in twice}):
+        if sum((row["name"], row["role"]) == (name, role) for row in twice) > 1:
+            what = f"several machines are called {name}, each with its {role}"
+            yield Finding(process="", what=what, fix="give each a [node] name", degraded=False)
+    versions = sorted({row["version"] for row in lives})
+    if len(versions) > 1:
+        yield Finding(process="", what=f"versions differ: {', '.join(versions)}", fix="upgrade all", degraded=False)
+    yield from _differences(lives)
+
+
+def _differences(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Yield which machine has which category, graph or setting, where they have not the same."""
+    programs = [str(row["node_id"]).rpartition("-")[0] for row in rows]  # both daemons of a page have one role
+    for program in sorted(set(programs)):
+        alike = [row for row, its in zip(rows, programs, strict=True) if its == program]
+        for what in sorted({name for row in alike for name in row["facts"]} - {nodes.AGENTS}):
+            have: dict[str, list[str]] = {}
+            for row in alike:
+                have.setdefault(row["facts"].get(what, ""), []).append(row["name"])
+            if len(have) > 1:
+                said = "; ".join(
+                    f"{', '.join(names)} has {fact.replace(nodes.UNUSABLE, 'one that ' + nodes.UNUSABLE, 1) or 'none'}"
+                    for fact, names in sorted(have.items(), key=lambda item: item[1])
+                )
+                fix = "make the files equal, then restart the daemons there"
+                is_setting = what.startswith("config")
+                yield Finding(process="", what=f"{what} differs: {said}", fix=fix, degraded=not is_setting)

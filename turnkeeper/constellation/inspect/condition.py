@@ -1,0 +1,347 @@
+"""What is wrong with a home and how to fix it: its markers, the doctor's checks, and whether the daemons can start.
+
+Nothing here changes the home.
+"""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import import_module
+from importlib.util import find_spec
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
+from turnkeeper.config.settings import Settings, load_settings
+from turnkeeper.config.toml_file import shared_url_in
+from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
+from turnkeeper.constellation.supervisor import markers
+from turnkeeper.constellation.supervisor.daemons import DAEMONS, EVERY
+from turnkeeper.constellation.supervisor.watchdog import read_orders, troubles_of
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError, Unreachable
+from turnkeeper.storage import damage
+from turnkeeper.storage.files import why_unwritable
+from turnkeeper.storage.keys import PURPOSES, KeyFile, permission_faults
+from turnkeeper.storage.locking import is_held, reader_of
+from turnkeeper.storage.schema_revision import check_revision
+from turnkeeper.times import rfc3339
+
+_UP = "fix the cause, then run: turnkeeper up"
+
+
+def findings(home: Home, now: float) -> list[Finding]:
+    """Return what stands in the way, and what the markers say, the worst first for each process."""
+    own = (item for daemon in EVERY for item in _of(home, daemon.name))
+    return [*_troubles(home), *own, *_of_all(home, now), *_unread(home, now)]
+
+
+def _unread(home: Home, now: float) -> Iterator[Finding]:
+    """Yield the inboxes in which envelopes wait that nobody reads."""
+    hosted = re.compile(r"agent[0-9]+", re.ASCII)  # the runtime reads theirs whenever it runs
+    runs = is_held(home, DAEMONS[0].name)
+    for agent in _folders(home):
+        if (hosted.fullmatch(agent.name) and not runs) or not (agent / "inbox").is_dir():
+            continue
+        times = [_put_at(path) for path in (agent / "inbox").iterdir() if not path.name.startswith(".")]
+        if times and now - min(times) > UNREAD_S and not reader_of(agent):
+            since = rfc3339(datetime.fromtimestamp(int(min(times)), UTC))
+            found = unread(agent.name, len(times), since)
+            fix = f"set enabled = true below [peers] in {home.config}; run: turnkeeper up"
+            yield replace(found, fix=fix) if "@" in agent.name else found
+
+
+def _folders(home: Home) -> list[Path]:
+    """Return the folders of agents; where machines share the store, not those of terminals: their inboxes are rows."""
+    folder = home.root / "channels" / "agent"
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    is_shared = bool(found and _shared_url(home))
+    return [path for path in found if not is_shared or re.fullmatch(r"agent[0-9]+|.*@.*", path.name, re.ASCII)]
+
+
+def _shared_url(home: Home) -> str:
+    with suppress(InvalidInput):  # which another check says
+        return shared_url_in(home.config)
+    return ""
+
+
+def _put_at(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return inf  # it was claimed meanwhile
+
+
+def _troubles(home: Home) -> Iterator[Finding]:
+    """Yield what of the machine stands in the way of the home, or of a daemon."""
+    for trouble in unwritable(home):
+        yield Finding(process="", what=f"{trouble.where}: {trouble.what}", fix=trouble.hint)
+    for process, what in troubles_of(home, EVERY).items():
+        yield Finding(process=process, what=what, fix="it tries again by itself")
+
+
+def unwritable(home: Home) -> Iterator[MachineTrouble]:
+    """Yield why the home cannot be written, for its first folder that cannot."""
+    channels = home.root / "channels" / "agent"
+    inboxes = [agent / "inbox" for agent in sorted(channels.iterdir())] if channels.is_dir() else []
+    for folder in (home.root, home.run.parent, home.run, home.logs, *inboxes):
+        if folder.is_dir() and (trouble := why_unwritable(folder)) is not None:
+            yield trouble
+            return
+
+
+def _of(home: Home, process: str) -> Iterator[Finding]:
+    loop = markers.read_marker(markers.CRASH_LOOP.at(home, process=process))
+    if loop is not None:
+        yield Finding(process=process, what=f"crash loop suspected: {_said(loop, 'reason')}", fix=_UP)
+    hang = markers.read_marker(markers.HANG.at(home, process=process))
+    if hang is not None:
+        what = "hang suspected: its progress counter does not advance"
+        yield Finding(
+            process=process,
+            what=what,
+            fix="it is killed at the next check, unless you run: turnkeeper watchdog suspend 30m",
+        )
+    failed = markers.read_marker(markers.FAILED_REVIVE.at(home, process=process))
+    if failed is not None and loop is None:
+        what = f"the last start was not verified: {_said(failed, 'error')}".rstrip(": ")
+        waits = isinstance(failed, dict) and bool(failed.get("waits"))
+        yield Finding(process=process, what=what, fix=markers.WAITS if waits else "", degraded=False)
+    for kind in (markers.ATTEMPTS, markers.INFLIGHT):
+        if isinstance(markers.read_marker(kind.at(home, process=process)), markers.Unreadable):
+            what = f"{kind.path.replace('<process>', process)} cannot be read, so the watchdog does nothing"
+            yield Finding(process=process, what=what, fix="to write it anew, run: turnkeeper up")
+
+
+def _of_all(home: Home, now: float) -> Iterator[Finding]:
+    restored = markers.read_marker(markers.RESTORED.at(home))
+    if restored is not None:
+        what = f"{RESTORED} ({_said(restored, 'backup')}, of {_said(restored, 'backup_at')}); nothing runs"
+        yield Finding(process="", what=what, fix=TAKE_OVER, degraded=False)
+    if markers.read_marker(markers.PROCESSING.at(home)) is not None:
+        yield Finding(process="", what="a planned restart of agent-runtime is in progress", degraded=False)
+    for path in markers.found(home, markers.ESCALATION):
+        says = markers.read_marker(path)
+        over_at = _said(says, "over_at") if isinstance(says, dict) else ""
+        since = f" (its cause is over since {over_at})" if over_at else ""
+        what = f"alert not delivered{since}: {_said(says, 'text')}"
+        fix = "set [watchdog] command or webhook in config.toml, then run: turnkeeper up"
+        yield Finding(process="", what=what, fix=fix, degraded=not over_at)
+    for path in markers.found(home, markers.QUIET):
+        epoch = path.name.removeprefix("quiet-until-")
+        if not (epoch.isascii() and epoch.isdigit()):
+            what = f"{path.name} names no time, so hang detection is suspended without end"
+            yield Finding(process="", what=what, fix="run: turnkeeper watchdog suspend --clear")
+        elif int(epoch) > now:
+            until = rfc3339(datetime.fromtimestamp(int(epoch), UTC))
+            yield Finding(process="", what=f"hang detection is suspended until {until}", degraded=False)
+
+
+def _said(says: dict[str, Any] | markers.Unreadable | None, key: str) -> str:
+    if isinstance(says, dict):
+        return str(says.get(key) or "")[:500]
+    return "the marker cannot be read" if says is not None else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check of the doctor.
+
+    Attributes:
+        name: what was checked.
+        findings: what is wrong; empty when all is well.
+    """
+
+    name: str
+    findings: tuple[Finding, ...]
+
+
+def examine(home: Home, now: float) -> Iterator[Check]:
+    """Make one check after the other. It only reads; it reads stores completely, which takes time for large ones."""
+    looks: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
+        ("can start", lambda: _preflight(home)),
+        ("runs", lambda: _runs(home)),
+        ("markers", lambda: iter(findings(home, now))),
+        ("stores", lambda: _stores(home)),
+        ("keys", lambda: _keys(home)),
+        ("inboxes", lambda: _inboxes(home)),
+        ("listens", lambda: _listens(home)),
+    )
+    for name, find in looks:
+        yield Check(name=name, findings=tuple(find()))
+    yield from _cluster(home)
+
+
+def _cluster(home: Home) -> Iterator[Check]:
+    """Yield checks of a database that machines share, and of those machines."""
+    try:
+        if not (url := load_settings(home).store.shared_url):
+            return
+        cluster = import_module("turnkeeper.constellation.inspect.cluster")  # other homes should not wait for that
+        found = import_module("turnkeeper.storage.nodes").read_cluster(url)
+    except InvalidInput:  # said by another check
+        return
+    except TurnkeeperError as error:
+        yield Check(name="database", findings=(_finding(error),))
+        return
+    yield Check(name="database", findings=tuple(cluster.of_server(found)))
+    yield Check(name="nodes", findings=tuple(cluster.of_nodes(found)))
+    yield Check(name="inboxes of terminals", findings=tuple(cluster.of_inboxes(found)))
+
+
+def _listens(home: Home) -> Iterator[Finding]:
+    """Yield where processes of the home listen on TCP."""
+    try:
+        settings = load_settings(home)
+    except InvalidInput:  # said by another check
+        return
+    metrics = {DAEMONS[0].name: settings.metrics.agent_runtime_port, DAEMONS[1].name: settings.metrics.task_runner_port}
+    places = {name: f"127.0.0.1:{port}" for name, port in metrics.items() if port and settings.metrics.enabled}
+    places |= {"web": f"{settings.web.bind}:{settings.web.port}", "peers": settings.peers.listen}
+    says = home.run / "peers.listens"  # where it listens since it started, whatever was set meanwhile
+    real = {"peers": says.read_text()} if says.is_file() else {}
+    for process, place in places.items():
+        if is_held(home, process):
+            now, fix = real.get(process, place), "turnkeeper down, then turnkeeper up"
+            what = f"listens on {now}" if now == place else f"listens on {now}; set since: {place or 'nothing'}"
+            yield Finding(process=process, what=what, fix="" if now == place else fix, degraded=False)
+
+
+def _preflight(home: Home) -> Iterator[Finding]:
+    for error in preflight(home):
+        yield _finding(error)
+
+
+def _finding(error: TurnkeeperError) -> Finding:
+    return Finding(process="", what=f"{error.where}: {error.what}" if error.where else error.what, fix=error.hint)
+
+
+def _runs(home: Home) -> Iterator[Finding]:
+    if read_orders(home) is None:
+        yield Finding(
+            process="", what="nothing is supposed to run", fix="to start it, run: turnkeeper up", degraded=False
+        )
+        return
+    asking = import_module(
+        "turnkeeper.constellation.inspect.status"
+    )  # it loads gRPC: other commands should not wait for that
+    rows = asking.rows(home, [], supervised=True)
+    for row in rows:
+        if row["state"] == "stopped":
+            yield Finding(process=row["process"], what="does not run", fix="run: turnkeeper up")
+    yield from asking.unreachable(home, rows)
+
+
+def _stores(home: Home) -> Iterator[Finding]:
+    for path in (home.schedules_db, home.agent_db, home.checkpoints_db):
+        if path.exists() and (trouble := damage.trouble_of(path)):
+            yield Finding(process="", what=f"{path}: {trouble}", fix=damage.HINT)
+
+
+def _keys(home: Home) -> Iterator[Finding]:
+    try:
+        home.check_keys()
+    except InvalidInput as error:
+        yield replace(_finding(error), fix=error.hint.removeprefix("run: "))
+    for path, wanted in permission_faults(home):
+        yield Finding(process="", what=f"{path}: other users can use your keys", fix=f"chmod {wanted:o} {path}")
+    for purpose in PURPOSES:
+        try:
+            KeyFile(home, purpose).read()
+        except TurnkeeperError as error:
+            yield _finding(error)
+
+
+def _inboxes(home: Home) -> Iterator[Finding]:
+    for agent in _folders(home):
+        aside = [path for path in (agent / "quarantine").glob("*.json") if not path.name.startswith(".")]
+        if aside:
+            what = f"{len(aside)} envelopes of {agent.name} are quarantined"
+            yield Finding(process="", what=what, fix=f"turnkeeper inbox list {agent.name}", degraded=False)
+
+
+LEAST_FREE_BYTES = 64 << 20
+_OF_WEB = ("starlette", "uvicorn", "jinja2", "markdown_it")
+_ENTRY_POINTS = ("agent_runtime.daemon", "task_runner.daemon", "turnkeeper.constellation.supervisor")
+
+
+def preflight(home: Home) -> list[TurnkeeperError]:
+    """Return everything that would keep a daemon from starting on this home; empty when it can start."""
+    return [*_program_errors(), *_missing(home), *_file_errors(home), *_store_errors(home)]
+
+
+def _program_errors() -> Iterator[TurnkeeperError]:
+    if not os.access(sys.executable, os.X_OK):
+        yield TurnkeeperError(
+            "the Python interpreter is missing", where=sys.executable, hint="install turnkeeper again"
+        )
+    for name in _ENTRY_POINTS:
+        if find_spec(name) is None:
+            yield TurnkeeperError(f"{name} is not installed", where=sys.prefix, hint="install turnkeeper again")
+
+
+def missing_packages(settings: Settings) -> Iterator[TurnkeeperError]:
+    """Yield what is enabled whose packages are not installed."""
+    if settings.web.enabled and any(find_spec(name) is None for name in _OF_WEB):
+        what = "is enabled, and the packages that it takes are not installed"
+        yield InvalidInput(what, where="[web]", hint="run: pip install 'turnkeeper[web]'")
+
+
+def _missing(home: Home) -> Iterator[TurnkeeperError]:
+    with suppress(TurnkeeperError):  # said by another check
+        yield from missing_packages(load_settings(home))
+
+
+def _file_errors(home: Home) -> Iterator[TurnkeeperError]:
+    keys = [KeyFile(home, purpose).read for purpose in PURPOSES]
+    for check in (home.check, home.check_sockets, home.check_keys, lambda: load_settings(home), *keys):
+        try:
+            check()
+        except TurnkeeperError as error:
+            yield error
+    yield from unwritable(home)
+    free = shutil.disk_usage(home.root).free
+    if free < LEAST_FREE_BYTES:
+        what = f"its disk has only {free >> 20} MiB free"
+        yield TurnkeeperError(what, where=str(home.root), hint=f"free at least {LEAST_FREE_BYTES >> 20} MiB")
+
+
+def _store_errors(home: Home) -> Iterator[TurnkeeperError]:
+    for path in (home.schedules_db, home.agent_db, home.checkpoints_db):
+        if path.exists() and (found := damage.trouble_of(path, within_s=damage.START_S)):
+            yield damage.corrupt(path, found)
+    yield from newer_stores(home)
+
+
+def fit_to_start(home: Home) -> Settings:
+    """Return the settings. Raises TurnkeeperError, before anything is written, for what no daemon could start with."""
+    home.check()
+    home.check_sockets()
+    for error in newer_stores(home):
+        raise error
+    settings = load_settings(home)
+    for missing in missing_packages(settings):
+        raise missing
+    if settings.store.is_shared:
+        with suppress(Unreachable):  # its daemons wait for it
+            import_module("turnkeeper.storage.database").check_schemas(settings.store.url)
+    return settings
+
+
+def newer_stores(home: Home) -> Iterator[Conflict]:
+    """Yield an error for each store that a newer version of the program has written; none for one it cannot read."""
+    for path, migrations in (
+        (home.schedules_db, "task_runner.store:migrations"),
+        (home.agent_db, "agent_runtime.store:migrations"),
+    ):
+        try:
+            check_revision(path, migrations)
+        except Conflict as error:
+            yield error
+        except Corrupt:
+            continue  # whoever opens it says what is wrong

@@ -1,0 +1,149 @@
+"""Asks the daemons what runs, what waits for the author, and what a planned restart interrupts. It loads gRPC."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from turnkeeper.config.home import Home
+from turnkeeper.constellation.inspect.finding import Finding
+from turnkeeper.constellation.supervisor import daemons as known
+from turnkeeper.constellation.supervisor.watchdog import read_orders
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.rpc.channel import Caller, is_serving
+from turnkeeper.storage.locking import is_held
+from turnkeeper.times import rfc3339
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
+from turnkeeper.v1.schedules_pb2 import ListTasksRequest
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+
+VIA = "turnkeeper/cli"
+
+
+def rows(place: Home, found: list[Finding], *, supervised: bool) -> list[dict[str, Any]]:
+    """Return a row for each process; the supervisor's and the optional ones' only where there is meant to be one.
+
+    A process is `running` (it answers), `starting` (it does not serve yet), `not answering` (it said that it serves,
+    and cannot be called), `suspended` (by a signal) or `stopped`. The supervisor answers nobody: it runs if it lives.
+    """
+    orders = read_orders(place) if supervised else None
+    wanted = orders.wanted if orders else known.DAEMONS
+    daemons = [one for one in known.EVERY if one in wanted or is_held(place, one.name)] + [
+        known.SUPERVISOR
+    ] * supervised
+    return [_row(place, daemon) | {"markers": _markers(found, daemon)} for daemon in daemons]
+
+
+def _row(place: Home, daemon: known.Daemon) -> dict[str, Any]:
+    process, log = known.process_of(place, daemon), str(known.log_of(place, daemon))
+    if process is None:
+        return {"process": daemon.name, "state": "stopped", "pid": None, "since": None, "log": log}
+    since = rfc3339(datetime.fromtimestamp(int(process.create_time()), UTC))
+    state = _state(place, daemon, process)
+    return {"process": daemon.name, "state": state, "pid": process.pid, "since": since, "log": log}
+
+
+def _state(place: Home, daemon: known.Daemon, process: Any) -> str:
+    if known.is_suspended(process):
+        return "suspended"
+    if daemon is known.SUPERVISOR or is_serving(place.socket(daemon.name)):
+        return "running"
+    return "not answering" if known.serves(place, daemon) else "starting"
+
+
+def unreachable(place: Home, found: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Yield a finding for each of the processes, rows of :func:`rows`, that lives and cannot be called."""
+    for row in found:
+        daemon = next(one for one in (*known.EVERY, known.SUPERVISOR) if one.name == row["process"])
+        if row["state"] in {"not answering", "suspended"} and (process := known.process_of(place, daemon)) is not None:
+            why = known.obstacle(place, daemon, process)
+            what = f"pid {process.pid} does not answer{f': {why}' if why else ''}"
+            fix = "" if row["state"] == "suspended" else f"if it does not within seconds, run: kill {process.pid}"
+            yield Finding(process=daemon.name, what=what, fix=fix)
+
+
+def _markers(found: list[Finding], daemon: known.Daemon) -> list[str]:
+    return [finding.what for finding in found if finding.process == daemon.name]
+
+
+def decisions(place: Home) -> str:
+    """Return a line that says what waits for the author, or cannot run; empty when nothing does, or nobody can tell."""
+    caller = Caller(
+        place.socket(known.AGENT_RUNTIME.name), AgentRuntimeStub, known.AGENT_RUNTIME.name, via=VIA, deadline_s=1.0
+    )
+    try:
+        channels = caller.ListChannels(wire.ListChannelsRequest()).channels
+        broken = [one.name for one in caller.ListGraphs(wire.ListGraphsRequest()).graphs if one.problem]
+    except TurnkeeperError:  # it cannot be called, or cannot read its store, which is said elsewhere
+        return ""
+    finally:
+        caller.close()
+    proposed, deviations = sum(one.proposed for one in channels), sum(one.deviations for one in channels)
+    line = decisions_line(sum(one.waiting for one in channels), proposed=proposed, deviations=deviations)
+    return "; ".join(filter(None, [line, f"cannot run: {', '.join(broken)}: turnkeeper graph check" * bool(broken)]))
+
+
+def decisions_line(waiting: int, *, proposed: int = 0, deviations: int = 0) -> str:
+    """Return the line that keeps what waits for the author from going unseen; empty when nothing does.
+
+    >>> decisions_line(2, proposed=1)
+    '2 decisions waiting: turnkeeper approvals list; 1 proposal: turnkeeper triage'
+    """
+    parts = [f"{_many(waiting, 'decision')} waiting: turnkeeper approvals list"] if waiting else []
+    named = ((proposed, "proposal"), (deviations, "deviation"))
+    undecided = " and ".join(_many(number, name) for number, name in named if number)
+    return "; ".join(parts + ([f"{undecided}: turnkeeper triage"] if undecided else []))
+
+
+def _many(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
+MOST_NAMED = 20
+_OPEN = ("running", "interrupted", "paused")
+_ARMED = frozenset({"active", "running", "waiting", "interrupted"})
+
+
+def handoff_text(home: Home, notes: str) -> str:
+    """Return the text of a planned handoff. What a daemon does not answer for is said to be unknown."""
+    runtime = Caller(home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime", via=VIA)
+    runner = Caller(home.socket("task-runner"), SchedulesStub, "task-runner", via=VIA)
+    try:
+        lines = [
+            "Planned restart of agent-runtime. Turns go on from their last checkpoint by themselves.",
+            _line("open turns", lambda: _turns(runtime)),
+            _line("decisions waiting for the author", lambda: _interrupts(runtime)),
+            _line("armed tasks", lambda: _tasks(runner, _ARMED)),
+            _line("tasks with held fires", lambda: _tasks(runner, frozenset({"held"}))),
+        ]
+    finally:
+        runtime.close()
+        runner.close()
+    return "\n".join([*lines, f"notes:\n{notes.strip()}" if notes.strip() else "notes: none"])
+
+
+def _line(what: str, ask: Callable[[], Iterator[str]]) -> str:
+    try:
+        found = list(ask())
+    except TurnkeeperError as error:
+        return f"{what}: unknown ({error.what})"
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return f"{what}: {', '.join(found[:MOST_NAMED]) or 'none'}{more}"
+
+
+def _turns(runtime: Any) -> Iterator[str]:
+    for status in _OPEN:
+        for turn in runtime.ListTurns(wire.ListTurnsRequest(status=status, limit=1000)).turns:
+            yield f"{turn.turn_id} ({status}, {turn.task_name or turn.trigger}, in {turn.channel})"
+
+
+def _interrupts(runtime: Any) -> Iterator[str]:
+    for asked in runtime.ListInterrupts(wire.ListInterruptsRequest()).interrupts:
+        yield f"{asked.interrupt_id} ({asked.kind} {asked.tool}, in {asked.channel})".replace(" ,", ",")
+
+
+def _tasks(runner: Any, states: frozenset[str]) -> Iterator[str]:
+    for task in runner.ListTasks(ListTasksRequest()).tasks:
+        if task.state in states:
+            due = f", next {task.next_fire_at.ToJsonString()}" if task.HasField("next_fire_at") else ""
+            yield f"{task.spec.name} ({task.schedule}{due})"

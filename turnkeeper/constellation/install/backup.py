@@ -1,0 +1,255 @@
+"""Backup: a copy of a home, taken while the daemons run, in which nothing is lost or doubled.
+
+Three moments, in this order: the runner's store, then the bus, then the runtime's two stores at one instant. What the
+runner took for accepted then lies in the bus's copy, or its key is in the runtime's; what the runtime knew in addition
+is sent again and known as a duplicate. Each store is copied from a snapshot, by SQLite's backup interface.
+
+Restore: a backup becomes the home. No process runs on it meanwhile, and the earlier home is moved aside, not removed.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from contextlib import ExitStack, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from turnkeeper.bus.inbox import FOLDERS, OUTGOING
+from turnkeeper.config.home import Home
+from turnkeeper.constellation.inspect.condition import newer_stores
+from turnkeeper.constellation.supervisor import markers
+from turnkeeper.constellation.supervisor.daemons import EVERY, SUPERVISOR
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput
+from turnkeeper.storage import sqlite_files
+from turnkeeper.storage.damage import trouble_of
+from turnkeeper.storage.keys import KeyFile
+from turnkeeper.storage.locking import ProcessLock
+from turnkeeper.times import rfc3339
+
+VERSION = 1
+MANIFEST = "manifest.json"
+_PLAIN = (
+    *("config.toml", ".env", "peers.toml", "state/workers", "state/audit-heads.jsonl", "state/peers.json"),
+    *("state/audit-seen-task-runner.json", "state/audit-seen-agent-runtime.json"),
+)
+_TREES = (
+    "categories",
+    "tasks",
+    "workspace",
+    "keys",
+    "state/peers",
+    "state/notes",
+    "state/crash-handoffs",
+    "state/restart-archive",
+)
+_NAMED = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
+
+
+def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
+    """Copy the home into `target`, which must not exist or be empty; return the manifest.
+
+    The copy is complete when `target` is there: it is made beside it and renamed.
+
+    Raises:
+        Conflict: there is something in `target`.
+        Corrupt: a store's copy does not read back whole.
+    """
+    if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
+        raise Conflict("exists already", where=str(target), hint="name a new directory")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    fresh.mkdir(mode=0o700)
+    try:
+        copy = Home(root=fresh)
+        (fresh / "state").mkdir(mode=0o700)
+        # A key is forgotten when nothing that it sealed is left: not between the copies of the keys and of the bus.
+        with KeyFile(home).locked(shared=True) if home.keys.is_dir() else nullcontext():
+            _copy_files(home, fresh)
+            _copy_stores(home, copy, home.schedules_db)
+            _copy_bus(home, fresh)
+        _copy_stores(home, copy, home.agent_db, home.checkpoints_db)
+        manifest = {"version": VERSION, "at": rfc3339(at), "files": digests(fresh)}
+        (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        _settle_tree(fresh)
+        if target.is_dir():
+            target.rmdir()
+        fresh.rename(target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return manifest
+
+
+def back_up_among(home: Home, folder: Path, at: datetime, *, keep: int) -> Path:
+    """Make a backup in `folder`, named by its time, and remove all but the newest `keep` of such; return it.
+
+    What carries another name, or holds no manifest, is left alone. Raises as :func:`back_up` does.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = folder / at.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    back_up(home, target, at)
+    ours = [path for path in folder.iterdir() if _NAMED.fullmatch(path.name) and (path / MANIFEST).is_file()]
+    for path in sorted(ours)[:-keep]:
+        shutil.rmtree(path)
+    return target
+
+
+def check_backup(source: Path) -> dict[str, Any]:
+    """Return a backup's manifest if everything in it is as it was written.
+
+    Raises:
+        InvalidInput: it is no backup, or of a newer version.
+        Conflict: a store in it is of a newer version.
+        Corrupt: a file is missing, added or changed, or a store does not read back whole.
+    """
+    try:
+        manifest = json.loads((source / MANIFEST).read_bytes())
+        version, files = manifest["version"], dict(manifest["files"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InvalidInput(
+            "is not a backup", where=str(source), hint="name a directory that turnkeeper backup wrote"
+        ) from error
+    if version != VERSION:
+        raise InvalidInput(f"is a backup of version {version}", where=str(source), hint="upgrade turnkeeper")
+    found = digests(source)
+    for name in sorted({*files, *found}):
+        if files.get(name) != found.get(name):
+            state = "missing" if name not in found else "not in the manifest" if name not in files else "changed"
+            raise Corrupt(f"is {state}", where=str(source / name), hint="use another backup")
+    for store in (source / "state").glob("*.db"):
+        if trouble := trouble_of(store):
+            raise Corrupt(f"cannot be read as a store: {trouble}", where=str(store), hint="use another backup")
+    for newer in newer_stores(Home(root=source)):
+        raise newer
+    return {"version": version, "at": manifest.get("at"), "files": files}
+
+
+def _copy_stores(home: Home, copy: Home, *paths: Path) -> None:
+    with sqlite_files.snapshots(paths) as stores:
+        for path, store in stores.items():
+            target = copy.root / path.relative_to(home.root)
+            sqlite_files.copy(store, target)
+            if trouble := trouble_of(target):
+                what = f"its copy cannot be read as a store: {trouble}"
+                raise Corrupt(what, where=str(path), hint="turnkeeper doctor")
+
+
+def _copy_bus(home: Home, fresh: Path) -> None:
+    """Copy every envelope once, in the last place where it was seen: the folders are read in the order it moves in."""
+    agents = home.root / "channels" / "agent"
+    for agent in sorted(agents.iterdir()) if agents.is_dir() else ():
+        target = fresh / "channels" / "agent" / agent.name
+        copied: dict[str, Path] = {}
+        for folder in (*FOLDERS, *OUTGOING):
+            (target / folder).mkdir(mode=0o700, parents=True)
+            source = agent / folder
+            for name in sorted(os.listdir(source)) if source.is_dir() else ():
+                if name.endswith(".tmp") or not _copy_file(source / name, target / folder / name):
+                    continue
+                if name in copied:
+                    copied[name].unlink()
+                copied[name] = target / folder / name
+
+
+def _copy_files(home: Home, fresh: Path) -> None:
+    for name in _PLAIN:
+        _copy_file(home.root / name, fresh / name)
+    for tree in _TREES:
+        root = home.root / tree
+        for folder, _, names in os.walk(root) if root.is_dir() and not root.is_symlink() else ():
+            place = fresh / Path(folder).relative_to(home.root)
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in names:
+                _copy_file(Path(folder) / name, place / name)
+
+
+def _copy_file(source: Path, target: Path) -> bool:
+    """Copy a plain file, mode 0600; False where it has gone meanwhile, or is a link or a folder."""
+    if source.is_symlink() or not source.is_file():
+        return False
+    try:
+        data = source.read_bytes()
+    except FileNotFoundError:
+        return False
+    target.touch(mode=0o600)
+    target.write_bytes(data)
+    return True
+
+
+def digests(root: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file under a folder by its name in it; `link` for a link."""
+    files = (path for path in root.rglob("*") if path.is_file() or path.is_symlink())
+    names = {str(path.relative_to(root)): path for path in files}
+    return {name: _digest(path) for name, path in sorted(names.items()) if name != MANIFEST}
+
+
+def _digest(path: Path) -> str:
+    if path.is_symlink():
+        return "link"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _settle_tree(root: Path) -> None:
+    """Sync every file and folder, readable by the owner alone."""
+    for folder, _, names in os.walk(root):
+        for path, mode in (*((Path(folder) / name, 0o600) for name in names), (Path(folder), 0o700)):
+            path.chmod(mode)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def restore(home: Home, source: Path, at: datetime) -> Path | None:
+    """Make the backup `source` the home; return where the earlier home lies now, None where there was none.
+
+    The runtime's store gets a new incarnation, so that the runner asks anew what became of every open fire. No daemon
+    starts on the home until it is taken over: the original may still run, and two would run the same tasks.
+
+    Raises:
+        Conflict: something runs on the home.
+        InvalidInput, Corrupt: as :func:`check_backup`; nothing was touched.
+    """
+    manifest = check_backup(source)
+    fresh = home.root.with_name(f".{home.root.name}.restoring-{os.getpid()}")
+    try:
+        shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(MANIFEST))
+        fresh.chmod(0o700)
+        restored = Home(root=fresh)
+        restored.create()
+        _renew(restored)
+        says = {"at": rfc3339(at), "backup": str(source), "backup_at": str(manifest["at"])}
+        markers.write_marker(markers.RESTORED.at(restored), says)
+        return _swap(home, fresh, at)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _swap(home: Home, fresh: Path, at: datetime) -> Path | None:
+    if not os.path.lexists(home.root):
+        fresh.rename(home.root)
+        return None
+    home.check()
+    aside = home.root.with_name(f"{home.root.name}.before-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}")
+    if os.path.lexists(aside):
+        raise Conflict("exists already", where=str(aside), hint="try again in a second")
+    with ExitStack() as held:
+        if home.run.is_dir():
+            for daemon in (SUPERVISOR, *EVERY):
+                held.enter_context(ProcessLock(home, daemon.name))  # raises Conflict: it runs
+        home.root.rename(aside)
+        fresh.rename(home.root)
+    for daemon in (SUPERVISOR, *EVERY):
+        (aside / "state" / "run" / f"{daemon.name}.pid").unlink(missing_ok=True)
+        (home.pid(daemon.name)).unlink(missing_ok=True)
+    return aside
+
+
+def _renew(home: Home) -> None:
+    """Let the runtime draw a new incarnation when it starts."""
+    if home.agent_db.exists():
+        sqlite_files.change(home.agent_db, "DELETE FROM meta WHERE key = 'incarnation'")

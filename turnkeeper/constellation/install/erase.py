@@ -1,0 +1,357 @@
+"""Erasing a person's texts from a home on which nothing runs: what holds them is found, then overwritten in place.
+
+Every byte of a text becomes an asterisk, so that whatever holds it (JSON, a checkpoint, a frozen request, a line of a
+trail) can be read as before. Ids, names, times, counts and hashes stay. Which hashes no longer match is put on record
+in the chains, before anything is overwritten: `turnkeeper audit verify` passes.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from turnkeeper.config.home import Home
+from turnkeeper.constellation.supervisor.daemons import EVERY, SUPERVISOR
+from turnkeeper.errors import Conflict, InvalidInput, NotFound
+from turnkeeper.storage import chain, sqlite_files
+from turnkeeper.storage.locking import ProcessLock
+
+SHORTEST = 3  # characters of what is searched for
+_SHORTEST_ELSEWHERE = 12  # characters of a text of a turn, to be looked for outside that turn
+_OWN = frozenset({"config.toml", ".env", "peers.toml", "categories", "tasks", "workspace"})  # the author wrote them
+_LEFT = frozenset({"keys", "run"})
+_WAITING = frozenset({"inbox", "claimed", "outbox", "taken"})
+# Columns that hold words of people, models or tools; all others hold names, ids, states and numbers.
+TEXTS: Mapping[str, Collection[str]] = {
+    "turns": (
+        "prompt",
+        "payload_json",
+        "summary",
+        "error",
+        "answers_json",
+        "context_json",
+        "config_json",
+        "input_json",
+    ),
+    "messages": ("text", "tool_calls_json"),
+    "interrupts": ("args_json", "question", "message", "edited_json", "once_only"),
+    "exceptions": ("args_json", "any_value_json", "ended_why"),
+    "turn_events": ("summary", "error"),
+    "thread_records": ("metadata_json",),
+    "bridged_events": ("data_json",),
+    "effects": ("result_json",),
+    "handoffs": ("text",),
+    "cancels": ("reason",),
+    "deliveries": ("reason",),
+    "memory": ("key", "text"),
+    "revalidations": ("note",),
+    "fires": ("reason",),
+    "outbox": ("request",),
+    "tasks": ("definition", "reason", "pacing"),
+    "revisions": ("definition",),
+    "triggers": ("event",),
+    "checkpoints": ("checkpoint", "metadata"),
+    "writes": ("value",),
+}
+PAGES: Mapping[str, Collection[str]] = {
+    "pages": ("title", "body", "tags"),
+    "page_versions": ("title", "body", "tags"),
+    "candidates": ("title", "body", "tags", "note"),
+    "deviations": ("says", "found", "source", "why", "note"),
+    "attachments": ("name", "data"),
+}
+# Of which columns a record has a hash: the record's kind, the column that names its row, the field.
+_HASHED = {
+    ("fires", "reason"): ("fire", "fire_id", "reason_hash"),
+    ("interrupts", "edited_json"): ("decision", "interrupt_id", "edited_hash"),
+    ("interrupts", "args_json"): ("decision", "interrupt_id", "shown_hash"),
+    ("interrupts", "question"): ("decision", "interrupt_id", "question_hash"),
+    ("interrupts", "message"): ("decision", "interrupt_id", "message_hash"),
+    ("exceptions", "any_value_json"): ("exception", "number", "any_value_hash"),
+    ("exceptions", "ended_why"): ("exception", "number", "ended_hash"),
+    ("candidates", "body"): ("candidate", "candidate_id", "text_hash"),
+}
+_EMPTY = dict.fromkeys(("args_json", "result_json", "data_json", "metadata_json"), "{}")
+
+
+def _written(character: str) -> Iterator[bytes]:
+    """Yield how a character may stand in a file: as itself, or as JSON writes it, also in JSON in JSON."""
+    yield (rb"\\*" if character in '"\\/' else b"") + re.escape(character.encode())
+    if character in "\n\t\r":
+        yield rb"\\+" + repr(character)[2].encode()
+    elif not character.isascii():
+        units = character.encode("utf-16-be").hex()
+        yield b"".join(rb"\\+u(?i:%s)" % units[at : at + 4].encode() for at in range(0, len(units), 4))
+
+
+def pattern(text: str) -> "re.Pattern[bytes]":
+    r"""Return what finds a text in whatever case, and however it was written.
+
+    >>> print(pattern("Zoë").sub(b"*", rb'{"a": "ZO\u00cb", "b": "[\"zo\u00eb\"]"}').decode())
+    {"a": "*", "b": "[\"*\"]"}
+    """
+    found = []
+    for character in text:
+        forms = (character, character.lower(), character.upper())  # of which one may have several characters
+        ways = dict.fromkeys(way for form in forms for way in _written(form if len(form) == 1 else character))
+        found.append(b"(?:" + b"|".join(ways) + b")")
+    return re.compile(b"".join(found))
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What is to be overwritten."""
+
+    patterns: tuple["re.Pattern[bytes]", ...]
+
+    def of_bytes(self, data: bytes) -> bytes | None:
+        """Return them with asterisks for each byte of what is to go; None where they hold nothing of that."""
+        masked = data
+        for each in self.patterns:
+            masked = each.sub(lambda found: b"*" * len(found[0]), masked)
+        return None if masked == data else masked
+
+    def of(self, value: str | bytes) -> str | bytes | None:
+        """Do the same to a text or to bytes."""
+        if isinstance(value, bytes):
+            return self.of_bytes(value)
+        masked = self.of_bytes(value.encode("utf-8", "surrogatepass"))
+        return None if masked is None else masked.decode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Turns to be emptied.
+
+    Attributes:
+        turns: their ids.
+        threads: ids of the threads of which no other turn is; their checkpoints go.
+        texts: what was said in them.
+    """
+
+    turns: frozenset[str] = frozenset()
+    threads: frozenset[str] = frozenset()
+    texts: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What is to be done, and what stands in the way of it.
+
+    Attributes:
+        counts: by table or folder, in how many places.
+        stays: where it is found too, and why it stays there.
+        blocked: what has to be over first.
+        erased: by store, which hashes no longer match: kind, name and field of records.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    stays: set[str] = field(default_factory=set)
+    blocked: set[str] = field(default_factory=set)
+    erased: dict[str, list[tuple[str, Any, str]]] = field(default_factory=dict)
+
+    def count(self, where: str) -> None:
+        """Count a place."""
+        self.counts[where] = self.counts.get(where, 0) + 1
+
+
+class Eraser:
+    """Erases from one home. Nothing may run on it from when this is entered until it is left."""
+
+    def __init__(self, home: Home, *, pages: bool) -> None:
+        """With `pages`, also from pages, their history, proposals, deviations and attachments."""
+        self._home, self._pages = home, pages
+        self._held = ExitStack()
+        self._stores = [path for path in (home.schedules_db, home.agent_db, home.checkpoints_db) if path.exists()]
+        self._open_turns: frozenset[str] = frozenset()
+        self._open_threads: frozenset[str] = frozenset()
+
+    def __enter__(self) -> Self:
+        """Keep processes from starting. Raises Conflict where one runs."""
+        with ExitStack() as held:
+            for process in (SUPERVISOR, *EVERY):
+                held.enter_context(ProcessLock(self._home, process.name))
+            self._held = held.pop_all()
+        unfinished = self._rows(
+            "SELECT turn_id, thread_id FROM turns WHERE status IN ('running', 'interrupted', 'paused')"
+        )
+        self._open_turns = frozenset(turn for turn, _ in unfinished)
+        self._open_threads = frozenset(thread for _, thread in unfinished)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let processes start again."""
+        self._held.close()
+
+    def _rows(self, query: str, *values: str) -> list[tuple[Any, ...]]:
+        if not self._home.agent_db.exists():
+            return []
+        with sqlite_files.reading(self._home.agent_db) as store:
+            return [tuple(row) for row in store.execute(query, values)]
+
+    def choose(self, column: str, value: str) -> Chosen:
+        """Return the turns of a channel, a thread or a task, or one turn. Raises NotFound, or Conflict: one is open."""
+        where = "? IN (task_name, task_id)" if column == "task" else f"{column} = ?"
+        rows = self._rows(f"SELECT turn_id, thread_id FROM turns WHERE {where}", value)  # noqa: S608  one of four
+        if not rows:
+            raise NotFound(f"no turn of {value[:80]!r}", where=column, hint="see: turnkeeper turns list")
+        turns = frozenset(turn for turn, _ in rows)
+        if waits := sorted(turns & self._open_turns):
+            raise Conflict(f"turn {waits[0]} is not over", where=column, hint="decide about it, or cancel it, first")
+        others = {thread for turn, thread in self._rows("SELECT turn_id, thread_id FROM turns") if turn not in turns}
+        texts = set(self.prompts(value)) if column == "task" else set[str]()
+        with sqlite_files.reading(self._home.agent_db) as store:
+            for cell in sqlite_files.cells(store):
+                if cell.row.get("turn_id") in turns and cell.column in TEXTS.get(cell.table, ()):
+                    texts.update(_texts(str(cell.value)))
+        return Chosen(turns=turns, threads=frozenset(thread for _, thread in rows) - others, texts=frozenset(texts))
+
+    def prompts(self, task: str) -> Iterator[str]:
+        """Yield what a task, also a deleted one, asks for."""
+        with sqlite_files.reading(self._home.schedules_db) as store:
+            query = "SELECT definition FROM tasks WHERE ? IN (name, id)"
+            for (definition,) in store.execute(query, [task]):
+                yield from _texts(str(json.loads(definition).get("prompt", "")))
+
+    def find(self, mask: Mask, chosen: Chosen) -> Found:
+        """Look through the home, and change nothing."""
+        found = Found()
+        for path in self._stores:
+            with sqlite_files.reading(path) as store:
+                for cell in sqlite_files.cells(store):
+                    self._judge(path, cell, mask, chosen, found)
+        for path in _files(self._home):
+            if mask.of_bytes(path.read_bytes()) is not None:
+                self._judge_file(path.relative_to(self._home.root), found)
+        return found
+
+    def erase(self, mask: Mask, chosen: Chosen, found: Found, at: datetime) -> None:
+        """Overwrite what was found."""
+        for path, store_name in ((self._home.schedules_db, "task-runner"), (self._home.agent_db, "agent-runtime")):
+            fields = found.erased.get(path.name, [])
+            if path.exists():
+                said = {"kind": "erased", "places": sum(found.counts.values()), "fields": sorted(set(fields))}
+                chain.append_alone(path, store_name, at, [said])
+        for path in self._stores:
+            with sqlite_files.alone(path) as store:
+                for cell in list(sqlite_files.cells(store)):
+                    value = self._judge(path, cell, mask, chosen, Found())
+                    if value is not None:
+                        sqlite_files.overwrite(store, cell, value)
+                if path == self._home.checkpoints_db:
+                    for table in ("checkpoints", "writes"):
+                        sqlite_files.remove(store, table, "thread_id", chosen.threads)
+        for path in _files(self._home):
+            data = path.read_bytes()
+            masked = mask.of_bytes(data)
+            if masked is not None and self._judge_file(path.relative_to(self._home.root), Found()):
+                with path.open("r+b") as file:  # the same blocks of the disk, where the file system allows it
+                    file.write(masked)
+                    file.flush()
+                    os.fsync(file.fileno())
+
+    def _judge(
+        self, path: Path, cell: sqlite_files.Cell, mask: Mask, chosen: Chosen, found: Found
+    ) -> str | bytes | None:
+        """Return what a cell becomes; None where it stays."""
+        texts = {**TEXTS, **PAGES} if self._pages else TEXTS
+        is_text = cell.column in texts.get(cell.table, ())
+        said_in = cell.row.get("turn_id") in chosen.turns and cell.table not in {"writes", *PAGES}
+        if is_text and (said_in or (cell.table == "thread_records" and cell.row["thread_id"] in chosen.threads)):
+            value: str | bytes | None = _EMPTY.get(cell.column, "") if cell.value else None
+            value = None if value == cell.value else value
+        else:
+            value = mask.of(cell.value)
+        if value is None:
+            return None
+        if not is_text:
+            if cell.table != "audit" or cell.column == "body":
+                found.stays.add(self._why(cell))
+            return None
+        if why := self._is_open(cell):
+            found.blocked.add(why)
+        if cell.table == "tasks" and cell.row["state"] != "deleted" and cell.column == "definition":
+            found.stays.add(f"task {cell.row['name']}: its definition; edit or delete it")
+            return None
+        found.count(f"{path.name} {cell.table}")
+        if (cell.table, cell.column) in _HASHED:
+            kind, name, of = _HASHED[cell.table, cell.column]
+            found.erased.setdefault(path.name, []).append((kind, cell.row[name], of))
+        return value
+
+    @staticmethod
+    def _why(cell: sqlite_files.Cell) -> str:
+        if cell.table in PAGES and cell.column in PAGES[cell.table]:
+            return f"{cell.table}: give --pages"
+        return f"names in {cell.table}.{cell.column}: a name is no text, and stays"
+
+    def _is_open(self, cell: sqlite_files.Cell) -> str:
+        row = cell.row
+        if cell.table == "kept_messages":
+            return "a message waits for its thread: decide what its thread waits for"
+        if row.get("turn_id") in self._open_turns or (
+            cell.table in {"checkpoints", "writes"} and row["thread_id"] in self._open_threads
+        ):
+            which = row.get("turn_id") or f"on thread {row['thread_id']}"
+            return f"turn {which} is not over: decide about it, or cancel it"
+        return ""
+
+    @staticmethod
+    def _judge_file(path: Path, found: Found) -> bool:
+        """Tell whether a file is overwritten."""
+        if path.parts[0] in _OWN:
+            found.stays.add(f"{path}: you wrote it; change it yourself")
+            return False
+        if path.parts[0] == "channels" and _WAITING & {*path.parts}:
+            found.blocked.add(f"{path}: an envelope that waits; let it be read, or remove it")
+        found.count(path.parts[0] if len(path.parts) > 1 else path.name)
+        return True
+
+
+def _texts(value: str) -> Iterator[str]:
+    """Yield the texts of a value, which may be JSON, that are long enough to be looked for elsewhere."""
+    try:
+        known = json.loads(value) if value[:1] in '[{"' else value
+    except ValueError:
+        known = value
+    left = [known]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+        elif isinstance(one, str) and len(one.strip()) >= _SHORTEST_ELSEWHERE:
+            yield one.strip()
+
+
+def _files(home: Home) -> Iterator[Path]:
+    """Yield the files that may hold texts: all but stores, keys, sockets and locks."""
+    for path in sorted(home.root.rglob("*")):
+        inside = path.relative_to(home.root).parts
+        own = path.parent == home.agent_db.parent and ".db" in path.name
+        if path.is_file() and not path.is_symlink() and not own and not _LEFT & {*inside[:2]}:
+            yield path
+
+
+def mask_of(terms: Iterable[str], compiled: Callable[[str], "re.Pattern[bytes]"] = pattern) -> Mask:
+    """Return the mask of these texts, the longest first. Raises InvalidInput for one that is too short."""
+    wanted = sorted(dict.fromkeys(terms), key=len, reverse=True)
+    if short := [term for term in wanted if len(term.strip()) < SHORTEST]:
+        what = f"{short[0]!r} is too short: at least {SHORTEST} characters"
+        raise InvalidInput(what, where="--text", hint="whatever holds it would be overwritten")
+    return Mask(tuple(compiled(term) for term in wanted))
+
+
+def holds(home: Home, mask: Mask) -> list[str]:
+    """Return which files of the home hold it as bytes, whatever they are."""
+    return [
+        str(path.relative_to(home.root))
+        for path in sorted(home.root.rglob("*"))
+        if path.is_file() and not path.is_symlink() and mask.of_bytes(path.read_bytes()) is not None
+    ]

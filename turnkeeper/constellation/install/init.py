@@ -1,0 +1,235 @@
+"""Creates a state directory: settings that explain themselves, an example, or an author's own LangGraph project.
+
+A project's graph is loaded before it is named in the settings. The runtime loads it, in a process of its own: a
+project's code never runs in this one.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings, as_written, load_settings
+from turnkeeper.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, Conflict, InvalidInput, NotFound
+
+_ENVIRONMENT = """\
+# Keys for model providers, read by the agent runtime. Keep this file to yourself (mode 0600).
+# OPENAI_API_KEY=
+# ANTHROPIC_API_KEY=
+"""
+
+
+def initialise(home: Home, *, example: bool) -> list[Path]:
+    """Make the directory and write what is missing in it; never overwrite. Return the files that were written."""
+    home.create()
+    home.check_sockets()
+    written = [*write_new(home.config, config_text()), *write_new(home.environment, _ENVIRONMENT)]
+    if example:
+        source = files("turnkeeper.constellation") / "example"
+        written += _copy(source / "tasks", home.tasks)
+        written += _copy(source / "workspace", home.root / "workspace")
+    return written
+
+
+def config_text() -> str:
+    """Return a `config.toml` with every key: its meaning, and its default commented out."""
+    lines = ["# Settings of this home. A key that is left out has the default shown here; an unknown key is an error."]
+    settings = Settings()
+    for section in Settings.model_fields:
+        value = getattr(settings, section)
+        if isinstance(value, dict):
+            continue
+        lines += ["", f"[{section}]"]
+        for key, field in type(value).model_fields.items():
+            shown = json.dumps(as_written(getattr(value, key)), ensure_ascii=False)
+            stated = section == "categories" and key == "autonomous_allowed"
+            lines += [f"# {field.description}", f"{'' if stated else '# '}{key} = {shown}"]
+    return "\n".join(lines) + "\n"
+
+
+def _copy(source: Traversable, target: Path) -> list[Path]:
+    target.mkdir(mode=0o700, exist_ok=True)
+    written = []
+    for item in sorted(source.iterdir(), key=lambda entry: entry.name):
+        written += write_new(target / item.name, item.read_text(encoding="utf-8"))
+    return written
+
+
+def write_new(path: Path, text: str) -> list[Path]:
+    """Write a file, mode 0600, where there is none of that name. Return it, or nothing where there was one."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return []
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    return [path]
+
+
+AGENT = "agent0"
+LONGEST_LOOK_S = 120.0
+_CATEGORY = """\
+# What a task of this project may do. A tool that is not granted asks you at each call.
+# `turnkeeper graph check` shows the tools and who grants them; `turnkeeper categories check` looks at this file.
+name = "{name}"
+description = "Runs the graph {graph}"
+autonomous = false  # true, and named in autonomous_allowed in config.toml: its first call waits for nobody
+
+[scopes]
+tools = [{tools}]
+# For the store of LangGraph, grant the tools "memory.read", "memory.search", "memory.put" and "memory.forget", and:
+# memory = ["{tier}"]
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A graph that the runtime would run.
+
+    Attributes:
+        reference: absolute, as it goes into the settings.
+        name: for its category: `garden` for a folder of that name.
+        tools: the scopes of its tools.
+    """
+
+    reference: str
+    name: str
+    tools: tuple[str, ...]
+
+
+def look_at(home: Home, reference: str) -> Project:
+    """Load a graph as the runtime would, without a trace in the home.
+
+    Raises:
+        InvalidInput: there is none, or the runtime would refuse it; says what is wrong and where.
+        Conflict: the home runs another.
+    """
+    project = _project(_asked(home, "graph", "check", reference, where=reference))
+    check_room(home, project)
+    return project
+
+
+def next_steps(home: Home, project: Project | None, *, example: bool) -> list[str]:
+    """Return what to do after `init`, a line each."""
+    if project is None:
+        steps = [
+            "then, only if you want to try the example, a community garden whose newsletter an agent looks after:",
+            f"      turnkeeper workspace import {home.root}/workspace",
+            "          gives the agent the four pages that it reads and proposes to change",
+            "      turnkeeper task apply",
+            f"          creates the three tasks in {home.tasks}/example.toml, with their schedules",
+        ]
+        return ["next: turnkeeper up", *(steps if example else [])]
+    grant = f"      grant the tools that may run without asking: {home.categories / project.name}.toml"
+    create = f"turnkeeper task create NAME --cron '0 7 * * *' --category {project.name} --channel {project.name} \\"
+    return [
+        "next: turnkeeper graph check",
+        *([grant] if project.tools else []),
+        "then: turnkeeper up",
+        f"      {create}",
+        "          --prompt 'What to do'",
+    ]
+
+
+def install_packages(home: Home, reference: str | None) -> None:
+    """Install what a project needs and does not find; the runtime's command says what it does.
+
+    Raises:
+        InvalidInput: there is no such project, or its packages do not go together with what is installed.
+    """
+    if not reference:
+        raise InvalidInput("installs the packages of a project", where="--install", hint="give --graph REF")
+    done = subprocess.run([*_program(home), "graph", "install", reference], stdin=subprocess.DEVNULL, check=False)  # noqa: S603  ours
+    if done.returncode:
+        raise InvalidInput("its packages were not installed; nothing was written", where=reference)
+
+
+def import_threads(home: Home, file: Path, *, dry_run: bool = False) -> str:
+    """Let the runtime take over the threads of a file of LangGraph's SQLite saver, all or none; return what came.
+
+    Raises:
+        InvalidInput: the runtime refuses the file; says why.
+        NotFound: there is no such file.
+        Conflict: the file is in use, or a thread has another history here.
+    """
+    options = ["--dry-run"] if dry_run else []
+    found = _asked(home, "threads", "import", str(file), *options, where=str(file))
+    fresh = [one for one in found if one["state"] == "imported"]
+    waiting = sum(bool(one["waits"]) for one in fresh)
+    asks = f", waiting for you: {waiting}" if waiting else ""
+    return f"imported {len(fresh)} of {len(found)} threads{asks}: turnkeeper threads list"
+
+
+def _asked(home: Home, *argv: str, where: str) -> Any:
+    """Return the JSON that a command of the runtime prints; what it refuses is raised."""
+    program = [*_program(home), *argv, "-o", "json"]
+    try:
+        done = subprocess.run(  # noqa: S603  our own interpreter and module
+            program, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST_LOOK_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InvalidInput(f"did not load within {LONGEST_LOOK_S:.0f} s", where=where) from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"loading it ended with exit code {done.returncode}"]
+        kind = {EXIT_NOT_FOUND: NotFound, EXIT_CONFLICT: Conflict}.get(done.returncode, InvalidInput)
+        raise kind(said[-1].removeprefix("error: ").removeprefix("refused: "))
+    return json.loads(done.stdout)
+
+
+def _program(home: Home) -> list[str]:
+    # -P: a file of the project beside us must not take the place of a module of ours.
+    return [sys.executable, "-P", "-m", "agent_runtime", "--home", str(home.root)]
+
+
+def check_room(home: Home, project: Project) -> None:
+    """Raise Conflict if `config.toml` says already what the first agent runs, and it is not this."""
+    agents = load_settings(home).agents
+    if AGENT not in agents or agents[AGENT].graph == project.reference:
+        return
+    runs = f"runs {agents[AGENT].graph}" if agents[AGENT].graph else "is configured already"
+    hint = f"set it there yourself: graph = {_quoted(project.reference)}"
+    raise Conflict(f"[agents.{AGENT}] {runs}", where=str(home.config), hint=hint)
+
+
+def take_on(home: Home, project: Project) -> list[Path]:
+    """Name the graph in `config.toml`, which is there and has room for it; add a category that grants nothing.
+
+    Returns:
+        The files that were written; none when all is there already.
+    """
+    changed = []
+    if AGENT not in load_settings(home).agents:
+        with home.config.open("a", encoding="utf-8") as file:
+            file.write(f"\n[agents.{AGENT}]\ngraph = {_quoted(project.reference)}\n")
+        changed.append(home.config)
+    tools = "".join(f"\n    # {_quoted(scope)}," for scope in project.tools) + "\n" if project.tools else ""
+    text = _CATEGORY.format(
+        name=project.name, graph=_escaped(project.reference), tools=tools, tier=load_settings(home).memory.default_tier
+    )
+    return [*changed, *write_new(home.categories / f"{project.name}.toml", text)]
+
+
+def _project(found: Mapping[str, Any]) -> Project:
+    place, _, graph = str(found["absolute"]).rpartition(":")
+    folder = Path(place).parent.name if "/" in place else place.split(".")[0]
+    name = re.sub(r"[^a-z0-9]+", "-", folder.lower()).strip("-") or graph.lower()
+    name = name if name[:1].isalpha() else f"graph-{name}"
+    tools = tuple(str(tool["scope"]) for tool in (*found["tools"], *found["made_tools"]))
+    return Project(reference=str(found["absolute"]), name=name[:64], tools=tools)
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML string: what JSON makes of a text without control characters reads the same there."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _escaped(text: str) -> str:
+    return _quoted(text)[1:-1]

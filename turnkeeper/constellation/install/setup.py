@@ -1,0 +1,380 @@
+"""`turnkeeper init` and what `turnkeeper model` changes: the settings that a home needs before it works.
+
+`init` asks on a terminal if no option answers, writes after the last question, and never shows a key.
+"""
+
+import json
+import os
+import re
+import shutil
+import sys
+import zoneinfo
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings, load_settings
+from turnkeeper.config.toml_file import TomlFile, read_text, with_key
+from turnkeeper.console import home, note
+from turnkeeper.console import status as spinner
+from turnkeeper.constellation.install import service
+from turnkeeper.constellation.install.init import (
+    import_threads,
+    initialise,
+    install_packages,
+    look_at,
+    next_steps,
+    take_on,
+)
+from turnkeeper.constellation.supervisor import daemons
+from turnkeeper.errors import InvalidInput, TurnkeeperError, meant
+from turnkeeper.storage.files import replace_whole
+
+OFFLINE = "offline"
+_PREFIXES = {"gpt": "openai", "claude": "anthropic", "gemini": "google_genai"}  # names that say whose they are
+_NO_KEY = "none"  # what libraries of providers take where a server asks for no key
+_KEYS = {"google_genai": "GOOGLE_API_KEY", "mistralai": "MISTRAL_API_KEY", "ollama": "", "bedrock": ""}
+_KEY = re.compile(r"[!-&(-\[\]-~]{1,4096}")  # no quote and no backslash, which would mean something in .env
+_MODEL = re.compile(r"[!-~]{1,200}")
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME", help="Use this model, such as openai:gpt-5; see: turnkeeper model."),
+]
+AddressOption = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help="The address of an OpenAI-compatible server.")
+]
+KeyFileOption = Annotated[
+    Path | None, typer.Option("--key-file", metavar="FILE", help="Read the model's key from this file; -: from stdin.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model as an author chooses it.
+
+    Attributes:
+        name: `offline`, or a name for LangChain's `init_chat_model`.
+        base_url: the address of its server; empty for the provider's.
+        key: the provider's key; empty where none was given.
+    """
+
+    name: str
+    base_url: str = ""
+    key: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What an author wants of a new home; whatever is empty stays as it is."""
+
+    model: Model | None = None
+    timezone: str = ""
+    example: bool = False
+    service: bool = False
+    asked: bool = False  # on a terminal: a model that cannot be made yet is no reason to have no home
+
+
+def init(
+    model: ModelOption = None,
+    base_url: AddressOption = None,
+    key_file: KeyFileOption = None,
+    timezone: Annotated[str, typer.Option("--timezone", "--tz", metavar="ZONE", help="Time zone of new tasks.")] = "",
+    example: Annotated[
+        bool, typer.Option("--example", help="Also write an example workspace and three example tasks.")
+    ] = False,
+    service_: Annotated[bool, typer.Option("--service", help="Also run: turnkeeper service install.")] = False,
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            "--graph",
+            metavar="REF",
+            help="Run this LangGraph graph: ./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE.",
+        ),
+    ] = None,
+    threads: Annotated[
+        Path | None, typer.Option("--threads", metavar="FILE", help="Take over the threads of your checkpoints.sqlite.")
+    ] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="With --graph: first install the packages that the project lacks.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("-y", "--yes", help="Ask nothing; take the default of what is not given.")
+    ] = False,
+) -> None:
+    """Create the state directory, with a config.toml that explains every setting.
+
+    On a terminal, and without an option, it asks for the model and its key, the time zone, an example and a service;
+    Enter takes the default. Files that exist are left as they are, so running it twice is safe. With --graph, the
+    graph is loaded first, as the agent runtime will load it; if that fails, nothing is written. The same holds for the
+    file of --threads and for the model.
+
+    Example: turnkeeper init --graph ./langgraph.json:agent
+    """
+    place = home()
+    given = (model, base_url, key_file, graph, threads)
+    silent = yes or timezone or example or service_ or install or any(one is not None for one in given)
+    choices = Choices(timezone=zone_of(timezone), example=example, service=service_)
+    if given[:3] != (None, None, None):
+        choices = replace(choices, model=chosen_model(place, model, base_url, key_file))
+    elif not silent and not place.config.exists() and _on_a_terminal():
+        choices = ask()
+    if install:
+        install_packages(place, graph)
+    with spinner("loading the graph"):
+        project = look_at(place, graph) if graph else None
+    if threads is not None:
+        import_threads(place, threads, dry_run=True)
+    written = set_up(place, choices)
+    written += [path for path in take_on(place, project) if path not in written] if project else []
+    note("\n".join(f"wrote {path}" for path in written) or f"{place.root} is already complete")
+    if threads is not None:
+        note(import_threads(place, threads))
+    if choices.service:
+        service.install()
+    for line in next_steps(place, project, example=choices.example):
+        note(line)
+
+
+def set_up(place: Home, choices: Choices) -> list[Path]:
+    """Make the home as it was chosen; return the files that were written. A new home that cannot run is removed."""
+    is_new = not place.root.exists()
+    try:
+        written = initialise(place, example=choices.example)
+        if choices.timezone:
+            text = with_key(read_text(place.config), "scheduler", "timezone", choices.timezone)
+            _write(place, text, place.config)
+        if choices.model is not None:
+            _try_model(place, choices.model, asked=choices.asked)
+    except TurnkeeperError:
+        if is_new:
+            shutil.rmtree(place.root, ignore_errors=True)
+        raise
+    return written
+
+
+def _try_model(place: Home, model: Model, *, asked: bool) -> None:
+    try:
+        set_model(place, model)
+    except InvalidInput as error:
+        if not asked:
+            raise
+        note(f"the model stays offline: {error}; try again with: turnkeeper model {model.name}")
+
+
+def _on_a_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def ask() -> Choices:
+    """Ask on the terminal what a new home needs. Nothing that is asked for is written before the last answer."""
+    note("Enter takes what stands in brackets. All of it can be changed later.")
+    name = _answer("Model, such as openai:gpt-5", OFFLINE, _model_name)
+    model = None
+    if name != OFFLINE:
+        base_url = typer.prompt("Address of its server, if not the provider's", "", show_default=False, err=True)
+        key = _asked_key(name, base_url)
+        model = Model(name=name, base_url=base_url.strip(), key=key)
+    zone = _answer("Time zone of tasks, such as Europe/Riga", "the machine's", _zone_or_machine)
+    example = typer.confirm("Write an example to try out: four pages on a garden, three tasks?", default=True, err=True)
+    as_service = typer.confirm("Write a service that starts it when you log in?", default=False, err=True)
+    return Choices(model=model, timezone=zone, example=example, service=as_service, asked=True)
+
+
+def _answer(question: str, default: str, read: Callable[[str], str]) -> str:
+    def checked(text: str) -> str:
+        try:
+            return read(text)
+        except InvalidInput as error:  # the question is asked again
+            raise typer.BadParameter(str(error)) from error
+
+    return str(typer.prompt(question, default, value_proc=checked, err=True))
+
+
+def _zone_or_machine(text: str) -> str:
+    return "" if text == "the machine's" else zone_of(text)
+
+
+def zone_of(name: str) -> str:
+    """Return the IANA zone of that name, or nothing for nothing. Raises InvalidInput with what may be meant."""
+    known = zoneinfo.available_timezones()
+    if name and name not in known:
+        hint = meant(name, known)
+        raise InvalidInput(
+            f"{name[:80]!r} is not a time zone",
+            where="timezone",
+            hint=hint if "did you mean" in hint else "write for example Europe/Riga",
+        )
+    return name
+
+
+def _model_name(text: str) -> str:
+    if not _MODEL.fullmatch(text):
+        raise InvalidInput(
+            "is not the name of a model", where="model", hint="write offline, or for example openai:gpt-5"
+        )
+    return text
+
+
+def key_name(model: str) -> str:
+    """Return the variable in which a provider's library looks for its key; empty if it needs none.
+
+    >>> key_name("openai:gpt-5"), key_name("claude-sonnet-4-5"), key_name("ollama:llama3")
+    ('OPENAI_API_KEY', 'ANTHROPIC_API_KEY', '')
+    """
+    provider, named, _ = model.partition(":")
+    if not named:
+        provider = next((one for prefix, one in _PREFIXES.items() if model.startswith(prefix)), "")
+    return _KEYS.get(provider, f"{provider.upper()}_API_KEY" if provider else "")
+
+
+def _asked_key(name: str, base_url: str) -> str:
+    variable = key_name(name)
+    if not variable:
+        return ""
+    if found := os.environ.get(variable):  # which daemons have only where they were started with it
+        note(f"{variable} of this shell goes into .env in the home")
+        return checked_key(found)
+    if not _on_a_terminal():
+        return _NO_KEY if base_url else ""
+    enter = "none, if your server needs no key" if base_url else "later"
+    question = f"{variable}, which is not shown (Enter: {enter})"
+    key = checked_key(typer.prompt(question, "", hide_input=True, show_default=False, err=True))
+    return key or (_NO_KEY if base_url else "")
+
+
+def checked_key(text: str) -> str:
+    """Return a key without the blanks around it; empty for none. Raises InvalidInput without repeating it."""
+    if (key := text.strip()) and not _KEY.fullmatch(key):
+        raise InvalidInput("is not one word of printable characters", where="key")
+    return key
+
+
+def chosen_model(place: Home, name: str | None, base_url: str | None, key_file: Path | None) -> Model:
+    """Return the model that options name, and what they leave out as it is set; asks for its key on a terminal."""
+    present = load_settings(place).model
+    chosen = _model_name(present.name if name is None else name)
+    url = _kept_url(present.base_url, present.name, chosen) if base_url is None else base_url
+    if key_file is None:
+        key = "" if chosen == OFFLINE or _has_key(place, chosen) else _asked_key(chosen, url)
+    else:
+        key = checked_key(sys.stdin.read() if str(key_file) == "-" else read_text(key_file))
+    if key and not key_name(chosen):
+        raise InvalidInput(
+            f"{chosen[:80]} takes no key that is known here",
+            where="--key-file",
+            hint=f"put it into {place.environment}",
+        )
+    return Model(name=chosen, base_url=url, key=key)
+
+
+def _kept_url(url: str, name: str, chosen: str) -> str:
+    """Return the address of the present model's server for another of the same provider; say what becomes of it."""
+    if not url or chosen == name:
+        return url
+    if chosen != OFFLINE and key_name(chosen) == key_name(name):
+        note(f'still asks the server at {url}; --base-url "" asks the provider\'s own')
+        return url
+    note(f"{url}, the address of the server for {name}, is removed")
+    return ""
+
+
+def _has_key(place: Home, model: str) -> bool:
+    name = key_name(model)
+    return place.environment.exists() and f"\n{name}=" in f"\n{read_text(place.environment)}"
+
+
+def set_model(place: Home, model: Model) -> None:
+    """Write the model into `config.toml` and its key into `.env`, mode 0600, if agent-runtime can start with them.
+
+    Raises:
+        InvalidInput: it cannot; says why. Both files are as before.
+    """
+    place.check_keys()
+    if model.base_url:
+        _check_server(place, model)
+    before = {path: read_text(path) for path in (place.config, place.environment) if path.exists()}
+    text = with_key(before.get(place.config, ""), "model", "name", model.name)
+    _write(place, with_key(text, "model", "base_url", model.base_url), place.config)
+    if model.key:
+        _write(place, _with_line(before.get(place.environment, ""), key_name(model.name), model.key), place.environment)
+    with spinner("loading the model"):
+        environ = daemons.environ_of(place, daemons.SUPERVISOR) or os.environ
+        why = daemons.refusal(place, daemons.AGENT_RUNTIME, environ) if model.name != OFFLINE else ""
+    if why:
+        for path in (place.config, place.environment):
+            replace_whole(path, before[path].encode()) if path in before else path.unlink(missing_ok=True)
+        raise InvalidInput(f"agent-runtime could not start with it, and nothing was changed: {why}", where="model")
+    if model.name != OFFLINE and not model.base_url:
+        note(f"{model.name} can be loaded; its provider was not asked, so the first turn shows whether it answers")
+
+
+_PATIENCE_S = 5.0
+_MOST_NAMED = 10
+
+
+def _check_server(place: Home, model: Model) -> None:
+    """Say what a server of the author's own offers; ask about a name that it does not offer, on a terminal."""
+    with spinner("asking the server"):
+        told, offers_it = of_server(model, model.key or _key_of(place, model.name))
+    note(told)
+    if not offers_it and _on_a_terminal() and not typer.confirm("Use it all the same?", default=False, err=True):
+        raise InvalidInput("nothing was changed", where="model")
+
+
+def _key_of(place: Home, model: str) -> str:
+    stated = import_module("dotenv").dotenv_values(place.environment, interpolate=False)
+    return stated.get(key_name(model)) or os.environ.get(key_name(model), "")
+
+
+def of_server(model: Model, key: str) -> tuple[str, bool]:
+    """Return in a sentence whether a server of the author's own answers, and which models it offers.
+
+    With it comes False where it lists its models, and this one is not among them.
+    """
+    url = model.base_url.rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        return f"{url} is no http address: turns fail until it is; set it again with --base-url", True
+    http = import_module("urllib.request")  # it takes long to load
+    request = http.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with http.urlopen(request, timeout=_PATIENCE_S) as answer:
+            offered = [str(one["id"]) for one in json.loads(answer.read(1 << 20))["data"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:  # an HTTPError is an OSError with a code
+        return _without_list(url, error), True
+    provider, _, name = model.name.partition(":")
+    named = ", ".join(f"{provider}:{one}" for one in offered[:_MOST_NAMED])
+    offers = f"it offers {named}{' and more' if len(offered) > _MOST_NAMED else ''}" if offered else "it names no model"
+    if not offered or name in offered:
+        return f"{url} answers; {offers}", True
+    instead = f"turnkeeper model {provider}:{offered[0]} --base-url {model.base_url}"
+    return f"{url} answers; {offers}; {name} is not among them, so turns may fail; for another: {instead}", False
+
+
+def _without_list(url: str, error: Exception) -> str:
+    code = getattr(error, "code", None)
+    if code in {401, 403}:
+        return f"{url} answers, and refuses the key (status {code}): turns fail until it takes it"
+    if code or not isinstance(error, OSError):
+        return f"{url} answers, and does not list its models: the name must be one that it knows"
+    why = getattr(error, "reason", error)
+    return f"{url} does not answer ({getattr(why, 'strerror', '') or why}): turns fail until it does"
+
+
+def _write(place: Home, text: str, path: Path) -> None:
+    if path == place.config:
+        TomlFile(path, text).validate(Settings)
+    replace_whole(path, text.encode())
+
+
+def _with_line(text: str, name: str, value: str) -> str:
+    line = f"{name}='{value}'" if re.search(r"[^\w.:/+=-]", value) else f"{name}={value}"
+    known = re.compile(rf"^#?[ ]?(?:export )?{name}=.*$", re.MULTILINE)
+    if known.search(text):
+        return known.sub(lambda _: line, text, count=1)
+    return f"{text.rstrip()}\n{line}\n".lstrip("\n")

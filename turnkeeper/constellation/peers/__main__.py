@@ -1,0 +1,232 @@
+"""The process: `python -m turnkeeper.constellation.peers HOME`; the supervisor starts it if `[peers] enabled = true`.
+
+It holds its lock, shows its progress and answers the health service on `state/run/peers.sock`, as the daemons do. It
+listens for peers on TCP, where `[peers] listen` says.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+from turnkeeper.bus.event_log import EventLog
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings, load_settings
+from turnkeeper.constellation.peers import pairing
+from turnkeeper.constellation.peers.door import Door, Known, listen
+from turnkeeper.constellation.peers.exchange import Courier, Place, ToDeliver, ToPair
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import Conflict, InvalidInput, MachineTrouble, TurnkeeperError, exit_code_of
+from turnkeeper.rpc.process import Progress
+from turnkeeper.rpc.server import UnixServer, keep_reachable
+from turnkeeper.storage import nodes, schema_revision
+from turnkeeper.storage.database import Database, in_schema, make_schemas
+from turnkeeper.storage.files import replace_whole
+from turnkeeper.storage.locking import ProcessLock
+from turnkeeper.v1 import peers_pb2, peers_pb2_grpc
+
+PROCESS = "peers"
+LOOK_S = 1.0
+NICE = 10  # where the processor is short, peers and strangers wait rather than a fire
+_GRACE_S = 2.0
+_SERVICE = peers_pb2.DESCRIPTOR.services_by_name["Peers"]
+
+
+class Served:
+    """Keeps servers, couriers and the trust of the door in step with the registry."""
+
+    def __init__(self, place: Place, identity: pairing.Identity) -> None:
+        self._place, self._identity = place, identity
+        self._wake = asyncio.Event()
+        self._registry = pairing.Registry()
+        self._servers: dict[str, UnixServer] = {}
+        self._couriers: dict[str, tuple[Courier, asyncio.Task[None]]] = {}
+        self._made_at: datetime | None = None
+        self.door = Door(self._known(), place.clock, place.log)
+
+    async def run(self) -> None:
+        """Look once a second, for ever."""
+        while True:
+            await self.look()
+            self._wake.clear()
+            await self._place.clock.wait(self._wake, LOOK_S)
+
+    async def look(self) -> None:
+        """Serve who is in the registry now, and nobody else."""
+        place, now = self._place, self._place.clock.now()
+        try:
+            found = await asyncio.to_thread(pairing.read_registry, place.home)
+        except (TurnkeeperError, OSError) as error:
+            place.log.emit("peers.unreadable", reason=f"{type(error).__name__}: {error}"[:300])
+            return
+        found = pairing.Registry(peers=found.peers, invitations=tuple(found.open_at(now)))
+        old = self._made_at is None or now - self._made_at > pairing.LASTS / 2
+        if found != self._registry or old:
+            before, self._registry = self._registry, found
+            await self._serve(before)
+            self.door.known = self._known()
+        await self._keep_delivering()
+        await asyncio.to_thread(self._say)
+
+    async def close(self) -> None:
+        """End everything."""
+        for _, task in self._couriers.values():
+            task.cancel()
+        await asyncio.gather(*(task for _, task in self._couriers.values()), return_exceptions=True)
+        await asyncio.gather(*(server.stop(_GRACE_S) for server in self._servers.values()))
+
+    async def _serve(self, before: pairing.Registry) -> None:
+        wanted: dict[str, peers_pb2_grpc.PeersServicer] = {
+            pairing.fingerprint_of(one.root): ToPair(self._place, one) for one in self._registry.invitations
+        }
+        wanted |= {one.fingerprint: ToDeliver(self._place, one) for one in self._registry.peers}
+        changed = {one.fingerprint for one in before.peers if one not in self._registry.peers}
+        for fingerprint in [one for one in self._servers if one not in wanted or one in changed]:
+            await self._servers.pop(fingerprint).stop(_GRACE_S)
+        for fingerprint, servicer in wanted.items():
+            if fingerprint not in self._servers:
+                server = UnixServer(self._socket(fingerprint))
+                server.add(peers_pb2_grpc.add_PeersServicer_to_server, servicer, _SERVICE)
+                await server.start()
+                self._servers[fingerprint] = server
+
+    async def _keep_delivering(self) -> None:
+        peers = {one.name: one for one in self._registry.peers}
+        for name, (courier, task) in list(self._couriers.items()):
+            if courier.peer != peers.get(name) or task.done():
+                task.cancel()
+                (ended,) = await asyncio.gather(task, return_exceptions=True)
+                del self._couriers[name]
+                if isinstance(ended, Exception) and courier.peer == peers.get(name):
+                    self._place.log.emit("peers.not_delivering", peer=name, reason=f"{ended}"[:300])
+        for name, peer in peers.items():
+            if name not in self._couriers:
+                courier = Courier(self._place, peer, self._identity, self._wake)
+                self._couriers[name] = courier, asyncio.create_task(courier.run(), name=f"courier to {name}")
+
+    def _known(self) -> Known:
+        """Return who may come in, with a certificate of our own made now."""
+        now = self._place.clock.now()
+        certificate, key = self._identity.certificate(now)
+        own = self._place.home.run / "peers.pem"
+        replace_whole(own, certificate + key)
+        roots = {one.fingerprint: one.root for one in self._registry.peers}
+        roots |= {pairing.fingerprint_of(one.root): one.root for one in self._registry.invitations}
+        self._made_at = now
+        sockets = {fingerprint: self._socket(fingerprint) for fingerprint in self._servers}
+        return Known(pairing.trusting(roots, own), roots, sockets)
+
+    def _socket(self, fingerprint: str) -> Path:
+        return self._place.home.run / f"p-{fingerprint.replace('-', '')[:12]}"
+
+    def _say(self) -> None:
+        says = {name: asdict(courier.contact) for name, (courier, _) in self._couriers.items()}
+        path, data = contacts_path(self._place.home), json.dumps(says).encode()
+        with suppress(TurnkeeperError, OSError):
+            if not path.is_file() or path.read_bytes() != data:
+                replace_whole(path, data)
+
+
+def contacts_path(home: Home) -> Path:
+    """Return the file in which the process says how its ways to the peers are."""
+    return home.run / "peers.contacts"
+
+
+async def _claimed(home: Home, settings: Settings) -> nodes.Claim | None:
+    """Be the one home that speaks with peers for all that share its store. Raises Conflict, naming the other."""
+    if not settings.store.is_shared:
+        return None
+    make_schemas(settings.store.url)
+    store = Database(in_schema(settings.store.url, nodes.SCHEMA), migrations=schema_revision.STORES[nodes.SCHEMA])
+    claim = nodes.Claim(store, PROCESS, home, settings.node)
+    if not await claim.take():
+        raise _taken(claim)
+    return claim
+
+
+async def _keep(claim: nodes.Claim, clock: SystemClock) -> None:
+    """Keep the claim. Raises Conflict once another home has it, and what is in the way for longer than it lasts."""
+    kept = clock.monotonic()
+    while True:
+        await clock.sleep(nodes.CLAIM_S / 3)
+        began = clock.monotonic()
+        try:
+            if not await claim.take():
+                raise _taken(claim)
+            kept = began
+        except MachineTrouble:
+            if clock.monotonic() - kept >= nodes.CLAIM_S:
+                raise
+
+
+def _taken(claim: nodes.Claim) -> Conflict:
+    what = f"{claim.holder} speaks with peers for all machines that share the store"
+    return Conflict(what, where="[peers] enabled", hint="set it to false here, or there and run: turnkeeper up")
+
+
+async def serve(home: Home, lock: ProcessLock) -> None:
+    """Serve until SIGTERM or SIGINT. The caller holds the process's lock, which is kept."""
+    clock, entropy, loaded, stop = SystemClock(), SystemEntropy(), load_settings(home), asyncio.Event()
+    settings = loaded.peers
+    if not settings.listen:
+        raise InvalidInput("is not set", where="[peers] listen", hint='write where it listens: listen = "HOST:PORT"')
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    log, claim = EventLog(home.logs, PROCESS, clock), await _claimed(home, loaded)
+    served = Served(Place(home, clock, entropy, log), pairing.open_identity(home, entropy, clock.now()))
+    listener, health = listen(settings.listen), UnixServer(home.socket(PROCESS))
+    parts: list[asyncio.Task[object]] = []
+    try:
+        await served.look()
+        await health.start()
+        log.emit("process.started", listen=settings.listen)
+        replace_whole(home.run / "peers.listens", settings.listen.encode())
+        progress = Progress(home, PROCESS, os.getpid())
+        parts = [
+            asyncio.create_task(served.door.run(listener)),
+            asyncio.create_task(served.run()),
+            asyncio.create_task(progress.run(clock, lambda: keep_reachable(lock, health, log))),
+            asyncio.create_task(stop.wait()),
+            *([asyncio.create_task(_keep(claim, clock))] if claim is not None else []),
+        ]
+        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        listener.close()
+        for part in parts:
+            part.cancel()
+        ended = await asyncio.gather(*parts, return_exceptions=True)
+        await served.close()
+        await health.stop(_GRACE_S)
+        if claim is not None:
+            await asyncio.gather(claim.let_go(), return_exceptions=True)  # otherwise it ends by itself
+        log.emit("process.stopped")
+    for error in ended:
+        if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
+            raise error
+
+
+def main(argv: list[str]) -> int:
+    """Serve the home that `argv` names; return the exit code."""
+    home = Home(root=Path(argv[0]))
+    os.nice(NICE)
+
+    def serve_home() -> None:
+        home.check()
+        home.check_taken_over()
+        home.create()
+        home.check_sockets()
+        with ProcessLock(home, PROCESS) as lock:
+            asyncio.run(serve(home, lock))
+
+    return exit_code_of(serve_home)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,347 @@
+"""Runs one SELECT on a snapshot of a home, within bounds, on a connection that can do nothing else.
+
+The stores are attached for reading only, both as they are at the beginning. What a statement may touch is decided where
+SQLite compiles it, by a list of what is allowed: the tables of :mod:`turnkeeper.constellation.query.tables`,
+and of the stores exactly the columns that these are made of. Hidden words are in none of them, whatever a statement
+calls its parts.
+
+Of a database that several machines share, the columns that a statement needs are copied first, all as of one moment.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from turnkeeper.config.home import Home
+from turnkeeper.constellation.query.tables import TABLES, TRAIL, Text
+from turnkeeper.constellation.timeline.sources import Sources
+from turnkeeper.constellation.timeline.stores import FOREVER_US, Wanted, shared_url
+from turnkeeper.errors import EXIT_FAILURE, Conflict, Exhausted, InvalidInput, TurnkeeperError
+from turnkeeper.storage import handover, nodes
+from turnkeeper.storage.sqlite_files import locator
+
+MOST_MEMORY_BYTES = 256 << 20  # of SQLite; what needs more goes to temporary files
+MOST_FILE_BYTES = 1 << 30  # of a temporary file
+LONGEST_VALUE_BYTES = 4 << 20
+LONGEST_STATEMENT_BYTES = 64 << 10
+LONGEST_PATTERN_BYTES = 256
+MOST_TRAIL_LINES = 500_000
+_GRACE_S = 2.0  # for what cannot be interrupted
+_AGAIN_S = 0.05
+_CHUNK = 500  # rows
+_HINT = "turnkeeper query --tables shows what there is; see docs/query.md"
+_STORES = {"agent": handover.SCHEMA, "schedules": nodes.SCHEMA}  # and their names in a shared database
+_LONGEST_S = 600.0  # of one question to a shared database
+_ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE}
+_REFUSED_FUNCTIONS = {"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit", "sqlite_log"}
+_LISTS = {"json_each", "json_tree"}
+Touched = set[tuple[str, str, str]]
+
+
+class Snapshot:
+    """The tables of a home as they are now.
+
+    Attributes:
+        notes: what the user should know of the answer: sources that are missing, columns that are hidden.
+    """
+
+    def __init__(self, home: Home, *, texts: bool) -> None:
+        """Open the stores. `texts` shows the words of people, models and tools."""
+        self.notes: list[str] = []
+        self._home, self._texts = home, texts
+        self._sources = Sources(home)
+        self._unlocked: list[Path] = []
+        self._touched: Touched = set()
+        self._named: set[str] = set()
+        self._allowed: Touched = set()
+        self._shared: handover.SharedSnapshot | None = None
+        self._columns: dict[tuple[str, str], list[str]] = {}  # of the tables of a shared database
+        self._made_of: dict[str, Touched] = {}
+        self._connection = sqlite3.connect(
+            ":memory:", uri=True, isolation_level=None, cached_statements=0, check_same_thread=False
+        )
+        try:
+            self._open()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Close the stores."""
+        self._connection.close()
+        if self._shared is not None:
+            self._shared.close()
+
+    def has(self, table: str) -> bool:
+        """Say whether a table is there; a note says why it is not."""
+        return ("temp", table, "") in self._allowed
+
+    def run(self, statement: str, *, within_s: float, seize: Callable[[], None]) -> Iterator[Sequence[Any]]:
+        """Yield the names of the columns, then each row. `seize` bounds the process, once the stores are open.
+
+        Raises:
+            Conflict: a daemon that did not run began to write meanwhile.
+            InvalidInput: it is no SELECT, touches what it may not, or is wrong.
+            Exhausted: it needs more time or memory than it may have.
+        """
+        if len(statement.encode()) > LONGEST_STATEMENT_BYTES:
+            raise InvalidInput(f"is longer than {LONGEST_STATEMENT_BYTES >> 10} KiB", where="SQL")
+        if statement.split(None, 1)[:1] and statement.split(None, 1)[0].lower() == "explain":
+            raise InvalidInput("only SELECT is allowed", where="SQL", hint=_HINT)
+        with _errors_of(within_s), _limited(self._connection, within_s) as busy:
+            busy.set()
+            self._compile(statement)
+            self._load(self._named)
+            self._connection.execute("PRAGMA query_only=ON")
+            seize()
+            self._connection.set_authorizer(self._judge)
+            rows = self._connection.execute(statement)
+            if rows.description is None:
+                raise InvalidInput("there is no SELECT", where="SQL", hint=_HINT)
+            chunk: list[Sequence[Any]] = [[column[0] for column in rows.description]]
+            while chunk:
+                busy.clear()
+                yield from chunk
+                busy.set()
+                chunk = rows.fetchmany(_CHUNK)
+            self._check_alone()
+
+    def _check_alone(self) -> None:
+        """Raise Conflict if somebody began to write a store that nobody had open: then it was read without its log."""
+        for path in self._unlocked:
+            if path.with_name(f"{path.name}-wal").exists():
+                raise Conflict("a daemon began to write it meanwhile", where=path.name, hint="ask again")
+
+    def _open(self) -> None:
+        connection, run = self._connection, self._connection.execute
+        for limit, most in (
+            (sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE_BYTES),
+            (sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, LONGEST_PATTERN_BYTES),
+            (sqlite3.SQLITE_LIMIT_EXPR_DEPTH, 200),
+        ):
+            connection.setlimit(limit, most)
+        run("PRAGMA temp_store=FILE")
+        run(f"CREATE TEMP TABLE {TRAIL} (at_us INTEGER, source TEXT, event TEXT, process TEXT, fields TEXT)")
+        if url := shared_url(self._home):
+            self._outline(url)
+        else:  # what refers to another store is read first: every turn's fire is then in the ledger
+            for name, path in (("agent", self._home.agent_db), ("schedules", self._home.schedules_db)):
+                self._attach(name, path)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 2)
+        run("BEGIN")
+        for name in self._attached():
+            with _unreadable(self.notes, name):
+                run(f"SELECT count(*) FROM {name}.sqlite_master").fetchone()  # noqa: S608  its snapshot begins
+        self._make_views()
+
+    def _attached(self) -> list[str]:
+        return [name for _, name, _ in self._connection.execute("PRAGMA database_list") if name in _STORES]
+
+    def _attach(self, name: str, path: Path) -> None:
+        if not path.exists():
+            self.notes.append(f"{path.name} is not there: its tables are missing")
+            return
+        place = locator(path)
+        self._unlocked += [path] if "immutable" in place else []
+        with _unreadable(self.notes, path.name):
+            self._connection.execute(f"ATTACH ? AS {name}", [place])
+
+    def _outline(self, url: str) -> None:
+        """Make the tables of a shared database, empty: its moment begins."""
+        try:
+            self._shared = handover.SharedSnapshot(url, "", within_s=_LONGEST_S)
+            for table, column, schema in self._shared.execute(_OUTLINE):
+                store = next(name for name, of in _STORES.items() if of == schema)
+                self._columns.setdefault((store, table), []).append(column)
+        except Conflict:
+            raise
+        except TurnkeeperError as error:
+            self.notes.append(f"{error}: its tables are missing")
+            return
+        for store in _STORES:
+            self._connection.execute(f"ATTACH '' AS {store}")
+        for (store, table), columns in self._columns.items():
+            self._connection.execute(f'CREATE TABLE {store}."{table}" ({", ".join(map(_quoted, columns))})')
+
+    def _make_views(self) -> None:
+        """Make the tables, and note which columns of the stores they are made of."""
+        for name, table in TABLES.items():
+            made = "TABLE" if table.copied else "VIEW"
+            columns = ", ".join(table.columns)
+            select = table.select(texts=self._texts)
+            self._touched.clear()
+            with contextlib.suppress(sqlite3.OperationalError):  # its store cannot be read, which a note says
+                self._connection.set_authorizer(self._note)
+                self._connection.execute(f"EXPLAIN {select}")
+                self._connection.set_authorizer(None)
+                self._made_of[name] = set(self._touched)
+                body = f"({columns})" if table.copied else f"AS {select}"
+                self._connection.execute(f"CREATE TEMP {made} {name} {body}")
+                self._allowed |= {("temp", name, ""), *(("temp", name, column) for column in (*table.columns, "ROWID"))}
+                self._allowed |= set() if table.copied else self._touched
+            self._connection.set_authorizer(None)
+        self._touched.clear()
+
+    def _note(self, action: int, first: str | None, second: str | None, store: str | None, _within: str | None) -> int:
+        if action == sqlite3.SQLITE_READ:
+            self._touched.add((store or "", first or "", second or ""))
+        return sqlite3.SQLITE_OK
+
+    def _judge(self, action: int, first: str | None, second: str | None, store: str | None, within: str | None) -> int:
+        """Say whether a statement may do something; SQLite asks of each thing as it compiles it."""
+        self._named |= {first or "", within or ""}  # a view of which rows are only counted is named by what is in it
+        if action == sqlite3.SQLITE_READ:
+            wanted = (store or "", first or "", second or "")
+            self._touched.add(wanted)
+            allowed = wanted in self._allowed or first in _LISTS or not second  # which is a count of rows
+        elif action == sqlite3.SQLITE_FUNCTION:
+            allowed = (second or "").lower() not in _REFUSED_FUNCTIONS
+        else:
+            allowed = action in _ALLOWED
+        return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+    def _compile(self, statement: str) -> None:
+        """Compile a statement without running it: what it touches is then known, and refused if need be."""
+        self._touched.clear()
+        self._named.clear()
+        self._connection.set_authorizer(self._judge)
+        try:
+            self._connection.execute(f"EXPLAIN {statement}").close()
+        finally:
+            self._connection.set_authorizer(None)
+        for name, table in TABLES.items():
+            hidden = [key for key, value in table.columns.items() if isinstance(value, Text) and not self._texts]
+            named = sorted(key for key in hidden if ("temp", name, key) in self._touched)
+            if named:
+                self.notes.append(
+                    f"hidden, and null here: {', '.join(f'{name}.{key}' for key in named)}; see docs/query.md"
+                )
+
+    def _load(self, names: set[str]) -> None:
+        """Copy the tables that a statement names and that are no views."""
+        wanted = {name: table for name, table in TABLES.items() if name in names}
+        self._connection.execute("PRAGMA query_only=OFF")  # which an earlier statement switched on
+        if self._shared is not None:
+            self._fetch(self._shared, wanted)
+        for name, table in wanted.items():
+            if table.copied:
+                self._connection.execute(f"DELETE FROM temp.{name}")  # noqa: S608  what an earlier statement copied
+                self._connection.execute(f"INSERT INTO temp.{name} {table.select(texts=self._texts)}")
+        if trails := {trail for table in wanted.values() for trail in table.trails}:
+            self._load_trails(trails)
+
+    def _fetch(self, shared: handover.SharedSnapshot, wanted: dict[str, Any]) -> None:
+        """Copy what a statement needs of a shared database: of views the columns that it touches, else all."""
+        needed: dict[tuple[str, str], set[str]] = {}
+        for name, table in wanted.items():
+            for store, source, column in self._made_of.get(name, set()):
+                columns = needed.setdefault((store, source), set()) if (store, source) in self._columns else set()
+                columns |= {column} if table.copied or (store, source, column) in self._touched else set()
+        for (store, source), columns in needed.items():
+            names = ", ".join(map(_quoted, sorted(columns) or self._columns[store, source][:1]))
+            marks, into = ", ".join("?" * (names.count(",") + 1)), f"{store}.{_quoted(source)}"
+            rows = shared.execute(f'SELECT {names} FROM {_STORES[store]}."{source}"')  # noqa: S608
+            self._connection.execute(f"DELETE FROM {into}")  # noqa: S608
+            self._connection.executemany(f"INSERT INTO {into} ({names}) VALUES ({marks})", rows)  # noqa: S608
+
+    def _load_trails(self, trails: set[str]) -> None:
+        self._connection.execute(f"DELETE FROM temp.{TRAIL}")  # noqa: S608
+        everything = Wanted(since_us=0, until_us=FOREVER_US)
+        streams = self._sources.trails(everything, tuple(trails), newest_first=True)
+        if "restart-status" in trails:
+            streams.append(self._sources.restarts(everything))
+        most = MOST_TRAIL_LINES // max(1, len(streams))
+        for stream in streams:
+            told = (
+                (record.at_us, record.source, record.kind, record.process, json.dumps(record.fields, default=str))
+                for record in stream
+            )
+            self._connection.executemany(f"INSERT INTO {TRAIL} VALUES (?, ?, ?, ?, ?)", islice(told, most))  # noqa: S608
+            if next(told, None) is not None:
+                self.notes.append(f"a trail has more than {most} lines: its newest days are here")
+        self.notes += [f"{name}: {why}" for name, why in sorted(self._sources.skipped.items())]
+
+
+_OUTLINE = """SELECT table_name, column_name, table_schema FROM information_schema.columns
+WHERE table_schema IN ('runner', 'runtime') ORDER BY table_schema, table_name, ordinal_position"""
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+@contextlib.contextmanager
+def _unreadable(notes: list[str], name: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        notes.append(f"{name} cannot be read: {error}")
+
+
+@contextlib.contextmanager
+def _errors_of(within_s: float) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, sqlite3.Warning, MemoryError) as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_INTERRUPT:
+            what = f"took longer than {within_s:g} s"
+            raise Exhausted(what, where="SQL", hint="narrow it, or give it more with --timeout") from error
+        if isinstance(error, MemoryError) or code in {sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG}:
+            raise Exhausted(
+                f"needs more memory or disk than it may have: {error}", where="SQL", hint="narrow it"
+            ) from error
+        if code == sqlite3.SQLITE_IOERR:
+            raise Exhausted(f"needs more disk than it may have: {error}", where="SQL", hint="narrow it") from error
+        raise InvalidInput(_said(error), where="SQL", hint=_HINT) from error
+
+
+def _said(error: Exception) -> str:
+    text = str(error)
+    return "only one SELECT of the tables is allowed" if "not authorized" in text else text[:300]
+
+
+@contextlib.contextmanager
+def _limited(connection: sqlite3.Connection, within_s: float) -> Iterator[threading.Event]:
+    """Interrupt the connection once it was busy for so long; end the process if that does not help.
+
+    The block sets the event while the connection is busy, so that a slow reader of the answer costs no time.
+    """
+    over, busy = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        left = within_s
+        while busy.wait() and not over.wait(_AGAIN_S):
+            left -= _AGAIN_S if busy.is_set() else 0
+            if left <= 0:
+                connection.interrupt()
+            if left <= -_GRACE_S:  # one call of a function takes so long, and hears nothing
+                sys.stderr.write(f"error: SQL: took longer than {within_s:g} s; narrow it\n")
+                sys.stderr.flush()
+                os._exit(EXIT_FAILURE)
+
+    watcher = threading.Thread(target=watch, name="query-limit", daemon=True)
+    watcher.start()
+    try:
+        yield busy
+    finally:
+        over.set()
+        busy.set()
+        watcher.join()
+
+
+def confine() -> None:
+    """Bound this process: it gives way to others, and SQLite's memory and temporary files have an end."""
+    os.nice(10)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, hard))
+    with contextlib.closing(sqlite3.connect(":memory:")) as any_connection:
+        any_connection.execute(f"PRAGMA hard_heap_limit={MOST_MEMORY_BYTES}")

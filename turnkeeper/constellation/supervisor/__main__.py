@@ -1,0 +1,147 @@
+"""The supervisor: a light process that ticks the watchdog when a daemon dies, and every so often anyway.
+
+It holds nothing that would be lost with it. The daemons have sessions of their own and outlive it; whoever is started
+next finds them by their locks. It imports neither gRPC nor the settings, and sleeps until the kernel says that a
+daemon ended, a signal came or the next tick is due.
+"""
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from importlib import import_module
+from pathlib import Path
+
+from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.constellation.supervisor import markers
+from turnkeeper.constellation.supervisor.daemons import SUPERVISOR, Daemon, process_of, serves
+from turnkeeper.constellation.supervisor.systemd import Notifier, for_daemons
+from turnkeeper.constellation.supervisor.watchdog import RESTARTER, Watchdog
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import exit_code_of
+from turnkeeper.storage.locking import ProcessLock
+
+_SHORTEST_S = 0.05
+_TROUBLE_WAIT_S = 2.0
+_BLIND_S = 1.0  # where the kernel cannot tell of a process's end
+
+
+class Supervisor:
+    """Ticks until told to end, or until nothing is meant to run any more."""
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        clock: Clock,
+        environ: Mapping[str, str],
+        daemons: Sequence[Daemon] | None = None,
+        child: Daemon = RESTARTER,
+        keep: Callable[[], object] = list,
+    ) -> None:
+        """Supervise `daemons`, unless given those that the orders name.
+
+        `keep` is called before each tick and puts back what was removed of our own lock.
+        """
+        self._keep = keep
+        self._home = home
+        self._systemd = Notifier(environ)
+        ours, entropy = for_daemons(environ), SystemEntropy()
+        self._watchdog = Watchdog(home, clock=clock, entropy=entropy, environ=ours, daemons=daemons, child=child)
+        self._told = False
+        self._wake, self._ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def run(self) -> None:
+        """Supervise. SIGTERM and SIGINT end it and leave the daemons as they are; SIGHUP makes it look at once."""
+        signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._end())
+        for number in (signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        while not self._told:
+            try:
+                if not self._look():
+                    return
+            except OSError as error:  # no descriptor is left, or a disk fails: the next look tries again
+                if not self._watchdog.alert_to(error):
+                    raise
+                self._wait({}, _TROUBLE_WAIT_S)
+
+    def _look(self) -> bool:
+        """Tick once and sleep; False when nothing is meant to run."""
+        with ExitStack() as opened:
+            # Before the tick: a daemon that dies right after it was seen alive still wakes the poll.
+            watched = self._watch(opened, {})
+            self._reap()
+            with suppress(OSError):
+                self._keep()
+            pause_s = self._watchdog.tick()
+            if pause_s is None:
+                return False
+            self._systemd.notify(ready=self._settled())
+            pause_s = min(pause_s, self._systemd.longest_pause_s)
+            self._wait(self._watch(opened, watched), max(pause_s, _SHORTEST_S))
+            return True
+
+    def _settled(self) -> bool:
+        """Tell whether every daemon serves, waits for what it needs, or has been given up."""
+        return all(
+            daemon.name in self._watchdog.waiting
+            or os.path.lexists(markers.CRASH_LOOP.at(self._home, process=daemon.name))
+            or serves(self._home, daemon)
+            for daemon in self._watchdog.watched
+        )
+
+    def _end(self) -> None:
+        self._told = True
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                self._watchdog.reaped(pid, status)
+
+    def _watch(self, opened: ExitStack, watched: dict[str, int]) -> dict[str, int]:
+        """Open a pidfd for each daemon that has none: an adopted one is no child, so no signal tells of its end."""
+        for daemon in self._watchdog.watched:
+            process = process_of(self._home, daemon) if daemon.name not in watched else None
+            if process is None or not hasattr(os, "pidfd_open"):
+                continue
+            with suppress(ProcessLookupError):
+                watched[daemon.name] = os.pidfd_open(process.pid)
+                opened.callback(os.close, watched[daemon.name])
+        return watched
+
+    def _wait(self, watched: Mapping[str, int], pause_s: float) -> None:
+        """Sleep until a daemon ends, a signal comes or the pause is over."""
+        poll = select.poll()
+        for descriptor in (self._wake, *watched.values()):
+            poll.register(descriptor, select.POLLIN)
+        blind = not hasattr(os, "pidfd_open")
+        poll.poll((min(pause_s, _BLIND_S) if blind else pause_s) * 1000)
+        with suppress(BlockingIOError):
+            os.read(self._wake, 4096)
+
+
+def main(argv: list[str]) -> int:
+    """Supervise the home that `argv` names; return the exit code."""
+    home, foreground = Home(root=Path(argv[0])), "--foreground" in argv[1:]
+
+    def serve() -> None:
+        home.check()
+        with ProcessLock(home, SUPERVISOR.name) as lock:
+            Supervisor(home, clock=SystemClock(), environ=os.environ, keep=lock.keep).run()
+        if foreground:  # whoever ends this process means the whole constellation
+            import_module("turnkeeper.constellation.supervisor.up_down").bring_down(home, supervisor=False)
+
+    return exit_code_of(serve)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main(sys.argv[1:]))

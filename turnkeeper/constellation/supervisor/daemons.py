@@ -1,0 +1,219 @@
+"""The two daemons as processes: found by their locks, started detached, stopped; without calling them.
+
+The supervisor uses it, so it imports neither gRPC nor anything else that is slow to load.
+"""
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.rpc.process import last_beat
+from turnkeeper.storage.locking import holder_pid, is_held
+
+STOP_TIMEOUT_S = 75.0  # longer than all graces of the runtime together, so that it is not killed while it drains
+CHECK_S = 60.0
+POLL_S = 0.05
+_NAMED = re.compile(r"([A-Za-z0-9_.]{1,80}(?:Error|Exception|Interrupt)|Corrupt|Exhausted)\b", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Daemon:
+    """One of the constellation's processes.
+
+    Attributes:
+        name: as in its socket, lock and log.
+        package: the package it is started from.
+        command: its arguments.
+        check: the module and arguments that only say whether it could start; none where nothing but its files counts.
+    """
+
+    name: str
+    package: str
+    command: tuple[str, ...] = ("serve", "--home")
+    check: tuple[str, ...] = ()
+
+
+AGENT_RUNTIME = Daemon(
+    name="agent-runtime", package="agent_runtime", check=("agent_runtime.daemon", "--check", "--home")
+)
+TASK_RUNNER = Daemon(name="task-runner", package="task_runner")
+SUPERVISOR = Daemon(name="supervisor", package="turnkeeper.constellation.supervisor", command=())
+DAEMONS = (AGENT_RUNTIME, TASK_RUNNER)
+WEB = Daemon(name="web", package="turnkeeper.gateway", command=())
+PEERS = Daemon(name="peers", package="turnkeeper.constellation.peers", command=())
+OPTIONAL = (WEB, PEERS)  # they run where the settings say so
+EVERY = (*DAEMONS, *OPTIONAL)  # what may have left markers, a lock or a log
+
+
+def log_of(home: Home, daemon: Daemon) -> Path:
+    """Return the file that takes a daemon's own output."""
+    return home.logs / f"{daemon.name}.log"
+
+
+def process_of(home: Home, daemon: Daemon) -> psutil.Process | None:
+    """Return the live holder of the lock. A pid file left by a crash may name a stranger: its argv must fit."""
+    pid = holder_pid(home, daemon.name)
+    return None if pid is None else process_with(pid, daemon)
+
+
+def process_with(pid: int, daemon: Daemon) -> psutil.Process | None:
+    """Return the process `pid` if it lives and is such a daemon. One that ended and was not waited for is dead."""
+    try:
+        process = psutil.Process(pid)
+        # A process that is replacing its program (`serve` becomes the daemon) shows no arguments for a moment.
+        arguments = SystemClock().poll(process.cmdline, timeout_s=1.0, every_s=0.001) or []
+        ours = any(part == name or part.startswith(f"{name}.") for part in arguments for name in _names(daemon))
+        return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
+def _names(daemon: Daemon) -> set[str]:
+    """Return the module names that a daemon is started by; version 0.1 had each package at the top level."""
+    return {daemon.package, daemon.package.removeprefix("turnkeeper.")}
+
+
+def process_on(home: Home, pid: int, daemon: Daemon) -> psutil.Process | None:
+    """Return the process `pid` if it lives and is this home's daemon, whoever holds the lock."""
+    with suppress(psutil.Error):
+        process = process_with(pid, daemon)
+        return process if process is not None and str(home.root) in process.cmdline() else None
+    return None
+
+
+def serves(home: Home, daemon: Daemon) -> bool:
+    """Tell whether the lock's holder has said that it serves. Asks nobody, so it costs next to nothing."""
+    process = process_of(home, daemon)
+    beat = last_beat(home, daemon.name) if process is not None else None
+    return process is not None and beat is not None and beat.pid == process.pid
+
+
+def is_suspended(process: psutil.Process) -> bool:
+    """Tell whether a signal, such as SIGSTOP, keeps the process from running."""
+    try:
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def obstacle(home: Home, daemon: Daemon, process: psutil.Process) -> str:
+    """Return what keeps a live daemon from being called, as far as the kernel and its socket's file tell; or nothing.
+
+    A daemon looks after its socket at every beat, so what is wrong with the file is put right within seconds.
+    """
+    if is_suspended(process):
+        return f"it is suspended by a signal; to let it go on, run: kill -CONT {process.pid}"
+    path = home.socket(daemon.name)
+    try:
+        mode = path.lstat().st_mode
+    except OSError as error:
+        return f"its socket {path} cannot be found: {error.strerror}"
+    if not stat.S_ISSOCK(mode):
+        return f"{path} is not its socket but another file, which has to be removed"
+    return "" if mode & 0o600 == 0o600 else f"its socket {path} has mode {stat.S_IMODE(mode):04o}"
+
+
+def refusal(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> str:
+    """Let a process of its own say whether the daemon could start under these variables; return why not, or nothing.
+
+    It loads what the daemon loads, such as the model with its keys and the author's graph.
+    """
+    if not daemon.check:
+        return ""
+    argv = [sys.executable, "-P", "-m", *daemon.check, str(home.root)]
+    try:
+        done = subprocess.run(argv, env=dict(environ), capture_output=True, text=True, timeout=CHECK_S, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return f"what it loads takes longer than {CHECK_S:.0f}s"
+    if done.returncode == 0:
+        return ""
+    return last_error(done.stderr) or f"its check ended with exit code {done.returncode}"
+
+
+def environ_of(home: Home, daemon: Daemon) -> dict[str, str] | None:
+    """Return the variables that a running daemon was started with; None where there is none, or it is not told."""
+    with suppress(psutil.Error):
+        process = process_of(home, daemon)
+        return None if process is None else process.environ()
+    return None
+
+
+def last_error(text: str) -> str:
+    r"""Return a daemon's own one-line error, or the kind of what it died of; nothing else of what it said.
+
+    >>> last_error("Traceback …\nsqlite3.OperationalError: secret"), last_error("error: config.toml:2: unknown key")
+    ('sqlite3.OperationalError', 'config.toml:2: unknown key')
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    if lines[-1].startswith("error: "):
+        return lines[-1].removeprefix("error: ")[:500]
+    named = _NAMED.match(lines[-1])
+    return named[1] if named else ""
+
+
+def spawn(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> int:
+    """Start a daemon in a session of its own and return its pid; it outlives whoever started it."""
+    # -P: a file in the folder that somebody stands in must not take the place of a module.
+    argv = [sys.executable, "-P", "-m", daemon.package, *daemon.command, str(home.root)]
+    output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    files = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log_of(home, daemon)), output, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return os.posix_spawn(argv[0], argv, environ, file_actions=files, setsid=True)
+
+
+def stop(home: Home, daemon: Daemon, *, force: bool = False, timeout_s: float = STOP_TIMEOUT_S) -> str:
+    """Stop a daemon and return how: `was not running`, `stopped`, or `killed` when it did not end in time."""
+    process = process_of(home, daemon)
+    if process is None:
+        return "was not running"
+    _signal(process, signal.SIGKILL if force else signal.SIGTERM)
+    _signal(process, signal.SIGCONT)  # one that is suspended takes no other signal
+    if _gone(home, daemon, process.pid, timeout_s):
+        return "killed" if force else "stopped"
+    _signal(process, signal.SIGKILL)
+    if not _gone(home, daemon, process.pid, STOP_TIMEOUT_S):
+        raise TurnkeeperError(f"{daemon.name} (pid {process.pid}) does not end", where=str(home.lock(daemon.name)))
+    return f"killed after {timeout_s:.0f}s"
+
+
+def kill(home: Home, daemon: Daemon) -> int:
+    """Kill a running daemon as a crash would; return the pid it had. Raises TurnkeeperError if it does not run."""
+    process = process_of(home, daemon)
+    if process is None:
+        raise TurnkeeperError(f"{daemon.name} does not run")
+    _signal(process, signal.SIGKILL)
+    _gone(home, daemon, process.pid, STOP_TIMEOUT_S)
+    return process.pid
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return  # it ended by itself, which is what was asked for
+
+
+def _gone(home: Home, daemon: Daemon, pid: int, timeout_s: float) -> bool:
+    """Wait until `pid` holds the lock no more. A supervisor may have started another by then."""
+
+    def gone() -> bool:
+        return not is_held(home, daemon.name) or holder_pid(home, daemon.name) not in {pid, None}
+
+    return SystemClock().poll(gone, timeout_s=timeout_s, every_s=POLL_S) is not None

@@ -1,0 +1,155 @@
+"""Handoffs, which tell agent0 what happened before a restart: each arrives once, and none is archived undelivered.
+
+::
+
+    draft in crash-handoffs/ ──► envelope in agent0's inbox ──► copy in restart-archive/ ──► draft removed
+
+Each arrow is on disk before the next begins. A crash in between leaves the draft, and the next tick goes on from what
+it finds: an envelope with the draft's key is not put again, wherever in agent0's folders it has got to by then.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from turnkeeper.clock import Clock
+from turnkeeper.config.home import Home
+from turnkeeper.constellation.supervisor import markers
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Corrupt, InvalidInput
+from turnkeeper.rpc.process import Failpoints
+from turnkeeper.storage.files import SystemFiles
+from turnkeeper.times import parse_rfc3339, rfc3339
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """What is to be handed over.
+
+    Attributes:
+        id: of the restart it belongs to; the envelope's key is made from it.
+        kind: `planned` or `crash`.
+        text: what agent0 reads.
+        at: RFC 3339, when it was written.
+    """
+
+    id: str
+    kind: str
+    text: str
+    at: str
+
+
+def write_draft(home: Home, draft: Draft) -> None:
+    """Put a draft on disk, unless this one was written or archived before."""
+    path = markers.DRAFT.at(home, id=draft.id)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    if not os.path.lexists(path) and not os.path.lexists(archive_of(home, draft.id)):
+        markers.write_marker(path, asdict(draft))
+
+
+def drafts(home: Home) -> Iterator[Path]:
+    """Yield the drafts that wait, oldest first."""
+    return markers.found(home, markers.DRAFT)
+
+
+def crash_text(at: datetime, process: str, error: str) -> str:
+    """Return the text of a handoff after a crash: what is known, and that the rest is not."""
+    how = f" ({error})" if error else ""
+    return (
+        f"{process} ended unplanned; noticed at {rfc3339(at)}{how}. "
+        "Unknown: what was under way inside a step that had not ended. "
+        "Turns that were running go on from their last checkpoint by themselves, and waiting decisions still wait: "
+        "turnkeeper turns list, turnkeeper approvals list."
+    )
+
+
+def archive_of(home: Home, restart: str) -> Path:
+    """Return where the copy of a delivered handoff lies."""
+    return markers.ARCHIVE.at(home, id=f"{restart}-handoff")
+
+
+def parse_draft(says: dict[str, Any]) -> Draft | None:
+    """Read a draft back; None if it is none."""
+    with suppress(KeyError, ValueError, TypeError, AttributeError):
+        parse_rfc3339(says["at"])
+        return Draft(**{name: str(says[name]) for name in ("id", "kind", "text", "at")})
+    return None
+
+
+AGENT = "agent0"
+SENDER = "watchdog"
+_FILES = SystemFiles()
+
+
+class Deliverer:
+    """Delivers drafts. The caller holds the watchdog's lock."""
+
+    def __init__(self, home: Home, *, clock: Clock, entropy: Entropy, failpoints: Failpoints) -> None:
+        self._home = home
+        self._clock = clock
+        self._entropy = entropy
+        self._failpoints = failpoints
+        # Loaded here: a tick that finds no handoff does not need the bus.
+        self._bus = import_module("turnkeeper.bus.inbox")
+        self._envelope = import_module("turnkeeper.bus.envelope")
+
+    def deliver_all(self) -> list[str]:
+        """Deliver every draft that waits; return the ids of those delivered now. Raises Exhausted: do it again."""
+        return [done for path in drafts(self._home) if (done := self._deliver(path))]
+
+    def _deliver(self, path: Path) -> str:
+        says = markers.read_marker(path)
+        draft = parse_draft(says) if isinstance(says, dict) else None
+        if draft is None:  # unreadable: handed over as what it is, under its own name
+            text = f"A handoff that cannot be read lies in {path.name}; what it said is unknown."
+            draft = Draft(id=path.stem, kind="crash", text=text, at=rfc3339(self._clock.now()))
+        archive = archive_of(self._home, draft.id)
+        if markers.read_marker(archive) is None:
+            if not self._arrived(draft):
+                self._failpoints.reach("handoff.before_inbox")
+                self._put(draft)
+            self._failpoints.reach("handoff.in_inbox")
+            archive.parent.mkdir(mode=0o700, exist_ok=True)
+            markers.write_marker(archive, asdict(draft))
+        self._failpoints.reach("handoff.archived")
+        markers.clear_marker(path)
+        return draft.id
+
+    def _put(self, draft: Draft) -> None:
+        self._inbox().put(
+            self._envelope.Envelope(
+                id=self._entropy.hex(32),
+                sender=SENDER,
+                to=AGENT,
+                kind="handoff",
+                text=draft.text,
+                at=self._clock.now(),
+                idempotency_key=key_of(draft.id),
+                meta={"restart": draft.id, "reason": draft.kind},
+            )
+        )
+
+    def _inbox(self) -> Any:
+        place: dict[str, Any] = {"files": _FILES, "clock": self._clock, "entropy": self._entropy}
+        return self._bus.open_inbox(self._home, AGENT, hosted=True, **place)
+
+    def _arrived(self, draft: Draft) -> bool:
+        """Tell whether the envelope is in any of agent0's folders, looked through in the order in which it moves."""
+        inbox = self._inbox()
+        for folder in self._bus.FOLDERS:
+            for name in _FILES.names(self._home.inbox(AGENT) / folder):
+                # Without its seal it is not the watchdog's, whatever it says.
+                with suppress(FileNotFoundError, InvalidInput, Corrupt):
+                    if f"-{SENDER}" in name and inbox.read(folder, name).idempotency_key == key_of(draft.id):
+                        return True
+        return False
+
+
+def key_of(restart: str) -> str:
+    """Return the envelope's idempotency key."""
+    return f"handoff:{restart}"

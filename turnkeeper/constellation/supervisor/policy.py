@@ -1,0 +1,259 @@
+"""Decides what to do about one daemon, from what is seen of it and what is remembered; pure.
+
+A daemon that is gone is started again, after a pause that grows, until its budget of restarts in a sliding window is
+spent: then the crash-loop marker is written, restarts stop, and the author is alerted once. A start is not believed
+before the daemon said that it serves (`up-detected`), lives, and lived through one more tick interval. A daemon whose
+counter stands still is suspected first and killed at a later look; a quiet window keeps it from both.
+
+A marker that cannot be read is not treated as absent: the watchdog then does less, never more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from turnkeeper.constellation.supervisor.markers import Budget, CrashLoop, Memory, Revive, Stall, Unreadable
+
+LOOK_AGAIN_S = 0.5
+WAITS_S = 5.0  # at most, between starts of a daemon that waits for what it needs
+FEWEST_STILL_LOOKS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """When to give up, and how long to wait. All seconds.
+
+    Attributes:
+        interval_s: between two ticks; a start is verified after one whole interval.
+        restarts: at most so many restarts of a daemon in the window.
+        window_s: how far back restarts count.
+        failed_starts: at most so many starts in the window after which the daemon never served.
+        start_timeout_s: how long a daemon may take until it serves.
+        hang_after_s: how long a counter may stand still.
+        backoff_s: the pause after the first restart in the window; doubled at each further one.
+        longest_backoff_s: where the doubling ends.
+    """
+
+    interval_s: float = 60.0
+    restarts: int = 10
+    window_s: float = 600.0
+    failed_starts: int = 3
+    start_timeout_s: float = 120.0
+    hang_after_s: float = 180.0
+    backoff_s: float = 0.5
+    longest_backoff_s: float = 30.0
+
+    def backoff_after(self, restarts: int) -> float:
+        """Return the pause that follows so many restarts in the window.
+
+        >>> [Limits().backoff_after(count) for count in (0, 1, 2, 5, 1000)]
+        [0.0, 0.5, 1.0, 8.0, 30.0]
+        """
+        if restarts == 0:
+            return 0.0
+        return float(min(self.longest_backoff_s, self.backoff_s * 2 ** min(restarts - 1, 32)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What is seen of a daemon at one moment.
+
+    Attributes:
+        state: `absent`; `starting`: its process lives and does not serve yet; `up`: it has said that it serves.
+        pid: its pid; None when absent.
+        beats: its progress counter; None when it is not up.
+        error: the last words of a daemon that is absent.
+        waits: it is absent because what it needs, such as the database of several machines, does not answer.
+    """
+
+    state: Literal["absent", "starting", "up"]
+    pid: int | None = None
+    beats: int | None = None
+    error: str = ""
+    waits: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Start the daemon; `crashed` when it ran before and ended by itself."""
+
+    id: str
+    crashed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """Kill the process `pid`, which makes no progress."""
+
+    pid: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Escalate:
+    """Tell the author on a path outside the bus; `key` names this one occasion."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Write the restart-status file `id`."""
+
+    id: str
+    phase: Literal["spawned", "up-detected", "verified", "failed"]
+    error: str = ""
+    waits: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """Write one event to the event log."""
+
+    event: str
+    fields: dict[str, Any]
+
+
+Action = Start | Kill | Escalate | Phase | Note
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one look came to.
+
+    Attributes:
+        memory: what is to be on disk before the actions are carried out.
+        actions: what is to be done, in order.
+        wake_at: when to look again at the latest.
+    """
+
+    memory: Memory
+    actions: Sequence[Action]
+    wake_at: float
+
+
+def look(now: float, sight: Sight, memory: Memory, limits: Limits, *, quiet: bool, new_id: str) -> Step:
+    """Decide what to do about one daemon that is meant to run.
+
+    Args:
+        now: seconds since 1970.
+        sight: what is seen of it.
+        memory: what is remembered.
+        limits: when to give up.
+        quiet: a standing-still counter is expected now.
+        new_id: the id of a start, if this look begins one.
+    """
+    if isinstance(memory.budget, Budget):
+        memory = replace(memory, budget=memory.budget.within(now, limits.window_s))
+    if memory.crash_loop is not None:
+        return _given_up(now, memory, limits)
+    if sight.state == "absent":
+        return _absent(now, sight, memory, limits, new_id)
+    if memory.budget is None:
+        memory = replace(memory, budget=Budget())
+    if sight.state == "starting":
+        return _starting(now, sight, memory, limits)
+    return _up(now, sight, memory, limits, quiet=quiet)
+
+
+def _given_up(now: float, memory: Memory, limits: Limits) -> Step:
+    actions: list[Action] = []
+    if isinstance(memory.crash_loop, CrashLoop) and not memory.crash_loop.escalated:
+        actions.append(Escalate(key=f"{memory.crash_loop.at:.0f}", text=memory.crash_loop.reason))
+        memory = replace(memory, crash_loop=replace(memory.crash_loop, escalated=True))
+    return Step(memory=memory, actions=actions, wake_at=now + limits.interval_s)
+
+
+def _absent(now: float, sight: Sight, memory: Memory, limits: Limits, new_id: str) -> Step:
+    budget, revive = memory.budget, memory.revive
+    if isinstance(budget, Unreadable) or isinstance(revive, Unreadable):
+        return _give_up(now, memory, limits, "it does not run, and the record of earlier restarts cannot be read", [])
+    if budget is None:
+        fresh = replace(memory, budget=Budget(), revive=Revive(id=new_id, at=now), stall=None)
+        return Step(memory=fresh, actions=[Start(id=new_id, crashed=False)], wake_at=now + LOOK_AGAIN_S)
+    actions: list[Action] = []
+    if revive is not None:
+        actions += [Phase(id=revive.id, phase="failed", error=sight.error, waits=sight.waits)]
+        actions += [Note(event="revive.failed", fields={"id": revive.id, "served": revive.up_at is not None})]
+        if revive.up_at is None:
+            budget = replace(budget, failures=(*budget.failures, now))
+        memory = replace(memory, budget=budget, revive=None)
+    if sight.waits:  # nothing is wrong with it: the last start alone counts, for the pause until the next
+        budget = Budget(restarts=budget.restarts[-1:])
+        memory = replace(memory, budget=budget)
+    if len(budget.failures) >= limits.failed_starts:
+        return _give_up(now, memory, limits, f"it failed to start {len(budget.failures)} times: {sight.error}", actions)
+    if len(budget.restarts) >= limits.restarts:
+        return _give_up(now, memory, limits, f"it ended {limits.restarts + 1} times: {sight.error}", actions)
+    pause_s = (
+        min(WAITS_S, limits.interval_s)
+        if sight.waits and budget.restarts
+        else limits.backoff_after(len(budget.restarts))
+    )
+    not_before = max(budget.restarts, default=now) + pause_s
+    if now < not_before:
+        return Step(memory=memory, actions=actions, wake_at=not_before)
+    budget = replace(budget, restarts=(*budget.restarts, now))
+    memory = replace(memory, budget=budget, revive=Revive(id=new_id, at=now), stall=None)
+    return Step(memory=memory, actions=[*actions, Start(id=new_id, crashed=True)], wake_at=now + LOOK_AGAIN_S)
+
+
+def _give_up(now: float, memory: Memory, limits: Limits, reason: str, before: list[Action]) -> Step:
+    reason = reason.rstrip(": ")
+    step = _given_up(now, replace(memory, crash_loop=CrashLoop(at=now, reason=reason)), limits)
+    return replace(step, actions=[*before, Note(event="crashloop.suspected", fields={"reason": reason}), *step.actions])
+
+
+def _starting(now: float, sight: Sight, memory: Memory, limits: Limits) -> Step:
+    revive = memory.revive
+    if revive is None:  # somebody else started it: it is held to the same time
+        memory = replace(memory, revive=Revive(id="", at=now))
+    elif isinstance(revive, Revive) and now - revive.at >= limits.start_timeout_s and sight.pid is not None:
+        reason = f"did not serve within {limits.start_timeout_s:.0f}s"
+        return Step(memory=memory, actions=[Kill(pid=sight.pid, reason=reason)], wake_at=now + LOOK_AGAIN_S)
+    return Step(memory=memory, actions=[], wake_at=now + LOOK_AGAIN_S)
+
+
+def _up(now: float, sight: Sight, memory: Memory, limits: Limits, *, quiet: bool) -> Step:
+    actions: list[Action] = []
+    revive, wake_at = memory.revive, now + limits.interval_s
+    if isinstance(revive, Revive):
+        # Another pid did not live through what this one lived through; in the future: the clock was set back.
+        if revive.up_at is None or revive.up_at > now or revive.pid != sight.pid:
+            memory = replace(memory, revive=replace(revive, up_at=now, pid=sight.pid))
+            actions.append(Phase(id=revive.id, phase="up-detected"))
+        elif now - revive.up_at >= limits.interval_s:
+            memory = replace(memory, revive=None)
+            actions += [Phase(id=revive.id, phase="verified"), Note(event="revive.verified", fields={"id": revive.id})]
+        else:
+            wake_at = revive.up_at + limits.interval_s
+    stall, more = _progress(now, sight, memory.stall, limits, quiet=quiet)
+    return Step(memory=replace(memory, stall=stall), actions=[*actions, *more], wake_at=wake_at)
+
+
+def _progress(
+    now: float, sight: Sight, stall: Stall | Unreadable | None, limits: Limits, *, quiet: bool
+) -> tuple[Stall | None, list[Action]]:
+    if sight.pid is None or sight.beats is None:
+        return None, []
+    seen = Stall(pid=sight.pid, beats=sight.beats, since=now, looked_at=now)
+    if not isinstance(stall, Stall) or (stall.pid, stall.beats) != (seen.pid, seen.beats) or stall.looked_at > now:
+        resumed = isinstance(stall, Stall) and stall.suspected
+        return seen, [Note(event="hang.resumed", fields={"suspect": seen.pid})] if resumed else []
+    if now - stall.looked_at < min(limits.interval_s, limits.hang_after_s) / 2:
+        return stall, []  # too soon after the last look to mean anything
+    stall = replace(stall, looks=stall.looks + 1, looked_at=now)
+    if now - stall.since < limits.hang_after_s or stall.looks < FEWEST_STILL_LOOKS:
+        return stall, []
+    return _hanging(now, stall, quiet=quiet)
+
+
+def _hanging(now: float, stall: Stall, *, quiet: bool) -> tuple[Stall, list[Action]]:
+    still_s = round(now - stall.since)
+    if quiet:
+        return replace(stall, suspected=False), [Note(event="hang.suppressed", fields={"suspect": stall.pid})]
+    if not stall.suspected:
+        note = Note(event="hang.suspected", fields={"suspect": stall.pid, "still_s": still_s})
+        return replace(stall, suspected=True), [note]
+    return stall, [Kill(pid=stall.pid, reason=f"its progress counter stood still for {still_s}s")]

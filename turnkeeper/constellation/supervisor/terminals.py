@@ -1,0 +1,103 @@
+"""Telling agents in terminals that everything goes down: an envelope for each, and a minute in which to take it.
+
+Only an inbox that is being read gets one. What nobody took by then is taken back: read after the next start, it would
+be wrong. Where machines share a database no agent gets one, as the others go on delivering; the author is told so.
+"""
+
+import re
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.toml_file import shared_url_in
+from turnkeeper.constellation.supervisor import daemons
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.storage.files import SystemFiles
+from turnkeeper.storage.locking import reader_of
+
+PATIENCE_S = 60.0
+_SENDER = "watchdog"
+_TEXT = "Turnkeeper is going down. Nothing is delivered to you until it is started again. Messages for you are kept."
+_UNTOLD = "was told nothing: other machines that share the database may go on delivering to it"
+_HOSTED = re.compile(r"agent[0-9]+|.*@.*", re.ASCII)  # agent0 and workers, and agents of peers
+_FILES = SystemFiles()
+
+
+def read_now(home: Home) -> list[str]:
+    """Return the agents in terminals whose inboxes are read now, by name."""
+    folder = home.inbox("agent0").parent
+    readers = {path.name: _reader(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+    ours = (daemons.AGENT_RUNTIME.name, daemons.PEERS.name)  # no terminal: they are stopped with the rest
+    return [agent for agent, reader in readers.items() if reader and not reader.startswith(ours)]
+
+
+def tell_all(home: Home, *, clock: SystemClock, entropy: Entropy) -> dict[str, str]:
+    """Send each of those agents a shutdown; return, by name, what became of it once all took it or the time is over."""
+    told, how = {}, _untold(home) if shared_url_in(home.config) else {}
+    for agent in read_now(home):
+        try:
+            told[agent] = _Shutdown(home, agent, clock, entropy)
+        except TurnkeeperError as error:  # its inbox is full, or cannot be written
+            how[agent] = f"could not be told of the shutdown: {error}"
+    try:
+        clock.poll(lambda: not any(each.is_open() for each in told.values()), timeout_s=PATIENCE_S, every_s=0.1)
+    finally:
+        how |= {agent: each.settle() for agent, each in told.items()}
+    return how
+
+
+def _untold(home: Home) -> dict[str, str]:
+    """Return, for each agent in a terminal of this machine, that it is told nothing."""
+    folder = home.inbox("agent0").parent
+    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return {agent: _UNTOLD for agent in found if _HOSTED.fullmatch(agent) is None}
+
+
+class _Shutdown:
+    """One agent's envelope."""
+
+    def __init__(self, home: Home, agent: str, clock: SystemClock, entropy: Entropy) -> None:
+        """Put it. Raises TurnkeeperError."""
+        # Loaded here: most constellations have no agent in a terminal.
+        bus, envelope = import_module("turnkeeper.bus.inbox"), import_module("turnkeeper.bus.envelope")
+        place: dict[str, Any] = {"files": _FILES, "clock": clock, "entropy": entropy}
+        self._inbox = bus.open_inbox(home, agent, hosted=False, **place)
+        self._key = f"shutdown:{entropy.hex(16)}"
+        sent: dict[str, Any] = {
+            "id": entropy.hex(32),
+            "sender": _SENDER,
+            "to": agent,
+            "kind": "shutdown",
+            "text": _TEXT,
+        }
+        sent |= {"idempotency_key": self._key, "requires_ack": True, "at": clock.now()}
+        self._name = self._inbox.put(envelope.Envelope(**sent)).name
+
+    def is_open(self) -> bool:
+        """Tell whether a reader may still take it."""
+        return self._state() in {"waiting", "claimed"} and bool(_reader(self._inbox.folder))
+
+    def settle(self) -> str:
+        """Take it back if nobody took it; say what became of it."""
+        state = self._state()
+        if state in {"delivered", "gone"}:
+            return "took the shutdown"
+        read = bool(_reader(self._inbox.folder))
+        with suppress(TurnkeeperError, OSError):
+            self._inbox.withdraw(self._name, claimed=not read)
+        return f"did not take the shutdown within {PATIENCE_S:.0f}s" if read else "ended"
+
+    def _state(self) -> str:
+        states = import_module("turnkeeper.bus.folders").envelope_states
+        return str(states(self._inbox.folder, {self._key: self._name}, _FILES)[self._key])
+
+
+def _reader(folder: Path) -> str:
+    try:
+        return reader_of(folder)
+    except OSError:
+        return ""

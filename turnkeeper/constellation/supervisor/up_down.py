@@ -1,0 +1,199 @@
+"""Starts and stops the constellation: what `turnkeeper up` and `down` do."""
+
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
+
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings, ask_for_workers, workers_asked_for
+from turnkeeper.constellation.supervisor import daemons, markers, terminals
+from turnkeeper.constellation.supervisor.escalation import Routes, take_pending
+from turnkeeper.constellation.supervisor.markers import Revive, forget, recall
+from turnkeeper.constellation.supervisor.policy import Limits
+from turnkeeper.constellation.supervisor.retention import Kept
+from turnkeeper.constellation.supervisor.watchdog import (
+    RESTARTER,
+    Orders,
+    between_ticks,
+    read_orders,
+    set_aside,
+    write_orders,
+)
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.storage.files import why_unwritable
+from turnkeeper.storage.locking import is_held
+
+START_TIMEOUT_S = 120.0
+ANSWER_TIMEOUT_S = 20.0  # from the moment at which a daemon has said that it serves: four of its beats
+
+
+def prepare(home: Home, settings: Settings) -> list[str]:
+    """Say that the constellation is to run, and let the watchdog count anew.
+
+    Returns the alerts that were not delivered: the caller shows them, so they are cleared.
+    """
+    home.create()
+    with between_ticks(home):
+        for daemon in daemons.EVERY:
+            under_way = isinstance(recall(home, daemon.name).revive, Revive)
+            forget(home, daemon.name, keep_start=under_way)
+        before, orders = read_orders(home), orders_of(settings)
+        write_orders(home, orders, SystemClock().now())
+        for daemon in before.wanted if before is not None else ():
+            if daemon not in orders.wanted:  # nobody looks after it any more
+                daemons.stop(home, daemon)
+                forget(home, daemon.name, keep_start=False)  # a start that nobody has verified did not fail
+        return take_pending(home)
+
+
+def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:
+    """Keep the number of workers, and stop a runtime that runs with another; return how it ended, or nothing.
+
+    It is not stopped if it could not start again.
+
+    Raises:
+        TurnkeeperError: it could not start again, under the supervisor's variables or, without one, under `environ`.
+            Nothing is changed.
+    """
+    with suppress(InvalidInput):
+        if workers_asked_for(home) == workers:
+            return ""
+    if daemons.process_of(home, daemons.AGENT_RUNTIME) is None:
+        ask_for_workers(home, workers)
+        return ""
+    known = daemons.environ_of(home, daemons.SUPERVISOR) or environ
+    if why := daemons.refusal(home, daemons.AGENT_RUNTIME, known):
+        what = f"agent-runtime goes on as it is, since it could not start again: {why}"
+        raise TurnkeeperError(what, hint="fix it, then run the command again")
+    ask_for_workers(home, workers)
+    return daemons.stop(home, daemons.AGENT_RUNTIME)
+
+
+def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:
+    """Start the supervisor, or wake it, and return once all that is meant to run serves.
+
+    Returns by name, in the order of their start, False for one that ran already.
+
+    :func:`prepare` must have been called.
+
+    Raises:
+        TurnkeeperError: a daemon or the supervisor ended, or did not serve in time, or nothing can be written.
+    """
+    wanted = (read_orders(home) or Orders()).wanted
+    ran = {daemon.name: is_held(home, daemon.name) for daemon in wanted}
+    supervisor = daemons.process_of(home, daemons.SUPERVISOR)
+    child = daemons.spawn(home, daemons.SUPERVISOR, environ) if supervisor is None else None
+    if supervisor is not None:
+        supervisor.send_signal(signal.SIGHUP)
+    for daemon in wanted:
+        _await(home, daemon, child)
+    return {name: not before for name, before in ran.items()}
+
+
+def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> dict[str, str]:
+    """Stop everything, the supervisor first so that it starts nothing again; return how each ended, by name.
+
+    Before that, unless by `force`, agents in terminals are told, and have a minute to take it.
+    """
+    if not home.run.is_dir():
+        return {}
+    how = {} if force or not _runs(home) else terminals.tell_all(home, clock=SystemClock(), entropy=SystemEntropy())
+    with between_ticks(home):
+        markers.clear_marker(markers.WANTED.at(home))
+    order = (*([daemons.SUPERVISOR] if supervisor else []), *reversed(daemons.EVERY))
+    for daemon in order:
+        if daemon is not daemons.SUPERVISOR:
+            _end_restart(home)  # the supervisor is gone: nobody begins another
+        _stop_starting(home, daemon)
+        how[daemon.name] = daemons.stop(home, daemon, force=force)
+    for daemon in daemons.EVERY:
+        forget(home, daemon.name, keep_start=False)
+    return how
+
+
+def _runs(home: Home) -> bool:
+    return any(is_held(home, daemon.name) for daemon in (daemons.SUPERVISOR, *daemons.EVERY))
+
+
+def _end_restart(home: Home) -> None:
+    """End a planned restart wherever it is: its handoff is on disk, and is delivered after the next `up`."""
+    daemons.stop(home, RESTARTER, force=True)
+    says = markers.read_marker(markers.PROCESSING.at(home))
+    if says is not None:
+        set_aside(home, str(says.get("id")) if isinstance(says, dict) else "unreadable")
+    markers.clear_marker(markers.REQUEST.at(home))
+
+
+def orders_of(settings: Settings) -> Orders:
+    """Return what the settings tell the watchdog."""
+    said = settings.watchdog.model_dump()
+    limits = {name: said.pop(name) for name in list(said) if name not in {"command", "webhook", "announce"}}
+    kept = Kept(keep_s=settings.logs.keep, largest_mb=settings.logs.largest_mb)
+    enabled = {daemons.WEB.name: settings.web.enabled, daemons.PEERS.name: settings.peers.enabled}
+    optional = frozenset(name for name, wanted in enabled.items() if wanted)
+    left_out = frozenset(one.name for one in daemons.DAEMONS) - settings.daemons
+    return Orders(limits=Limits(**limits), routes=Routes(**said), kept=kept, optional=optional, left_out=left_out)
+
+
+def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:
+    clock, serving_since = SystemClock(), None
+
+    def up() -> bool:
+        nonlocal serving_since
+        if _serves(home, daemon):
+            return True
+        serving_since = (serving_since or clock.monotonic()) if daemons.serves(home, daemon) else None
+        _raise_if_unreachable(home, daemon, 0.0 if serving_since is None else clock.monotonic() - serving_since)
+        _raise_if_failed(home, daemon)
+        if daemons.process_of(home, daemon) is None and (trouble := why_unwritable(home.run)) is not None:
+            raise trouble  # the supervisor starts nothing meanwhile, and goes on by itself
+        ended = supervisor is not None and os.waitpid(supervisor, os.WNOHANG)[0] != 0
+        if ended and not is_held(home, daemons.SUPERVISOR.name):
+            log = daemons.log_of(home, daemons.SUPERVISOR)
+            raise TurnkeeperError("the supervisor ended", where=str(log), hint="read its log")
+        return False
+
+    if not clock.poll(up, timeout_s=START_TIMEOUT_S, every_s=daemons.POLL_S):
+        what = f"{daemon.name} did not answer within {START_TIMEOUT_S:.0f}s"
+        raise TurnkeeperError(what, where=str(daemons.log_of(home, daemon)))
+
+
+def _serves(home: Home, daemon: daemons.Daemon) -> bool:
+    """Ask the health service, but only once the daemon has said that it serves: asking is not cheap."""
+    if not daemons.serves(home, daemon):
+        return False
+    return bool(import_module("turnkeeper.rpc.channel").is_serving(home.socket(daemon.name)))
+
+
+def _raise_if_unreachable(home: Home, daemon: daemons.Daemon, silent_s: float) -> None:
+    """Raise TurnkeeperError for a daemon that is suspended, or that serves and has not answered for too long."""
+    process = daemons.process_of(home, daemon)
+    if process is None:
+        return
+    if daemons.is_suspended(process) or silent_s > ANSWER_TIMEOUT_S:
+        why = daemons.obstacle(home, daemon, process)
+        what = f"{daemon.name} (pid {process.pid}) does not answer{f': {why}' if why else ''}"
+        raise TurnkeeperError(what, where=str(home.socket(daemon.name)), hint="see: turnkeeper doctor")
+
+
+def _raise_if_failed(home: Home, daemon: daemons.Daemon) -> None:
+    says = markers.read_marker(markers.FAILED_REVIVE.at(home, process=daemon.name))
+    if says is not None:
+        why = str(says.get("error") or "") if isinstance(says, dict) else ""
+        what = f"{daemon.name} did not start{f': {why}' if why else ''}"
+        hint = markers.WAITS if isinstance(says, dict) and says.get("waits") else "fix it, then run: turnkeeper up"
+        raise TurnkeeperError(what, where=str(daemons.log_of(home, daemon)), hint=hint)
+
+
+def _stop_starting(home: Home, daemon: daemons.Daemon) -> None:
+    """End a daemon that was started and does not hold its lock yet: nobody would find it later."""
+    revive = recall(home, daemon.name).revive
+    if is_held(home, daemon.name) or not isinstance(revive, Revive) or revive.pid is None:
+        return
+    if daemons.process_with(revive.pid, daemon) is not None:
+        with suppress(ProcessLookupError):
+            os.kill(revive.pid, signal.SIGTERM)

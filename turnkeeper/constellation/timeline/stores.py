@@ -1,0 +1,258 @@
+"""What the stores of a home tell of what happened: the ledger of fires, turns, approvals, tool calls, deliveries.
+
+A store is read as it is at the first question, on a connection of its own that cannot write, and that waits for nobody
+who has locked the file. Where several machines share a database, it tells what all of them did.
+"""
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turnkeeper.clock import SharedClock, SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
+from turnkeeper.constellation.timeline.records import Record
+from turnkeeper.errors import TurnkeeperError, Unreachable
+from turnkeeper.storage import handover, nodes
+from turnkeeper.storage.sqlite_files import reader
+from turnkeeper.times import from_us, rfc3339, to_us
+
+FOREVER_US = 253_402_300_799_000_000  # the end of the year 9999
+_SCHEMAS = f"{nodes.SCHEMA}, {handover.SCHEMA}"  # no table that is read here is in both
+_CHANNELS = (handover.OUTCOMES, handover.TASKS, handover.NEWS)
+_NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS at"
+_WAIT_S = 0.25  # for a store that somebody has locked
+_OWN = frozenset({"at", "kind"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be read.
+
+    Attributes:
+        since_us, until_us: the time, in microseconds since 1970, both ends included.
+        ids: only records that name one of these; empty for all.
+    """
+
+    since_us: int
+    until_us: int
+    ids: frozenset[str] = frozenset()
+
+    def in_time(self, at_us: int) -> bool:
+        """Tell whether an instant is wanted."""
+        return self.since_us <= at_us <= self.until_us
+
+
+class Stores:
+    """The databases of a home.
+
+    Args:
+        home: whose.
+        skipped: takes the name of each that cannot be read, and why.
+    """
+
+    def __init__(self, home: Home, skipped: dict[str, str]) -> None:
+        self._home, self._skipped = home, skipped
+        self._open: dict[Path, sqlite3.Connection | handover.SharedSnapshot] = {}
+        self._shared: handover.SharedSnapshot | None = None
+        self._clock = SharedClock()
+
+    def now_us(self) -> int:
+        """Return the time, by the clock of the shared database where this machine's is ahead of it."""
+        self._store(self._home.agent_db)
+        if self._shared is not None:
+            with contextlib.suppress(Unreachable):
+                self._clock.set(from_us(next(self._shared.execute(_NOW))["at"]))
+        return to_us(min(SystemClock().now(), self._clock.now()))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether what machines share was read, as far as it was asked for."""
+        return not shared_url(self._home) or self._skipped.keys().isdisjoint(
+            {self._home.schedules_db.name, self._home.agent_db.name}
+        )
+
+    def renew(self) -> None:
+        """Let what is read next be as it is then; the connection to a server is kept, unless it was lost."""
+        if self._shared is not None and self.is_whole:
+            with contextlib.suppress(Unreachable):
+                self._shared.renew()
+                return
+        self.close()
+        for path in (self._home.schedules_db, self._home.agent_db):
+            self._skipped.pop(path.name, None)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until another process tells of a commit, or for so long; that alone where nobody can be heard."""
+        channels = () if self._shared is None else load_settings(self._home).store.heard(*_CHANNELS)
+        if self._shared is None or not channels or not self.is_whole:
+            SystemClock().block(seconds)
+            return
+        try:
+            self._shared.wait(seconds, channels)
+        except Unreachable:
+            SystemClock().block(seconds)
+
+    def close(self) -> None:
+        """Close what was opened; what is read next is as it is then."""
+        for path, store in self._open.items():
+            store.close()
+            self._skipped.pop(path.name, None)
+        self._open.clear()
+        self._shared = None
+
+    def read(self, wanted: Wanted) -> list[Iterator[Record]]:
+        """Return what each table tells, by time."""
+        ledger = [
+            self._of_store("task-runner", self._home.schedules_db, query, key, wanted) for query, key in _LEDGER.items()
+        ]
+        return ledger + [
+            self._of_store("agent-runtime", self._home.agent_db, query, key, wanted) for query, key in _TURNS.items()
+        ]
+
+    def _of_store(self, process: str, path: Path, query: str, key: str, wanted: Wanted) -> Iterator[Record]:
+        store = self._store(path)
+        if store is None:
+            return
+        asked = {"since": wanted.since_us, "until": wanted.until_us, "ids": json.dumps(sorted(wanted.ids))}
+        try:
+            for row in store.execute(_within(query, key, wanted), asked):
+                fields = {name: _value(name, row[name]) for name in row.keys() if name not in _OWN}  # noqa: SIM118
+                yield Record(row["at"], path.name, row["kind"], process, plain(fields))
+        except (sqlite3.Error, TurnkeeperError) as error:
+            self._skipped[path.name] = f"cannot be read: {error}"
+
+    def _store(self, path: Path) -> sqlite3.Connection | handover.SharedSnapshot | None:
+        """Return a store for reading, as it is now; None where it cannot be read, or is not there."""
+        if path not in self._open and path.name not in self._skipped:
+            try:
+                if url := shared_url(self._home):
+                    self._shared = self._shared or handover.SharedSnapshot(url, _SCHEMAS, named=True)
+                    self._open[path] = self._shared
+                elif path.exists():
+                    self._open[path] = reader(path, _WAIT_S)
+            except (sqlite3.Error, TurnkeeperError) as error:
+                self._skipped[path.name] = f"cannot be read: {error}"
+        return self._open.get(path)
+
+    def _look_up(self, path: Path, query: str) -> Callable[[str], Mapping[str, Any] | None]:
+        """Return a function that finds one row by an id; it finds nothing where the store cannot be read."""
+
+        def find(key: str) -> Mapping[str, Any] | None:
+            store = self._store(path)
+            with contextlib.suppress(sqlite3.Error, TurnkeeperError):
+                row = next(store.execute(query, [key]), None) if store is not None else None
+                return dict(row) if row is not None else None
+            return None
+
+        return find
+
+    def lookups(self) -> dict[str, Callable[[str], Mapping[str, Any] | None]]:
+        """Return what :class:`Known` looks up, by the names of its parameters."""
+        agent_db = self._home.agent_db
+        return {
+            "turn": self._look_up(agent_db, _TURN),
+            "question": self._look_up(agent_db, "SELECT turn_id FROM interrupts WHERE interrupt_id = ?"),
+            "task": self._look_up(self._home.schedules_db, _TASK),
+        }
+
+
+def shared_url(home: Home) -> str:
+    """Return the URL of the database that holds the stores; empty where they are files, or settings cannot be read."""
+    with contextlib.suppress(TurnkeeperError):
+        return load_settings(home).store.shared_url
+    return ""
+
+
+def _value(name: str, value: Any) -> Any:
+    return rfc3339(from_us(value)) if name.endswith("_at") and isinstance(value, int) else value
+
+
+def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that say something."""
+    return {name: value for name, value in fields.items() if value not in {None, ""}}
+
+
+def _within(query: str, key: str, wanted: Wanted) -> str:
+    named = "WHERE at BETWEEN :since AND :until"
+    if wanted.ids:
+        of = " OR ".join(f"{name} IN (SELECT value FROM json_each(:ids))" for name in key.split())  # noqa: S608
+        named += f" AND ({of})"  # nothing of this comes from outside
+    return f"SELECT * FROM ({query}) AS told {named} ORDER BY at"  # noqa: S608
+
+
+_KINDS = {
+    "fire": ("sent", "accepted", "running", "settled"),
+    "outage": ("began", "ended"),
+    "turn": ("started", "held", "released", "stopped"),
+    "interrupt": ("raised", "resolved", "expired", "reminded", "escalated"),
+    "tool": ("called",),
+}
+# What a trail tells of its own process, and a store of all that share it.
+TOLD = frozenset(f"{subject}.{what}" for subject, kinds in _KINDS.items() for what in kinds)
+_TURN = """
+SELECT thread_id, channel, agent, task_id, task_name AS task, fire_id FROM turns WHERE turn_id = ?
+"""
+_TASK = """
+SELECT name AS task, channel, json_extract(definition, '$.agent') AS agent,
+    CASE coalesce(json_extract(definition, '$.thread_id'), '') WHEN '' THEN id WHEN 'each' THEN ''
+        ELSE json_extract(definition, '$.thread_id') END AS thread_id
+FROM tasks WHERE id = ?
+"""
+# Each query with the ids by which its rows are found: those of an index, where the table is large.
+_MOMENTS = (
+    ("fired_us", "fire.sent", ""),
+    ("accepted_us", "fire.accepted", ""),
+    ("started_us", "fire.running", ""),
+    ("ended_us", "fire.settled", ", outcome, reason"),
+)
+_LEDGER = {
+    **{
+        f"SELECT {column} AS at, '{kind}' AS kind, task_id, fire_id, attempt, turn_id{more} FROM fires": "fire_id"  # noqa: S608
+        for column, kind, more in _MOMENTS
+    },
+    """
+    SELECT from_us AS at, 'outage.began' AS kind, '' AS fire_id, '' AS turn_id FROM outages
+    UNION ALL
+    SELECT to_us, 'outage.ended', '', '' FROM outages WHERE NOT lasts
+    """: "fire_id",
+}
+_TURNS = {
+    """
+    SELECT at_us AS at, CASE state WHEN 'STARTED' THEN 'turn.started' WHEN 'RESUMED' THEN 'turn.started'
+        WHEN 'HELD' THEN 'turn.held' WHEN 'RELEASED' THEN 'turn.released' ELSE 'turn.stopped' END AS kind,
+        turn_id, fire_id, attempt, thread_id, trigger,
+        CASE state WHEN 'STARTED' THEN 'start' WHEN 'RESUMED' THEN 'resume' ELSE '' END AS mode,
+        CASE WHEN state IN ('STARTED', 'RESUMED', 'HELD', 'RELEASED') THEN '' ELSE lower(state) END AS state
+    FROM turn_events WHERE state NOT IN ('PROPOSED', 'CONTRADICTED', 'REVIEWED')
+    """: "fire_id turn_id",
+    """
+    SELECT at, interrupts.kind AS asked, moments.kind, interrupt_id, turn_id, '' AS fire_id, thread_id, channel, tool,
+        missing_scope, CASE moments.kind WHEN 'interrupt.resolved' THEN decision END AS decision,
+        CASE moments.kind WHEN 'interrupt.resolved' THEN decided_by END AS via
+    FROM interrupts JOIN (
+        SELECT number, created_at_us AS at, 'interrupt.raised' AS kind FROM interrupts
+        UNION ALL
+        SELECT number, resolved_at_us,
+            CASE decision WHEN 'expired' THEN 'interrupt.expired' ELSE 'interrupt.resolved' END
+        FROM interrupts
+        UNION ALL
+        SELECT number, reminded_at_us, 'interrupt.reminded' FROM interrupts
+        UNION ALL
+        SELECT number, escalated_at_us, 'interrupt.escalated' FROM interrupts
+    ) AS moments USING (number)
+    """: "interrupt_id turn_id",
+    """
+    SELECT messages.at_us AS at, 'tool.called' AS kind, turn_id, '' AS fire_id,
+        json_extract(call.value, '$.name') AS tool, json_extract(call.value, '$.id') AS call_id
+    FROM messages, json_each(messages.tool_calls_json) AS call WHERE messages.tool_calls_json <> ''
+    """: "turn_id",
+    """
+    SELECT settled_at_us AS at, 'fire.' || state AS kind, turn_id, fire_id, attempt, agent, thread_id, channel, reason
+    FROM deliveries
+    """: "fire_id turn_id",
+}

@@ -1,0 +1,251 @@
+"""The process: `python -m turnkeeper.gateway HOME`, which `turnkeeper web serve` becomes and the supervisor starts.
+
+It holds its lock, shows its progress and answers the health service on `state/run/web.sock`, as the daemons do, so the
+supervisor looks after it as after them. HTTP is on TCP, on this machine alone.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from turnkeeper.bus.event_log import EventLog
+from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import WebSettings, load_settings
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import Conflict, exit_code_of
+from turnkeeper.gateway.app import build, surfaces
+from turnkeeper.gateway.calls import Gateway
+from turnkeeper.gateway.keys import Keys, Sessions
+from turnkeeper.rpc.process import Progress
+from turnkeeper.rpc.server import UnixServer, keep_reachable
+from turnkeeper.storage.locking import ProcessLock
+
+PROCESS = "web"
+NICE = 10  # where the processor is short, a page waits rather than a fire
+HEADERS_S = 10.0  # how long the first line and the headers of a request may take
+MOST_CONNECTIONS = 256
+SPARE_CONNECTIONS = 64  # for those that are not known yet: more than that of them push each other out
+LARGEST_REST = 256 << 10  # bytes of a body that still come after its request was answered
+MOST_LINES = 20  # a minute, of what the libraries below us complain of
+_STOP_GRACE_S = 2
+_HEAD, _BARE = re.compile(rb"(?s).*?(?:\n\r?\n|$)"), re.compile(rb"(?<!\r)\n")
+
+
+class Strict(h11.Connection):
+    """Reads requests as every proxy does: refuses what two readers of one request could read in two ways."""
+
+    def next_event(self) -> Any:
+        """Return what came next. Raises RemoteProtocolError for a line that ends in LF alone, and for two lengths."""
+        if self.their_state is h11.IDLE:
+            head = _HEAD.match(self.trailing_data[0])
+            if head is not None and _BARE.search(head[0]):
+                raise h11.RemoteProtocolError("a line ends in LF alone")
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name.lower() for name, _ in event.headers}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")
+        return event
+
+
+class Protocol(H11Protocol):
+    """HTTP/1.1 that waits for headers only so long, and lets an answer cut its connection.
+
+    Near the most connections, the oldest of those that no key and no session has made known is cut for a new one.
+    """
+
+    _waiting: asyncio.TimerHandle | None = None
+    _late = 0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.conn = Strict(h11.SERVER, self.config.h11_max_incomplete_event_size or 0)
+        self.app_state = {**self.app_state, "abort": transport.abort}
+        self.made_at = self.loop.time()
+        self._make_room()
+        self._wait_for_headers()
+
+    def _make_room(self) -> None:
+        open_: list[Protocol] = [one for one in self.connections if not one.transport.is_closing()]  # type: ignore[misc]
+        others = [one for one in open_ if one is not self and not one.is_known()]
+        if len(open_) > MOST_CONNECTIONS - SPARE_CONNECTIONS and others:
+            min(others, key=lambda one: one.made_at).transport.abort()
+
+    def is_known(self) -> bool:
+        """Return True while a request of a key or a session is answered."""
+        scope: Any = self.cycle.scope if self.cycle is not None and not self.cycle.response_complete else {}
+        who = scope.get("who")
+        return who is not None and who.scope is not None
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; once it is a whole head of a request, stop waiting for it."""
+        before = self.cycle
+        if before is not None and before.response_complete and before.more_body:  # a body whose request is answered
+            self._late += len(data)
+            if self._late > LARGEST_REST:
+                self.transport.abort()
+                return
+        super().data_received(data)
+        if self.cycle is not before:
+            self._stop_waiting()
+        elif self._waiting is None and (self.cycle is None or self.cycle.response_complete):
+            self._wait_for_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait_for_headers(self) -> None:
+        self._waiting = self.loop.call_later(HEADERS_S, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+
+class Bounded(logging.Filter):
+    """Lets so many records a minute pass: what a client sends does not fill the disk with complaints about it."""
+
+    def __init__(self, clock: Clock, most: int = MOST_LINES) -> None:
+        super().__init__()
+        self._clock, self._most = clock, most
+        self._minute = self._count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True for the first records of a minute. The last of them says that others are left out."""
+        minute = int(self._clock.monotonic() // 60)
+        self._count = self._count + 1 if minute == self._minute else 1
+        self._minute = minute
+        if self._count == self._most:
+            record.msg = f"{record.msg} (what follows within this minute is not logged)"
+        return self._count <= self._most
+
+
+class Server(uvicorn.Server):
+    """Leaves signals to this process, which has its lock and its socket to give back; says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    def capture_signals(self) -> Any:
+        return nullcontext()
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+def listeners(settings: WebSettings) -> list[socket.socket]:
+    """Return the bound sockets: of the address of the settings, and of ::1 if the machine has it.
+
+    Browsers look for turnkeeper.localhost at ::1 first: a program of another user there would get tokens and cookies.
+
+    Raises:
+        Conflict: another program listens at one of the addresses.
+    """
+    beside = ["::1"] if ":" not in settings.bind and _has_ipv6() else []
+    with ExitStack() as opened:
+        bound = [opened.enter_context(_listener(host, settings.port)) for host in (settings.bind, *beside)]
+        opened.pop_all()  # the server closes them
+        return bound
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.listen(MOST_CONNECTIONS)
+    except OSError as error:
+        bound.close()
+        what = f"cannot listen on {host}:{port}: {error.strerror}"
+        raise Conflict(what, where="[web] port", hint="end what listens there, or set another port") from error
+    return bound
+
+
+async def serve(home: Home, lock: ProcessLock) -> None:
+    """Serve until SIGTERM or SIGINT. The caller holds the process's lock, which is kept."""
+    clock, entropy, settings, stop = SystemClock(), SystemEntropy(), load_settings(home), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    log, keys = EventLog(home.logs, PROCESS, clock), Keys(home)
+    keys.create(entropy)
+    gateway = Gateway(home, settings, Sessions(keys, clock, entropy), clock=clock, entropy=entropy)
+    bound, health = listeners(settings.web), UnixServer(home.socket(PROCESS))
+    web = Server(config_of(build(gateway, keys, surfaces(gateway))))
+    for handler in filter(None, (logging.lastResort, *logging.root.handlers)):  # MCP's package has put one there
+        handler.addFilter(Bounded(clock))
+    parts = [asyncio.create_task(web.serve(bound), name="HTTP"), asyncio.create_task(web.ready.wait())]
+    try:
+        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        await health.start()
+        log.emit("process.started")
+        progress = Progress(home, PROCESS, os.getpid())
+        parts[1] = asyncio.create_task(progress.run(clock, lambda: keep_reachable(lock, health, log)))
+        parts.append(asyncio.create_task(stop.wait()))
+        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        web.should_exit = True
+        await parts[0]
+    finally:
+        for part in parts:
+            part.cancel()
+        ended = await asyncio.gather(*parts, return_exceptions=True)
+        await gateway.close()
+        await health.stop(_STOP_GRACE_S)
+        log.emit("process.stopped")
+    for error in ended:
+        if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
+            raise error
+
+
+def config_of(app: Any) -> uvicorn.Config:
+    """Return how the application is served: nothing is logged of what is asked, and no header is believed."""
+    return uvicorn.Config(
+        app, http=Protocol, ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        lifespan="on", loop="asyncio", timeout_graceful_shutdown=_STOP_GRACE_S, timeout_keep_alive=60,
+        limit_concurrency=2 * MOST_CONNECTIONS, h11_max_incomplete_event_size=32 << 10,
+    )  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Serve the home that `argv` names; return the exit code."""
+    home = Home(root=Path(argv[0]))
+    os.nice(NICE)
+
+    def serve_home() -> None:
+        home.check()
+        home.check_taken_over()
+        home.create()
+        home.check_sockets()
+        with ProcessLock(home, PROCESS) as lock:
+            asyncio.run(serve(home, lock))
+
+    return exit_code_of(serve_home)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main(sys.argv[1:]))

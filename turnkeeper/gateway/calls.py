@@ -1,0 +1,152 @@
+"""What every surface of the gateway stands on: calls of both daemons, who asks, and what an error means over HTTP."""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, Response
+
+from turnkeeper import errors
+from turnkeeper.clock import Clock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings
+from turnkeeper.entropy import Entropy
+from turnkeeper.gateway.keys import Scope, Session, Sessions
+from turnkeeper.rpc.channel import AsyncCaller, connect
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+
+PROGRAM = "gateway"
+RUNTIME, RUNNER = "agent-runtime", "task-runner"
+MOST_STREAMS = 64
+MOST_OF_ONE = 8
+_STATUS: dict[type[errors.TurnkeeperError], int] = {
+    errors.InvalidInput: 422,
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.Denied: 403,
+    errors.Unreachable: 503,
+    errors.Exhausted: 503,
+    errors.MachineTrouble: 503,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Who:
+    """Who makes a request, as the door found it.
+
+    Attributes:
+        surface: `web`, `api` or `mcp`; empty for what answers everybody.
+        scope: what may be asked for.
+        key: the id of the client's key; empty for a browser.
+        session: the browser's; None for a client.
+    """
+
+    surface: str
+    scope: Scope | None = None
+    key: str = ""
+    session: Session | None = None
+
+    @property
+    def via(self) -> str:
+        """What the gateway says to the daemons of who asks."""
+        return "/".join(filter(None, (PROGRAM, self.surface, self.key)))
+
+
+def who_of(request: HTTPConnection) -> Who:
+    """Return who makes a request."""
+    who: Who = request.scope["who"]
+    return who
+
+
+def need(request: HTTPConnection, scope: Scope) -> Who:
+    """Return who makes a request, if they may do that. Raises Denied."""
+    who = who_of(request)
+    if who.scope is None or who.scope < scope:
+        what = f"this key may not do that: it takes the scope {scope.name.lower()}"
+        raise errors.Denied(what, hint="make another key: turnkeeper web keys make NAME --scope SCOPE")
+    return who
+
+
+def status_of(error: errors.TurnkeeperError) -> int:
+    """Return an error's HTTP status: never 501, which clients repeat; 503 where asking again can help."""
+    return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
+
+
+async def refuse(_request: HTTPConnection, error: Exception) -> Response:
+    """Answer an error that its caller is meant to read, as JSON; a surface names it among its exception handlers."""
+    if not isinstance(error, errors.TurnkeeperError):
+        raise error
+    return JSONResponse({"detail": str(error)}, status_of(error))
+
+
+class Streams:
+    """Counts the streams that are open: 64 in all, and 8 of one session or key."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    def enter(self, who: Who) -> str | None:
+        """Count one more and return its name for :meth:`leave`; None where there are too many."""
+        name = _client(who)
+        if self.full(who):
+            return None
+        self._open[name] += 1
+        return name
+
+    def full(self, who: Who) -> bool:
+        """Return whether one more would be one too many."""
+        return self._open.total() >= MOST_STREAMS or self._open[_client(who)] >= MOST_OF_ONE
+
+    def leave(self, name: str) -> None:
+        """Count one less."""
+        self._open[name] -= 1
+        self._open += Counter()  # without those that have none
+
+    @property
+    def open(self) -> int:
+        """How many are open."""
+        return self._open.total()
+
+
+def _client(who: Who) -> str:
+    return f"{who.surface}/{who.session.id if who.session else who.key}"
+
+
+class Gateway:
+    """The parts that all surfaces share. It holds channels to both daemons, which connect by themselves."""
+
+    def __init__(self, home: Home, settings: Settings, sessions: Sessions, *, clock: Clock, entropy: Entropy) -> None:
+        self.home, self.settings, self.sessions = home, settings, sessions
+        self.clock, self.entropy, self.streams = clock, entropy, Streams()
+        self._channels = [connect(home.socket(name)) for name in (RUNTIME, RUNNER)]
+        self._runtime = AsyncCaller(self._channels[0], AgentRuntimeStub, RUNTIME)
+        self._runner = AsyncCaller(self._channels[1], SchedulesStub, RUNNER)
+
+    def runtime(self, who: Who) -> Any:
+        """Return the agent runtime as `who` calls it: its methods are those of the contract."""
+        return self._runtime.by(who.via)
+
+    def runner(self, who: Who) -> Any:
+        """Return the task runner as `who` calls it."""
+        return self._runner.by(who.via)
+
+    async def close(self) -> None:
+        """Close the channels."""
+        for channel in self._channels:
+            await channel.close()
+
+
+class Surface(NamedTuple):
+    """What a package of the gateway offers.
+
+    Attributes:
+        app: an ASGI application, mounted under the surface's path.
+        running: entered while the gateway serves.
+    """
+
+    app: Any
+    running: Callable[[], AbstractAsyncContextManager[object]] = nullcontext

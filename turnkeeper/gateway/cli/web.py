@@ -1,0 +1,153 @@
+"""`turnkeeper web`: serve it, log a browser in, and make keys for clients."""
+
+import os
+import sys
+import webbrowser
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnkeeper import console
+from turnkeeper.bus.event_log import record_act
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
+from turnkeeper.console import Column, Output, OutputOption, home, note, when
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import InvalidInput, Unreachable
+from turnkeeper.gateway.keys import Keys, login_page, sign_token
+from turnkeeper.rpc.pages import page_of
+from turnkeeper.storage.files import replace_whole
+from turnkeeper.storage.locking import is_held
+from turnkeeper.times import parse_rfc3339
+
+web = typer.Typer(
+    help="The page in the browser, the LangGraph API and MCP over HTTP, on this machine.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+keys = typer.Typer(help="Keys for clients of the LangGraph API and of MCP.", no_args_is_help=True)
+web.add_typer(keys, name="keys")
+
+_COLUMNS = (
+    Column("NAME", lambda row: str(row["name"])),
+    Column("KEY", lambda row: str(row["key"])),
+    Column("SCOPE", lambda row: str(row["scope"])),
+    Column("CREATED", lambda row: when(parse_rfc3339(row["created_at"]))),
+)
+
+
+def _place() -> Home:
+    place = home()
+    place.check()
+    return place
+
+
+@web.command()
+def serve() -> None:
+    """Serve in the foreground, until SIGTERM or Ctrl-C. With `[web] enabled = true`, `turnkeeper up` does it.
+
+    Example: turnkeeper web serve
+    """
+    place = _place()
+    load_settings(place)
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        hint = "run: pip install 'turnkeeper[web]'"
+        raise InvalidInput("the packages that it takes are not installed", where="turnkeeper web", hint=hint)
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "turnkeeper.gateway", str(place.root)])  # noqa: S606  becomes the server
+
+
+@web.command("open")
+def open_(
+    print_: Annotated[bool, typer.Option("--print", help="Only print the address.")] = False,
+    plain_host: Annotated[
+        bool,
+        typer.Option("--plain-host", help="Log in at 127.0.0.1, for a browser that finds no turnkeeper.localhost."),
+    ] = False,
+) -> None:
+    """Log a browser in: open the page with a token that is valid once, and for a minute.
+
+    The browser is given a file that leads to the page: other users of the machine can read the arguments of a program,
+    and cannot read the file. A browser that may not read the file either takes the printed address, if you paste it.
+
+    With --plain-host, other programs that listen on 127.0.0.1 are sent the cookie of the login, if you open their pages
+    in the same browser.
+
+    Example: turnkeeper web open
+    """
+    place = _place()
+    if not is_held(place, "web"):
+        hint = f"set enabled = true below [web] in {place.config}, and run: turnkeeper up; or run: turnkeeper web serve"
+        raise Unreachable("the page is not served", where=str(place.root), hint=hint)
+    settings, clock = load_settings(place).web, SystemClock()
+    token = sign_token(Keys(place).login_secret(), clock.now(), SystemEntropy(), plain_host=plain_host)
+    host = "127.0.0.1" if plain_host else "turnkeeper.localhost"
+    origin = settings.public_origin or f"http://{host}:{settings.port}"
+    address = f"{origin}/#token={token}"
+    print(address, flush=True)
+    if print_:
+        return
+    if webbrowser.open(_leading_to(address, place).as_uri()):
+        note("if the browser may not read the file (snap, flatpak), paste this address into it, within a minute")
+    else:
+        note("no browser was found: open this address yourself, within a minute")
+
+
+def _leading_to(address: str, place: Home) -> Path:
+    """Write a page, mode 0600, that leads a browser to an address. Return its path."""
+    path, link = login_page(place), escape(address)
+    leads = f'<meta http-equiv="refresh" content="0;url={link}"><title>Turnkeeper</title><a href="{link}">Log in</a>'
+    replace_whole(path, f'<!doctype html><meta charset="utf-8">{leads}\n'.encode())
+    return path
+
+
+@keys.command("list")
+@console.watched
+def list_(
+    cursor: console.CursorOption = "", limit: console.LimitOption = 1000, output: OutputOption = Output.TABLE
+) -> None:
+    """List the keys, never their secrets.
+
+    Example: turnkeeper web keys list
+    """
+    rows = [
+        {"name": key.name, "key": key.id, "scope": key.scope, "created_at": key.created_at}
+        for key in Keys(_place()).all()
+    ]
+    footer = "" if rows else "no key yet; make one: turnkeeper web keys make NAME"
+    shown, told = page_of(rows, "key", limit=limit, cursor=cursor)
+    console.show_page(shown, _COLUMNS, output, name_key="name", page=told, footer=footer)
+
+
+@keys.command("make")
+def make(
+    name: Annotated[str, typer.Argument(help="The client, as you call it.")],
+    scope: Annotated[
+        str,
+        typer.Option("--scope", help="read: look; work: also send, cancel, schedule; decide: also answer approvals."),
+    ] = "work",
+) -> None:
+    """Make a key and print it, this once: only a digest of it is kept.
+
+    Example: turnkeeper web keys make my-editor --scope work
+    """
+    place, clock = _place(), SystemClock()
+    key, text = Keys(place).make(name, scope, clock.now(), SystemEntropy())
+    record_act(place.logs, "turnkeeper", "web keys make", f"{key.name} {key.id} {key.scope}", clock)
+    print(text)
+    note(f"{key.name} may {key.scope}; the key is told only now")
+
+
+@keys.command("revoke")
+def revoke(name: Annotated[str, typer.Argument(help="The name or the id of a key.")]) -> None:
+    """Remove a key: whoever holds it is refused from now on.
+
+    Example: turnkeeper web keys revoke my-editor
+    """
+    place = _place()
+    key = Keys(place).revoke(name)
+    record_act(place.logs, "turnkeeper", "web keys revoke", f"{key.name} {key.id}", SystemClock())
+    note(f"{key.name} ({key.id}) is revoked")

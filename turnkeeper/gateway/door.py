@@ -1,0 +1,252 @@
+"""The rules that every request passes before anything else sees it. `docs/security.md` tells why each is there.
+
+In this order: the Host is ours; the Origin is the page's own, or one that the settings name for `/lg` and `/mcp`; who
+asks is known (a key in its header for `/lg` and `/mcp`, a cookie for `/ui`, never the other way round); a change on
+`/ui` comes from a page of this session. Bodies are bounded in size and time, and every answer carries the headers that
+keep a browser from running or framing what is not ours.
+"""
+
+import asyncio
+import html
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request, cookie_parser
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from turnkeeper.clock import Clock
+from turnkeeper.config.json_text import read_object
+from turnkeeper.config.settings import WebSettings
+from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.gateway.calls import Who
+from turnkeeper.gateway.keys import Keys, Scope, Sessions
+
+LARGEST_BODY = 4 << 20
+BODY_S = 30.0
+NAME = "turnkeeper.localhost"
+PLAIN_HOSTS = ("127.0.0.1", "localhost")
+PUBLIC = {"/", "/ui/login", "/lg/ok", "/lg/info"}
+STATIC = "/ui/static/"
+PAGE_KEY = "x-turnkeeper-page"
+FIELD = "page_key"
+_SAFE = frozenset({"GET", "HEAD"})
+_FORMS = ("application/json", "application/x-www-form-urlencoded")
+_LONGEST_WAIT_S = 2.0
+_MOST_REMEMBERED = 1000
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "content-security-policy": _POLICY,
+    "referrer-policy": "same-origin",  # with no-referrer, browsers say of a form that its Origin is null
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+_CORS = {
+    "access-control-allow-methods": "GET, POST, PUT, PATCH, DELETE",
+    "access-control-allow-headers": "x-api-key, authorization, content-type, last-event-id, idempotency-key, "
+    "x-auth-scheme, mcp-session-id, mcp-protocol-version",
+    "access-control-expose-headers": "Content-Location, Location, X-Pagination-Total, X-Pagination-Next, "
+    "Mcp-Session-Id",
+    "vary": "Origin",
+}
+
+
+def cookie_name(port: int) -> str:
+    """Return the name of the session's cookie: browsers send cookies to every port, so two gateways need two names."""
+    return f"turnkeeper-{port}"
+
+
+def hosts(settings: WebSettings) -> Mapping[str, str]:
+    """Return each Host that is ours, with the Origin of its pages."""
+    found = {f"{name}:{settings.port}": f"http://{name}:{settings.port}" for name in (NAME, *PLAIN_HOSTS)}
+    if settings.public_origin:
+        found[settings.public_origin.partition("//")[2]] = settings.public_origin
+    return found
+
+
+def page_of(settings: WebSettings) -> str:
+    """Return the address of the page, without a path."""
+    return settings.public_origin or f"http://{NAME}:{settings.port}"
+
+
+def surface_of(path: str) -> str:
+    """Return to which surface a path belongs: `web`, `api` or `mcp`; empty for any other path."""
+    first = path.split("/", 2)[1] if path.startswith("/") else ""
+    return {"": "web", "ui": "web", "lg": "api", "mcp": "mcp"}.get(first, "")
+
+
+def is_open(path: str) -> bool:
+    """Tell whether a path answers those who are not known: it tells nothing of the home."""
+    return path in PUBLIC or path.startswith(STATIC) or not surface_of(path)
+
+
+class Door:
+    """An ASGI application that lets a request through to another one, or answers it."""
+
+    def __init__(self, app: Any, keys: Keys, sessions: Sessions, settings: WebSettings, clock: Clock) -> None:
+        self._app, self._keys, self._sessions, self._clock = app, keys, sessions, clock
+        self._hosts, self._origins = hosts(settings), frozenset(settings.origins)
+        self._cookie = cookie_name(settings.port)
+        self._refused: OrderedDict[Any, int] = OrderedDict()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request, extra = Request(scope, receive), dict(HEADERS)
+        answer: Any = self._app
+        try:
+            self._check_host(request)
+            extra |= self._check_origin(request)
+            if request.method == "OPTIONS":
+                answer = Response(status_code=204)
+            else:
+                receive = _bounded(request, receive)
+                scope["who"] = await self._who(request)
+                await self._check_change(request, receive)
+        except HTTPException as refused:
+            answer = _refusal(request.url.path, refused)
+        await answer(scope, receive, _with(extra, send))
+
+    def _check_host(self, request: Request) -> None:
+        given = request.headers.getlist("host")
+        if len(given) != 1 or given[0].lower() not in self._hosts:
+            raise HTTPException(421, f"this server is {', '.join(self._hosts)}, and no other host")
+
+    def _check_origin(self, request: Request) -> Mapping[str, str]:
+        """Return the headers by which a page of another origin may read the answer; none for our own page."""
+        origins = request.headers.getlist("origin")
+        if not origins or origins == [self._own(request)]:
+            return {}
+        for_clients = surface_of(request.url.path) in {"api", "mcp"}
+        if len(origins) != 1 or origins[0] not in self._origins or not for_clients:
+            raise HTTPException(403, "pages of another origin may not use this; [web] origins names those that may")
+        return {**_CORS, "access-control-allow-origin": origins[0], "cross-origin-resource-policy": "cross-origin"}
+
+    def _own(self, request: Request) -> str:
+        return self._hosts[request.headers["host"].lower()]
+
+    async def _who(self, request: Request) -> Who:
+        surface = surface_of(request.url.path)
+        if is_open(request.url.path):
+            return Who(surface="")
+        if surface == "web":
+            session = self._sessions.find(cookie_parser(request.headers.get("cookie", "")).get(self._cookie, ""))
+            if session is None:
+                raise HTTPException(401, "this browser is not logged in; run: turnkeeper web open")
+            return Who(surface=surface, scope=Scope.DECIDE, session=session)
+        return await self._client(request, surface)
+
+    async def _client(self, request: Request, surface: str) -> Who:
+        if surface == "api":
+            name, given = "x-api-key", request.headers.get("x-api-key", "")
+        else:
+            name, (kind, _, given) = "Authorization: Bearer", request.headers.get("authorization", "").partition(" ")
+            given = given.strip() if kind.lower() == "bearer" else ""
+        try:
+            key = self._keys.find(given)
+        except TurnkeeperError as error:
+            raise HTTPException(503, f"no key is taken: {error}") from error
+        if key is None:
+            await self._hold_up(request)
+            hint = "make one: turnkeeper web keys make NAME"
+            raise HTTPException(401, f"a valid key is needed in the header {name}, and nowhere else; {hint}")
+        return Who(surface=surface, scope=key.allows, key=key.id)
+
+    async def _hold_up(self, request: Request) -> None:
+        """Wait longer with each refusal on one connection."""
+        count = self._refused.pop(request.scope.get("client"), 0) + 1
+        self._refused[request.scope.get("client")] = count
+        while len(self._refused) > _MOST_REMEMBERED:
+            self._refused.popitem(last=False)
+        if count > 1:
+            await self._clock.sleep(min(_LONGEST_WAIT_S, 0.05 * 2.0 ** min(count, 10)))
+
+    async def _check_change(self, request: Request, receive: Any) -> None:
+        """Refuse a change that a page of this session did not ask for; read the fields of one that it did."""
+        if request.method in _SAFE or surface_of(request.url.path) != "web":
+            return
+        if request.headers.get("origin") != self._own(request):
+            raise HTTPException(403, "a change has to say that it comes from this page: it has no Origin of ours")
+        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            raise HTTPException(403, "a change has to come from this page, and the browser says that it does not")
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in _FORMS:
+            raise HTTPException(415, f"send {' or '.join(_FORMS)}")
+        body = b"".join([chunk async for chunk in Request(request.scope, receive).stream()])
+        request.scope["form"] = _fields(kind, body)
+        session = request.scope["who"].session
+        sent = request.headers.get(PAGE_KEY) or request.scope["form"].get(FIELD, "")
+        if session is not None and sent != session.page_key:
+            raise HTTPException(403, "this page is of another login; load it again")
+
+
+def _bounded(request: Request, receive: Any) -> Any:
+    """Return `receive` with bounds on the body. Raises HTTPException 413 where its header says that it is too large."""
+    length = request.headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()) or int(length) > LARGEST_BODY:
+        raise HTTPException(413, f"a request has at most {LARGEST_BODY >> 20} MiB")
+    size, is_whole = 0, False
+
+    async def read() -> Any:
+        nonlocal size, is_whole
+        if is_whole:
+            return await receive()
+        try:
+            async with asyncio.timeout(BODY_S):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, f"the body did not come within {BODY_S:.0f}s") from None
+        size += len(message.get("body", b""))
+        is_whole = not message.get("more_body", False)
+        if size > LARGEST_BODY:
+            raise HTTPException(413, f"a request has at most {LARGEST_BODY >> 20} MiB")
+        return message
+
+    return read
+
+
+def _fields(kind: str, body: bytes) -> Mapping[str, str]:
+    """Return the fields of a form or of a JSON object, those that are texts. Raises HTTPException."""
+    try:
+        if kind != _FORMS[0]:
+            return {key: values[0] for key, values in parse_qs(body.decode(), keep_blank_values=True).items()}
+        found = read_object(body.decode() or "{}", where="body", longest=LARGEST_BODY)
+        return {key: value for key, value in found.items() if isinstance(value, str)}
+    except (ValueError, InvalidInput):
+        raise HTTPException(400, "the body is not what its type says") from None
+
+
+def _with(extra: Mapping[str, str], send: Any) -> Any:
+    added = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in extra.items()]
+
+    async def sent(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            names = {key for key, _ in added}
+            kept = [(key, value) for key, value in message.get("headers", ()) if key.lower() not in names]
+            message = {**message, "headers": [*kept, *added]}
+        await send(message)
+
+    return sent
+
+
+def _refusal(path: str, refused: HTTPException) -> Response:
+    # What was not read of a body is not waited for.
+    headers = {"connection": "close"} if refused.status_code in {408, 413} else {}
+    if surface_of(path) != "web":
+        return JSONResponse({"detail": refused.detail}, refused.status_code, headers)
+    text = html.escape(refused.detail)
+    page = (
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<link rel=stylesheet href='{STATIC}page.css'><title>Turnkeeper</title><main class=plain>"
+        f"<h1>Turnkeeper</h1><p role=alert>{text}</p></main></html>"
+    )
+    return HTMLResponse(page, refused.status_code, headers)

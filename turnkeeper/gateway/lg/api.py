@@ -1,0 +1,276 @@
+"""What the handlers of the LangGraph API share: who asks, the bodies of requests, assistants, threads as they stand."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5  # noqa: TID251 - made from a name: nothing is drawn
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from turnkeeper.clock import Clock
+from turnkeeper.config.json_text import read_value
+from turnkeeper.errors import Exhausted, InvalidInput, NotFound, Unreachable, meant
+from turnkeeper.gateway.calls import MOST_OF_ONE, MOST_STREAMS, Gateway, Who, need, who_of
+from turnkeeper.gateway.door import LARGEST_BODY
+from turnkeeper.gateway.keys import Scope
+from turnkeeper.gateway.lg.approvals import Served
+from turnkeeper.gateway.lg.conversation import FINISHED, OWN, is_over, thread_of
+from turnkeeper.gateway.lg.requests import Once, checked
+from turnkeeper.gateway.streams import EventStream
+from turnkeeper.times import rfc3339
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+
+_DEEPEST = 128  # levels of a body: an edited tool call may have 100
+MOST_TURNS = 200  # of a thread, the newest, whose messages are shown
+MOST_LISTED = 1000  # threads or crons of one answer
+MOST_READ = 5000  # threads, the newest, among which is searched
+LOOK_S = 1.0  # between two looks at a turn of which its conversation shows nothing
+AWAY_S = 0.5  # between two attempts to reach a daemon that went away
+LONGEST_AWAY = 240  # such attempts, before a stream is cut
+
+
+def reply(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Answer with JSON."""
+    return JSONResponse(data, status, dict(headers) if headers else None)
+
+
+async def read_body(request: Request) -> dict[str, Any]:
+    """Return a request's JSON object; an empty body is an empty one. Raises InvalidInput."""
+    data = await read_json(request)
+    if not isinstance(data, dict):
+        raise InvalidInput("is no JSON object", where="body")
+    return checked(data)
+
+
+async def read_json(request: Request) -> Any:
+    """Return a request's JSON. Raises InvalidInput."""
+    try:
+        text = (await request.body()).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput("is not UTF-8", where="body") from error
+    return read_value(text, where="body", longest=LARGEST_BODY, deepest=_DEEPEST) if text.strip() else {}
+
+
+def number(given: Any, name: str, default: int, most: int = MOST_LISTED) -> int:
+    """Return a number of a request. Raises InvalidInput."""
+    try:
+        found = int(default if given is None else given)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("is no number", where=name) from error
+    if not 0 <= found <= (most if name == "limit" else MOST_READ):
+        raise InvalidInput(f"is not from 0 to {most if name == 'limit' else MOST_READ}", where=name)
+    return found
+
+
+def page_of(found: Sequence[Any], body: Mapping[str, Any], default: int = 10) -> tuple[list[Any], dict[str, str]]:
+    """Return the page that a client asks for, and the headers that tell of the others. Raises InvalidInput."""
+    limit, offset = number(body.get("limit"), "limit", default), number(body.get("offset"), "offset", 0)
+    headers = {"x-pagination-total": str(len(found))}
+    if offset + limit < len(found):
+        headers["x-pagination-next"] = str(offset + limit)
+    return list(found[offset : offset + limit]), headers
+
+
+def ordered(found: list[dict[str, Any]], body: Mapping[str, Any], default: str) -> list[dict[str, Any]]:
+    """Return objects in the order that a client asks for, the newest first unless it says. Raises InvalidInput."""
+    by = str(body.get("sort_by") or default)
+    if found and by not in found[0]:
+        raise InvalidInput(f"{by[:40]!r} is no field to sort by", where="sort_by")
+    newest = str(body.get("sort_order") or "desc").lower() == "desc"
+    return sorted(found, key=lambda one: str(one[by] or ""), reverse=newest)
+
+
+def selected(found: dict[str, Any], select: object) -> dict[str, Any]:
+    """Return only the fields that a client selects; all where it selects none."""
+    names = select.split(",") if isinstance(select, str) else select
+    if not isinstance(names, list) or not names:
+        return found
+    wanted = {str(name).partition(".")[0] for name in names}
+    return {name: value for name, value in found.items() if name in wanted}
+
+
+def assistant_id(name: str) -> str:
+    """Return the id of the assistant of this name.
+
+    >>> assistant_id("agent0")
+    '6d1d3862-7f10-5e24-b465-4276d1eb94d7'
+    """
+    return str(uuid5(NAMESPACE_URL, f"turnkeeper:assistant:{name}"))
+
+
+class Api:
+    """What all handlers stand on."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.served = Served()
+        self.once = Once(lambda: gateway.entropy.hex(32))
+        self.channel = gateway.settings.web.langgraph_channel
+        self.since = self.now()
+        self._started: OrderedDict[str, str] = OrderedDict()
+
+    def begun(self, thread_id: str, turn_id: str = "") -> str:
+        """Return the run that a client of the newer protocol started last on a thread; `turn_id` names another one."""
+        if turn_id:
+            self._started[thread_id] = turn_id
+        while len(self._started) > MOST_READ:
+            self._started.popitem(last=False)
+        return self._started.get(thread_id, "")
+
+    def now(self) -> str:
+        """Return the time as clients read it."""
+        return rfc3339(self.gateway.clock.now())
+
+    def event_stream(self, events: AsyncIterator[bytes], headers: Mapping[str, str] | None = None) -> Any:
+        """Answer with a stream of events."""
+        return EventStream(events, self.gateway.streams, headers=headers)
+
+    def long_answer(self, parts: AsyncIterator[bytes], headers: Mapping[str, str]) -> Any:
+        """Answer with JSON that takes long, after spaces: it counts as a stream."""
+        whole = {**headers, "content-type": "application/json"}
+        return EventStream(parts, self.gateway.streams, headers=whole, ping=b" ")
+
+    def need_room(self, request: Request) -> None:
+        """Raise Exhausted if the answer to this request would be one stream too many: nothing is begun then."""
+        if self.gateway.streams.full(who_of(request)):
+            detail = f"at most {MOST_STREAMS} streams are open at once, and {MOST_OF_ONE} of one client"
+            raise Exhausted(detail, hint="close another, or start the run without waiting for it")
+
+    def asks(self, request: Request, scope: Scope = Scope.READ) -> tuple[Who, Any]:
+        """Return who asks, and the agent runtime as they call it. Raises Denied."""
+        who = need(request, scope)
+        return who, self.gateway.runtime(who)
+
+    async def assistants(self, runtime: Any) -> list[wire.Graph]:
+        """Return the graphs and assistants that there are; the default one has the name that clients know it by."""
+        found = list((await runtime.ListGraphs(wire.ListGraphsRequest())).graphs)
+        default = next((one.name for one in found if one.is_default), "")
+        for one in found:
+            if one.is_default:
+                one.name = OWN
+            elif one.graph == default:
+                one.graph = OWN
+        return found
+
+    async def graph_of(self, runtime: Any, given: str) -> tuple[str, str]:
+        """Return an assistant's name, and the graph that daemons know it by. Raises NotFound."""
+        known = await self.assistants(runtime)
+        for one in known:
+            names = {one.name, assistant_id(one.name)} | ({one.graph} if one.is_default else set())
+            if given in names:
+                return one.name, "" if one.is_default else one.name
+        raise NotFound(f"no assistant {given[:80]!r}", hint=meant(given, [one.name for one in known]))
+
+    def name_of(self, graph: str) -> str:
+        """Return by which assistant's name clients know a graph of a thread or a task."""
+        return OWN if graph in {"", self.gateway.settings.default_graph} else graph
+
+    async def thread(self, runtime: Any, thread_id: str) -> wire.Thread:
+        """Return a thread. Raises NotFound."""
+        found: wire.Thread = await runtime.GetThread(wire.GetThreadRequest(thread_id=thread_id))
+        return found
+
+    async def turns(self, runtime: Any, thread_id: str, limit: int = MOST_TURNS) -> list[wire.ConversationTurn]:
+        """Return the newest turns of a thread, oldest first."""
+        request = wire.GetConversationRequest(thread_id=thread_id, limit=limit)
+        return list((await runtime.GetConversation(request)).turns)
+
+    async def asked(self, runtime: Any, thread_id: str = "", status: str = "pending") -> list[wire.Interrupt]:
+        """Return approvals of a thread, or of all; those that wait unless another status is asked for."""
+        request = wire.ListInterruptsRequest(thread_id=thread_id, status=status, all=not status)
+        return list((await runtime.ListInterrupts(request)).interrupts)
+
+    async def shown(self, who: Who, runtime: Any, thread: wire.Thread, *, values: bool = True) -> dict[str, Any]:
+        """Return a thread as its client sees it; what it shows of approvals counts as shown."""
+        asked = await self.asked(runtime, thread.thread_id) if thread.waiting else []
+        self.served.show(who.key, thread.thread_id, asked)
+        turns = await self.turns(runtime, thread.thread_id) if values else None
+        return thread_of(thread, turns, asked, self.name_of(thread.graph), assistant_id(self.name_of(thread.graph)))
+
+    def show(self, who: Who, thread_id: str, turns: Iterable[wire.ConversationTurn]) -> None:
+        """Remember which approvals of these turns a client is shown."""
+        asked = [one for turn in turns for one in turn.interrupts if one.status == "pending"]
+        self.served.show(who.key, thread_id, asked)
+
+
+class Followed:
+    """A thread as it goes on: its turns, and which of them is waited for.
+
+    Attributes:
+        turns: those known, by their ids.
+        turn_id: of the turn that is waited for; another one where the message became the answer to a question.
+        status: of that turn, as last seen; empty before that.
+        error: why it failed.
+    """
+
+    def __init__(self, runtime: Any, clock: Clock, thread_id: str, turn_id: str) -> None:
+        self._runtime, self._clock, self._thread_id = runtime, clock, thread_id
+        self.turn_id = turn_id
+        self.known: dict[str, wire.ConversationTurn] = {}
+        self.status = self.error = ""
+        self.ended = False
+
+    @property
+    def turns(self) -> list[wire.ConversationTurn]:
+        """The turns that are known, in the order in which they began."""
+        return sorted(self.known.values(), key=lambda turn: turn.number)
+
+    async def changes(self) -> AsyncGenerator[wire.ConversationTurn]:
+        """Yield what is new, whole turns and what running ones say, until the turn is over or waits for a person.
+
+        While the daemon is away, this waits for it; a daemon that stays away ends it with Unreachable.
+        """
+        away = 0
+        while not self.ended:
+            try:
+                async for change in self._watched():
+                    away = 0
+                    yield change
+            except Unreachable:
+                away += 1
+                if away > LONGEST_AWAY:
+                    raise
+                await self._clock.sleep(AWAY_S)
+
+    async def _watched(self) -> AsyncGenerator[wire.ConversationTurn]:
+        request = wire.WatchConversationRequest(thread_id=self._thread_id, limit=MOST_TURNS, live=True)
+        async with aclosing(self._runtime.WatchConversation(request)) as stream:
+            upcoming: asyncio.Future[Any] | None = None
+            try:
+                while not self.ended:
+                    upcoming = upcoming or asyncio.ensure_future(anext(stream, None))
+                    await asyncio.wait({upcoming}, timeout=LOOK_S)
+                    if upcoming.done():
+                        change, upcoming = upcoming.result(), None
+                        if change is None:
+                            return
+                        self._take(change)
+                        yield change
+                    elif self.turn_id:
+                        await self._look()
+            finally:
+                if upcoming is not None:
+                    upcoming.cancel()
+                    await asyncio.gather(upcoming, return_exceptions=True)
+
+    def _take(self, change: wire.ConversationTurn) -> None:
+        if change.HasField("speech"):
+            return
+        self.known[change.turn_id] = change
+        if change.turn_id == self.turn_id:
+            self.status, self.error = change.status, change.error
+            self.ended = is_over(change)
+
+    async def _look(self) -> None:
+        """Ask for the turn itself: a silent one is not shown, and a message may be kept, or answer a question."""
+        turn = await self._runtime.GetTurn(wire.GetTurnRequest(turn_id=self.turn_id))
+        if turn.turn_id != self.turn_id:
+            self.turn_id = turn.turn_id
+            if (shown := self.known.get(turn.turn_id)) is not None:
+                self._take(shown)
+        else:  # seen so twice: what it said last may be on its way
+            self.ended = turn.status in FINISHED | {"kept", "held"} and self.status == turn.status
+            self.status, self.error = turn.status, turn.error

@@ -1,0 +1,283 @@
+"""Approvals as LangGraph's clients know interrupts, and the three ways in which clients decide. Pure.
+
+    {"decisions": [{"type": "approve"}, …]}      agent-chat-ui, as LangChain's middleware has it
+    [{"type": "accept", "args": …}, …]           agent-inbox
+    {interrupt_id: one of these, …}              the SDKs; the only form where several wait
+
+A tool call is shown to both clients in one object. `args` is what agent-chat-ui reads; agent-inbox reads `arguments`,
+and without it would show none, so that a person would decide blind.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turnkeeper.console.unseen import as_json, plain
+from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+
+_ALLOWED = ("approve", "edit", "reject")
+_WAYS = {
+    "approve": "approve", "accept": "approve", "edit": "edit", "reject": "reject", "ignore": "reject",
+    "respond": "answer", "response": "answer",
+}  # fmt: skip
+_OF_INBOX = {"approve": "accept", "reject": "ignore", "edit": "edit", "answer": "response"}
+_WHERE = "command.resume"
+FORMS = "give {'decisions': [{'type': 'approve'}]}, [{'type': 'accept', 'args': null}] or {INTERRUPT_ID: either}"
+LOOK_AGAIN = "look at the thread again, then decide; or name the interrupt: {INTERRUPT_ID: decision}"
+MOST_SERVED = 4096
+
+
+def to_interrupt(asked: wire.Interrupt) -> dict[str, Any]:
+    """Return an approval as an interrupt."""
+    return {"id": asked.interrupt_id, "value": value_of(asked), "when": "during", "resumable": True, "ns": []}
+
+
+def value_of(asked: wire.Interrupt) -> dict[str, Any]:
+    """Return what a person is shown of an approval."""
+    calls = _calls(asked)
+    if not calls:
+        return _question(asked)
+    named = [
+        {"name": one["tool"], "args": args, "arguments": args, "description": _seen(one["note"], args)}
+        for one, args in ((one, one["args"]) for one in calls)
+    ]
+    configs = [{"action_name": one["tool"], "allowed_decisions": list(one["takes"])} for one in calls]
+    return {"action_requests": named, "review_configs": configs, "turnkeeper": _about(asked)}
+
+
+def _calls(asked: wire.Interrupt) -> list[dict[str, Any]]:
+    """Return the calls that an approval is about; none where it is a question as it stands."""
+    if asked.kind != "question":
+        args = json.loads(asked.args_json or "{}")
+        return [{"tool": asked.tool, "args": args, "takes": _ALLOWED, "note": _described(asked)}]
+    return list(_request(asked).get("calls", []))
+
+
+def _request(asked: wire.Interrupt) -> dict[str, Any]:
+    """Return the calls of a graph's own question, and the form in which it takes an answer; empty for neither."""
+    args = json.loads(asked.args_json) if asked.args_json else None
+    return args if isinstance(args, dict) and set(args) == {"form", "calls"} else {}
+
+
+def _described(asked: wire.Interrupt) -> str:
+    asks, why = f"{asked.task_name or 'The agent'} asks to call {asked.tool}", asked.question.strip().rstrip(".")
+    return f"{asks}: {why}." if why else f"{asks}."
+
+
+def _seen(note: str, args: Any) -> str:
+    """Return what is said of a call, with its arguments if they hold what a client would not show."""
+    written = as_json(args)
+    hides = written != json.dumps(args, ensure_ascii=False)
+    return plain(note) + (f" Characters that are not seen, written out: {written}" if hides else "")
+
+
+def _question(asked: wire.Interrupt) -> dict[str, Any]:
+    config = {"allow_respond": True, "allow_ignore": True, "allow_accept": False, "allow_edit": False}
+    action = {"action": "question", "args": {}}
+    answer = (
+        f"Answer it in an inbox, on the page, or with: turnkeeper approvals resolve {asked.interrupt_id} --answer TEXT"
+    )
+    described = f"{plain(asked.question)}\n\n{answer}"
+    return {"action_request": action, "config": config, "description": described, "turnkeeper": _about(asked)}
+
+
+def _about(asked: wire.Interrupt) -> dict[str, Any]:
+    names = ("kind", "task_name", "category", "missing_scope", "args_hash", "turn_id")
+    return {name: getattr(asked, name) for name in names if getattr(asked, name)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What a client decides about one call.
+
+    Attributes:
+        way: approve, edit, reject or answer.
+        text: why it is rejected, or the answer.
+        args: the arguments to run with, or those that were shown; None where none are given.
+        name: of the tool, where it is given.
+    """
+
+    way: str
+    text: str = ""
+    args: Mapping[str, Any] | None = None
+    name: str = ""
+
+
+def read_choices(value: object) -> list[Choice] | None:
+    """Return what a client decides, call by call; None where it is in neither dialect.
+
+    >>> read_choices({"decisions": [{"type": "reject", "message": "too dear"}]})
+    [Choice(way='reject', text='too dear', args=None, name='')]
+    >>> read_choices([{"type": "response", "args": "Tuesday"}])
+    [Choice(way='answer', text='Tuesday', args=None, name='')]
+    """
+    found = value.get("decisions") if isinstance(value, dict) and "decisions" in value else value
+    said = found if isinstance(found, list) else [found]
+    if not said or not all(isinstance(one, dict) and one.get("type") in [*_WAYS] for one in said):
+        return None
+    return [_choice(one) for one in said]
+
+
+def _choice(said: Any) -> Choice:
+    way, args = _WAYS[str(said["type"])], said.get("args")
+    edited = said.get("edited_action") if isinstance(said.get("edited_action"), dict) else None
+    if edited is None and isinstance(args, dict):
+        edited = {"name": args.get("action"), "args": args.get("args")}
+    text = args if isinstance(args, str) else said.get("message")
+    text = text if isinstance(text, str) else "ignored" if said["type"] == "ignore" else ""
+    inner = edited.get("args") if edited else None
+    name = edited.get("name") if edited else None
+    return Choice(
+        way=way, text=text, args=inner if isinstance(inner, dict) else None, name=name if isinstance(name, str) else ""
+    )
+
+
+def decide(asked: wire.Interrupt, value: object) -> wire.ResolveInterruptRequest:
+    """Return the decision about one approval that a client's answer makes.
+
+    Raises:
+        InvalidInput: it is in no form that this approval takes.
+        Conflict: it is about another call than the one that waits.
+    """
+    choices = read_choices(value)
+    request = wire.ResolveInterruptRequest(interrupt_id=asked.interrupt_id, args_hash=asked.args_hash)
+    if asked.kind != "question":
+        if choices is None or len(choices) != 1:
+            raise InvalidInput(f"is no decision about one call of {asked.tool}", where=_WHERE, hint=FORMS)
+        return _about_call(request, asked, choices[0])
+    if _request(asked):
+        return _in_form(request, asked, choices)
+    return _answer(request, choices, value)
+
+
+def _about_call(
+    request: wire.ResolveInterruptRequest, asked: wire.Interrupt, choice: Choice
+) -> wire.ResolveInterruptRequest:
+    if choice.name and choice.name != asked.tool:
+        what = f"decides about {choice.name[:80]}, and {asked.tool} waits"
+        raise Conflict(what, where=_WHERE, hint=LOOK_AGAIN)
+    changed = choice.args is not None and choice.args != json.loads(asked.args_json or "{}")
+    if choice.way == "edit" and choice.args is None:
+        raise InvalidInput("an edit needs its arguments", where=_WHERE, hint=FORMS)
+    if choice.way in {"approve", "edit"}:
+        request.decision = "edit" if changed else "approve"
+        request.args_json = json.dumps(choice.args, ensure_ascii=False) if changed else ""
+        return request
+    request.decision, request.message = "reject", choice.text  # an answer to a call says why it is not to run
+    return request
+
+
+def _in_form(
+    request: wire.ResolveInterruptRequest, asked: wire.Interrupt, choices: Sequence[Choice] | None
+) -> wire.ResolveInterruptRequest:
+    """Return a decision in the form that the graph asked in, whichever of the two dialects the client speaks."""
+    form, calls = _request(asked)["form"], _calls(asked)
+    if choices is None or len(choices) not in {1, len(calls)}:
+        raise InvalidInput(f"is no decision about {len(calls)} calls", where=_WHERE, hint=FORMS)
+    each = choices if len(choices) == len(calls) else [choices[0]] * len(calls)
+    for call, choice in zip(calls, each, strict=True):
+        if choice.name and choice.name != call["tool"]:
+            what = f"decides about {choice.name[:80]}, and {call['tool']} waits"
+            raise Conflict(what, where=_WHERE, hint=LOOK_AGAIN)
+    write = _as_response if form == "inbox" else _as_decision
+    written = [write(call, choice) for call, choice in zip(calls, each, strict=True)]
+    whole = {"decisions": written} if form == "decisions" else written if form == "inbox" else written[0]
+    request.decision, request.args_json = "answer", json.dumps(whole, ensure_ascii=False)
+    return request
+
+
+def _as_decision(call: Mapping[str, Any], choice: Choice) -> dict[str, Any]:
+    if choice.way == "edit":
+        return {"type": "edit", "edited_action": {"name": call["tool"], "args": dict(choice.args or call["args"])}}
+    said = {"message": choice.text} if choice.text and choice.way != "approve" else {}
+    return {"type": "respond" if choice.way == "answer" else choice.way, **said}
+
+
+def _as_response(call: Mapping[str, Any], choice: Choice) -> dict[str, Any]:
+    if choice.way in {"approve", "edit"}:
+        action = {"action": call["tool"], "args": dict(choice.args or call["args"])}
+        return {"type": _OF_INBOX[choice.way], "args": action if choice.way == "edit" else None}
+    return {"type": _OF_INBOX[choice.way], "args": choice.text if choice.way == "answer" else None}
+
+
+def _answer(
+    request: wire.ResolveInterruptRequest, choices: Sequence[Choice] | None, value: object
+) -> wire.ResolveInterruptRequest:
+    """Return the answer to a question as it stands: text, or any JSON."""
+    if choices is not None and len(choices) == 1:
+        request.decision, request.message = choices[0].way, choices[0].text
+        if choices[0].way == "edit":
+            request.args_json = json.dumps(choices[0].args or {}, ensure_ascii=False)
+        return request
+    if value is None or value == "":
+        raise InvalidInput("answers nothing", where=_WHERE, hint=FORMS)
+    request.decision = "answer"
+    if isinstance(value, str):
+        request.message = value
+    else:
+        request.args_json = json.dumps(value, ensure_ascii=False)
+    return request
+
+
+class Served:
+    """Which approvals of a thread each key was shown last. It is kept in memory, and may be lost.
+
+    agent-chat-ui sends no id with its decision. A repeated or a late click could meet the next question: so a decision
+    without an id counts only for the one approval that its key was shown, and only as long as that one waits.
+    """
+
+    def __init__(self, most: int = MOST_SERVED) -> None:
+        self._most = most
+        self._shown: OrderedDict[tuple[str, str], dict[str, str]] = OrderedDict()
+
+    def show(self, key: str, thread_id: str, asked: Iterable[wire.Interrupt]) -> None:
+        """Remember what a key was shown of a thread. Where nothing waits, what it was shown before stays.
+
+        So a decision that is sent again, as its answer was lost, is the same decision, and changes nothing.
+        """
+        if shown := {one.interrupt_id: one.args_hash for one in asked}:
+            self._shown.pop((key, thread_id), None)
+            self._shown[key, thread_id] = shown
+        while len(self._shown) > self._most:
+            self._shown.popitem(last=False)
+
+    def decisions(
+        self, key: str, thread_id: str, asked: Sequence[wire.Interrupt], value: object
+    ) -> list[wire.ResolveInterruptRequest]:
+        """Return the decisions that a client's `command.resume` makes; one that is repeated is made again, as it was.
+
+        Args:
+            key: the key that the client has.
+            thread_id: the thread that goes on.
+            asked: the thread's approvals, also those that were decided.
+            value: what the client sent.
+
+        Raises:
+            Conflict: nothing waits, or it is not certain what is meant.
+            InvalidInput: it is in no form that the approval takes.
+        """
+        known = {one.interrupt_id: one for one in asked}
+        if isinstance(value, dict) and value and set(value) & set(known):
+            if unknown := set(value) - set(known):
+                raise Conflict(f"there is no approval {min(unknown)[:64]}", where=_WHERE, hint=LOOK_AGAIN)
+            return [decide(known[id_], answer) for id_, answer in value.items()]
+        return [decide(self._meant(self._shown.get((key, thread_id), {}), asked), value)]
+
+    def _meant(self, shown: Mapping[str, str], asked: Sequence[wire.Interrupt]) -> wire.Interrupt:
+        """Return the one approval that a decision without an id can mean."""
+        waiting = [one for one in asked if one.status == "pending"]
+        if len(waiting) > 1:
+            what = f"{len(waiting)} approvals wait: {', '.join(one.interrupt_id for one in waiting)[:200]}"
+            raise Conflict(what, where=_WHERE, hint="name each: {INTERRUPT_ID: decision}")
+        found = [one for one in asked if shown.get(one.interrupt_id) == one.args_hash]
+        if len(shown) != 1 or not found:
+            if not waiting:
+                what = "nothing waits for a decision on this thread"
+                raise Conflict(what, where=_WHERE, hint="send a message instead")
+            raise Conflict(
+                f"approval {waiting[0].interrupt_id} was not shown to this key", where=_WHERE, hint=LOOK_AGAIN
+            )
+        return found[0]

@@ -1,0 +1,196 @@
+"""Crons as LangGraph's clients know them, and the tasks that they are here. Pure.
+
+A cron's metadata are labels of its task: a text under `lg.KEY`, anything else as JSON under `lg.json.KEY`. What a label
+cannot hold is written as in an address.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+from turnkeeper.errors import InvalidInput
+from turnkeeper.gateway.lg.conversation import read_prompt, time_of
+from turnkeeper.gateway.lg.requests import graph_options, refuse, refuse_options
+from turnkeeper.v1 import schedules_pb2 as wire
+
+_TAG, _JSON = "lg.", "lg.json."
+_LONGEST_TAG = 64
+_OVERLAP = {"enqueue": "queue", "reject": "skip"}
+_OWN = frozenset({"name", "kind", "turnkeeper"})  # in a cron's metadata: what its task says
+PERMITTED = frozenset(
+    {
+        *("schedule", "timezone", "input", "metadata", "config", "context", "assistant_id", "end_time", "enabled"),
+        *("multitask_strategy", "on_run_completed", "stream_mode", "stream_subgraphs", "stream_resumable", "thread_id"),
+        *("checkpoint_during", "durability"),
+    }
+)
+SORTED_BY = frozenset({"cron_id", "assistant_id", "thread_id", "created_at", "updated_at", "next_run_date", "end_time"})
+
+
+def spec_of(
+    body: Mapping[str, Any], *, thread_id: str, channel: str, name: str, category: str, graph: str
+) -> wire.TaskSpec:
+    """Return the task that a new cron asks for.
+
+    Args:
+        body: what the client sent.
+        thread_id: the thread that its fires resume; empty for a fresh one for each fire.
+        channel: where its turns appear.
+        name: of the task, unless the metadata name it.
+        category: likewise.
+        graph: the name of its graph or assistant; empty for the default one.
+
+    Raises:
+        InvalidInput: it asks for what a task does not have.
+    """
+    _check(body)
+    metadata = _object(body, "metadata")
+    own = _object(metadata, "turnkeeper")
+    spec = wire.TaskSpec(
+        name=metadata["name"] if isinstance(metadata.get("name"), str) else name,
+        category=str(own.get("category") or category),
+        channel=channel,
+        thread_id=thread_id or "each",
+        timezone=str(body.get("timezone") or "Etc/UTC"),
+        graph=graph or None,
+        tags=tags_of(metadata),
+    )
+    _change(spec, body)
+    if not spec.cron:
+        raise InvalidInput("is missing", where="schedule", hint="give five fields, such as '0 9 * * *'")
+    if not spec.prompt:
+        read_prompt(body.get("input"))
+    return spec
+
+
+def changed_spec(task: wire.Task, body: Mapping[str, Any], graph: str | None) -> wire.TaskSpec:
+    """Return the whole definition of a task with what a client changes. Raises InvalidInput, as `spec_of` does."""
+    _check(body)
+    spec = wire.TaskSpec()
+    spec.CopyFrom(task.spec)
+    if "schedule" in body and not spec.cron:
+        hint = f"change it with: turnkeeper task edit {task.spec.name}"
+        raise InvalidInput(f"is of a task that has none ({task.schedule})", where="schedule", hint=hint)
+    if body.get("timezone"):
+        spec.timezone = str(body["timezone"])
+    if "metadata" in body:
+        kept = {key: value for key, value in spec.tags.items() if not key.startswith(_TAG)}
+        spec.ClearField("tags")
+        spec.tags.update(kept | tags_of(_object(body, "metadata")))
+    if graph is not None:
+        spec.graph = graph
+    _change(spec, body)
+    return spec
+
+
+def _change(spec: wire.TaskSpec, body: Mapping[str, Any]) -> None:
+    if body.get("schedule"):
+        spec.cron = _text(body, "schedule")
+    if "end_time" in body:
+        spec.ClearField("end_at")
+        if body["end_time"]:
+            spec.end_at = _text(body, "end_time")
+    if body.get("input") is not None:
+        given = _object(body, "input")
+        spec.prompt = read_prompt(given.get("messages"))[0]
+        rest = {key: value for key, value in given.items() if key != "messages"}
+        spec.input_json = json.dumps(rest, ensure_ascii=False) if rest else ""
+    if strategy := body.get("multitask_strategy"):
+        spec.overlap = _OVERLAP[strategy]
+    for field, value in graph_options(body).items():
+        setattr(spec, field, value)
+
+
+def _check(body: Mapping[str, Any]) -> None:
+    refuse_options(body, PERMITTED)
+    if body.get("on_run_completed") not in {None, "keep"}:
+        refuse("on_run_completed", "threads are kept", "leave it out; the answer says keep")
+    if body.get("multitask_strategy") not in {None, *_OVERLAP}:
+        refuse("multitask_strategy", "a fire never ends another turn", "give enqueue or reject")
+
+
+def _object(body: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = body.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidInput("is no object", where=name)
+    return value
+
+
+def _text(body: Mapping[str, Any], name: str) -> str:
+    if not isinstance(body[name], str):
+        raise InvalidInput("is no text", where=name)
+    return str(body[name])
+
+
+def tags_of(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return metadata as labels.
+
+    >>> tags_of({"team": "ops", "priority": 3, "link": "https://example.org/a", "name": "digest"})
+    {'lg.team': 'ops', 'lg.json.priority': '3', 'lg.link': 'https:%2F%2Fexample%2Eorg%2Fa'}
+
+    Raises:
+        InvalidInput: a value is longer than a label.
+    """
+    found = {}
+    for key, value in metadata.items():
+        if key in _OWN:
+            continue
+        plain = isinstance(value, str) and value
+        text = str(value) if plain else json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+        label, written = (_TAG if plain else _JSON) + _safe(key), _safe(text)
+        if len(label) > _LONGEST_TAG or len(written) > _LONGEST_TAG:
+            hint = f"keep keys and values below {_LONGEST_TAG - len(_JSON)} ASCII characters; put more into the input"
+            raise InvalidInput("is too long for a task's label", where=f"metadata.{key[:40]}", hint=hint)
+        found[label] = written
+    return found
+
+
+def _safe(text: str) -> str:
+    kept = quote(text, safe=" !#$&'()*+,:;<=>?@[]^`{|}\"").replace(".", "%2E")
+    return kept if kept == kept.strip() else kept.replace(" ", "%20")
+
+
+def metadata_of(task: wire.Task) -> dict[str, Any]:
+    """Return a cron's metadata: what its client gave, and what its task is."""
+    found: dict[str, Any] = {}
+    for key, value in task.spec.tags.items():
+        if key.startswith(_JSON):
+            found[unquote(key.removeprefix(_JSON))] = json.loads(unquote(value))
+        elif key.startswith(_TAG):
+            found[unquote(key.removeprefix(_TAG))] = unquote(value)
+    kind = {} if task.spec.cron else {"kind": task.kind}
+    own = {"category": task.spec.category, "channel": task.spec.channel, "state": task.state}
+    return {**found, "name": task.spec.name, **kind, "turnkeeper": own}
+
+
+def cron_of(task: wire.Task, assistant_id: str) -> dict[str, Any]:
+    """Return a task as a cron; of one that is none, the schedule is as people read it."""
+    spec, metadata = task.spec, metadata_of(task)
+    thread_id = spec.thread_id if spec.thread_id not in {"", "each"} else None
+    said = {"messages": [{"role": "user", "content": spec.prompt}], **json.loads(spec.input_json or "{}")}
+    payload = {
+        "assistant_id": assistant_id,
+        "input": said,
+        "config": {"configurable": json.loads(spec.config_json or "{}")},
+        "context": json.loads(spec.context_json or "{}"),
+        "metadata": metadata,
+    }
+    return {
+        "cron_id": task.id,
+        "assistant_id": assistant_id,
+        "thread_id": thread_id,
+        "on_run_completed": None if thread_id else "keep",
+        "end_time": spec.end_at or None,
+        "schedule": spec.cron or task.schedule,
+        "timezone": spec.timezone,
+        "created_at": time_of(task, "created_at"),
+        "updated_at": time_of(task, "updated_at") or time_of(task, "created_at"),
+        "user_id": None,
+        "payload": payload,
+        "next_run_date": time_of(task, "next_fire_at"),
+        "metadata": metadata,
+        "enabled": task.state == "active",
+    }

@@ -1,0 +1,258 @@
+"""What clients may ask of a run, and what is refused, with the reason and what to do instead. Pure.
+
+Refusals are errors of the caller's. The server's own 501 would be repeated by the JavaScript SDK like any failure.
+"""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from turnkeeper.errors import InvalidInput
+from turnkeeper.gateway.lg.conversation import read_prompt
+
+MODES = frozenset(
+    {
+        *("values", "messages", "messages-tuple", "updates", "events", "tasks", "checkpoints", "debug", "custom"),
+        *("tools", "lifecycle"),
+    }
+)
+_IDS = frozenset({"thread_id", "run_id", "assistant_id", "graph_id", "user_id", "checkpoint_id", "checkpoint_ns"})
+_STEPS = "compile the graph with it: each stop then asks you"
+_REFUSED = {
+    "interrupt_before": ("steps of a run are the graph's own", _STEPS),
+    "interrupt_after": ("steps of a run are the graph's own", _STEPS),
+    "webhook": ("nothing is called when a run ends", "set [notify] command, or make a task with --on task.succeeded"),
+    "after_seconds": ("a message is taken at once", "make a cron, or: turnkeeper task create NAME --in DURATION"),
+    "metadata": ("a turn has no metadata", "put them on the thread: threads.update(THREAD_ID, metadata=…)"),
+    "feedback_keys": ("there is no feedback", "leave it out"),
+    "supersteps": ("a thread's record is not written over HTTP", "use: turnkeeper threads import FILE"),
+    "ttl": ("threads are kept", "leave it out"),
+}
+RUN = frozenset(
+    {
+        *("assistant_id", "input", "command", "config", "context", "stream_mode", "stream_subgraphs", "if_not_exists"),
+        *("stream_resumable", "checkpoint", "checkpoint_id", "checkpoint_during", "multitask_strategy", "thread_id"),
+        *("on_disconnect", "on_completion", "durability", "strict_resume", "langsmith_tracer"),
+    }
+)
+_FORK = "the record of a thread is not forked: Edit and Regenerate are not offered"
+MOST_UNSURE = 1024
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+_TEXTS = (
+    *("as_node", "assistant_id", "checkpoint_id", "end_time", "graph_id", "if_exists", "if_not_exists", "key", "name"),
+    *("method", "multitask_strategy", "on_completion", "on_disconnect", "on_run_completed", "query", "schedule"),
+    *("sort_by", "sort_order", "status", "thread_id", "timezone"),
+)
+_TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
+    **dict.fromkeys(_TEXTS, ("text", _is_text)),
+    **dict.fromkeys(("metadata", "filter"), ("object", lambda value: isinstance(value, dict))),
+    **dict.fromkeys(("ids", "run_ids", "channels"), ("list of texts", _are_texts)),
+    **dict.fromkeys(("stream_mode", "select"), ("text or list of texts", lambda one: _is_text(one) or _are_texts(one))),
+    "enabled": ("true or false", lambda value: isinstance(value, bool)),
+}
+
+
+def checked(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a client's object unchanged. Raise InvalidInput if a field that has one type only is of another."""
+    for name, value in body.items():
+        kind, fits = _TYPES.get(name, ("", None))
+        if fits is not None and value is not None and not fits(value):
+            raise InvalidInput(f"is no {kind}", where=name)
+    return body
+
+
+def refuse(where: str, why: str, instead: str) -> NoReturn:
+    """Refuse what is not offered. Raises InvalidInput."""
+    raise InvalidInput(f"is not offered: {why}", where=where, hint=instead)
+
+
+def refuse_options(body: Mapping[str, Any], permitted: Collection[str]) -> None:
+    """Raise InvalidInput for the first thing that a client asks for and that is not offered."""
+    for name, value in body.items():
+        if name not in permitted and value not in (None, [], {}, ""):
+            refuse(name, *_REFUSED.get(name, ("it is not known here", "leave it out")))
+
+
+def graph_options(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of a message or a task that a client's `config` and `context` set. Raises InvalidInput."""
+    config, context = body.get("config") or {}, body.get("context") or {}
+    if not isinstance(config, dict) or not isinstance(context, dict):
+        raise InvalidInput("is no object", where="config" if not isinstance(config, dict) else "context")
+    for name, value in config.items():
+        if name != "configurable" and value not in (None, [], {}, ""):
+            hint = "a category limits a turn's calls, seconds and tokens; leave it out"
+            refuse(f"config.{name}", "only configurable is taken", hint)
+    given = config.get("configurable") or {}
+    if not isinstance(given, dict):
+        raise InvalidInput("is no object", where="config.configurable")
+    own = {key: value for key, value in given.items() if key not in _IDS and not key.startswith("__")}
+    said = {"config_json": own, "context_json": context}
+    return {field: json.dumps(value, ensure_ascii=False) for field, value in said.items() if value}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What a client wants of a run.
+
+    Attributes:
+        assistant: the id or the name that it gives.
+        text: the message of a person; empty where a decision is made instead.
+        message_id: of that message, where the client gives one.
+        rest: fields of the input beside the messages.
+        resume: `command.resume`.
+        decides: whether there is one, which may be None.
+        rejects: `goto` is the end: what waits is rejected, as agent-chat-ui's "Mark as Resolved" means it.
+        checkpoint_id: of the state that the client last saw; empty where it does not say.
+        modes: of the stream.
+        if_busy: reject or enqueue.
+        must_exist: the thread has to be there.
+        options: `config_json` and `context_json`.
+    """
+
+    assistant: str
+    text: str = ""
+    message_id: str = ""
+    rest: Mapping[str, Any]
+    resume: Any = None
+    decides: bool = False
+    rejects: bool = False
+    checkpoint_id: str = ""
+    modes: frozenset[str] = frozenset({"values"})
+    if_busy: str = "enqueue"
+    must_exist: bool = True
+    options: Mapping[str, str]
+
+
+def read_run(body: Mapping[str, Any]) -> RunRequest:
+    """Return what a client wants of a run. Raises InvalidInput for what is not offered."""
+    refuse_options(body, RUN)
+    if body.get("on_completion") == "delete":
+        refuse("on_completion", "threads are kept", "leave it out, or give keep")
+    if (busy := body.get("multitask_strategy") or "enqueue") not in {"enqueue", "reject"}:
+        cancel = "cancel the run first: runs.cancel(THREAD_ID, RUN_ID)"
+        refuse("multitask_strategy", "a message never ends a turn, and what a turn did stays", cancel)
+    command = _command(body.get("command"))
+    text, message_id, rest = ("", "", {}) if command else _input(body.get("input"))
+    return RunRequest(
+        assistant=_assistant(body),
+        text=text,
+        message_id=message_id,
+        rest=rest,
+        resume=command.get("resume"),
+        decides="resume" in command,
+        rejects=command.get("goto") == "__end__",
+        checkpoint_id=_checkpoint(body),
+        modes=read_modes(body.get("stream_mode")),
+        if_busy=str(busy),
+        must_exist=body.get("if_not_exists") != "create",
+        options=graph_options(body),
+    )
+
+
+def _assistant(body: Mapping[str, Any]) -> str:
+    if not isinstance(body.get("assistant_id"), str) or not body["assistant_id"]:
+        raise InvalidInput("is missing", where="assistant_id", hint="give the name of a graph, such as agent0")
+    return str(body["assistant_id"])
+
+
+def _command(command: object) -> dict[str, Any]:
+    """Return the command that wins over an input, which agent-chat-ui sends along as an empty object."""
+    if command is None:
+        return {}
+    if not isinstance(command, dict):
+        raise InvalidInput("is no object", where="command")
+    if command.get("update") or command.get("goto") not in (None, "__end__"):
+        part = "update" if command.get("update") else "goto"
+        refuse(f"command.{part}", "the state of a thread is its turns' own", "send a message, or a decision as resume")
+    return {name: command[name] for name in ("resume", "goto") if name in command and (name != "goto" or command[name])}
+
+
+def _input(given: object) -> tuple[str, str, dict[str, Any]]:
+    if not isinstance(given, dict):
+        hint = "give input={'messages': [{'role': 'user', 'content': 'TEXT'}]}, or command={'resume': …}"
+        raise InvalidInput("is missing", where="input", hint=hint)
+    rest = {key: value for key, value in given.items() if key != "messages" and value is not None}
+    if rest.get("context") == {}:
+        del rest["context"]  # agent-chat-ui puts it there, mostly empty
+    if "messages" not in given and rest:
+        return "", "", rest
+    return *read_prompt(given.get("messages")), rest
+
+
+def _checkpoint(body: Mapping[str, Any]) -> str:
+    given = body.get("checkpoint")
+    found = given.get("checkpoint_id") if isinstance(given, dict) else given
+    config = body.get("config")
+    configurable = config.get("configurable") if isinstance(config, dict) else None
+    named = configurable.get("checkpoint_id") if isinstance(configurable, dict) else None
+    found = found or body.get("checkpoint_id") or named or ""
+    if not isinstance(found, str):
+        raise InvalidInput("is no text", where="checkpoint_id")
+    return found
+
+
+def check_newest(checkpoint_id: str, newest: str) -> None:
+    """Raise InvalidInput unless the state that a client last saw is the thread's newest."""
+    if checkpoint_id and checkpoint_id != newest:
+        refuse("checkpoint", f"it is not the thread's newest, and {_FORK}", "load the thread again, then send")
+
+
+def read_modes(given: object) -> frozenset[str]:
+    """Return the modes of a stream. Raises InvalidInput for an unknown one."""
+    if given in (None, "", []):
+        return frozenset({"values"})
+    modes = given if isinstance(given, list) else [given]
+    unknown = next((mode for mode in modes if mode not in MODES), None)
+    if unknown is not None:
+        hint = f"one of {', '.join(sorted(MODES))}"
+        raise InvalidInput(f"no stream has the mode {str(unknown)[:40]!r}", where="stream_mode", hint=hint)
+    return frozenset(map(str, modes))
+
+
+class Once:
+    """Gives what is sent an id, the same for what is sent again, so that it is taken once.
+
+    Clients send no key of their own, and one SDK repeats a request after a failure of the server. A message of
+    agent-chat-ui has an id. Of anything else, what failed and may have been done is remembered until it is sent again.
+    It is kept in memory.
+    """
+
+    def __init__(self, draw: Any, most: int = MOST_UNSURE) -> None:
+        """Make ids with `draw`, which returns another text at each call."""
+        self._draw = draw
+        self._most = most
+        self._unsure: OrderedDict[str, str] = OrderedDict()
+
+    def id_of(self, about: str, name: str = "", by: str = "") -> str:
+        """Return the id of what is sent.
+
+        Args:
+            about: all of it, and where it goes.
+            name: what the client knows it by: its own `Idempotency-Key`, or thread and id of the message; may be empty.
+            by: the id of the API key that the client has: a name counts for that key alone.
+        """
+        if name:
+            return _digest(f"{by}/{name}")
+        return self._unsure.pop(_digest(about), None) or str(self._draw())
+
+    def is_unsure(self, about: str, id_: str) -> None:
+        """Remember that it may have been done under this id."""
+        self._unsure[_digest(about)] = id_
+        while len(self._unsure) > self._most:
+            self._unsure.popitem(last=False)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

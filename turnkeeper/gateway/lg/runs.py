@@ -1,0 +1,371 @@
+"""Runs: a message sent, a decision made, a turn followed to its end."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, Unreachable
+from turnkeeper.gateway import streams
+from turnkeeper.gateway.calls import Who, need
+from turnkeeper.gateway.keys import Scope
+from turnkeeper.gateway.lg.api import (
+    Api,
+    Followed,
+    assistant_id,
+    number,
+    page_of,
+    read_body,
+    read_json,
+    reply,
+    selected,
+)
+from turnkeeper.gateway.lg.conversation import FINISHED, run_of, run_status, turn_statuses, values_of
+from turnkeeper.gateway.lg.events import Event, RunEvents
+from turnkeeper.gateway.lg.requests import RunRequest, check_newest, checked, read_modes, read_run, refuse
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+
+_BUSY = frozenset({"accepted", "running", "paused", "interrupted"})
+_KEPT = "its record stays"
+
+
+class Started:
+    """What a request for a run came to: its thread, its turn, and the assistant."""
+
+    def __init__(self, thread_id: str, turn_id: str, assistant: str) -> None:
+        self.thread_id, self.turn_id, self.assistant = thread_id, turn_id, assistant
+
+    def headers(self, then: str = "") -> dict[str, str]:
+        """Return where the run is: without the prefix, as clients put their own before it."""
+        place = f"/threads/{self.thread_id}/runs/{self.turn_id}"
+        return {"content-location": place} | ({"location": f"{place}{then}"} if then else {})
+
+
+class Runs:
+    """The handlers of runs."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def routes(self) -> list[Route]:
+        """Return where they are."""
+        each: list[tuple[str, str, Callable[[Request], Awaitable[Any]]]] = [
+            ("POST", "/runs/batch", self.batch),
+            ("POST", "/runs/cancel", self.cancel_many),
+            ("GET", "/threads/{thread_id}/runs", self.listed),
+            ("GET", "/threads/{thread_id}/runs/{run_id}", self.get),
+            ("DELETE", "/threads/{thread_id}/runs/{run_id}", self.delete),
+            ("GET", "/threads/{thread_id}/runs/{run_id}/join", self.join),
+            ("GET", "/threads/{thread_id}/runs/{run_id}/stream", self.join_stream),
+            ("POST", "/threads/{thread_id}/runs/{run_id}/cancel", self.cancel),
+        ]
+        for prefix in ("", "/threads/{thread_id}"):
+            each += [("POST", f"{prefix}/runs{end}", handler) for end, handler in self._starters()]
+        return [Route(path, handler, methods=[method]) for method, path, handler in each]
+
+    def _starters(self) -> list[tuple[str, Callable[[Request], Awaitable[Any]]]]:
+        return [("", self.create), ("/stream", self.stream), ("/wait", self.wait)]
+
+    async def start(
+        self, who: Who, runtime: Any, thread_id: str, body: Mapping[str, Any], key: str = ""
+    ) -> tuple[Started, RunRequest]:
+        """Send what a client's body holds, or make the decision in it.
+
+        Args:
+            who: who asks.
+            runtime: as they call it.
+            thread_id: empty for a new thread.
+            body: as the client sent it.
+            key: the `Idempotency-Key` that it sent, if any.
+
+        Raises:
+            TurnkeeperError: it was refused, or nothing is known of it as the daemon went away.
+        """
+        asked = read_run(checked(dict(body)))
+        name, graph = await self._api.graph_of(runtime, asked.assistant)
+        thread = await self._thread(runtime, thread_id, asked)
+        if asked.checkpoint_id:
+            newest = await self._api.turns(runtime, thread_id, 1)
+            check_newest(asked.checkpoint_id, newest[-1].turn_id if newest else "")
+        if asked.decides or asked.rejects:
+            return Started(thread_id, await self._decide(who, runtime, thread_id, asked), name), asked
+        sent = await self._send(who, runtime, thread, graph, asked, key)
+        return Started(sent.thread_id, sent.turn_id, name), asked
+
+    async def _thread(self, runtime: Any, thread_id: str, asked: RunRequest) -> wire.Thread:
+        """Return the thread that is named, or a new one: clients ask for it before its turn has begun."""
+        if not thread_id and (asked.decides or asked.rejects):
+            raise Conflict("nothing waits on a new thread", where="command.resume", hint="name the thread")
+        try:
+            if thread_id:
+                return await self._api.thread(runtime, thread_id)
+        except NotFound:
+            if asked.must_exist or asked.decides or asked.rejects:
+                raise
+        put = wire.PutThreadRequest(thread_id=thread_id, channel=self._api.channel)
+        made: wire.Thread = await runtime.PutThread(put)
+        return made
+
+    async def _decide(self, who: Who, runtime: Any, thread_id: str, asked: RunRequest) -> str:
+        if who.scope is None or who.scope < Scope.DECIDE:
+            need_decide()
+        if asked.rejects:
+            return await self.reject_all(runtime, thread_id)
+        known = await self._api.asked(runtime, thread_id, status="")
+        decisions = self._api.served.decisions(who.key, thread_id, known, asked.resume)
+        done = await runtime.ResolveInterrupts(wire.ResolveInterruptsRequest(decisions=decisions))
+        return str(done.interrupts[-1].turn_id)
+
+    async def reject_all(self, runtime: Any, thread_id: str) -> str:
+        """Reject what waits on a thread; return the turn that asked last. Raises Conflict where nothing waits."""
+        waiting = await self._api.asked(runtime, thread_id)
+        if not waiting:
+            raise Conflict(
+                "nothing waits for a decision on this thread", where="command", hint="send a message instead"
+            )
+        decisions = [
+            wire.ResolveInterruptRequest(
+                interrupt_id=one.interrupt_id, decision="reject", message="ignored", args_hash=one.args_hash
+            )
+            for one in waiting
+        ]
+        done = await runtime.ResolveInterrupts(wire.ResolveInterruptsRequest(decisions=decisions))
+        return str(done.interrupts[-1].turn_id)
+
+    async def _send(
+        self, who: Who, runtime: Any, thread: wire.Thread, graph: str, asked: RunRequest, key: str
+    ) -> wire.SendMessageResponse:
+        if asked.if_busy == "reject" and (thread.status in _BUSY or thread.waiting):
+            raise Conflict("the thread is busy", where="multitask_strategy", hint="wait for its run, or give enqueue")
+        place = who.key, thread.thread_id, graph
+        about = json.dumps([*place, asked.text, asked.rest, dict(asked.options)], sort_keys=True)
+        name = f"{thread.thread_id}/{asked.message_id}" if asked.message_id else ""
+        id_ = self._api.once.id_of(about, key or name, who.key)
+        request = wire.SendMessageRequest(
+            channel=thread.channel or self._api.channel,
+            text=asked.text,
+            thread_id=thread.thread_id,
+            request_id=id_,
+            graph=graph,
+            input_json=json.dumps(asked.rest, ensure_ascii=False) if asked.rest else "",
+            config_json=asked.options.get("config_json", ""),
+            context_json=asked.options.get("context_json", ""),
+        )
+        try:
+            sent: wire.SendMessageResponse = await runtime.SendMessage(request)
+        except Unreachable:
+            self._api.once.is_unsure(about, id_)
+            raise
+        return sent
+
+    async def _started(self, request: Request) -> tuple[Who, Any, Started, RunRequest]:
+        who, runtime = self._api.asks(request, Scope.WORK)
+        key, thread_id = request.headers.get("idempotency-key", ""), request.path_params.get("thread_id", "")
+        started, asked = await self.start(who, runtime, thread_id, await read_body(request), key)
+        return who, runtime, started, asked
+
+    async def create(self, request: Request) -> Response:
+        """Start a run and answer at once."""
+        _, runtime, started, _ = await self._started(request)
+        return reply(await self._run(runtime, started), headers=started.headers())
+
+    async def _run(self, runtime: Any, started: Started) -> dict[str, Any]:
+        turn = await runtime.GetTurn(wire.GetTurnRequest(turn_id=started.turn_id))
+        turn.thread_id = turn.thread_id or started.thread_id
+        run = run_of(turn, assistant_id(started.assistant), run_id=started.turn_id)
+        if run["created_at"] is None:
+            run["created_at"] = run["updated_at"] = self._api.now()
+        return run
+
+    async def batch(self, request: Request) -> Response:
+        """Start several runs; those before one that is refused are started."""
+        who, runtime = self._api.asks(request, Scope.WORK)
+        bodies = await read_json(request)
+        if not isinstance(bodies, list) or not all(isinstance(one, dict) for one in bodies):
+            raise InvalidInput("is no list of objects", where="body")
+        runs = []
+        for body in bodies:
+            started, _ = await self.start(who, runtime, str(body.get("thread_id") or ""), body)
+            runs.append(await self._run(runtime, started))
+        return reply(runs)
+
+    async def stream(self, request: Request) -> Any:
+        """Start a run and tell of it until it is over or waits."""
+        self._api.need_room(request)
+        who, runtime, started, asked = await self._started(request)
+        modes = "&".join(f"stream_mode={mode}" for mode in sorted(asked.modes))
+        resumed, events = asked.decides or asked.rejects, RunEvents(started.turn_id, asked.modes)
+        told = self._events(who, runtime, started, events, resumed=resumed)
+        return self._api.event_stream(told, started.headers(f"/stream?{modes}"))
+
+    async def join_stream(self, request: Request) -> Any:
+        """Tell of a run until it is over or waits; to who comes again, the state as it is now."""
+        who, runtime = self._api.asks(request)
+        turn = await self._turn(runtime, request)
+        modes = read_modes(_modes_in(request))
+        resumed, started = "last-event-id" in request.headers, Started(turn.thread_id, turn.turn_id, "")
+        events = RunEvents(turn.turn_id, modes, turn.sequence)
+        query = f"?{request.url.query}" if request.url.query else ""
+        told = self._events(who, runtime, started, events, resumed=resumed)
+        return self._api.event_stream(told, started.headers(f"/stream{query}"))
+
+    async def _events(
+        self, who: Who, runtime: Any, started: Started, events: RunEvents, *, resumed: bool
+    ) -> AsyncIterator[bytes]:
+        yield written(events.begin())
+        followed = Followed(runtime, self._api.gateway.clock, started.thread_id, started.turn_id)
+        async with aclosing(followed.changes()) as changes:
+            async for change in changes:
+                if change.HasField("speech"):
+                    told = events.heard(change.turn_id, change.speech)
+                elif started.turn_id in followed.known or followed.turn_id in followed.known:
+                    if resumed:
+                        events.follower.skip(followed.known[followed.turn_id])
+                        resumed = False
+                    self._api.show(who, started.thread_id, followed.turns)
+                    told = events.recorded(change, followed.turns)
+                else:
+                    continue  # what was there before is told together with the run's first step
+                for one in told:
+                    yield written(one)
+        self._api.show(who, started.thread_id, followed.turns)
+        for one in events.values(followed.turns):
+            yield written(one)
+        yield written(events.end(followed.status, followed.error))
+
+    async def wait(self, request: Request) -> Any:
+        """Start a run and answer with the thread's values once it is over or waits."""
+        self._api.need_room(request)
+        who, runtime, started, _ = await self._started(request)
+        return self._values(who, runtime, started)
+
+    async def join(self, request: Request) -> Any:
+        """Answer with the thread's values once a run is over or waits."""
+        who, runtime = self._api.asks(request)
+        turn = await self._turn(runtime, request)
+        return self._values(who, runtime, Started(turn.thread_id, turn.turn_id, ""))
+
+    def _values(self, who: Who, runtime: Any, started: Started) -> Any:
+        """Answer with the values, after spaces as long as there are none: a client that waits hears of us."""
+        followed = Followed(runtime, self._api.gateway.clock, started.thread_id, started.turn_id)
+
+        async def values() -> AsyncIterator[bytes]:
+            async with aclosing(followed.changes()) as changes:
+                async for _ in changes:
+                    yield b" "
+            self._api.show(who, started.thread_id, followed.turns)
+            yield json.dumps(self._final(followed), ensure_ascii=False).encode()
+
+        headers = started.headers("/join")
+        return self._api.long_answer(values(), headers)
+
+    @staticmethod
+    def _final(followed: Followed) -> dict[str, Any]:
+        if run_status(followed.status) == "error":
+            return {"__error__": {"error": "TurnFailed", "message": followed.error or "the turn failed"}}
+        return values_of(followed.turns)
+
+    async def _turn(self, runtime: Any, request: Request) -> wire.Turn:
+        """Return the turn that a path names. Raises NotFound, also for one of another thread."""
+        thread_id, run_id = request.path_params["thread_id"], request.path_params["run_id"]
+        turn: wire.Turn = await runtime.GetTurn(wire.GetTurnRequest(turn_id=run_id))
+        if turn.thread_id != thread_id:
+            raise NotFound(f"no run {run_id[:80]!r} on thread {thread_id[:80]!r}")
+        return turn
+
+    async def get(self, request: Request) -> Response:
+        """Answer with a run."""
+        _, runtime = self._api.asks(request)
+        turn = await self._turn(runtime, request)
+        run = run_of(turn, assistant_id(self._api.name_of(turn.graph)), run_id=request.path_params["run_id"])
+        return reply(selected(run, request.query_params.getlist("select")))
+
+    async def listed(self, request: Request) -> Response:
+        """Answer with the runs of a thread, newest first."""
+        _, runtime = self._api.asks(request)
+        thread_id, query = request.path_params["thread_id"], request.query_params
+        await self._api.thread(runtime, thread_id)
+        wanted = turn_statuses(query["status"]) if query.get("status") else None
+        most = number(query.get("offset"), "offset", 0) + number(query.get("limit"), "limit", 10)
+        found: list[wire.Turn] = []
+        cursor = "-"
+        while cursor and len(found) < most:
+            asked = wire.ListTurnsRequest(thread_id=thread_id, limit=200, cursor=cursor.strip("-"))
+            page = await runtime.ListTurns(asked)
+            found += [turn for turn in page.turns if wanted is None or turn.status in wanted]
+            cursor = page.next_cursor
+        shown, headers = page_of(found, query)
+        runs = [run_of(turn, assistant_id(self._api.name_of(turn.graph))) for turn in shown]
+        return reply([selected(run, query.getlist("select")) for run in runs], headers=headers)
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel a run; with `wait`, answer once it is over."""
+        _, runtime = self._api.asks(request, Scope.WORK)
+        self._check_action(request)
+        turn = await self._turn(runtime, request)
+        await runtime.CancelTurn(wire.CancelTurnRequest(turn_id=turn.turn_id, reason="cancelled over the API"))
+        if request.query_params.get("wait") in {"1", "true", "True"}:
+            followed = Followed(runtime, self._api.gateway.clock, turn.thread_id, turn.turn_id)
+            async with aclosing(followed.changes()) as changes:
+                async for _ in changes:
+                    if followed.status in FINISHED:
+                        break
+        return Response(status_code=204)
+
+    @staticmethod
+    def _check_action(request: Request) -> None:
+        if request.query_params.get("action", "interrupt") != "interrupt":
+            refuse("action", "what a turn did stays in its thread", "give interrupt")
+
+    async def cancel_many(self, request: Request) -> Response:
+        """Cancel the runs that a client names, or those of a thread with a status."""
+        _, runtime = self._api.asks(request, Scope.WORK)
+        self._check_action(request)
+        body = await read_body(request)
+        ids = body.get("run_ids")
+        if ids is None:
+            ids = await self._running(runtime, str(body.get("thread_id") or ""), str(body.get("status") or "all"))
+        for turn_id in ids:
+            await runtime.CancelTurn(wire.CancelTurnRequest(turn_id=str(turn_id), reason="cancelled over the API"))
+        return Response(status_code=204)
+
+    async def _running(self, runtime: Any, thread_id: str, status: str) -> list[str]:
+        wanted = {"running", "pending"} if status == "all" else {status}
+        if not thread_id and status == "all":
+            refuse("status", "all runs of all threads at once", "name a thread, or the runs")
+        found = []
+        for one in ("running", "paused"):
+            page = await runtime.ListTurns(wire.ListTurnsRequest(thread_id=thread_id, status=one, limit=200))
+            found += [turn.turn_id for turn in page.turns if run_status(turn.status) in wanted]
+        return found
+
+    async def delete(self, request: Request) -> Response:
+        """Refuse."""
+        need(request, Scope.WORK)
+        refuse("run", _KEPT, "cancel it: runs.cancel(THREAD_ID, RUN_ID)")
+
+
+def need_decide() -> None:
+    """Refuse a decision with a key that may not make one. Raises Denied."""
+    hint = "make another key: turnkeeper web keys make NAME --scope decide"
+    raise Denied("this key may not decide", where="command.resume", hint=hint)
+
+
+def _modes_in(request: Request) -> list[str]:
+    """Return the modes of a query, which clients write in three ways."""
+    given = request.query_params.getlist("stream_mode")
+    if len(given) == 1 and given[0].startswith("["):
+        try:
+            return list(map(str, json.loads(given[0])))
+        except (ValueError, TypeError) as error:
+            raise InvalidInput("is no list of modes", where="stream_mode") from error
+    return [mode for one in given for mode in one.split(",") if mode]
+
+
+def written(event: Event) -> bytes:
+    """Return an event as it is sent."""
+    return streams.event(json.dumps(event.data, ensure_ascii=False), name=event.name, id_=event.id)

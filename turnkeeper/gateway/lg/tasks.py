@@ -1,0 +1,244 @@
+"""Crons and assistants."""
+
+import json
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from turnkeeper.errors import Conflict, NotFound, Unreachable
+from turnkeeper.gateway.keys import Scope
+from turnkeeper.gateway.lg.api import Api, assistant_id, ordered, page_of, read_body, reply, selected
+from turnkeeper.gateway.lg.conversation import NODE, holds
+from turnkeeper.gateway.lg.crons import changed_spec, cron_of, spec_of
+from turnkeeper.gateway.lg.requests import refuse
+from turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
+from turnkeeper.v1 import schedules_pb2 as wire
+
+_MESSAGES = {
+    "type": "object",
+    "properties": {"messages": {"type": "array", "items": {"type": "object"}}},
+    "required": ["messages"],
+}
+_OURS = "assistants stand in config.toml"
+AWAY = 20  # attempts to reach a daemon that went away while it made a task
+
+
+class Assistants:
+    """The handlers of assistants: the graphs and assistants that the home's configuration names."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def routes(self) -> list[Route]:
+        """Return where they are."""
+        one = "/assistants/{assistant_id}"
+        each: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+            ("POST", "/assistants", self.refused),
+            ("POST", "/assistants/search", self.search),
+            ("POST", "/assistants/count", self.count),
+            ("GET", one, self.get),
+            ("PATCH", one, self.refused),
+            ("DELETE", one, self.refused),
+            ("GET", f"{one}/graph", self.graph),
+            ("GET", f"{one}/schemas", self.schemas),
+            ("GET", f"{one}/subgraphs", self.subgraphs),
+            ("GET", f"{one}/subgraphs/{{namespace}}", self.subgraphs),
+            ("POST", f"{one}/versions", self.refused),
+            ("POST", f"{one}/latest", self.refused),
+        ]
+        return [Route(path, handler, methods=[method]) for method, path, handler in each]
+
+    async def _found(self, request: Request) -> list[dict[str, Any]]:
+        _, runtime = self._api.asks(request)
+        body = await read_body(request)
+        found = [self._shown(one) for one in await self._api.assistants(runtime)]
+        wanted = {name: body[name] for name in ("graph_id", "name") if body.get(name)}
+        return [one for one in found if holds(one, wanted) and holds(one["metadata"], body.get("metadata") or {})]
+
+    def _shown(self, one: runtime_wire.Graph) -> dict[str, Any]:
+        about = {"created_by": "system", "turnkeeper": {"reference": one.reference, "problem": one.problem or None}}
+        return {
+            "assistant_id": assistant_id(one.name),
+            "graph_id": one.graph if one.is_assistant else one.name,
+            "name": one.name,
+            "description": one.description or None,
+            "config": {"configurable": json.loads(one.config_json or "{}")},
+            "context": json.loads(one.context_json or "{}"),
+            "metadata": about,
+            "version": 1,
+            "created_at": self._api.since,
+            "updated_at": self._api.since,
+        }
+
+    async def search(self, request: Request) -> Response:
+        """Answer with the assistants that there are."""
+        body = await read_body(request)
+        found = sorted(await self._found(request), key=lambda one: str(one["name"]))
+        shown, headers = page_of(found, body)
+        return reply([selected(one, body.get("select")) for one in shown], headers=headers)
+
+    async def count(self, request: Request) -> Response:
+        """Answer with how many there are."""
+        return reply(len(await self._found(request)))
+
+    async def _one(self, request: Request) -> dict[str, Any]:
+        _, runtime = self._api.asks(request)
+        name, _ = await self._api.graph_of(runtime, request.path_params["assistant_id"])
+        known = {one.name: one for one in await self._api.assistants(runtime)}
+        return self._shown(known[name])
+
+    async def get(self, request: Request) -> Response:
+        """Answer with an assistant."""
+        return reply(await self._one(request))
+
+    async def schemas(self, request: Request) -> Response:
+        """Answer with what a graph of messages takes and gives."""
+        names = ("input_schema", "output_schema", "state_schema")
+        empty = {"config_schema": {"type": "object"}, "context_schema": {"type": "object"}}
+        return reply({"graph_id": (await self._one(request))["graph_id"], **dict.fromkeys(names, _MESSAGES), **empty})
+
+    async def graph(self, request: Request) -> Response:
+        """Answer with a graph of three nodes: what is inside is the agent's own."""
+        await self._one(request)
+        ids = ("__start__", NODE, "__end__")
+        nodes = [{"id": id_, "type": "schema" if id_ != NODE else "runnable", "data": id_} for id_ in ids]
+        return reply({"nodes": nodes, "edges": [{"source": a, "target": b} for a, b in pairwise(ids)]})
+
+    async def subgraphs(self, request: Request) -> Response:
+        """Answer that there are none to be seen."""
+        await self._one(request)
+        return reply({})
+
+    async def refused(self, request: Request) -> Response:
+        """Refuse."""
+        self._api.asks(request, Scope.WORK)
+        refuse("assistant", _OURS, "change [graphs] or [assistants] there, then: turnkeeper restart")
+
+
+class Crons:
+    """The handlers of crons, which are tasks."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def routes(self) -> list[Route]:
+        """Return where they are."""
+        each: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
+            ("POST", "/runs/crons", self.create),
+            ("POST", "/runs/crons/search", self.search),
+            ("POST", "/runs/crons/count", self.count),
+            ("PATCH", "/runs/crons/{cron_id}", self.update),
+            ("DELETE", "/runs/crons/{cron_id}", self.delete),
+            ("POST", "/threads/{thread_id}/runs/crons", self.create),
+        ]
+        return [Route(path, handler, methods=[method]) for method, path, handler in each]
+
+    def _shown(self, task: wire.Task) -> dict[str, Any]:
+        return cron_of(task, assistant_id(self._api.name_of(task.spec.graph)))
+
+    async def create(self, request: Request) -> Response:
+        """Make a task that fires by a cron's schedule."""
+        who, runtime = self._api.asks(request, Scope.WORK)
+        body, thread_id = await read_body(request), request.path_params.get("thread_id", "")
+        channel = self._api.channel
+        if thread_id:
+            channel = (await self._api.thread(runtime, thread_id)).channel or channel
+        _, graph = await self._api.graph_of(runtime, str(body.get("assistant_id") or ""))
+        about = json.dumps([who.key, thread_id, body], sort_keys=True)
+        id_ = self._api.once.id_of(about, request.headers.get("idempotency-key", ""), who.key)
+        spec = spec_of(
+            body, thread_id=thread_id, channel=channel, graph=graph, name=f"cron-{id_[:12]}",
+            category=self._api.gateway.settings.web.langgraph_category,
+        )  # fmt: skip
+        spec.paused = body.get("enabled") is False  # never on before it is off
+        try:
+            task = await self._made(self._api.gateway.runner(who), spec)
+        except Unreachable:
+            self._api.once.is_unsure(about, id_)
+            raise
+        return reply(self._shown(task))
+
+    async def _made(self, runner: Any, spec: wire.TaskSpec) -> wire.Task:
+        """Make a task once, also if the daemon goes away before it has answered."""
+        for left in reversed(range(AWAY)):
+            try:
+                task = await self._create(runner, spec)
+                return task if not spec.paused else await runner.DisableTask(wire.DisableTaskRequest(name=task.id))
+            except Unreachable:
+                if not left:
+                    raise
+                await self._api.gateway.clock.sleep(0.5)
+        raise AssertionError("the last attempt returns or raises")
+
+    @staticmethod
+    async def _create(runner: Any, spec: wire.TaskSpec) -> wire.Task:
+        try:
+            made: wire.Task = (await runner.CreateTask(wire.CreateTaskRequest(spec=spec))).task
+        except Conflict:
+            if not spec.name.startswith("cron-"):
+                raise
+            made = await runner.GetTask(wire.GetTaskRequest(name=spec.name))
+        return made
+
+    async def _task(self, request: Request, scope: Scope) -> tuple[Any, Any, wire.Task]:
+        who, runtime = self._api.asks(request, scope)
+        runner, cron_id = self._api.gateway.runner(who), request.path_params["cron_id"]
+        try:
+            return runtime, runner, await runner.GetTask(wire.GetTaskRequest(name=cron_id))
+        except NotFound as error:
+            raise NotFound(f"no cron {cron_id[:80]!r}", hint="see: turnkeeper task list") from error
+
+    async def update(self, request: Request) -> Response:
+        """Change a task, and whether it fires."""
+        runtime, runner, task = await self._task(request, Scope.WORK)
+        body = await read_body(request)
+        graph = None
+        if body.get("assistant_id"):
+            _, graph = await self._api.graph_of(runtime, str(body["assistant_id"]))
+        spec = changed_spec(task, body, graph)
+        if spec != task.spec:
+            change = wire.UpdateTaskRequest(name=task.id, spec=spec, revision=task.revision)
+            task = (await runner.UpdateTask(change)).task
+        return reply(self._shown(await self._switched(runner, task, body.get("enabled"))))
+
+    @staticmethod
+    async def _switched(runner: Any, task: wire.Task, enabled: object) -> wire.Task:
+        found: Any = task
+        if enabled is False and task.state in {"active", "paused"}:
+            found = await runner.DisableTask(wire.DisableTaskRequest(name=task.id))
+        elif enabled is True and task.state == "disabled":
+            found = await runner.EnableTask(wire.EnableTaskRequest(name=task.id))
+        elif enabled is True and task.state in {"paused", "quarantined"}:
+            found = await runner.ResumeTask(wire.ResumeTaskRequest(name=task.id))
+        return found  # type: ignore[no-any-return]
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a task; for a day it can be restored by a command."""
+        _, runner, task = await self._task(request, Scope.WORK)
+        await runner.DeleteTask(wire.DeleteTaskRequest(name=task.id))
+        return Response(status_code=204)
+
+    async def _found(self, request: Request) -> list[dict[str, Any]]:
+        who, runtime = self._api.asks(request)
+        body = await read_body(request)
+        tasks = (await self._api.gateway.runner(who).ListTasks(wire.ListTasksRequest())).tasks
+        found = [self._shown(task) for task in tasks]
+        wanted = {name: body[name] for name in ("thread_id", "enabled") if body.get(name) is not None}
+        if body.get("assistant_id"):
+            name, _ = await self._api.graph_of(runtime, str(body["assistant_id"]))
+            wanted["assistant_id"] = assistant_id(name)
+        return [one for one in found if holds(one, wanted) and holds(one["metadata"], body.get("metadata") or {})]
+
+    async def search(self, request: Request) -> Response:
+        """Answer with the tasks that a client looks for."""
+        body = await read_body(request)
+        shown, headers = page_of(ordered(await self._found(request), body, "created_at"), body)
+        return reply([selected(one, body.get("select")) for one in shown], headers=headers)
+
+    async def count(self, request: Request) -> Response:
+        """Answer with how many there are."""
+        return reply(len(await self._found(request)))

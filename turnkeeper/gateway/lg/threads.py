@@ -1,0 +1,296 @@
+"""Threads, their states, and the newer protocol that follows a thread as a whole."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.gateway import streams
+from turnkeeper.gateway.calls import Who
+from turnkeeper.gateway.keys import Scope
+from turnkeeper.gateway.lg import api as lg
+from turnkeeper.gateway.lg.conversation import FINISHED, checkpoint, holds, run_status, state_of, states_of, thread_of
+from turnkeeper.gateway.lg.events import CHANNELS, Event, RunEvents, ThreadEvents
+from turnkeeper.gateway.lg.requests import MODES, refuse, refuse_options
+from turnkeeper.gateway.lg.runs import Runs, written
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+
+_CREATE = frozenset({"thread_id", "metadata", "if_exists"})
+_SEARCH = frozenset({"metadata", "status", "ids", "limit", "offset", "sort_by", "sort_order", "select"})
+_STATUSES = ("idle", "busy", "interrupted", "error")
+_THREAD_MODES = frozenset({"run_modes", "lifecycle", "state_update"})
+_KEPT = "what happened on a thread is kept, and is not written over HTTP"
+
+
+class Threads:
+    """The handlers of threads."""
+
+    def __init__(self, api: lg.Api, runs: Runs) -> None:
+        self._api, self._runs = api, runs
+
+    def routes(self) -> list[Route]:
+        """Return where they are."""
+        one = "/threads/{thread_id}"
+        each: list[tuple[str, str, Callable[[Request], Awaitable[Any]]]] = [
+            ("POST", "/threads", self.create),
+            ("POST", "/threads/search", self.search),
+            ("POST", "/threads/count", self.count),
+            ("POST", "/threads/prune", self.refused),
+            ("GET", one, self.get),
+            ("PATCH", one, self.update),
+            ("DELETE", one, self.refused),
+            ("POST", f"{one}/copy", self.refused),
+            ("GET", f"{one}/state", self.state),
+            ("POST", f"{one}/state", self.write_state),
+            ("POST", f"{one}/state/checkpoint", self.state_at),
+            ("GET", f"{one}/state/{{checkpoint_id}}", self.state_at),
+            ("GET", f"{one}/history", self.history),
+            ("POST", f"{one}/history", self.history),
+            ("GET", f"{one}/stream", self.stream),
+            ("POST", f"{one}/commands", self.command),
+            ("POST", f"{one}/stream/events", self.events),
+        ]
+        return [Route(path, handler, methods=[method]) for method, path, handler in each]
+
+    async def create(self, request: Request) -> Response:
+        """Make a thread, or answer with the one that is there if the client allows it."""
+        who, runtime = self._api.asks(request, Scope.WORK)
+        body = await lg.read_body(request)
+        refuse_options(body, _CREATE)
+        if body.get("thread_id") and body.get("if_exists") == "do_nothing":
+            try:
+                return lg.reply(await self._api.shown(who, runtime, await self._api.thread(runtime, body["thread_id"])))
+            except NotFound:
+                pass
+        put = wire.PutThreadRequest(
+            thread_id=str(body.get("thread_id") or ""),
+            channel=self._api.channel,
+            metadata_json=_metadata(body),
+            must_be_new=True,
+        )
+        return lg.reply(await self._api.shown(who, runtime, await runtime.PutThread(put)))
+
+    async def update(self, request: Request) -> Response:
+        """Change a thread's metadata, key by key."""
+        who, runtime = self._api.asks(request, Scope.WORK)
+        body = await lg.read_body(request)
+        refuse_options(body, {"metadata"})
+        thread = await self._api.thread(runtime, request.path_params["thread_id"])
+        put = wire.PutThreadRequest(thread_id=thread.thread_id, metadata_json=_metadata(body))
+        changed = await runtime.PutThread(put)
+        if "return=minimal" in request.headers.get("prefer", ""):
+            return Response(status_code=204)
+        return lg.reply(await self._api.shown(who, runtime, changed))
+
+    async def get(self, request: Request) -> Response:
+        """Answer with a thread."""
+        who, runtime = self._api.asks(request)
+        thread = await self._api.thread(runtime, request.path_params["thread_id"])
+        return lg.reply(await self._api.shown(who, runtime, thread))
+
+    async def search(self, request: Request) -> Response:
+        """Answer with the threads that a client looks for."""
+        who, runtime = self._api.asks(request)
+        body = await lg.read_body(request)
+        found, known = await self._found(runtime, body)
+        shown, headers = lg.page_of(lg.ordered(found, body, "updated_at"), body)
+        values = not body.get("select") or any(str(name).startswith("values") for name in body["select"])
+        whole = [self._api.shown(who, runtime, known[one["thread_id"]], values=values) for one in shown]
+        return lg.reply([lg.selected(one, body.get("select")) for one in await asyncio.gather(*whole)], headers=headers)
+
+    async def count(self, request: Request) -> Response:
+        """Answer with how many threads a client's search finds."""
+        _, runtime = self._api.asks(request)
+        return lg.reply(len((await self._found(runtime, await lg.read_body(request)))[0]))
+
+    async def _found(self, runtime: Any, body: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, wire.Thread]]:
+        refuse_options(body, _SEARCH)
+        wanted, ids = body.get("metadata") or {}, body.get("ids")
+        if body.get("status") not in {None, *_STATUSES}:
+            raise InvalidInput("no thread has this status", where="status", hint=f"one of {', '.join(_STATUSES)}")
+        known: dict[str, wire.Thread] = {}
+        found, cursor = [], "-"
+        while cursor and len(known) < lg.MOST_READ:
+            page = await runtime.ListThreads(wire.ListThreadsRequest(limit=500, cursor=cursor.strip("-")))
+            cursor = page.next_cursor
+            for thread in page.threads:
+                known[thread.thread_id] = thread
+                name = self._api.name_of(thread.graph)
+                one = thread_of(thread, None, [], name, lg.assistant_id(name))
+                fits = holds(one["metadata"], wanted) and body.get("status") in {None, one["status"]}
+                if fits and (ids is None or thread.thread_id in ids):
+                    found.append(one)
+        return found, known
+
+    async def state(self, request: Request) -> Response:
+        """Answer with the newest state of a thread."""
+        who, runtime = self._api.asks(request)
+        turns = await self._turns(who, runtime, request)
+        state = state_of(request.path_params["thread_id"], turns)
+        return lg.reply(lg.selected(state, request.query_params.getlist("select")))
+
+    async def _turns(self, who: Who, runtime: Any, request: Request) -> list[wire.ConversationTurn]:
+        """Return the turns of the thread that a path names; what waits in them is shown. Raises NotFound."""
+        thread_id = request.path_params["thread_id"]
+        await self._api.thread(runtime, thread_id)
+        turns = await self._api.turns(runtime, thread_id)
+        self._api.show(who, thread_id, turns)
+        return turns
+
+    async def state_at(self, request: Request) -> Response:
+        """Answer with the state after one turn."""
+        who, runtime = self._api.asks(request)
+        wanted = request.path_params.get("checkpoint_id")
+        if wanted is None:
+            given = (await lg.read_body(request)).get("checkpoint")
+            wanted = given.get("checkpoint_id") if isinstance(given, dict) else None
+        for state in states_of(request.path_params["thread_id"], await self._turns(who, runtime, request)):
+            if wanted in (None, state["checkpoint"]["checkpoint_id"]):
+                return lg.reply(state)
+        raise NotFound(f"no checkpoint {str(wanted)[:80]!r}", hint="a checkpoint has the id of a turn of the thread")
+
+    async def history(self, request: Request) -> Response:
+        """Answer with the states of a thread, one for each turn, newest first."""
+        who, runtime = self._api.asks(request)
+        body = await lg.read_body(request) if request.method == "POST" else dict(request.query_params)
+        states = states_of(request.path_params["thread_id"], await self._turns(who, runtime, request))
+        before = body.get("before")
+        before = before.get("checkpoint_id") if isinstance(before, dict) else before
+        if before:
+            ids = [state["checkpoint"]["checkpoint_id"] for state in states]
+            states = states[ids.index(before) + 1 :] if before in ids else []
+        states = states[: lg.number(body.get("limit"), "limit", 10)]
+        return lg.reply([lg.selected(state, body.get("select")) for state in states])
+
+    async def write_state(self, request: Request) -> Response:
+        """Reject what waits on a thread, as agent-inbox asks for it; refuse everything else."""
+        who, runtime = self._api.asks(request, Scope.DECIDE)
+        body, thread_id = await lg.read_body(request), request.path_params["thread_id"]
+        if body.get("values") is not None or body.get("as_node") != "__end__":
+            refuse("values", _KEPT, "send a message, or decide: command={'resume': …}")
+        await self._turns(who, runtime, request)
+        turn_id = await self._runs.reject_all(runtime, thread_id)
+        return lg.reply({"checkpoint": checkpoint(thread_id, turn_id)})
+
+    async def refused(self, request: Request) -> Response:
+        """Refuse."""
+        self._api.asks(request, Scope.WORK)
+        refuse("thread", _KEPT, "go on with it, or begin another one: threads.create()")
+
+    async def stream(self, request: Request) -> Any:
+        """Tell of all that happens on a thread, until the client goes."""
+        who, runtime = self._api.asks(request)
+        thread_id = request.path_params["thread_id"]
+        await self._api.thread(runtime, thread_id)
+        given = request.query_params.getlist("stream_mode") or ["run_modes"]
+        modes = {"state_update": {"values"}, "lifecycle": set()}.get(given[0], MODES)
+        if not set(given) <= _THREAD_MODES:
+            raise InvalidInput("no such mode", where="stream_mode", hint=f"one of {', '.join(sorted(_THREAD_MODES))}")
+        before, events = await self._api.turns(runtime, thread_id), RunEvents("", modes)
+        for turn in before:
+            events.follower.skip(turn)
+        done = {turn.turn_id: turn.status for turn in before}
+        return self._api.event_stream(self._told(who, runtime, thread_id, events, done))
+
+    async def _told(
+        self, who: Who, runtime: Any, thread_id: str, events: RunEvents, done: dict[str, str]
+    ) -> AsyncIterator[bytes]:
+        followed = lg.Followed(runtime, self._api.gateway.clock, thread_id, "")
+        async with aclosing(followed.changes()) as changes:
+            async for change in changes:
+                if change.HasField("speech"):
+                    told = list(events.heard(change.turn_id, change.speech))
+                else:
+                    self._api.show(who, thread_id, followed.turns)
+                    told = list(events.recorded(change, followed.turns))
+                    told += self._changed(change, done)
+                for one in told:
+                    yield written(one)
+
+    @staticmethod
+    def _changed(turn: wire.ConversationTurn, done: dict[str, str]) -> list[Event]:
+        """Return what tells that a run began or ended; both, of one that is over when it is first seen."""
+        before, done[turn.turn_id] = done.get(turn.turn_id, ""), turn.status
+        told = [] if before else [Event("metadata", {"run_id": turn.turn_id, "attempt": 1})]
+        if before != turn.status and turn.status in FINISHED:
+            told.append(Event("run_done", {"run_id": turn.turn_id, "status": run_status(turn.status)}))
+        return told
+
+    async def command(self, request: Request) -> Response:
+        """Answer a command of the newer protocol; a refusal is an answer, too."""
+        who, runtime = self._api.asks(request, Scope.WORK)
+        body = await lg.read_body(request)
+        id_, thread_id = body.get("id"), request.path_params["thread_id"]
+        params = body.get("params") if isinstance(body.get("params"), dict) else {}
+        try:
+            result = await self._commanded(who, runtime, thread_id, body.get("method"), params or {})
+        except (InvalidInput, NotFound, Conflict) as error:
+            return lg.reply({"type": "error", "id": id_, "error": _code(error), "message": str(error)})
+        return lg.reply({"type": "success", "id": id_, "result": result})
+
+    async def _commanded(
+        self, who: Who, runtime: Any, thread_id: str, method: object, params: dict[str, Any]
+    ) -> dict[str, Any]:
+        if method == "run.start":
+            body = {key: value for key, value in params.items() if key != "metadata"} | {"if_not_exists": "create"}
+        elif method == "input.respond":
+            entries = params.get("responses") or [params]
+            if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+                raise InvalidInput("is no list of objects", where="params.responses")
+            resume = {str(one.get("interrupt_id")): one.get("response") for one in entries}
+            if params.get("update") or params.get("goto"):
+                refuse("update", _KEPT, "answer only")
+            body = {"assistant_id": await self._assistant(runtime, thread_id), "command": {"resume": resume}}
+        else:
+            raise InvalidInput(f"no command {str(method)[:40]!r}", where="method", hint="run.start or input.respond")
+        started, _ = await self._runs.start(who, runtime, thread_id, body)
+        self._api.begun(thread_id, started.turn_id)
+        return {"run_id": started.turn_id, "thread_id": started.thread_id}
+
+    async def _assistant(self, runtime: Any, thread_id: str) -> str:
+        return self._api.name_of((await self._api.thread(runtime, thread_id)).graph)
+
+    async def events(self, request: Request) -> Any:
+        """Tell of what happens on a thread in the events of the newer protocol, until the client goes."""
+        who, runtime = self._api.asks(request)
+        body, thread_id = await lg.read_body(request), request.path_params["thread_id"]
+        channels = body.get("channels")
+        if not isinstance(channels, list) or not channels:
+            raise InvalidInput("is no list of channels", where="channels", hint=f"of {', '.join(sorted(CHANNELS))}")
+        await self._api.thread(runtime, thread_id)
+        return self._api.event_stream(self._protocol(who, runtime, thread_id, ThreadEvents(channels)))
+
+    async def _protocol(self, who: Who, runtime: Any, thread_id: str, events: ThreadEvents) -> AsyncIterator[bytes]:
+        newest = await runtime.ListTurns(wire.ListTurnsRequest(thread_id=thread_id, limit=1))
+        since = self._api.begun(thread_id) or (newest.turns[0].turn_id if newest.turns else "")
+        followed = lg.Followed(runtime, self._api.gateway.clock, thread_id, "")
+        begun = not since
+        async with aclosing(followed.changes()) as changes:
+            async for change in changes:
+                begun = begun or change.turn_id == since
+                if not begun:
+                    continue
+                if change.HasField("speech"):
+                    told = events.heard(change.turn_id, change.speech)
+                else:
+                    self._api.show(who, thread_id, followed.turns)
+                    told = events.recorded(change, followed.turns)
+                for one in told:
+                    yield streams.event(json.dumps(one, ensure_ascii=False), name=one["method"], id_=one["event_id"])
+
+
+def _metadata(body: dict[str, Any]) -> str:
+    metadata = body.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise InvalidInput("is no object", where="metadata")
+    return json.dumps(metadata, ensure_ascii=False) if metadata else ""
+
+
+def _code(error: TurnkeeperError) -> str:
+    return {NotFound: "no_such_run", Conflict: "no_such_interrupt"}.get(type(error), "invalid_argument")

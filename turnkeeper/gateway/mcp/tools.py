@@ -1,0 +1,397 @@
+"""The tools. None takes a decision: what waits for the person is decided by the person."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from mcp.server.elicitation import AcceptedElicitation
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.resolve import Elicit, ElicitationResult, Resolve
+from mcp.server.mcpserver.tools import Tool
+from mcp_types import ToolAnnotations
+from pydantic import Field
+
+from turnkeeper.console.unseen import as_json, plain
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import InvalidInput, NotFound, Unreachable
+from turnkeeper.gateway.keys import Scope
+from turnkeeper.gateway.mcp import model
+from turnkeeper.gateway.mcp.desk import MADE_BY, Desk, caller_of
+from turnkeeper.gateway.mcp.model import view, views
+from turnkeeper.v1 import agent_runtime_pb2 as runtime
+from turnkeeper.v1 import schedules_pb2 as runner
+
+_NEWEST = 50  # turns of a thread among which one is looked for
+LONGEST_FORM = 2000  # characters of arguments that a person can be expected to read in a form
+Ctx = Context[Desk, Any]
+Name = Annotated[str, Field(min_length=1, description="a task's name or id")]
+Text = Annotated[str, Field(min_length=1)]
+Limit = Annotated[int, Field(ge=1, le=200)]
+Wait = Annotated[int, Field(ge=0, le=50, description="wait up to so many seconds for the turn to end")]
+RequestId = Annotated[str, Field(description="any name of yours: a call that is repeated with it has one effect")]
+Instant = Annotated[str, Field(description="RFC 3339, or wall time in the task's zone")]
+CatchUp = Literal["", "skip", "run-once", "run-all"]
+Overlap = Literal["", "coalesce", "queue", "skip", "cancel-running"]
+
+
+def _desk(ctx: Ctx) -> Desk:
+    return ctx.request_context.lifespan_context
+
+
+async def _call(ctx: Ctx, method: str, request: Any) -> Any:
+    return await _desk(ctx).call(method, request, caller_of(ctx).via)
+
+
+def _task(ctx: Ctx, task: Any) -> model.TaskView:
+    return view(model.TaskView, task, may_change=_desk(ctx).may_change(task, caller_of(ctx)))
+
+
+def _fill(spec: Any, given: Mapping[str, Any]) -> None:
+    """Set the fields of a spec that are given."""
+    for name, value in given.items():
+        if value not in ("", None):
+            setattr(spec, name, value)
+
+
+async def task_create(
+    ctx: Ctx,
+    *,
+    name: Annotated[str, Field(description="1 to 63 of a-z, 0-9 and -")],
+    when: model.When,
+    prompt: Annotated[str, Field(min_length=1, description="what the agent must do, each time")],
+    category: Annotated[str, Field(description="what its turns may do; empty: the first one allowed here")] = "",
+    channel: Annotated[str, Field(description="where its turns appear")] = "general",
+    timezone: Annotated[str, Field(description="IANA name; empty: the machine's")] = "",
+    catch_up: CatchUp = "",
+    overlap: Overlap = "",
+    max_fires: int | None = None,
+    end_at: Instant = "",
+    dry_run: bool = False,
+) -> model.TaskCreated:
+    """Create standing work: an agent gets a prompt on a schedule, and the schedule survives crashes and restarts.
+
+    What the agent may not do by its category it asks the person. Use dry_run to see the next times first.
+    """
+    tags = {MADE_BY: caller_of(ctx).owner}
+    spec = runner.TaskSpec(name=name, prompt=prompt, category=_desk(ctx).category(category), tags=tags)
+    given = {"channel": channel, "timezone": timezone, "catch_up": catch_up, "overlap": overlap}
+    _fill(spec, {**when.fields(), **given, "max_fires": max_fires, "end_at": end_at})
+    answer = await _call(ctx, "CreateTask", runner.CreateTaskRequest(spec=spec, dry_run=dry_run))
+    times = views(model.TimeView, answer.next[:3])
+    said = f"task {name} {'would fire' if dry_run else 'fires'} {answer.task.schedule}"
+    summary = f"{said}; next {times[0].nominal_at}" if times else said
+    task = _task(ctx, answer.task)
+    return model.TaskCreated(summary=summary, task=task, next=times, warnings=list(answer.warnings))
+
+
+async def task_list(ctx: Ctx, state: str = "", channel: str = "", limit: Limit = 50) -> model.TaskList:
+    """List tasks, next to fire first."""
+    request = runner.ListTasksRequest(state=state, channel=channel, limit=limit)
+    answer = await _call(ctx, "ListTasks", request)
+    tasks = [_task(ctx, task) for task in answer.tasks]
+    waiting = answer.decisions_waiting if answer.HasField("decisions_waiting") else None
+    summary = f"{len(tasks)} of {answer.total} tasks"
+    return model.TaskList(summary=summary, tasks=tasks, total=answer.total, decisions_waiting=waiting)
+
+
+async def task_show(ctx: Ctx, name: Name, limit: Limit = 10) -> model.TaskShown:
+    """Show one task, its revision, and the newest entries of its history: what fired, what did not, and why."""
+    task = await _call(ctx, "GetTask", runner.GetTaskRequest(name=name))
+    fires = await _call(ctx, "ListFires", runner.ListFiresRequest(name=task.id, limit=limit, without_folded=True))
+    summary = f"task {task.spec.name} is {task.state}, revision {task.revision}; {fires.total} entries of history"
+    return model.TaskShown(summary=summary, task=_task(ctx, task), fires=views(model.FireView, fires.fires))
+
+
+async def task_update(
+    ctx: Ctx,
+    *,
+    name: Name,
+    revision: Annotated[int, Field(ge=1, description="as task_show told it; refused if there is a newer one")],
+    when: Annotated[model.When | None, Field(description="in place of its schedule and its events")] = None,
+    prompt: str = "",
+    category: str = "",
+    channel: str = "",
+    timezone: str = "",
+    catch_up: CatchUp = "",
+    overlap: Overlap = "",
+    max_fires: int | None = None,
+    end_at: Instant = "",
+    dry_run: bool = False,
+) -> model.TaskChanged:
+    """Change a task from now on. What you leave out stays as it is. Use dry_run to see old and new times."""
+    desk = _desk(ctx)
+    task = await desk.own_task(name, caller_of(ctx))
+    spec = _editable(task)
+    given: dict[str, Any] = {
+        "prompt": prompt,
+        "channel": channel,
+        "timezone": timezone,
+        "overlap": overlap,
+        "end_at": end_at,
+    }
+    if catch_up and not overlap:
+        spec.ClearField("overlap")  # each policy has a default of its own
+    if when is not None:
+        _clear_schedule(spec, keep_filters=bool(when.on))
+    given |= {"category": category, "catch_up": catch_up, "max_fires": max_fires, **(when.fields() if when else {})}
+    _fill(spec, given)
+    desk.category(spec.category)
+    request = runner.UpdateTaskRequest(name=task.id, spec=spec, revision=revision, dry_run=dry_run)
+    answer = await _call(ctx, "UpdateTask", request)
+    changed = list(answer.changed_fields)
+    would = "would be " if dry_run else ""
+    return model.TaskChanged(
+        summary=f"task {task.spec.name}: {', '.join(changed) or 'nothing'} {would}changed",
+        task=_task(ctx, answer.task),
+        changed_fields=changed,
+        old_next=views(model.TimeView, answer.old_next[:3]),
+        new_next=views(model.TimeView, answer.new_next[:3]),
+        warnings=list(answer.warnings),
+    )
+
+
+def _editable(task: Any) -> Any:
+    """Return a task's spec as an edit begins with it."""
+    spec = runner.TaskSpec()
+    spec.CopyFrom(task.spec)
+    if spec.thread_id in {task.id, f"{task.id}:{spec.graph}"}:  # its own thread, which it has without being told
+        spec.ClearField("thread_id")
+    return spec
+
+
+def _clear_schedule(spec: Any, *, keep_filters: bool) -> None:
+    for name in ("cron", "every", "at", "in", "rrule", "dynamic", "on"):
+        spec.ClearField(name)
+    for name in () if keep_filters else ("filters", "debounce"):
+        spec.ClearField(name)
+
+
+async def task_control(
+    ctx: Ctx,
+    name: Name,
+    action: Literal["pause", "resume", "disable", "enable", "run", "delete"],
+    until: Annotated[str, Field(description="with pause: when it goes on by itself")] = "",
+    request_id: RequestId = "",
+) -> model.TaskControlled:
+    """Pause, resume, disable, enable, run now or delete a task. What comes due while it is paused is skipped."""
+    if until and action != "pause":
+        raise InvalidInput("says something only with action pause", where="until", hint="leave it out")
+    task = await _desk(ctx).own_task(name, caller_of(ctx))
+    asked: dict[str, Any] = {
+        "pause": runner.PauseTaskRequest(name=task.id, until=until, note=f"by {caller_of(ctx).via}"),
+        "resume": runner.ResumeTaskRequest(name=task.id),
+        "disable": runner.DisableTaskRequest(name=task.id),
+        "enable": runner.EnableTaskRequest(name=task.id),
+        "run": runner.RunTaskRequest(name=task.id, request_id=request_id or SystemEntropy().hex(32)),
+        "delete": runner.DeleteTaskRequest(name=task.id),
+    }
+    answer = await _call(ctx, f"{action.capitalize()}Task", asked[action])
+    ran = action == "run"
+    now = await _call(ctx, "GetTask", runner.GetTaskRequest(name=task.id)) if ran else answer
+    summary = f"task {task.spec.name}: {action} is done; it is {'deleted' if action == 'delete' else now.state}"
+    fire = view(model.FireView, answer) if ran else None
+    return model.TaskControlled(summary=summary, task=_task(ctx, now), fire=fire)
+
+
+async def task_explain(
+    ctx: Ctx, name: Name, at: Annotated[str, Field(description="a time; empty: the last one that was due")] = ""
+) -> model.Explained:
+    """Explain what happened, or will happen, at a time of a task and why: did it run, if not which rule decided."""
+    answer = await _call(ctx, "ExplainFire", runner.ExplainFireRequest(name=name, at=at))
+    fire = view(model.FireView, answer.fire) if answer.HasField("fire") else None
+    return view(model.Explained, answer, summary=f"task {name}: {answer.verdict}", fire=fire)
+
+
+async def schedule_preview(
+    ctx: Ctx, when: model.When, timezone: str = "", count: Annotated[int, Field(ge=1, le=20)] = 5
+) -> model.Previewed:
+    """Show the times that a schedule names, without creating anything."""
+    spec = runner.TaskSpec()
+    _fill(spec, {**when.fields(), "timezone": timezone})
+    answer = await _call(ctx, "PreviewSchedule", runner.PreviewScheduleRequest(spec=spec, count=count))
+    times = views(model.TimeView, answer.nominals)
+    summary = f"{answer.schedule}: {len(times)} times"
+    return model.Previewed(summary=summary, schedule=answer.schedule, timezone=answer.timezone, times=times)
+
+
+async def message_send(
+    ctx: Ctx,
+    text: Text,
+    channel: str = "general",
+    thread_id: Annotated[str, Field(description="empty: the thread of the channel's newest turn")] = "",
+    new_thread: bool = False,
+    wait_s: Wait = 30,
+    request_id: RequestId = "",
+) -> model.TurnShown:
+    """Send a message to the person's agent, and wait for its answer. A turn goes on if the waiting ends first."""
+    request = runtime.SendMessageRequest(
+        channel=channel,
+        text=text,
+        thread_id=thread_id,
+        new_thread=new_thread,
+        request_id=request_id or SystemEntropy().hex(32),
+        keep_loop=True,  # a program's message takes over no work that goes on by itself
+    )
+    try:
+        sent = await _call(ctx, "SendMessage", request)
+        shown = await _turn_shown(ctx, sent.turn_id, wait_s)
+    except Unreachable as error:
+        hint = f"{error.hint}; then call again with request_id {request.request_id}: it is sent once"
+        raise Unreachable(error.what, hint=hint) from error
+    return shown.model_copy(update={"thread_id": sent.thread_id, "duplicate": sent.duplicate})
+
+
+async def turn_get(
+    ctx: Ctx, turn_id: Text, wait_s: Wait = 0, cancel: Annotated[bool, Field(description="end it")] = False
+) -> model.TurnShown:
+    """Show how a turn stands and what the agent said last; or cancel it, which ends it at its next step."""
+    if cancel:
+        caller_of(ctx).check(Scope.WORK)
+        request = runtime.CancelTurnRequest(turn_id=turn_id, reason=f"by {caller_of(ctx).via}")
+        await _call(ctx, "CancelTurn", request)
+    else:
+        await _call(ctx, "GetTurn", runtime.GetTurnRequest(turn_id=turn_id))  # one that nobody has heard of is refused
+    return await _turn_shown(ctx, turn_id, wait_s)
+
+
+async def _turn_shown(ctx: Ctx, turn_id: str, wait_s: float) -> model.TurnShown:
+    async def beat(spent: float, status: str) -> None:
+        await ctx.report_progress(spent, wait_s, f"the turn is {status}")
+
+    turn = await _desk(ctx).wait(turn_id, wait_s, caller_of(ctx).via, beat)
+    said = runtime.ConversationTurn()
+    if turn.thread_id:  # it has begun
+        request = runtime.GetConversationRequest(thread_id=turn.thread_id, limit=_NEWEST)
+        told = (await _call(ctx, "GetConversation", request)).turns
+        said = next((one for one in told if one.turn_id == turn_id), said)
+    reply = next((one.text for one in reversed(said.messages) if one.role == "agent" and one.text), "")
+    asked = views(model.ApprovalView, (one for one in said.interrupts if one.status == "pending"))
+    summary = f"turn {turn_id} is {turn.status}"
+    if asked:
+        summary += "; it waits for the person, who decides: approval_request_decision"
+    return view(model.TurnShown, turn, summary=summary, reply=reply, interrupts=asked)
+
+
+async def conversation_read(
+    ctx: Ctx,
+    channel: str = "general",
+    thread_id: Annotated[str, Field(description="only turns of this thread, whatever its channel")] = "",
+    limit: Limit = 10,
+    cursor: Annotated[str, Field(description="older turns: next_cursor of the answer before")] = "",
+) -> model.Conversation:
+    """Read the newest turns of a channel or a thread, oldest first."""
+    place = {"thread_id": thread_id} if thread_id else {"channel": channel}
+    request = runtime.GetConversationRequest(**place, limit=limit, cursor=cursor)
+    answer = await _call(ctx, "GetConversation", request)
+    turns = views(model.TurnView, answer.turns)
+    summary = f"{len(turns)} of {answer.total} turns of {thread_id or channel}"
+    return view(model.Conversation, answer, summary=summary, turns=turns)
+
+
+async def inbox_list(ctx: Ctx, channel: str = "") -> model.Inbox:
+    """List all that waits for the person: approvals, proposed pages and summaries, contradictions."""
+    asked = await _call(ctx, "ListInterrupts", runtime.ListInterruptsRequest(channel=channel, limit=100))
+    proposed = await _call(ctx, "ListCandidates", runtime.ListCandidatesRequest(channel=channel, limit=100))
+    found = await _call(ctx, "ListDeviations", runtime.ListDeviationsRequest(channel=channel, limit=100))
+    counts = f"{asked.total} approvals, {proposed.total} proposals and {found.total} contradictions"
+    return model.Inbox(
+        summary=f"{counts} wait for the person",
+        **_desk(ctx).decides_at(),
+        approvals=views(model.ApprovalView, asked.interrupts),
+        candidates=views(model.CandidateView, proposed.candidates),
+        deviations=views(model.DeviationView, found.deviations),
+    )
+
+
+async def _asked_about(interrupt_id: str, ctx: Ctx) -> Any:
+    """Return the approval as it is just now: read again in each round of the dialogue."""
+    waiting = (await _call(ctx, "ListInterrupts", runtime.ListInterruptsRequest())).interrupts
+    found = next((one for one in waiting if one.interrupt_id == interrupt_id), None)
+    if found is None:
+        raise NotFound(f"no approval {interrupt_id[:80]!r} waits", where="interrupt_id", hint="see inbox_list")
+    return found
+
+
+async def _ask(asked: Annotated[Any, Resolve(_asked_about)], ctx: Ctx) -> Elicit[model.Decision] | None:
+    """Return the form for the person; None where the person decides elsewhere."""
+    desk, args = _desk(ctx), asked.args_json
+    able = _shows_forms(ctx) and caller_of(ctx).scope is Scope.DECIDE
+    simple = asked.kind in {"permission", "proposal"} or (asked.allows_text and not asked.args_hash)
+    if desk.settings.decide != "elicit" or not able or not simple or len(args) > LONGEST_FORM:
+        return None
+    said = [
+        f"An agent asks you ({asked.kind}, channel {asked.channel}, task {asked.task_name or 'none'}).",
+        *([f"It wants to call {asked.tool} with these arguments:", _indented(args)] if asked.tool else []),
+        *([f"It lacks: {asked.missing_scope}"] if asked.missing_scope else []),
+        *([f"It says: {as_json(asked.question[:LONGEST_FORM])}"] if asked.question else []),
+        f"Hash of the arguments: {asked.args_hash or 'none'}",
+    ]
+    return Elicit(plain("\n".join(said)), model.Decision)
+
+
+def _indented(args_json: str) -> str:
+    return as_json(json.loads(args_json or "{}"), indent=2)
+
+
+def _shows_forms(ctx: Ctx) -> bool:
+    """Return whether the client can show a form. One that names no modes can; one that names only addresses cannot."""
+    able = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
+    return able is not None and (able.form is not None or able.url is None)
+
+
+async def approval_request_decision(
+    ctx: Ctx,
+    interrupt_id: Annotated[str, Field(min_length=1, description="as inbox_list told it")],
+    asked: Annotated[Any, Resolve(_asked_about)],
+    outcome: Annotated[ElicitationResult[model.Decision], Resolve(_ask)],
+) -> model.DecisionAsked:
+    """Ask the person to decide an approval: in a form of the client's, or on Turnkeeper's own page.
+
+    You cannot decide it: no argument takes a decision.
+    """
+    links = _desk(ctx).decides_at(interrupt_id)
+    if isinstance(outcome, AcceptedElicitation) and outcome.data is None:
+        where = links["url"] or f"a terminal and run: {links['command']}"
+        summary = f"only the person can decide it; ask them to open {where}"
+        return model.DecisionAsked(summary=summary, interrupt_id=interrupt_id, status="link", **links)
+    if not isinstance(outcome, AcceptedElicitation):
+        summary = "the person did not decide; it goes on waiting"
+        return model.DecisionAsked(summary=summary, interrupt_id=interrupt_id, status="declined", **links)
+    said: model.Decision = outcome.data
+    request = runtime.ResolveInterruptRequest(
+        interrupt_id=interrupt_id, decision=said.decision, message=said.note, args_hash=asked.args_hash
+    )
+    done = await _call(ctx, "ResolveInterrupt", request)
+    summary = f"the person decided: {done.decision}"
+    return model.DecisionAsked(
+        summary=summary, interrupt_id=interrupt_id, status="decided", decision=done.decision, **links
+    )
+
+
+_READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+_CHANGES = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
+_TOOLS: tuple[tuple[Callable[..., Any], ToolAnnotations, Scope], ...] = (
+    (task_create, _ADDS, Scope.WORK),
+    (task_list, _READS, Scope.READ),
+    (task_show, _READS, Scope.READ),
+    (task_update, _CHANGES, Scope.WORK),
+    (task_control, _CHANGES, Scope.WORK),
+    (task_explain, _READS, Scope.READ),
+    (schedule_preview, _READS, Scope.READ),
+    (message_send, ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True), Scope.WORK),
+    (turn_get, _CHANGES, Scope.READ),
+    (conversation_read, _READS, Scope.READ),
+    (inbox_list, _READS, Scope.READ),
+    (approval_request_decision, _ADDS, Scope.READ),
+)
+SCOPES: Mapping[str, Scope] = {function.__name__: scope for function, _, scope in _TOOLS}
+
+
+def tools() -> list[Tool]:
+    """Return the tools; each refuses an argument that it does not name."""
+    found = [Tool.from_function(function, annotations=hints) for function, hints, _ in _TOOLS]
+    for tool in found:
+        tool.description = f"{tool.description.strip()}\n\n{model.QUOTES}"
+        tool.parameters["additionalProperties"] = False
+    return found

@@ -1,0 +1,190 @@
+"""What a person changes on the page. Each change returns to the page that it came from, and says there how it went."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.gateway.calls import RUNNER, RUNTIME, need
+from turnkeeper.gateway.door import PLAIN_HOSTS, cookie_name
+from turnkeeper.gateway.keys import Scope, login_page
+from turnkeeper.gateway.page import views
+from turnkeeper.gateway.page.reads import Reads
+from turnkeeper.gateway.page.shell import Shell
+from turnkeeper.gateway.page.text import zone_of
+from turnkeeper.times import shown_in, written_time
+from turnkeeper.v1 import agent_runtime_pb2 as agents
+from turnkeeper.v1 import schedules_pb2 as schedules
+
+_DONE = {"approve": "Approved", "reject": "Rejected", "edit": "Approved with your arguments", "answer": "Answered"}
+_FOLLOWS = {
+    "approve": "The call runs now",
+    "edit": "The call runs now",
+    "reject": "The agent is told so, and the call does not run",
+    "answer": "The agent goes on with your answer",
+}
+_MOST_ABOUT = 400  # characters of what was decided
+_STATES = {
+    "pause": ("PauseTask", schedules.PauseTaskRequest, "is paused"),
+    "resume": ("ResumeTask", schedules.ResumeTaskRequest, "fires again"),
+    "disable": ("DisableTask", schedules.DisableTaskRequest, "is disabled"),
+    "enable": ("EnableTask", schedules.EnableTaskRequest, "is enabled"),
+    "run": ("RunTask", schedules.RunTaskRequest, "fires now"),
+}
+
+
+class Acts:
+    """One method a change."""
+
+    def __init__(self, shell: Shell, reads: Reads) -> None:
+        self._shell, self._reads = shell, reads
+
+    async def decide(self, request: Request) -> Response:
+        """Decide one thing, bound to the arguments that were shown."""
+        form, kind, id_ = request.scope["form"], request.path_params["kind"], request.path_params["id"]
+        does = form.get("do", "")
+        try:
+            if does not in _DONE:
+                raise InvalidInput("is no decision", where="do", hint="approve, reject, edit or answer")
+            method, asked = _decision(kind, id_, does, form)
+            await getattr(self._shell.gateway.runtime(need(request, Scope.DECIDE)), method)(asked)
+        except TurnkeeperError as error:
+            return self._shell.back(request, f"Not decided: {error}", "/ui/decisions", tone="bad")
+        said = decided(kind, does, form.get("about", id_)[:_MOST_ABOUT], form.get("text", "").strip())
+        return self._shell.back(request, said, "/ui/decisions", tone="warn" if does == "reject" else "good")
+
+    async def send(self, request: Request) -> Response:
+        """Send a message into a channel."""
+        form, channel = request.scope["form"], request.path_params["channel"]
+        new = form.get("thread") == "new"
+        asked = agents.SendMessageRequest(
+            channel=channel, text=form.get("text", "").replace("\r\n", "\n"), request_id=form.get("request_id", ""),
+            new_thread=new,
+        )  # fmt: skip
+        return await self._act(request, RUNTIME, "SendMessage", asked, "Sent", "/ui/conversations")
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel a turn."""
+        asked = agents.CancelTurnRequest(turn_id=request.path_params["turn_id"], reason="cancelled on the page")
+        said = "The turn is cancelled at its next step"
+        return await self._act(request, RUNTIME, "CancelTurn", asked, said, "/ui/conversations")
+
+    async def change_state(self, request: Request) -> Response:
+        """Pause, resume, disable, enable or run a task."""
+        name, form = request.path_params["name"], request.scope["form"]
+        if request.path_params["action"] not in _STATES:
+            raise NotFound("there is no such change")
+        method, message, said = _STATES[request.path_params["action"]]
+        fields: dict[str, Any] = {"name": name}
+        if method == "PauseTask":
+            fields |= {"note": form.get("note", ""), "until": self._until(form)}
+        elif method == "RunTask":
+            fields["request_id"] = form.get("request_id", "")
+        elif method == "ResumeTask":
+            fields["replay"] = form.get("replay") == "yes"
+        return await self._act(request, RUNNER, method, message(**fields), f"{name} {said}", "/ui/tasks")
+
+    def _until(self, form: Mapping[str, str]) -> str:
+        """Return until when a pause holds: the time that was typed, else the choice; empty for no end."""
+        now = shown_in(self._shell.gateway.clock.now(), zone_of(form.get("zone", "")))
+        return form.get("until") or (written_time(form["for"], now) if form.get("for") else "")
+
+    async def edit(self, request: Request) -> Response:
+        """Show old and new times of a change, then save it, if the task is still as it was looked at."""
+        form, name = request.scope["form"], request.path_params["name"]
+        runner = self._shell.gateway.runner(need(request, Scope.WORK))
+        task = await runner.GetTask(schedules.GetTaskRequest(name=name))
+        revision = int(form.get("revision", "")) if form.get("revision", "").isdecimal() else -1
+        saves = form.get("do") == "save"
+        asked = schedules.UpdateTaskRequest(
+            name=task.id, spec=views.edited(task, form), dry_run=not saves, revision=revision
+        )
+        given = {**views.form_of(task), **{key: form[key] for key in views.form_of(task) if key in form}}
+        try:
+            if revision != task.revision:  # which a dry run does not ask
+                raise Conflict(f"{name} was edited in the meantime", hint="load the page again")
+            answer = await runner.UpdateTask(asked)
+        except TurnkeeperError as error:
+            return await self._reads.task(request, status=409, form=given, preview=None, problem=str(error))
+        if saves:
+            said = f"Saved: {', '.join(answer.changed_fields) or 'nothing'} changed"
+            return self._shell.back(request, said, f"/ui/tasks/{self._shell.templates.filters['path'](name)}")
+        return await self._reads.task(request, form=given, preview=answer, times_shown=views.side_by_side(answer))
+
+    async def _act(self, request: Request, peer: str, method: str, asked: Any, said: str, default: str) -> Response:
+        who = need(request, Scope.WORK)
+        caller = self._shell.gateway.runtime(who) if peer == RUNTIME else self._shell.gateway.runner(who)
+        try:
+            answer = await getattr(caller, method)(asked)
+        except TurnkeeperError as error:
+            return self._shell.back(request, str(error), default, tone="bad")
+        if method == "PauseTask" and answer.HasField("paused_until"):
+            said += f" {self._shell.times().until(answer.paused_until, answer.spec.timezone)}"
+        return self._shell.back(request, said, default)
+
+    async def log_in(self, request: Request) -> Response:
+        """Open a session for a one-time token; by name only, unless the token says otherwise."""
+        gateway, host = self._shell.gateway, request.headers["host"].rpartition(":")[0]
+        session = gateway.sessions.log_in(request.scope["form"].get("token", ""), plain_host=host in PLAIN_HOSTS)
+        if session is None:
+            text = "this token is not valid here, was used before, or is older than a minute; run: turnkeeper web open"
+            return self._shell.plain("plain.html", 403, title="Not logged in", error=text, login=True)
+        login_page(gateway.home).unlink(missing_ok=True)
+        answer = RedirectResponse("/ui/", 303)
+        secure = bool(gateway.settings.web.public_origin) and host not in PLAIN_HOSTS
+        name = cookie_name(gateway.settings.web.port)
+        answer.set_cookie(name, session.id, httponly=True, samesite="strict", path="/ui", secure=secure)
+        return answer
+
+    async def log_out(self, request: Request) -> Response:
+        """End the session."""
+        session = need(request, Scope.READ).session
+        if session is not None:
+            self._shell.gateway.sessions.log_out(session)
+        return RedirectResponse("/", 303)
+
+    def routes(self) -> dict[str, Any]:
+        """Return the changes by their paths."""
+        return {
+            "/ui/login": self.log_in,
+            "/ui/logout": self.log_out,
+            "/ui/decisions/{kind:str}/{id:path}": self.decide,
+            "/ui/conversations/{channel}": self.send,
+            "/ui/turns/{turn_id}/cancel": self.cancel,
+            "/ui/tasks/{name}/edit": self.edit,
+            "/ui/tasks/{name}/do/{action}": self.change_state,
+        }
+
+
+def decided(kind: str, does: str, about: str, text: str) -> str:
+    """Return what was decided, about what, with the reason or the answer that was given, and what comes of it."""
+    ours = kind == "interrupt"
+    done = "Accepted" if does == "approve" and not ours else _DONE[does]
+    counts = does in {"reject", "answer"} or not ours
+    given = (
+        f" {'Answer' if does == 'answer' else 'Reason'}: “{text}”{'' if text[-1] in '.!?…' else '.'}"
+        if text and counts
+        else ""
+    )
+    return f"{done}: {about}.{given}{f' {_FOLLOWS[does]}.' if ours else ''}"
+
+
+def _decision(kind: str, id_: str, does: str, form: Mapping[str, str]) -> tuple[str, Any]:
+    """Return the call that decides something. Raises InvalidInput."""
+    accept, text = does == "approve", form.get("text", "").strip().replace("\r\n", "\n")
+    if kind == "candidate" and does in {"approve", "reject"}:
+        return "DecideCandidate", agents.DecideCandidateRequest(candidate_id=id_, accept=accept, note=text)
+    if kind == "deviation" and does in {"approve", "reject"}:
+        return "ResolveDeviation", agents.ResolveDeviationRequest(deviation_id=id_, accept=accept, note=text)
+    if kind != "interrupt":
+        raise InvalidInput("cannot be decided like this", where=kind[:40])
+    if "args_hash" not in form:
+        raise InvalidInput("says not which arguments were shown", where="args_hash", hint="load the page again")
+    if does == "answer" and not text:
+        raise InvalidInput("is empty", where="the answer")
+    return "ResolveInterrupt", agents.ResolveInterruptRequest(
+        interrupt_id=id_, decision=does, args_hash=form["args_hash"], for_task=accept and form.get("for_task") == "yes",
+        message=text if does in {"reject", "answer"} else "", args_json=form.get("args", "") if does == "edit" else "",
+    )  # fmt: skip

@@ -1,0 +1,171 @@
+"""What changes while a page is open: one follower of each daemon for the whole gateway, one stream for each tab.
+
+A stream says which kinds of things changed, at most once a second and less often the more tabs are open, and the tab
+asks for its page again: nothing is replayed, and a hint that was missed costs nothing. A tab with an open conversation
+is also sent its turns as they change, and what running turns say.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from starlette.requests import Request
+
+from turnkeeper.console.unseen import plain
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.gateway.calls import Who, who_of
+from turnkeeper.gateway.page.shell import Shell
+from turnkeeper.gateway.streams import EventStream, event
+from turnkeeper.v1 import agent_runtime_pb2 as agents
+from turnkeeper.v1 import schedules_pb2 as schedules
+
+CHANGED, TURN, SPEECH = "changed", "turn", "speech"
+SETTLE_S = 0.5  # between a change and the hint: more will change, and what is due is sent first
+REST_S = 1.0  # between two hints
+TABS_A_SECOND = 5  # that are made to ask again
+AGAIN_S = 2.0  # before a daemon that is away is asked again
+LOOK_S = 5.0  # between two looks at the machines that share the store
+SHOWN_TURNS = 10
+_MOST_WAITING = 32
+_FOLLOWER = Who(surface="web")
+
+
+class Reader:
+    """What changed since one tab was told last.
+
+    Attributes:
+        news: set while something has.
+    """
+
+    def __init__(self) -> None:
+        self._topics: set[str] = set()
+        self.news = asyncio.Event()
+
+    def tell(self, topics: Iterable[str]) -> None:
+        """Note that things of these kinds changed."""
+        self._topics |= {*topics}
+        self.news.set()
+
+    async def next(self) -> str:
+        """Wait for what changed, and return it."""
+        await self.news.wait()
+        self.news.clear()
+        found, self._topics = " ".join(sorted(self._topics)), set()
+        return found
+
+
+class Changes:
+    """Follows both daemons while anybody reads, and tells all tabs together: then they ask the same."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._gateway, self._answers = shell.gateway, shell.answers
+        self._all = Reader()
+        self._readers: set[Reader] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @asynccontextmanager
+    async def reader(self) -> AsyncIterator[Reader]:
+        """Tell one tab what changes, for the block."""
+        reader = Reader()
+        self._readers.add(reader)
+        if not self._tasks:
+            parts = [("turns", self._turns), ("tasks", self._changes)]
+            parts += [("machines", self._machines)] if self._gateway.settings.store.is_shared else []
+            self._tasks = [asyncio.create_task(self._follow(topic, part)) for topic, part in parts]
+            self._tasks.append(asyncio.create_task(self._spread()))
+        try:
+            yield reader
+        finally:
+            self._readers.remove(reader)
+            if not self._readers:
+                ending, self._tasks = self._tasks, []
+                for task in ending:
+                    task.cancel()
+                await asyncio.gather(*ending, return_exceptions=True)
+
+    async def _follow(self, topic: str, part: Callable[[], AsyncIterator[None]]) -> None:
+        """Follow one daemon for ever; each time that it is lost and found again, all of its kind may have changed."""
+        while True:
+            with suppress(TurnkeeperError):
+                async for _ in part():
+                    self._all.tell([topic])
+            self._all.tell([topic])
+            await self._gateway.clock.sleep(AGAIN_S)
+
+    async def _turns(self) -> AsyncIterator[None]:
+        asked = agents.WatchTurnsRequest(details=True, from_now=True)
+        async for _ in self._gateway.runtime(_FOLLOWER).WatchTurns(asked):
+            yield
+
+    async def _changes(self) -> AsyncIterator[None]:
+        async for _ in self._gateway.runner(_FOLLOWER).WatchTasks(schedules.WatchTasksRequest(names_only=True)):
+            yield
+
+    async def _machines(self) -> AsyncIterator[None]:
+        before = None
+        while shared := await self._answers.cluster():
+            found = [(one["node_id"], one["state"]) for one in shared.processes]
+            if found != before is not None:
+                yield
+            before = found
+            await self._gateway.clock.sleep(LOOK_S)
+
+    async def _spread(self) -> None:
+        """Tell all tabs what changed once it has settled, once a second, and less often the more there are."""
+        while True:
+            await self._all.news.wait()
+            await self._gateway.clock.sleep(SETTLE_S)
+            topics = (await self._all.next()).split()
+            self._answers.forget()
+            for reader in self._readers:
+                reader.tell(topics)
+            await self._gateway.clock.sleep(max(REST_S, len(self._readers) / TABS_A_SECOND))
+
+
+class Live:
+    """The stream of one tab."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell, self._changes = shell, Changes(shell)
+
+    async def stream(self, request: Request) -> Any:
+        """Answer with the events of a tab, and of the conversation that it shows."""
+        return EventStream(self._events(request), self._shell.gateway.streams)
+
+    async def _events(self, request: Request) -> AsyncIterator[bytes]:
+        queue: asyncio.Queue[bytes] = asyncio.Queue(_MOST_WAITING)  # its source waits while the tab does not read
+        async with self._changes.reader() as reader:
+            parts = [asyncio.create_task(self._hints(reader, queue))]
+            if channel := request.query_params.get("channel", ""):
+                parts.append(asyncio.create_task(self._conversation(request, channel, queue)))
+            try:
+                while True:
+                    yield await queue.get()
+            finally:
+                for part in parts:
+                    part.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _hints(self, reader: Reader, queue: "asyncio.Queue[bytes]") -> None:
+        while True:
+            await queue.put(event(await reader.next(), name=CHANGED))
+
+    async def _conversation(self, request: Request, channel: str, queue: "asyncio.Queue[bytes]") -> None:
+        runtime = self._shell.gateway.runtime(who_of(request))
+        asked = agents.WatchConversationRequest(channel=channel, limit=SHOWN_TURNS, live=True)
+        while True:
+            with suppress(TurnkeeperError):
+                async for turn in runtime.WatchConversation(asked):
+                    await queue.put(self._said(request, turn))
+            await self._shell.gateway.clock.sleep(AGAIN_S)
+
+    def _said(self, request: Request, turn: agents.ConversationTurn) -> bytes:
+        if not turn.HasField("speech"):
+            html = self._shell.turn(request, turn)
+            return event(json.dumps({"id": turn.turn_id, "html": html}), name=TURN)
+        speech = turn.speech
+        calls = [{"name": plain(call.name), "state": call.state} for call in speech.calls]
+        said = {"id": turn.turn_id, "name": speech.message, "offset": speech.offset, "text": speech.text}
+        return event(json.dumps({**said, "calls": calls}), name=SPEECH)

@@ -1,0 +1,253 @@
+"""The pages: each asks for what it shows and renders it. A GET changes nothing."""
+
+import asyncio
+from datetime import datetime, timedelta
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from turnkeeper.errors import NotFound, TurnkeeperError
+from turnkeeper.gateway.page import views
+from turnkeeper.gateway.page.shell import Asking, Shell, query_of
+from turnkeeper.v1 import agent_runtime_pb2 as agents
+from turnkeeper.v1 import schedules_pb2 as schedules
+
+MOST_TURNS = 30
+MOST_FIRES = 50
+MOST_OF_TIMELINE = 1000
+MOST_LANES = 60
+NEXT = 10
+SPANS = {"24h": (timedelta(hours=24), timedelta(hours=6)), "7d": (timedelta(days=6), timedelta(days=1))}
+
+
+class Reads:
+    """One method a page."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+
+    async def today(self, request: Request) -> Response:
+        """Show what waits, what went wrong since yesterday, what fires next, and the daemons."""
+        asking, times = self._shell.asking(), self._shell.times()
+        cards, fires, tasks, status, machines = await asyncio.gather(
+            self._waiting(asking),
+            self._gone_wrong(asking, times.now - timedelta(days=1), times.now),
+            asking.runner("ListTasks", schedules.ListTasksRequest(), schedules.ListTasksResponse()),
+            asking.runner("GetStatus", schedules.GetStatusRequest(), schedules.RunnerStatus()),
+            self._machines(),
+        )
+        wrong = views.went_wrong(fires, times.now - timedelta(days=1))[:20]
+        zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
+        return await self._shell.page(
+            request, "today.html", title="Today", topics="tasks turns machines", cards=cards, wrong=wrong,
+            zones=zones, soon=views.soonest(tasks.tasks, NEXT), runner=status, **machines,
+        )  # fmt: skip
+
+    async def _machines(self) -> dict[str, Any]:
+        """Return the machines that share the store, and what waits there, or why it does not say."""
+        try:
+            shared = await self._shell.answers.cluster()
+        except TurnkeeperError as error:
+            return {"machines": [], "queue": f"The database {error.what}."}
+        if shared is None:
+            return {"machines": None, "queue": ""}
+        nodes = import_module("turnkeeper.storage.nodes")
+        machines = [
+            {**one, "roles": nodes.roles_line(one["roles"]), "ago": nodes.span(one["silent_s"])}
+            for one in nodes.machines(shared.processes)
+        ]
+        return {"machines": machines, "queue": nodes.queue_line(shared.queue)}
+
+    async def decisions(self, request: Request) -> Response:
+        """Show everything that waits for the author, in full."""
+        cards = await self._waiting(self._shell.asking())
+        return await self._shell.page(request, "decisions.html", title="Decisions", topics="turns", cards=cards)
+
+    async def _waiting(self, asking: Asking) -> list[views.Card]:
+        interrupts, candidates, deviations = await asyncio.gather(
+            asking.runtime("ListInterrupts", agents.ListInterruptsRequest(), agents.ListInterruptsResponse()),
+            asking.runtime("ListCandidates", agents.ListCandidatesRequest(), agents.ListCandidatesResponse()),
+            asking.runtime("ListDeviations", agents.ListDeviationsRequest(), agents.ListDeviationsResponse()),
+        )
+        proposed = [views.card_of_candidate(one, await self._base(asking, one)) for one in candidates.candidates]
+        asked = [views.card_of_interrupt(one) for one in interrupts.interrupts]
+        return [*asked, *proposed, *map(views.card_of_deviation, deviations.deviations)]
+
+    async def _base(self, asking: Asking, one: agents.Candidate) -> agents.Page | None:
+        if not one.base_version:
+            return None
+        try:
+            page: agents.Page | None = await asking.runtime("GetPage", agents.GetPageRequest(page_id=one.page_id), None)
+        except NotFound:
+            return None
+        return page
+
+    async def channels(self, request: Request) -> Response:
+        """Show the channels."""
+        found = await self._shell.asking().runtime(
+            "ListChannels", agents.ListChannelsRequest(), agents.ListChannelsResponse()
+        )
+        return await self._shell.page(
+            request, "conversation.html", title="Conversations", topics="turns", channels=found.channels, turns=None
+        )
+
+    async def conversation(self, request: Request) -> Response:
+        """Show a channel's newest turns."""
+        channel = request.path_params["channel"]
+        found = await self._shell.asking().runtime(
+            "GetConversation", agents.GetConversationRequest(channel=channel, limit=MOST_TURNS), agents.Conversation()
+        )
+        turns = [views.turn_of(turn) for turn in found.turns]
+        return await self._shell.page(
+            request, "conversation.html", title=channel, channel=channel, turns=turns, channels=None, single=False,
+            live=f"/ui/live?channel={self._shell.templates.filters['path'](channel)}",
+        )  # fmt: skip
+
+    async def turn(self, request: Request) -> Response:
+        """Show one turn: what was said and called, what it asked, what it took."""
+        asking, id_ = self._shell.asking(), request.path_params["turn_id"]
+        about = await asking.runtime("GetTurn", agents.GetTurnRequest(turn_id=id_), agents.Turn())
+        asked = agents.GetConversationRequest(thread_id=about.thread_id, limit=MOST_TURNS)
+        found = await asking.runtime("GetConversation", asked, agents.Conversation())
+        turns = [views.turn_of(turn) for turn in found.turns if turn.turn_id == id_]
+        return await self._shell.page(
+            request, "conversation.html", title=f"Turn {id_}", topics="turns", channel=about.channel, turns=turns,
+            channels=None, single=True, about=about,
+        )  # fmt: skip
+
+    async def tasks(self, request: Request, *, loops: bool) -> Response:
+        """Show the tasks that the address asks for; of them only loops, or only others."""
+        query = query_of(request, "state", "channel", "q")
+        found = await self._shell.asking().runner(
+            "ListTasks", schedules.ListTasksRequest(), schedules.ListTasksResponse()
+        )
+        every = [task for task in found.tasks if views.is_loop(task) is loops]
+        return await self._shell.page(
+            request, "tasks.html", title="Loops" if loops else "Tasks", topics="tasks",
+            counts=views.counts_of(every), total=len(every), query=query, loops=loops, tasks=views.chosen(every, query),
+            channels=sorted({task.spec.channel for task in every}),
+        )  # fmt: skip
+
+    async def task(self, request: Request, *, status: int = 200, **more: Any) -> Response:
+        """Show a task with its next ten times and what became of the last ones."""
+        asking, name = self._shell.asking(), request.path_params["name"]
+        task = await asking.runner("GetTask", schedules.GetTaskRequest(name=name), None)
+        if task is None:
+            return await self._shell.page(request, "plain.html", 503, title=name, error="task-runner does not answer")
+        upcoming, fires, categories = await asyncio.gather(
+            asking.runner(
+                "PreviewSchedule",
+                schedules.PreviewScheduleRequest(name=name, count=NEXT),
+                schedules.PreviewScheduleResponse(),
+            ),
+            asking.runner(
+                "ListFires",
+                schedules.ListFiresRequest(name=name, limit=MOST_FIRES, without_folded=True),
+                schedules.ListFiresResponse(),
+            ),
+            asking.runtime("ListCategories", agents.ListCategoriesRequest(), agents.ListCategoriesResponse()),
+        )
+        about = {
+            "title": task.spec.name, "topics": "tasks", "task": task, "upcoming": upcoming.nominals,
+            "fires": [views.happened(fire) for fire in fires.fires], "form": views.form_of(task), "preview": None,
+            "categories": [one.name for one in categories.categories], "schedules": views.SCHEDULES,
+        }  # fmt: skip
+        template = "task.html"
+        if request.url.path.endswith("/edit"):  # what is being typed is not asked for again
+            template, about["topics"] = "edit.html", ""
+        return await self._shell.page(request, template, status, **{**about, **more})
+
+    async def slot(self, request: Request) -> Response:
+        """Show why a task ran, or did not, at a time."""
+        asking, name = self._shell.asking(), request.path_params["name"]
+        task = await asking.runner("GetTask", schedules.GetTaskRequest(name=name), schedules.Task())
+        asked = schedules.ExplainFireRequest(name=name, at=query_of(request, "at")["at"])
+        found, runner = await asyncio.gather(
+            asking.runner("ExplainFire", asked, schedules.ExplainFireResponse()),
+            asking.runner("GetStatus", schedules.GetStatusRequest(), schedules.RunnerStatus()),
+        )
+        return await self._shell.page(
+            request, "slot.html", title=f"{name}: why", topics="tasks", task=task, found=found, name=name,
+            runner=runner, away_then=views.runner_was_away(found, runner),
+        )  # fmt: skip
+
+    async def timeline(self, request: Request) -> Response:
+        """Show what fired, and what is planned, over a day or a week."""
+        asking, times = self._shell.asking(), self._shell.times()
+        chosen = query_of(request, "span")["span"]
+        name = chosen if chosen in SPANS else "24h"
+        back, ahead = SPANS[name]
+        window = views.Window(begin=times.now - back, now=times.now, end=times.now + ahead)
+        fires, tasks = await asyncio.gather(
+            self._fires(asking, window.begin, window.end),
+            asking.runner("ListTasks", schedules.ListTasksRequest(), schedules.ListTasksResponse()),
+        )
+        armed, planned = [task.id for task in views.soonest(tasks.tasks, MOST_LANES)], schedules.SimulateResponse()
+        if armed:
+            asked = schedules.SimulateRequest(names=armed, limit=MOST_OF_TIMELINE)
+            planned = await asking.runner("Simulate", _between(asked, window.now, window.end), planned)
+        zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
+        return await self._shell.page(
+            request, "timeline.html", title="Timeline", topics="tasks", span=name, window=window, spans=list(SPANS),
+            lanes=views.lanes_of(fires.fires, planned.rows, zones, window),
+            cut=bool(fires.next_cursor) or planned.truncated,
+        )  # fmt: skip
+
+    async def _gone_wrong(self, asking: Asking, begin: datetime, end: datetime) -> list[schedules.Fire]:
+        """Return what failed, was skipped or cancelled in that time, and the newest of all, newest first."""
+        wanted = [
+            schedules.ListFiresRequest(outcome=outcome, limit=20) for outcome in ("failed", "skipped", "cancelled")
+        ]
+        wanted.append(schedules.ListFiresRequest(limit=MOST_FIRES, without_folded=True))
+        asked = [asking.runner("ListFires", _between(one, begin, end), schedules.ListFiresResponse()) for one in wanted]
+        found = {fire.entry_id: fire for answer in await asyncio.gather(*asked) for fire in answer.fires}
+        return sorted(found.values(), key=lambda fire: fire.nominal_at.ToNanoseconds(), reverse=True)
+
+    async def _fires(self, asking: Asking, begin: datetime, end: datetime) -> schedules.ListFiresResponse:
+        asked = _between(schedules.ListFiresRequest(limit=MOST_OF_TIMELINE, without_folded=True), begin, end)
+        found: schedules.ListFiresResponse = await asking.runner("ListFires", asked, schedules.ListFiresResponse())
+        return found
+
+    async def knowledge(self, request: Request, *, kind: str) -> Response:
+        """Show the workspace's pages, one page, or memory."""
+        asking, shown = self._shell.asking(), dict[str, Any](pages=None, page=None, entries=None)
+        if kind == "pages":
+            request_ = agents.ListPagesRequest(tag=query_of(request, "tag")["tag"])
+            shown["pages"] = (await asking.runtime("ListPages", request_, agents.ListPagesResponse())).pages
+        elif kind == "page":
+            asked = agents.GetPageRequest(page_id=request.path_params["page_id"])
+            shown["page"] = await asking.runtime("GetPage", asked, agents.Page())
+        else:
+            wanted = agents.ListMemoryRequest(tier=query_of(request, "tier")["tier"], limit=200)
+            shown["entries"] = (await asking.runtime("ListMemory", wanted, agents.ListMemoryResponse())).entries
+        title = shown["page"].title or request.path_params["page_id"] if kind == "page" else kind.capitalize()
+        return await self._shell.page(request, "knowledge.html", title=title, topics="turns", kind=kind, **shown)
+
+    def routes(self) -> dict[str, Any]:
+        """Return the pages by their paths."""
+        return {
+            "/ui/": self.today,
+            "/ui/decisions": self.decisions,
+            "/ui/conversations": self.channels,
+            "/ui/conversations/{channel}": self.conversation,
+            "/ui/turns/{turn_id}": self.turn,
+            "/ui/tasks": partial(self.tasks, loops=False),
+            "/ui/loops": partial(self.tasks, loops=True),
+            "/ui/tasks/{name}": self.task,
+            "/ui/tasks/{name}/edit": self.task,
+            "/ui/tasks/{name}/slot": self.slot,
+            "/ui/timeline": self.timeline,
+            "/ui/pages": partial(self.knowledge, kind="pages"),
+            "/ui/pages/{page_id}": partial(self.knowledge, kind="page"),
+            "/ui/memory": partial(self.knowledge, kind="memory"),
+        }
+
+
+def _between(asked: Any, begin: datetime, end: datetime) -> Any:
+    """Return a request cut to a span of whole minutes, so that many tabs ask the same."""
+    getattr(asked, "from").FromDatetime(begin.replace(second=0, microsecond=0))
+    asked.to.FromDatetime(end.replace(second=0, microsecond=0) + timedelta(minutes=1))
+    return asked

@@ -1,0 +1,179 @@
+"""How a page is made: ask the daemons, note which of them is away, and render a template with what was found."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from google.protobuf.message import Message
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from turnkeeper.clock import Clock
+from turnkeeper.errors import TurnkeeperError, Unreachable
+from turnkeeper.gateway.calls import RUNNER, RUNTIME, Gateway, Who, status_of, who_of
+from turnkeeper.gateway.keys import Note
+from turnkeeper.gateway.page import text, views
+from turnkeeper.v1 import agent_runtime_pb2 as agents
+
+FOLDER = Path(__file__).parent
+NOTE_S = 15.0
+FRESH_S = 1.0
+
+
+def environment() -> Environment:
+    """Return the templates: each value is escaped, and a name that is not there is an error."""
+    made = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, auto_reload=False, finalize=text.printed,
+    )  # fmt: skip
+    made.filters |= {"markdown": text.markdown, "tone": views.tone, "path": lambda part: quote(str(part), safe="")}
+    made.globals |= {"span": text.span, "counted": text.counted, "happened": views.happened, "skips": views.skips}
+    return made
+
+
+class Answers:
+    """What the daemons answered a moment ago, for all tabs that ask the same: many tabs cost them as much as one."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        who = Who(surface="web")
+        self._callers = {RUNTIME: gateway.runtime(who), RUNNER: gateway.runner(who)}
+        self._gateway, self._clock = gateway, gateway.clock
+        self._asked: dict[tuple[str, str, bytes], tuple[float, asyncio.Task[Any]]] = {}
+
+    async def ask(self, peer: str, method: str, request: Message) -> Any:
+        """Return the answer to a request, which may be a second old. Raises TurnkeeperError."""
+        call = getattr(self._callers[peer], method)
+        return await self._once((peer, method, request.SerializeToString(deterministic=True)), lambda: call(request))
+
+    async def cluster(self) -> Any:
+        """Return what the database says that machines share; None where one machine has its own. Raises likewise."""
+        if not (url := self._gateway.settings.store.shared_url):
+            return None
+        nodes = import_module("turnkeeper.storage.nodes")  # which loads what no other home needs
+        return await self._once(("database", "", b""), lambda: asyncio.to_thread(nodes.read_cluster, url))
+
+    async def _once(self, key: tuple[str, str, bytes], ask: Callable[[], Awaitable[Any]]) -> Any:
+        now = self._clock.monotonic()
+        self._asked = {one: found for one, found in self._asked.items() if now - found[0] < FRESH_S}
+        if key not in self._asked:
+            self._asked[key] = (now, asyncio.ensure_future(ask()))
+        return await asyncio.shield(self._asked[key][1])
+
+    def forget(self) -> None:
+        """Ask again from now on: something changed."""
+        self._asked = {}
+
+
+class Asking:
+    """The daemons, as one request of a browser asks them. A daemon that is away is noted, and answers nothing."""
+
+    def __init__(self, answers: Answers, clock: Clock, away: MutableMapping[str, datetime]) -> None:
+        self._answers, self._clock, self._away = answers, clock, away
+
+    async def runtime(self, method: str, request: Message, default: Any) -> Any:
+        """Ask the agent runtime; `default` is what it answers while it is away. Raises TurnkeeperError."""
+        return await self._ask(RUNTIME, method, request, default)
+
+    async def runner(self, method: str, request: Message, default: Any) -> Any:
+        """Likewise the task runner."""
+        return await self._ask(RUNNER, method, request, default)
+
+    async def _ask(self, peer: str, method: str, request: Message, default: Any) -> Any:
+        try:
+            answer = await self._answers.ask(peer, method, request)
+        except Unreachable:
+            self._away.setdefault(peer, self._clock.now())
+            return default
+        self._away.pop(peer, None)
+        return answer
+
+
+class Shell:
+    """Renders pages, and answers changes with the page that they came from."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway, self.templates = gateway, environment()
+        self.away: dict[str, datetime] = {}
+        self.answers = Answers(gateway)
+        self._turn = self.templates.from_string(
+            '{% from "parts.html" import turn_item with context %}{{ turn_item(turn) }}'
+        )
+
+    def asking(self) -> Asking:
+        """Return the daemons, as one request asks them."""
+        return Asking(self.answers, self.gateway.clock, self.away)
+
+    def times(self) -> text.Times:
+        """Return what writes times, as of now."""
+        return text.Times(self.gateway.clock.now())
+
+    async def page(self, request: Request, template: str, status: int = 200, **shown: Any) -> Response:
+        """Return a page. `topics` among what is shown says what of the daemons makes it old."""
+        asking = self.asking()
+        channels = (
+            await asking.runtime("ListChannels", agents.ListChannelsRequest(), agents.ListChannelsResponse())
+        ).channels
+        waiting = sum(one.waiting + one.proposed + one.deviations for one in channels)
+        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        about = {"topics": "", "live": "/ui/live", "here": here, "waiting": waiting, "note": self._note(request)}
+        return HTMLResponse(self._render(request, template, **{**about, **shown}), status)
+
+    def turn(self, request: Request, turn: agents.ConversationTurn) -> str:
+        """Return one turn of a conversation as HTML."""
+        times, session = self.times(), who_of(request).session
+        here = f"/ui/conversations/{quote(request.query_params.get('channel', ''), safe='')}"
+        return self._turn.render(
+            turn=views.turn_of(turn), times=times, page_key=session.page_key if session else "", here=here
+        )
+
+    def _render(self, request: Request, template: str, **shown: Any) -> str:
+        session = who_of(request).session
+        common = {"times": self.times(), "page_key": session.page_key if session else "", "away": self.away}
+        return self.templates.get_template(template).render(**{**common, **shown}, path=request.url.path)
+
+    def _note(self, request: Request) -> Note | None:
+        """Return what is said of the last change: on the next page, and while that page is asked for again."""
+        session, now, path = who_of(request).session, self.gateway.clock.monotonic(), request.url.path
+        note = session.note if session else None
+        if note is None or (note.path and (note.path != path or now >= note.until)):
+            return None
+        if not note.path:
+            note.path, note.until = path, now + NOTE_S
+        return note
+
+    def plain(self, template: str, status: int = 200, **shown: Any) -> Response:
+        """Return a page for a browser that is not logged in."""
+        return HTMLResponse(self.templates.get_template(template).render(**shown), status)
+
+    async def problem(self, request: Request, error: Exception) -> Response:
+        """Answer an error that a person is meant to read."""
+        if not isinstance(error, TurnkeeperError):
+            raise error
+        return await self.page(request, "plain.html", status_of(error), title="This cannot be shown", error=error)
+
+    def back(self, request: Request, said: str, default: str, *, tone: str = "good") -> Response:
+        """Return to the page of the form that asked, and say there what came of it: `good`, `warn` or `bad`."""
+        session = who_of(request).session
+        self.answers.forget()
+        if session is not None:
+            session.note = Note(tone=tone, text=said)
+        return RedirectResponse(own(request.scope["form"].get("next", ""), default), 303)
+
+
+def own(path: str, default: str) -> str:
+    r"""Return a path if it is one of this page's, else the default: nothing leads away from here.
+
+    >>> own("/ui/tasks?q=a", "/ui/"), own("//evil.example/ui/", "/ui/"), own("/ui/\r\nx: y", "/ui/")
+    ('/ui/tasks?q=a', '/ui/', '/ui/')
+    """
+    return path if path.startswith("/ui/") and path.isprintable() and path.isascii() and "\\" not in path else default
+
+
+def query_of(request: Request, *names: str) -> Mapping[str, str]:
+    """Return what of the address a page goes by."""
+    return {name: request.query_params.get(name, "")[:200] for name in names}

@@ -1,0 +1,467 @@
+"""What the page shows, as plain values made from the daemons' answers. Nothing here asks, waits or renders."""
+
+import difflib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from turnkeeper.gateway.page.text import fields, instant, pretty, unmarked
+from turnkeeper.times import format_rough
+from turnkeeper.v1 import agent_runtime_pb2 as agents
+from turnkeeper.v1 import schedules_pb2 as schedules
+
+MOST_LISTED, NEXT_LISTED = 40, 10  # rows of one task in the table of a timeline
+BEGINNING = 80  # characters of arguments where there is no room for all
+OPEN_TURN = frozenset({"running", "interrupted", "paused"})
+# How a state is coloured, for whoever tells colours apart; its word stands beside it always.
+TONES = (
+    dict.fromkeys(
+        ("succeeded", "active", "canonical", "kept", "accepted", "approve", "edit", "answer", "ready"), "good"
+    )
+    | dict.fromkeys(("failed", "quarantined", "expired", "rejected", "reject", "missed", "stale"), "bad")
+    | dict.fromkeys(
+        ("interrupted", "waiting", "held", "paused", "pending", "candidate", "open", "skipped", "draining"), "warn"
+    )
+    | dict.fromkeys(("running", "sent"), "live")
+)
+_DOES = {"permission": "asks to call", "proposal": "proposes to call", "question": "asks you"}
+
+
+def tone(state: str) -> str:
+    """Return the colour of a state; of several, that of the last.
+
+    >>> tone("succeeded"), tone("runtime stale"), tone("unheard of")
+    ('good', 'bad', 'calm')
+    """
+    return TONES.get(state.rpartition(" ")[2], "calm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """Something to decide, or that was decided.
+
+    Attributes:
+        kind: interrupt, candidate or deviation.
+        id: by which it is decided.
+        does: a few words before the title.
+        title: what it is about.
+        ways: approve, reject, edit, answer, for_task; none where nothing is to decide any more.
+        args: the call's arguments, in full.
+        args_hash: names these arguments: the decision counts for them alone.
+        body: Markdown of the agent's.
+        diff: lines of a comparison with the page as it is.
+        facts: labelled values.
+        state: what became of it.
+        note: with the decision.
+        at: when it was asked or proposed.
+        expires_at: when it ends unanswered.
+    """
+
+    kind: str
+    id: str
+    does: str
+    title: str
+    ways: Sequence[str]
+    turn_id: str
+    channel: str
+    task: str
+    at: Any
+    state: str
+    args: str = ""
+    args_hash: str = ""
+    body: str = ""
+    diff: Sequence[str] = ()
+    facts: Sequence[tuple[str, object]] = ()
+    note: str = ""
+    expires_at: Any = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to be decided."""
+        return bool(self.ways)
+
+    @property
+    def begins(self) -> str:
+        """The first words of the arguments, or of the question or proposal, in one line."""
+        shown = self.args if self.args not in {"", "{}"} else unmarked(self.body)
+        text = " ".join(shown.split())
+        return text if len(text) <= BEGINNING else f"{text[:BEGINNING]}…"
+
+    @property
+    def about(self) -> str:
+        """What is decided, in one line: title, first words, task."""
+        return f"{self.title}{f' {self.begins}' if self.begins else ''}{f', asked by {self.task}' if self.task else ''}"
+
+
+def card_of_interrupt(one: agents.Interrupt) -> Card:
+    """Return the card of an approval or a question."""
+    calls = _calls_asked(one)
+    title = ", ".join(str(call.get("tool")) for call in calls) or one.tool or one.kind
+    args = calls[0].get("args") if len(calls) == 1 else calls
+    shown = json.dumps(args, indent=2, ensure_ascii=False) if calls else pretty(one.args_json)
+    facts = {"missing scope": one.missing_scope, "category": one.category, "only this once": one.once_only}
+    return Card(
+        kind="interrupt", id=one.interrupt_id, does=_DOES.get(one.kind, one.kind), title=title,
+        ways=_ways(one, calls) if one.status == "pending" else (), turn_id=one.turn_id,
+        channel=one.channel, task=one.task_name, at=one.created_at, state=one.decision or one.status, args=shown,
+        args_hash=one.args_hash,
+        body=one.question, facts=fields(facts), note=one.message,
+        expires_at=one.expires_at if one.HasField("expires_at") else None,
+    )  # fmt: skip
+
+
+def _calls_asked(one: agents.Interrupt) -> list[dict[str, Any]]:
+    """Return the calls that a graph's own question is about; none where it is no such question."""
+    try:
+        says = json.loads(one.args_json) if one.kind == "question" else {}
+        return [dict(call) for call in says["calls"]] if set(says) == {"form", "calls"} else []
+    except (ValueError, TypeError):
+        return []
+
+
+def _ways(one: agents.Interrupt, calls: Sequence[Mapping[str, Any]]) -> list[str]:
+    if calls:
+        takes = [way for way in ("approve", "reject", "edit", "respond") if all(way in call["takes"] for call in calls)]
+        return ["answer" if way == "respond" else way for way in takes if way != "edit" or len(calls) == 1]
+    if one.kind == "question":
+        return ["answer"]
+    return ["approve", "reject", "edit", *(["for_task"] if one.task_name and not one.once_only else [])]
+
+
+_NO_PAGE = "it is marked as accepted in this channel; no page changes"
+
+
+def card_of_candidate(one: agents.Candidate, base: agents.Page | None = None) -> Card:
+    """Return the card of a page or summary that was proposed, compared with the page that it would replace."""
+    diff: Sequence[str] = ()
+    stale = base is not None and base.version != one.base_version
+    if base is not None and not stale:
+        lines = difflib.unified_diff(base.body.splitlines(), one.body.splitlines(), "now", "proposed", lineterm="", n=2)
+        diff = list(lines)[2:]
+    note = f"the page has changed since: it is at version {base.version} now" if stale and base is not None else ""
+    becomes = f"it becomes page {one.page_id}; the version before it is kept" if one.page_id else _NO_PAGE
+    facts = {"page": one.page_id, "made from version": one.base_version, "from": ", ".join(one.sources), "": note}
+    facts |= {"if accepted": becomes if one.lifecycle == "candidate" else ""}
+    return Card(
+        kind="candidate", id=one.candidate_id, does="proposes a page" if one.page_id else "proposes a summary",
+        title=one.title, ways=("approve", "reject") if one.lifecycle == "candidate" else (), turn_id=one.turn_id,
+        channel=one.channel, task=one.task_name, at=one.created_at, state=one.lifecycle, body=one.body, diff=diff,
+        facts=fields(facts), note=one.note,
+    )  # fmt: skip
+
+
+def card_of_deviation(one: agents.Deviation) -> Card:
+    """Return the card of a contradiction to a canonical page."""
+    facts = {"the page says": one.says, "what was found": one.found, "it stands in": one.source, "why": one.why}
+    return Card(
+        kind="deviation", id=one.deviation_id, does="contradicts the page", title=one.page_id,
+        ways=("approve", "reject") if one.lifecycle == "open" else (), turn_id=one.turn_id, channel=one.channel,
+        task=one.task_name, at=one.created_at, state=one.lifecycle, facts=fields(facts), note=one.note,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A tool call with what it answered."""
+
+    name: str
+    args: str
+    result: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What one side of a conversation said, with the calls that went with it."""
+
+    role: str
+    text: str
+    at: Any
+    calls: Sequence[Call] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A turn as the conversation shows it."""
+
+    id: str
+    thread_id: str
+    status: str
+    mark: str
+    task: str
+    zone: str
+    nominal_at: Any
+    started_at: Any
+    ended_at: Any
+    said: Sequence[Said]
+    cards: Sequence[Card]
+    error: str
+    facts: Sequence[tuple[str, object]] = field(default_factory=tuple)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be cancelled."""
+        return self.status in OPEN_TURN
+
+
+def turn_of(turn: agents.ConversationTurn) -> Turn:
+    """Return a turn with its messages, what it asks and what it proposes."""
+    results = {message.tool_call_id: message.text for message in turn.messages if message.tool_call_id}
+    said = _joined(_said(message, results) for message in turn.messages if not message.tool_call_id)
+    cards = [
+        *map(card_of_interrupt, turn.interrupts),
+        *map(card_of_candidate, turn.candidates),
+        *map(card_of_deviation, turn.deviations),
+    ]
+    tokens = f"{turn.tokens_in} in, {turn.tokens_out} out" if turn.tokens_in or turn.tokens_out else ""
+    return Turn(
+        id=turn.turn_id, thread_id=turn.thread_id, status=turn.status, mark=mark_of(turn.trigger),
+        task=turn.trigger.task, zone=turn.trigger.timezone, nominal_at=turn.trigger.nominal_at,
+        started_at=turn.started_at, ended_at=turn.ended_at, said=said, cards=cards, error=turn.error,
+        facts=fields({"category": turn.category, "agent": turn.agent, "tokens": tokens}),
+    )  # fmt: skip
+
+
+def _joined(said: Iterable[Said]) -> list[Said]:
+    """Return what was said with calls that follow one another, and no word between them, in one."""
+    found: list[Said] = []
+    for one in said:
+        if found and not one.text and one.calls and found[-1].role == one.role:
+            found[-1] = replace(found[-1], calls=[*found[-1].calls, *one.calls])
+        else:
+            found.append(one)
+    return found
+
+
+def _said(message: agents.Message, results: Mapping[str, str]) -> Said:
+    calls = [_call(call, results) for call in message.tool_calls]
+    return Said(role=message.role, text=message.text, at=message.at, calls=calls)
+
+
+def _call(call: agents.ToolCall, results: Mapping[str, str]) -> Call:
+    return Call(name=call.name, args=pretty(call.args_json), result=results.get(call.id))
+
+
+def mark_of(mark: agents.TriggerMark) -> str:
+    """Return what set a turn off, where that was a fire: its kind, and for how many times it stands."""
+    if not mark.fire_id:
+        return ""
+    kind = {"scheduled": "on schedule", "manual": "run by hand", "wake": "woke itself"}.get(mark.kind, mark.kind)
+    return f"{kind}, stands for {mark.stands_for} times" if mark.stands_for > 1 else kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Happened:
+    """A ledger entry as lists show it."""
+
+    fire: schedules.Fire
+    outcome: str
+    why: str
+
+    @property
+    def id(self) -> str:
+        """By which a page links to it."""
+        return f"fire-{self.fire.entry_id}"
+
+
+def happened(fire: schedules.Fire) -> Happened:
+    """Return a ledger entry with the words for what became of it."""
+    late = f"{format_rough(fire.late_s)} late" if fire.late_s >= 1 and fire.outcome != "skipped" else ""
+    asked = {"manual": "run by hand", "backfill": "backfilled"}.get(fire.kind, "")
+    many = f"stands for {fire.count} times" if fire.count > 1 and fire.outcome != "skipped" else ""
+    times = f"{fire.count} times" if fire.count > 1 and fire.outcome == "skipped" else ""
+    return Happened(
+        fire=fire,
+        outcome=fire.outcome,
+        why=", ".join(filter(None, [asked, fire.reason, times, many, late, fire.cause])),
+    )
+
+
+def runner_was_away(found: schedules.ExplainFireResponse, runner: schedules.RunnerStatus) -> bool:
+    """Tell whether a time was missed, or caught up later, that lies before the runner's start; the runtime aside."""
+    begun, at, fired = instant(runner.serving_since), instant(found.at), instant(found.fire.fired_at)
+    if begun is None or at is None or at >= begun or found.fire.cause:
+        return False
+    return fired >= begun if fired is not None else found.fire.reason == "missed"
+
+
+def went_wrong(fires: Iterable[schedules.Fire], since: datetime) -> list[Happened]:
+    """Return what failed, was skipped or was caught up later since then, in the order given."""
+    found = []
+    for fire in fires:
+        at = instant(fire.fired_at) or instant(fire.nominal_at)
+        bad = fire.outcome in {"failed", "skipped", "cancelled"} or fire.count > 1
+        if bad and at is not None and at >= since:
+            found.append(happened(fire))
+    return found
+
+
+def soonest(tasks: Iterable[schedules.Task], most: int) -> list[schedules.Task]:
+    """Return the tasks that fire next, the first first."""
+    armed = [task for task in tasks if task.HasField("next_fire_at")]
+    return sorted(armed, key=lambda task: task.next_fire_at.ToNanoseconds())[:most]
+
+
+def is_loop(task: schedules.Task) -> bool:
+    """Tell whether a task is a loop."""
+    return task.id.startswith("loop-")
+
+
+def counts_of(tasks: Iterable[schedules.Task]) -> list[tuple[str, int]]:
+    """Return how many tasks are in each state, by state."""
+    return sorted(Counter(task.state for task in tasks).items())
+
+
+def chosen(tasks: Iterable[schedules.Task], query: Mapping[str, str]) -> list[schedules.Task]:
+    """Return the tasks that the address asks for: by state, channel, and words in the name or the prompt."""
+    state, channel, words = (query.get(name, "") for name in ("state", "channel", "q"))
+    return [
+        task
+        for task in tasks
+        if (not state or task.state == state)
+        and (not channel or task.spec.channel == channel)
+        and all(word in f"{task.spec.name} {task.spec.prompt}".lower() for word in words.lower().split())
+    ]
+
+
+def skips(task: schedules.Task, one: schedules.Nominal) -> bool:
+    """Tell whether a task's pause, as it is now, skips one of its next times."""
+    ends = task.paused_until.ToNanoseconds() if task.HasField("paused_until") else None
+    return task.state == "paused" and (ends is None or one.due_at.ToNanoseconds() < ends)
+
+
+SCHEDULES = ("cron", "every", "at", "rrule")
+EDITED = ("timezone", "prompt", "category", "channel", "catch_up", "overlap", "grace", "jitter")
+
+
+def form_of(task: schedules.Task) -> dict[str, str]:
+    """Return the values with which a task's form begins."""
+    kind = task.spec.WhichOneof("schedule") or ""
+    when = str(getattr(task.spec, kind)) if kind in SCHEDULES else ""
+    return {"kind": kind, "when": when, **{name: str(getattr(task.spec, name)) for name in EDITED}}
+
+
+def edited(task: schedules.Task, form: Mapping[str, str]) -> schedules.TaskSpec:
+    """Return the task's spec with what the form changed; what it left as it was stays as it is."""
+    spec, before = schedules.TaskSpec(), form_of(task)
+    spec.CopyFrom(task.spec)
+    given = {key: form[key].replace("\r\n", "\n") for key in before if key in form}
+    changed = {key for key, value in given.items() if value != before[key]}
+    if changed & {"kind", "when"} and given.get("kind") in SCHEDULES:
+        setattr(spec, given["kind"], given["when"].strip())
+    for name in changed & set(EDITED):
+        setattr(spec, name, given[name] if name == "prompt" else given[name].strip())
+    if "catch_up" in changed and "overlap" not in changed:
+        spec.ClearField("overlap")  # each policy has a default of its own
+    return spec
+
+
+def side_by_side(answer: schedules.UpdateTaskResponse) -> list[tuple[Any, Any]]:
+    """Return the times before and after a change beside each other; None where one side has no more."""
+    old, new = ([one.nominal_at for one in side] for side in (answer.old_next, answer.new_next))
+    most = max(len(old), len(new))
+    return [(old[at] if at < len(old) else None, new[at] if at < len(new) else None) for at in range(most)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """One thing on a lane, in percent of its width.
+
+    Attributes:
+        kind: planned, fired, failed, skipped, waits.
+        x: where it is.
+        late: how wide the bar from its due time to its start is.
+        ran: how wide the bar of its running time is.
+        at: its scheduled time.
+        text: in words.
+    """
+
+    kind: str
+    x: float
+    late: float
+    ran: float
+    at: datetime
+    text: str
+
+
+@dataclass(kw_only=True)
+class Lane:
+    """One task's line."""
+
+    task: str
+    zone: str
+    marks: list[Mark] = field(default_factory=list)
+
+    @property
+    def listed(self) -> list[Mark]:
+        """Those that a table has room for: the newest, and the next."""
+        past = [mark for mark in self.marks if mark.kind != "planned"]
+        ahead = [mark for mark in self.marks if mark.kind == "planned"]
+        return past[-MOST_LISTED:] + ahead[:NEXT_LISTED]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The time that a timeline shows.
+
+    Attributes:
+        begin: where it begins.
+        now: the present.
+        end: where it ends.
+    """
+
+    begin: datetime
+    now: datetime
+    end: datetime
+
+    def x(self, at: datetime) -> float:
+        """Return where an instant lies, in percent, never outside."""
+        return round(100 * min(1.0, max(0.0, (at - self.begin) / (self.end - self.begin))), 3)
+
+    def ticks(self) -> list[tuple[float, datetime]]:
+        """Return the lines that divide it: each six hours of a short one, each day of a long one."""
+        step = timedelta(hours=6) if self.end - self.begin <= timedelta(days=2) else timedelta(days=1)
+        local = self.begin.astimezone()
+        first = local.replace(hour=0, minute=0, second=0, microsecond=0)
+        found = [first + step * number for number in range(1, 64)]
+        return [(self.x(at), at) for at in found if self.begin < at < self.end]
+
+
+_KINDS = {"failed": "failed", "cancelled": "failed", "skipped": "skipped", "succeeded": "fired", "coalesced": "skipped"}
+
+
+def lanes_of(
+    fires: Iterable[schedules.Fire], ahead: Iterable[schedules.SimulatedRow], zones: Mapping[str, str], window: Window
+) -> list[Lane]:
+    """Return a lane for each task of which something falls into the window, by name."""
+    lanes: dict[str, Lane] = {}
+
+    def lane(task: str) -> Lane:
+        return lanes.setdefault(task, Lane(task=task, zone=zones.get(task, "")))
+
+    for fire in fires:
+        at = instant(fire.nominal_at)
+        if at is not None and at >= window.begin:
+            lane(fire.task_name).marks.append(_mark(fire, at, window))
+    for row in ahead:
+        at = instant(row.nominal_at)
+        if at is not None and window.now <= at <= window.end:
+            text = f"planned: {row.reason or row.outcome}" if not row.HasField("fired_at") else "planned"
+            lane(row.task).marks.append(Mark(kind="planned", x=window.x(at), late=0, ran=0, at=at, text=text))
+    for one in lanes.values():
+        one.marks.sort(key=lambda mark: mark.at)
+    return [lanes[name] for name in sorted(lanes)]
+
+
+def _mark(fire: schedules.Fire, at: datetime, window: Window) -> Mark:
+    due = instant(fire.due_at) or at
+    began = instant(fire.started_at) or instant(fire.fired_at) or due
+    ended = instant(fire.ended_at) or (window.now if fire.outcome in {"running", "accepted", "sent"} else began)
+    kind = _KINDS.get(fire.outcome, "waits")
+    x = window.x(due if kind == "skipped" else began)
+    late = window.x(began) - window.x(due) if kind != "skipped" and fire.late_s >= 1 else 0.0
+    ran = window.x(ended) - window.x(began) if kind != "skipped" else 0.0
+    text = ": ".join(filter(None, [fire.outcome, happened(fire).why]))
+    return Mark(kind=kind, x=x, late=round(max(late, 0), 3), ran=round(max(ran, 0), 3), at=at, text=text)

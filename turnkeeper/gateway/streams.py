@@ -1,0 +1,100 @@
+"""Server-sent events: bounded in number, kept alive, ended when the reader leaves or is too slow.
+
+Nothing is buffered here: the next event is taken from its source when the one before has left. When the stream ends,
+for whatever reason, the source is closed, and with it the gRPC call that it reads.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from turnkeeper.gateway.calls import MOST_OF_ONE, MOST_STREAMS, Streams
+
+PING_S = 15.0
+SLOWEST_S = 20.0  # how long one event may take to leave
+_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
+
+
+def event(data: str, *, name: str = "", id_: str = "", retry_ms: int = 0) -> bytes:
+    r"""Return one event.
+
+    >>> event('{"a": 1}', name="values", id_="7.1")
+    b'id: 7.1\nevent: values\ndata: {"a": 1}\n\n'
+    """
+    fields = [("retry", str(retry_ms or "")), ("id", id_), ("event", name)]
+    lines = [f"{key}: {value}" for key, value in fields if value]
+    lines += [f"data: {line}" for line in data.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+class EventStream:
+    """An answer whose body is a source's events, as :func:`event` makes them. An ASGI application.
+
+    `ping` is sent while there is none.
+    """
+
+    def __init__(
+        self,
+        source: AsyncIterator[bytes],
+        streams: Streams,
+        *,
+        headers: Mapping[str, str] | None = None,
+        ping: bytes = b": \n\n",
+    ) -> None:
+        self._source, self._streams, self._ping = source, streams, ping
+        self._headers = {**_HEADERS, **(headers or {})}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Send the events. One stream too many is answered 429, and its source is never begun."""
+        name = self._streams.enter(scope["who"])
+        if name is None:
+            detail = f"at most {MOST_STREAMS} streams are open at once, and {MOST_OF_ONE} of one client; close another"
+            await JSONResponse({"detail": detail}, 429, {"retry-after": "5"})(scope, receive, send)
+            return
+        leaving = asyncio.create_task(_gone(receive))
+        try:
+            headers = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in self._headers.items()]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._pump(send, leaving)
+        except TimeoutError:
+            scope.get("state", {}).get("abort", lambda: None)()  # what it did not read is not sent any more
+        finally:
+            self._streams.leave(name)
+            leaving.cancel()
+            close = getattr(self._source, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _pump(self, send: Any, leaving: "asyncio.Task[None]") -> None:
+        while not leaving.done():
+            upcoming = asyncio.ensure_future(anext(self._source, None))
+            try:
+                while not upcoming.done() and not leaving.done():
+                    done, _ = await asyncio.wait(
+                        {upcoming, leaving}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if not done:
+                        await _send(send, self._ping)
+            finally:
+                if not upcoming.done():
+                    upcoming.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await upcoming
+            if leaving.done() or (piece := upcoming.result()) is None:
+                break
+            await _send(send, piece)
+        if not leaving.done():
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send(send: Any, piece: bytes) -> None:
+    async with asyncio.timeout(SLOWEST_S):
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+async def _gone(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

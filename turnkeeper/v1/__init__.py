@@ -1,0 +1,1 @@
+"""The stubs of the contract in `protos/turnkeeper/v1`; `make protos` generates them."""
