@@ -1,7 +1,7 @@
 """What came of one call of a model: a fault, and whether to try again, or an answer, and what of it may run.
 
-LangChain's providers raise one family of errors for the conditions that all of them know, and keep the HTTP response;
-only those two are read here, so that no provider has to be installed.
+An error is read by its HTTP response and by the names of its classes, so that no provider has to be installed. From
+version 1.6 on, LangChain raises one family of errors for all providers; before that, providers raise their own.
 
 LangChain completes a cut JSON object as well as it can, so that a call with half its arguments looks like a whole one,
 and a stream that a server closes early looks like a short answer. Here the pieces are read again, strictly.
@@ -15,7 +15,6 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackHandler
-from langchain_core.exceptions import ContextOverflowError, ModelConnectionError, ModelError, ModelTimeoutError
 from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, ToolCall, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.utils import count_tokens_approximately
@@ -32,6 +31,8 @@ LONGEST_ASKED_S = 60.0  # a server that asks for more is given up: the turn's th
 LONGEST_QUOTE = 200
 _PASSING = frozenset({408, 409, 425, 429})
 _SPENT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+_TIMEOUTS = {"TimeoutError", "ModelTimeoutError", "APITimeoutError", "TimeoutException"}  # the last one is httpx's
+_DISCONNECTS = {"ConnectionError", "ModelConnectionError", "APIConnectionError", "TransportError"}  # likewise
 _CHECK = "check [model] in config.toml"
 _KEYS = "put a valid key into the environment or into .env in the home, then restart agent-runtime"
 _REFUSALS = {
@@ -93,7 +94,7 @@ def read_fault(error: Exception, now: datetime, secrets: Collection[str] = ()) -
     """
     if isinstance(error, Unusable):
         return Fault(reason=error.reason, what=str(error), again=error.again)
-    if isinstance(error, ContextOverflowError):
+    if "ContextOverflowError" in _class_names(error):
         hint = "go on in a new thread: turnkeeper send CHANNEL TEXT --new"
         return Fault(reason="overflow", what="takes no conversation as long as this one", hint=hint)
     status = getattr(error, "status_code", None)
@@ -124,22 +125,28 @@ def wait_before(attempt: int, fault: Fault, jitter: float) -> float | None:
 def _read_kind(error: Exception, quote: str) -> Fault:
     """Read an error that came without a status; the first kind that fits counts."""
     spent = hasattr(error, "body") and _is_spent(error)
-    kinds: tuple[tuple[Any, Fault], ...] = (
-        (TimeoutError | ModelTimeoutError, Fault(reason="timeout", what="did not answer in time", again=True)),
+    kinds = (
+        (_TIMEOUTS, Fault(reason="timeout", what="did not answer in time", again=True)),
+        (_DISCONNECTS, Fault(reason="connection", what="cannot be reached or broke off the connection", again=True)),
         (
-            ModelConnectionError | ConnectionError,
-            Fault(reason="connection", what="cannot be reached or broke off the connection", again=True),
+            {"ModelError"},
+            Fault(reason="model", what=f"failed: {quote}", again=bool(getattr(error, "is_retryable", False))),
         ),
-        (ModelError, Fault(reason="model", what=f"failed: {quote}", again=bool(getattr(error, "is_retryable", False)))),
         (
-            ValueError | KeyError | TypeError,
+            {"ValueError", "KeyError", "TypeError"},
             Fault(reason="unreadable", what=f"sent what cannot be read: {quote}", again=True),
         ),
     )
     unknown = Fault(reason="unknown", what=f"failed: {type(error).__name__}: {quote}")
     if hasattr(error, "body"):  # a server says in the middle of a stream what went wrong: there is no status then
         unknown = Fault(reason="broken", what=f"broke off with: {quote}", again=not spent)
-    return next((fault for kind, fault in kinds if isinstance(error, kind)), unknown)
+    names = _class_names(error)
+    return next((fault for kind, fault in kinds if kind & names), unknown)
+
+
+def _class_names(error: Exception) -> set[str]:
+    """Return the names of an error's class and its bases: they tell what failed, whoever raised it."""
+    return {each.__name__ for each in type(error).__mro__}
 
 
 def _read_status(error: Exception, status: int, now: datetime, quote: str) -> Fault:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import langchain
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
 from langchain_core.messages import AIMessage
 from langgraph.errors import GraphBubbleUp
+from packaging.version import Version
 
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.models import answers
@@ -21,12 +23,16 @@ from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.store.turn_store import Store
 from agent_runtime.store.turn_writes import tokens_of_day
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
 from turnkeeper.config.settings import ModelSettings
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Exhausted, machine_trouble
-from turnkeeper.bus.event_log import EventLog
 from turnkeeper.times import rfc3339
+
+# A call that cannot run is answered here. Before LangChain 1.4, `create_agent` leads from an answered call back to the
+# model only if some middleware has an `after_model` hook.
+_LEADS_BACK_ONLY_BEHIND_A_HOOK = Version(langchain.__version__) < Version("1.4")
 
 
 class TokenBudget:
@@ -119,6 +125,11 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         self._where = f"model {settings.name}{at}"
         self._tools = tools
         self._around = around
+
+    if _LEADS_BACK_ONLY_BEHIND_A_HOOK:
+
+        async def aafter_model(self, state: AgentState[Any], runtime: Any) -> None:
+            """Do nothing: the hook makes LangChain add the edge from an answered call back to the model."""
 
     async def awrap_model_call(self, request: Request, handler: Handler) -> Response:
         """Call the model until it gives an answer that can be used.

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from langchain_core.exceptions import ModelAPIError, ModelRateLimitError
+from langchain_core import exceptions
 from langchain_core.messages import AIMessage, AIMessageChunk, ToolMessage
 from langchain_core.messages.tool import invalid_tool_call
 
@@ -61,6 +61,15 @@ def test_a_call_that_the_library_could_not_read_is_answered() -> None:
     assert (answer.tool_call_id, answer.status) == ("1", "error")
 
 
+def of_langchain(name: str) -> type[Exception]:
+    """LangChain's own class, or one of that name under a LangChain before 1.6, which has none."""
+    return getattr(exceptions, name, type(name, (type("ModelError", (Exception,), {"is_retryable": True}),), {}))
+
+
+def of_a_provider(name: str) -> type[Exception]:
+    return type(name, (type("APIError", (Exception,), {}),), {})
+
+
 def failed(kind: type[Exception] = Exception, /, **fields: Any) -> Exception:
     error = kind("said")
     for name, value in fields.items():
@@ -75,12 +84,15 @@ def asking(value: str) -> Exception:
 @pytest.mark.parametrize(
     ("error", "reason", "again"),
     [
-        (failed(ModelRateLimitError), "model", True),
-        (failed(ModelAPIError, status_code=529), "529", True),
+        (failed(of_langchain("ModelRateLimitError")), "model", True),
+        (failed(of_langchain("ModelAPIError"), status_code=529), "529", True),
         (failed(status_code=422), "422", False),
         (ConnectionResetError(), "connection", True),
         (TimeoutError(), "timeout", True),
         (ValueError("half a line"), "unreadable", True),
+        (failed(of_langchain("ModelTimeoutError")), "timeout", True),
+        (failed(of_a_provider("APITimeoutError")), "timeout", True),
+        (failed(of_a_provider("APIConnectionError")), "connection", True),
         (RuntimeError("a bug"), "unknown", False),
         (failed(body={}, code="server_error"), "broken", True),
         (failed(body={}, code="insufficient_quota"), "broken", False),
@@ -107,7 +119,9 @@ def test_a_wait_grows_is_spread_and_ends() -> None:
     assert wait_before(1, read_fault(asking("inf"), NOW), 1.0) is None
 
 
-@pytest.mark.parametrize("error", [failed(status_code=400), failed(body={}), failed(ModelAPIError), ValueError("said")])
+@pytest.mark.parametrize(
+    "error", [failed(status_code=400), failed(body={}), failed(of_langchain("ModelAPIError")), ValueError("said")]
+)
 def test_a_key_is_hidden_before_what_was_said_is_cut(error: Exception) -> None:
     error.args, key = (f"{'x' * (LONGEST_QUOTE - 10)} sk-0123456789",), "sk-0123456789"
     assert "sk-" not in read_fault(error, NOW, {key}).what
