@@ -1,5 +1,6 @@
 """What is shipped runs: the built wheel, in an environment that holds nothing else of ours."""
 
+import re
 import subprocess
 import sys
 import sysconfig
@@ -54,6 +55,18 @@ def test_the_wheel_installs_no_name_that_a_project_could_own(wheel: Path) -> Non
     top = {name.split("/")[0] for name in names}
     assert {name for name in top if not name.endswith(".dist-info")} == {"task_runner", "agent_runtime", "turnkeeper"}
     assert "agent_runtime/categories/loop.toml" in names
+
+
+def test_the_wheel_knows_its_commit_and_links_to_whole_addresses(wheel: Path, programs: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        (described,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
+        text = opened.read(described).decode()
+    assert re.findall(r"\]\((?!https://|#)[^)]*\)", text) == []
+    assert "\nProject-URL: Repository, https://" in text
+    argv = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
+    commit = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+    shown = subprocess.run([programs / "turnkeeper", "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout == f"turnkeeper 0.1.0+g{commit}\n"
 
 
 def run(programs: Path, home: Home, *argv: str) -> str:

@@ -215,7 +215,7 @@ def _declare_common(app: typer.Typer) -> None:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        _write(f"turnkeeper {import_module('importlib.metadata').version('turnkeeper')}")
+        _write(f"turnkeeper {import_module('turnkeeper.config.build').build()}")
         raise Exit(0)
 
 
