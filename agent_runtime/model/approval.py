@@ -28,7 +28,7 @@ UNANSWERED = "its approval expired"  # begins what is reported of a turn whose a
 DECISIONS = frozenset({"approve", "reject", "edit", "answer", EXPIRED})
 LONGEST_PAUSE_S = 86_400
 GUARDED = frozenset({"permission", "proposal"})
-_VERSION = "2."  # begins each binding; what an earlier version asked has the bare hash of the arguments
+_VERSION = "3."  # begins each binding and each digest of a tool; those of earlier versions fit no call
 ASKED_BEFORE = "an earlier version asked about it"
 APPROVED_WITH = "approved with "  # begins the message of an approval that came of a question of the graph's own
 LONGEST_TEXT = 256 << 10  # bytes
@@ -94,15 +94,6 @@ def canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
 
 
-def hash_args(args: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a call's arguments in canonical JSON, to which an earlier version bound its approvals.
-
-    >>> hash_args({"a": 1, "b": 2}) == hash_args({"b": 2, "a": 1})
-    True
-    """
-    return hashlib.sha256(canonical(args).encode("utf-8", "surrogatepass")).hexdigest()
-
-
 @dataclass(frozen=True, kw_only=True)
 class AskedCall:
     """A tool call as it is put to the author: all that an approval is bound to.
@@ -110,7 +101,7 @@ class AskedCall:
     Attributes:
         tool: the name that it was called by.
         scope: what a category would grant it by.
-        code: where the tool's code is; two tools of one name differ in it.
+        code: a digest of what the tool runs and holds; of a tool of ours, where its code is.
         call_id: equal whenever the graph makes this call again.
         shown: its arguments as the author reads them.
         content: a digest of what its arguments hold.
@@ -138,7 +129,7 @@ class AskedCall:
     @property
     def tool_hash(self) -> str:
         """What tells the tool from every other one."""
-        return _digest([self.tool, self.scope, self.code])
+        return _VERSION + _digest([self.tool, self.scope, self.code])
 
     @property
     def key(self) -> str:
@@ -156,7 +147,7 @@ class AskedCall:
 
     def was_asked(self, keys: Collection[str]) -> bool:
         """Return whether this call is among those whose keys (:func:`call_key`) these are."""
-        return self.key in keys or (self.plain and f"{self.call_id}:{self.tool}:{hash_args(self.shown)}" in keys)
+        return self.key in keys
 
 
 def call_key(asked: InterruptRecord | RaisedInterrupt) -> str:
@@ -282,19 +273,28 @@ def answers_call(answer: object, call: AskedCall, thread_id: str) -> bool:
     if (answer.get("call_id"), answer.get("thread_id"), answer.get("tool")) != (call.call_id, thread_id, call.tool):
         return False
     about = str(answer.get("args_hash"))
-    if about.startswith(_VERSION):
-        return about.rpartition(".")[0] == call.args_hash.rpartition(".")[0]
-    return call.plain and about == hash_args(call.shown)
+    return about.startswith(_VERSION) and about.rpartition(".")[0] == call.args_hash.rpartition(".")[0]
 
 
-def covers(answer: Mapping[str, Any], call: AskedCall, kind: str) -> bool:
+def why_not_bound(answer: object, call: AskedCall) -> str:
+    """Return why the author's yes about a call of this tool and id does not cover it; empty for any other answer."""
+    if not isinstance(answer, dict) or answer.get("decision") not in {"approve", "edit"}:
+        return ""
+    if (answer.get("call_id"), answer.get("tool")) != (call.call_id, call.tool):
+        return ""
+    if not str(answer.get("args_hash")).startswith(_VERSION):
+        return "an earlier version asked, which did not record what the tool holds"
+    return "its tool or its arguments have changed since"
+
+
+def is_earlier(tool_hash: str) -> bool:
+    """Return whether an earlier version made a digest of a tool."""
+    return not tool_hash.startswith(_VERSION)
+
+
+def covers(answer: Mapping[str, Any], call: AskedCall) -> bool:
     """Return whether a yes about this call is a yes to all that it lacks now: its category may have been narrowed."""
-    if not call.lacking or answer.get("args_hash") == call.args_hash:
-        return True
-    if str(answer.get("args_hash")).startswith(_VERSION):
-        return False
-    # An earlier version recorded no more of what a call lacked.
-    return (answer.get("kind"), answer.get("scope")) == (kind, call.missing_scope)
+    return not call.lacking or answer.get("args_hash") == call.args_hash
 
 
 def approved_before(asked: Iterable[InterruptRecord], call: RaisedInterrupt) -> str:

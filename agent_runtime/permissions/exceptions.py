@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent_runtime.model.approval import GUARDED, RaisedInterrupt, canonical
+from agent_runtime.model.approval import GUARDED, RaisedInterrupt, canonical, is_earlier
 from agent_runtime.model.turn import Category, InterruptRecord, TurnRecord
 from agent_runtime.permissions.judge import intersect
 from turnkeeper.errors import Conflict, InvalidInput
@@ -132,9 +132,16 @@ def is_same(exception: StandingException, asked: InterruptRecord, wanted: ForTas
 
 
 def is_other_code(exception: StandingException, asked: RaisedInterrupt) -> bool:
-    """Return whether a tool of the same name and scope is other code by now."""
+    """Return whether a tool of the same name and scope runs other code or holds other values by now."""
     same = (asked.tool, asked.missing_scope, asked.kind) == (exception.tool, exception.missing_scope, exception.kind)
     return same and bool(asked.tool_hash) and asked.tool_hash != exception.tool_hash
+
+
+def why_other_tool(exception: StandingException) -> str:
+    """Return why an exception ended whose tool has another digest now."""
+    if is_earlier(exception.tool_hash):
+        return f"an earlier version made it, which did not record what the tool {exception.tool} holds"
+    return f"the tool {exception.tool} runs other code or holds other values now"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ def decide_at_once(
             decided[item.interrupt_id] = found.number
         else:
             ended += [one for one in standing if rules.is_other_code(one, item) and one not in ended]
-    end(connection, at, {one.number: f"the tool {one.tool} is other code now" for one in ended})
+    end(connection, at, {one.number: rules.why_other_tool(one) for one in ended})
     fresh = tuple(item.interrupt_id for item in asked if item.interrupt_id not in decided)
     return Asked(fresh=fresh, decided=decided, ended=tuple(get(connection, one.number) for one in ended))
 

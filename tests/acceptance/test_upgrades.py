@@ -146,6 +146,11 @@ def test_an_open_approval_is_given_and_its_turn_and_the_fire_behind_it_go_on(ope
     (waits,) = opened.ask("agent-runtime", "interrupts", "list")
     assert (waits["expires_at"], waits["reminded_at"]) == (None, None), "it waits without end, as it did then"
     opened.command("agent-runtime", "interrupts", "resolve", pending["interrupt_id"], "--approve")
+    anew = opened.until("the question that is asked again", lambda: opened.ask("agent-runtime", "interrupts", "list"))[
+        0
+    ]
+    assert "an earlier version asked, which did not record what the tool holds" in anew["question"]
+    opened.command("agent-runtime", "interrupts", "resolve", anew["interrupt_id"], "--approve")
     opened.until_outcome("errand", "succeeded")
     opened.until_outcome("held", "succeeded")
     assert "buy seeds" in {entry["text"] for entry in opened.ask("agent-runtime", "memory", "list")}

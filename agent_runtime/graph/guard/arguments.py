@@ -80,6 +80,12 @@ def write(args: Mapping[str, Any]) -> Written:
     return Written(shown=shown, digest=digest, problem=writer.problem, plain=writer.plain)
 
 
+def exact_text(value: Any) -> str | None:
+    """Return the repr of a value of a class whose repr says everything; None for any other class."""
+    is_exact = type(value) in _EXACT and type(getattr(value, "tzinfo", None)) in _ZONES
+    return repr(value) if is_exact else None
+
+
 class _Writer:
     """Writes values as what is shown and as their content: JSON in which a list says what kind of value it stands for.
 
@@ -146,8 +152,8 @@ class _Writer:
             written = _HIDDEN, ["secret", name, self.write(value.get_secret_value(), at, depth + 1)[1]]
         elif isinstance(value, Enum):
             written = f"{kind.__name__}.{value.name}", ["enum", name, str(value.name)]
-        elif kind in _EXACT and type(getattr(value, "tzinfo", None)) in _ZONES:
-            written = str(value), ["is", name, repr(value)]
+        elif (text := exact_text(value)) is not None:
+            written = str(value), ["is", name, text]
         elif kind in {tuple, set, frozenset, bytes}:
             written = self._of_base(kind, value, at, depth)
         elif (array := _view(value)) is not None:

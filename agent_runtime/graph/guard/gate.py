@@ -5,15 +5,15 @@ that very tool, whatever its name; any other is `tool:<name>` and counts as a wr
 exactly the content that the author saw; an answer that does not fit counts for nothing, and the author is asked anew.
 So is an author whose category was narrowed since: a yes covers what the call lacked when it was asked.
 
-An approval is bound to the tool, its scope and code, to the arguments (:mod:`agent_runtime.graph.guard.arguments`) and
-to an id that is equal when the call is run again. What the guard asks it records; nothing else is one of its questions.
+An approval is bound to the tool, its scope and identity (:mod:`agent_runtime.graph.guard.identity`), to the
+arguments (:mod:`agent_runtime.graph.guard.arguments`) and to an id that is equal when the call is run again. What the
+guard asks it records; nothing else is one of its questions.
 """
 
 import functools
 import hashlib
 import itertools
 import threading
-import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,15 +27,16 @@ from langchain_core.tools import BaseTool
 from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
-from pydantic import BaseModel
 
 from agent_runtime.graph.context import ToolSpec, bound, current_turn, record_question, turn_around
 from agent_runtime.graph.guard.arguments import write
-from agent_runtime.model.approval import EXPIRED, AskedCall, answers_call, ask, canonical, covers
+from agent_runtime.graph.guard.identity import Identity, identity
+from agent_runtime.model.approval import EXPIRED, AskedCall, answers_call, ask, canonical, covers, why_not_bound
 from agent_runtime.model.turn import Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal, once_only
 from turnkeeper.errors import Denied
 
+_TWO = "another tool is called {0} too, or what {0} runs or holds has changed"
 _IN_TASK = "__pregel_call"  # in a config: the function by which a node starts tasks of its own
 
 
@@ -70,7 +71,7 @@ def made_id(at: str, name: str, args: Mapping[str, Any]) -> str:
 
 
 def code_of(tool: BaseTool | None) -> str:
-    """Return where a tool's code is: its function, or its class."""
+    """Return where the code of a tool of ours is: its function, or its class."""
     function = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
     code = type(tool) if function is None else getattr(function, "func", function)  # of a partial, its function
     return f"{getattr(code, '__module__', '')}.{getattr(code, '__qualname__', type(code).__qualname__)}"
@@ -116,6 +117,11 @@ class CallRequest:
     args: Mapping[str, Any]
     why: str = ""
     known: tuple[str, str] | None = None
+
+    @functools.cached_property
+    def identity(self) -> Identity:
+        """What tells the tool from every other one while this call is judged."""
+        return Identity(digest="", inexact="") if self.tool is None else identity(self.tool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +267,7 @@ class Gate:
         scope, effect = self.named(request)
         verdict = self._judge(scope, effect, request.args, turn)
         if verdict.allowed and request.known is None and scope.startswith(FOREIGN) and self._is_shared(request, turn):
-            why = f"another tool is called {request.name} too, so that no category grants either; rename one of them"
+            why = f"{_TWO.format(request.name)}, so that no category grants either"
             verdict = Verdict(allowed=False, missing_scope=scope, reason=why, lacking=(scope,))
         if not verdict.allowed:
             return self._put_to_author(request, turn, "permission", verdict)
@@ -284,18 +290,21 @@ class Gate:
             return f"{FOREIGN}{request.name}", "write"
         return spec.scope, spec.effect
 
+    def _is_foreign(self, request: CallRequest) -> bool:
+        return request.known is None and request.tool is not None and self.named(request)[0].startswith(FOREIGN)
+
     def _is_shared(self, request: CallRequest, turn: TurnContext) -> bool:
         return self._names.setdefault(turn.graph, _Names(())).is_shared(request)
 
     def _call(self, request: CallRequest, verdict: Verdict, turn: TurnContext) -> AskedCall:
         written, scope = write(request.args), self.named(request)[0]
-        foreign = request.known is None and request.tool is not None and scope == f"{FOREIGN}{request.name}"
+        foreign = self._is_foreign(request)
         told = foreign and written.plain and set(verdict.lacking) <= {scope}
         return AskedCall(
             told=told and not self._is_shared(request, turn),
             tool=request.name,
             scope=scope,
-            code=code_of(request.tool),
+            code=request.identity.digest if foreign else code_of(request.tool),
             call_id=request.call_id,
             shown=written.shown,
             content=written.digest,
@@ -334,7 +343,9 @@ class Gate:
             return "there is no tool of this name"
         scope = self.named(request)[0]
         if request.known is None and scope.startswith(FOREIGN) and self._is_shared(request, turn):
-            return f"another tool is called {request.name} too"
+            return _TWO.format(request.name)
+        if self._is_foreign(request) and (inexact := request.identity.inexact):
+            return f"{inexact}: an approval is for this object, in this process"
         return once_only(scope, verdict.lacking)
 
     def _approved(self, request: CallRequest, turn: TurnContext, args: Mapping[str, Any]) -> Admitted:
@@ -356,14 +367,15 @@ def _why(request: CallRequest, turn: TurnContext, verdict: Verdict) -> str:
 def _decided(kind: Literal["permission", "proposal"], call: AskedCall, why: str, thread_id: str) -> Any:
     """Return the author's decision about a call; one that does not fit, or does not cover it any more, is none."""
     answer = _ask(ask(kind, call, why))
-    while not (fits := answers_call(answer, call, thread_id)) or not _may(answer, call, kind):
-        told = f"you approved this call, and its category was narrowed since; approve again to run it: {why}"
-        answer = _ask(ask(kind, call, told if fits else why))  # takes up the next answer, or waits for one
+    while not (fits := answers_call(answer, call, thread_id)) or not _may(answer, call):
+        since = "its category was narrowed since" if fits else why_not_bound(answer, call)
+        told = f"you approved this call, and {since}; approve again to run it: {why}"
+        answer = _ask(ask(kind, call, told if since else why))  # takes up the next answer, or waits for one
     return answer
 
 
-def _may(answer: Mapping[str, Any], call: AskedCall, kind: str) -> bool:
-    return answer["decision"] not in {"approve", "edit"} or covers(answer, call, kind)
+def _may(answer: Mapping[str, Any], call: AskedCall) -> bool:
+    return answer["decision"] not in {"approve", "edit"} or covers(answer, call)
 
 
 def _ask(question: dict[str, Any]) -> Any:
@@ -380,91 +392,17 @@ class _Names:
     """Which tool has which name: a category's grant names one tool, and where two have the name, it is for neither."""
 
     def __init__(self, tools: Sequence[BaseTool]) -> None:
-        self._codes = {tool.name: code_of(tool) for tool in tools}
+        self._digests = {tool.name: identity(tool).digest for tool in tools}
         self._shared = shared_names(tools)
 
     def is_shared(self, request: CallRequest) -> bool:
         """Return whether another tool than this has its name: of the graph's, or called before in this process."""
-        code = code_of(request.tool)
-        return request.name in self._shared or self._codes.setdefault(request.name, code) != code
+        digest = request.identity.digest
+        return request.name in self._shared or self._digests.setdefault(request.name, digest) != digest
 
 
 def shared_names(tools: Sequence[BaseTool]) -> frozenset[str]:
     """Return the names that more than one of the tools has."""
-    known: dict[str, BaseTool] = {}
-    return frozenset(tool.name for tool in tools if not _same(known.setdefault(tool.name, tool), tool))
-
-
-def _same(one: BaseTool, other: BaseTool) -> bool:
-    """Return whether two tools of one name do the same: the same code with alike values, or equal fields."""
-    functions = [(getattr(tool, "func", None), getattr(tool, "coroutine", None)) for tool in (one, other)]
-    if any(functions[0]) or any(functions[1]):
-        return _alike(functions[0], functions[1], set())
-    return one is other or (type(one) is type(other) and vars(one) == vars(other))
-
-
-_PLAIN = (str, bytes, int, float, bool, type(None), types.CodeType)
-_MACHINERY = frozenset({"threading", "_thread", "concurrent", "asyncio"})  # packages of locks and threads
-_MOST_COMPARED = 10_000  # pairs of values
-
-
-def _alike(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
-    """Return whether two values do the same: equal plain values, or the same code and class with alike values inside.
-
-    What has no content that can be compared is not alike, but for locks and the like, on which nothing depends.
-    """
-    if one is other or (id(one), id(other)) in seen:
-        return True
-    if type(one) is not type(other) or len(seen) >= _MOST_COMPARED:
-        return False
-    if isinstance(one, _PLAIN):
-        return bool(one == other)
-    if type(one).__module__.partition(".")[0] in _MACHINERY:
-        return True
-    seen.add((id(one), id(other)))
-    parts = [_parts(one), _parts(other)]
-    if parts[0] is None or parts[1] is None or len(parts[0]) != len(parts[1]):
-        return False
-    return all(_alike(mine, others, seen) for mine, others in zip(parts[0], parts[1], strict=True))
-
-
-def _parts(value: Any) -> Sequence[Any] | None:
-    """Return what depends on a value that a tool holds; None if that is not known."""
-    return next((parts(value) for kinds, parts in _PARTS if isinstance(value, kinds)), None)
-
-
-def _of_function(value: types.FunctionType) -> Sequence[Any]:
-    cells = [cell.cell_contents for cell in value.__closure__ or ()]
-    # The same code over the globals of another module, or of none, may do another thing.
-    return [value.__code__, id(value.__globals__), value.__defaults__, value.__kwdefaults__, *cells]
-
-
-def _of_class(value: type) -> Sequence[Any] | None:
-    if not issubclass(value, BaseModel) or issubclass(value, BaseTool):
-        return None
-    return [value.__module__, value.__qualname__, canonical(value.model_json_schema())]
-
-
-def _of_object(value: Any) -> Sequence[Any] | None:
-    own = [vars(kind).get("__slots__", ()) for kind in type(value).__mro__]
-    slots = {name for names in own for name in ([names] if isinstance(names, str) else names)} - {
-        "__dict__",
-        "__weakref__",
-    }
-    if not slots and not hasattr(value, "__dict__"):
-        return None
-    fields = getattr(value, "__dict__", {}) | {name: getattr(value, name, None) for name in sorted(slots)}
-    is_hidden = any(name.startswith("__") and not name.endswith("__") for name in slots)
-    return None if is_hidden else [*fields, *fields.values()]
-
-
-_PARTS: tuple[tuple[Any, Callable[[Any], Sequence[Any] | None]], ...] = (
-    (types.FunctionType, _of_function),
-    (types.MethodType, lambda value: [value.__func__, value.__self__]),
-    (functools.partial, lambda value: [value.func, value.args, value.keywords]),
-    (dict, lambda value: [*value, *value.values()]),
-    (list | tuple, lambda value: value),
-    (set | frozenset, lambda value: sorted(value, key=repr)),
-    (type, _of_class),
-    (object, _of_object),
-)
+    known: dict[str, str] = {}
+    digests = [(tool.name, identity(tool).digest) for tool in tools]
+    return frozenset(name for name, digest in digests if known.setdefault(name, digest) != digest)

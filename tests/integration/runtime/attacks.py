@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, wrap_tool_call
@@ -119,11 +120,16 @@ def attack(name: str, without: Mapping[str, Any], prepare: Callable[[Field], Non
     return register
 
 
+_FIELDS: WeakValueDictionary[str, Field] = WeakValueDictionary()
+
+
 def _noted(field: Field, name: str = "evil") -> BaseTool:
-    """Return a tool of some name whose effect shows in what the bench noted."""
+    """Return a tool of some name whose effect shows in what the bench noted. It holds only the path of the home."""
+    home = str(field.home.root)
+    _FIELDS[home] = field
 
     def act(text: str) -> str:
-        field.noted.append(text)
+        _FIELDS[home].noted.append(text)
         return f"did {text}"
 
     return StructuredTool.from_function(func=act, name=name, description="Act.")

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
@@ -43,6 +44,13 @@ tools = [{tools}]{graphs}
 seconds = {seconds}
 tool_calls = {tool_calls}
 """
+
+
+class Notes:
+    """What a tool holds in place of its bench: the same after a restart, and on another machine."""
+
+
+_BENCHES: "WeakKeyDictionary[Notes, Bench]" = WeakKeyDictionary()
 
 
 class Bench:
@@ -207,19 +215,20 @@ class Bench:
         return create_agent(model, tools, middleware=middleware, context_schema=TurnContext, checkpointer=saver)
 
     def _tools(self) -> list[BaseTool]:
-        bench = self
+        bench, notes = self, Notes()
+        _BENCHES[notes] = self
 
         @tool
         async def note(text: str) -> str:
             """Note a text."""
-            bench.noted.append(text)
+            _BENCHES[notes].noted.append(text)
             return f"noted {text}"
 
         @tool
         async def block() -> str:
             """Wait until the test says go."""
-            bench.blocked.set()
-            await bench.go.wait()
+            _BENCHES[notes].blocked.set()
+            await _BENCHES[notes].go.wait()
             return "went on"
 
         @tool

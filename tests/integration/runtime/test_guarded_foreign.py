@@ -263,6 +263,9 @@ async def test_the_author_is_told_beforehand_which_tools_a_tool_calls() -> None:
         assert (inner.tool, "inside" in inner.question, ran) == ("act", False, [])
 
 
+gates: list[Gate] = []  # outside of the tool: a gate changes while it judges
+
+
 async def test_a_subagent_that_is_granted_less_than_its_parent_asks_for_the_rest(gate: Gate) -> None:
     inner = create_agent(ScriptedModel(script={"sub": [THREE]}), [act, free])
     reviewer = Category(name="reviewer", autonomous=True, tools=frozenset({"tool:free", "tool:shell"}))
@@ -270,10 +273,11 @@ async def test_a_subagent_that_is_granted_less_than_its_parent_asks_for_the_rest
     @tool
     async def review() -> str:
         """Start the reviewer."""
-        with gate.subagent(reviewer):
+        with gates[-1].subagent(reviewer):
             done = await inner.ainvoke({"messages": [HumanMessage("sub")]})
         return str(done["messages"][-1].content)
 
+    gates.append(gate)
     parent = turn("tool:review", "tool:act", "tool:free", subagents=frozenset({"reviewer"}))
     thread = Thread(plain(review, lines=[calls(("review", {}))]), parent)
     first, second = await thread.go()

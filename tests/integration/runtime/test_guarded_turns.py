@@ -135,9 +135,12 @@ async def test_an_approved_proposal_covers_the_turns_other_writes_and_no_other_t
     assert (await field.run(2, category="careful")).state == STATES.INTERRUPTED
 
 
+started: list[str] = []  # outside of the tool: what a tool holds is part of what an approval is bound to
+
+
 async def test_a_subagent_inside_a_tool_asks_at_the_root_and_goes_on_there(field: Field) -> None:
     inner = create_agent(ScriptedModel(script={"sub": [THREE]}), [act, free])
-    started: list[str] = []
+    started.clear()
 
     @tool
     async def delegate() -> str:

@@ -391,7 +391,7 @@ async def test_it_ends_when_its_tool_is_other_code(bench: Excepted) -> None:
     await bench.crash()
     event = await bench.next()
     assert (event.state, bench.noted) == (STATES.INTERRUPTED, ["x"])
-    assert await bench.ended() == ["the tool note is other code now"]
+    assert await bench.ended() == ["the tool note runs other code or holds other values now"]
 
 
 async def test_of_two_tools_with_one_name_neither_can_be_excepted(bench: Excepted) -> None:
@@ -410,7 +410,7 @@ async def test_of_two_tools_with_one_name_neither_can_be_excepted(bench: Excepte
     await bench.resolve(question.interrupt_id, "approve")
     await bench.stopped(event.turn_id, after=event.sequence)
     (question,) = await bench.pending()
-    assert question.once_only == "another tool is called send too"
+    assert question.once_only == "another tool is called send too, or what send runs or holds has changed"
     with pytest.raises(InvalidInput, match="can only be approved once"):
         await bench.resolve(question.interrupt_id, "approve", for_task=True)
 

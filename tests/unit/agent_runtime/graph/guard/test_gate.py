@@ -1,15 +1,20 @@
 """Tools of one name: a grant is for both only if they do the same."""
 
 import functools
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from langchain_core.tools import BaseTool, StructuredTool, tool
+from pydantic import create_model
 
 from agent_runtime.graph.guard import shared_names
+from agent_runtime.graph.guard.identity import identity
 
 
 class Files:
@@ -90,3 +95,127 @@ def test_the_same_code_over_other_globals_is_another_tool() -> None:
 def test_a_class_of_a_module_that_is_named_nearly_as_one_of_locks_counts_with_its_content(module: str) -> None:
     kind = type("Root", (), {"__module__": module, "__init__": lambda self, path: setattr(self, "path", path)})
     assert shared_names([Files(kind("/notes")).tools[0], Files(kind("/")).tools[0]]) == {"write"}
+
+
+class Send(BaseTool):
+    name: str = "send"
+    description: str = "Send."
+    account: str = "alice"
+
+    def _run(self, text: str) -> str:
+        return f"{self.account}: {text}"
+
+
+class Mailer:
+    def __init__(self, account: str, lock: Any = None) -> None:
+        self.account, self.lock = account, lock
+
+    def send(self, text: str) -> str:
+        return f"{self.account}: {text}"
+
+    def __call__(self, text: str) -> str:
+        return self.send(text)
+
+
+def of(function: Callable[..., Any], **fields: Any) -> BaseTool:
+    made: BaseTool = StructuredTool.from_function(
+        function, name="send", description="Send.", infer_schema=False, args_schema={}, **fields
+    )
+    return made
+
+
+def closing_over(account: Any) -> BaseTool:
+    return of(lambda text: f"{account}: {text}")
+
+
+def with_default(account: str) -> BaseTool:
+    def send(text: str, *, account: str = account) -> str:
+        return f"{account}: {text}"
+
+    return of(send)
+
+
+def with_attribute(account: str) -> BaseTool:
+    def send(text: str) -> str:
+        return f"{vars(send)['account']}: {text}"
+
+    vars(send)["account"] = account
+    return of(send)
+
+
+def with_class(account: str) -> BaseTool:
+    class Local(Send):
+        def _run(self, text: str) -> str:
+            return f"{account}: {text}"
+
+    return Local()
+
+
+def with_schema(account: str) -> BaseTool:
+    schema = create_model("schema", text=(str, ...), account=(str, account))
+    return StructuredTool.from_function(
+        lambda text, account: f"{account}: {text}", name="send", description="Send.", args_schema=schema
+    )
+
+
+MADE_OF = {
+    "a field": lambda account: Send(account=account),
+    "a closure": closing_over,
+    "a closure over an object": lambda account: closing_over(Mailer(account)),
+    "a closure inside a closure": lambda account: closing_over(closing_over(account)),
+    "a closure over an array of its own class": lambda account: closing_over(type("Names", (list,), {})([account])),
+    "a default": with_default,
+    "an attribute of a function": with_attribute,
+    "a method's object": lambda account: of(Mailer(account).send),
+    "an object that is called": lambda account: of(functools.partial(Mailer(account))),
+    "a partial's keyword": lambda account: of(functools.partial(with_default("x").func, account=account)),  # type: ignore[attr-defined]
+    "a class made in a node": with_class,
+    "a default of the schema": with_schema,
+    "a variable of code of no module": lambda account: of(
+        eval("lambda text: f'{account}: {text}'", {"account": account})
+    ),
+    "constants of a lambda": lambda account: of(eval(f"lambda text: {account!r} + text")),
+    "a client beside the text": lambda account: of(Mailer(account, lock=object()).send),
+}
+
+
+@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in MADE_OF.items()])
+def test_tools_that_differ_in_what_they_were_made_with_are_two(make: Callable[[str], BaseTool]) -> None:
+    assert shared_names([make("alice"), make("mallory")]) == {"send"}
+
+
+@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in list(MADE_OF.items())[:-1]])
+def test_tools_that_were_made_with_the_same_are_one_and_exact(make: Callable[[str], BaseTool]) -> None:
+    one, other = identity(make("alice")), identity(make("alice"))
+    assert (one, one.inexact) == (other, "")
+
+
+def test_a_field_or_a_cell_that_changes_makes_another_tool() -> None:
+    sends, mailer = Send(), Mailer("alice")
+    bound_to = of(mailer.send)
+    before = identity(sends).digest, identity(bound_to).digest
+    sends.account = mailer.account = "mallory"
+    assert {identity(sends).digest, identity(bound_to).digest}.isdisjoint(before)
+
+
+def test_a_tool_that_holds_what_cannot_be_compared_is_bound_to_its_object() -> None:
+    client = object()
+    one, other = closing_over(client), closing_over(client)
+    assert "whose content cannot be compared" in identity(one).inexact
+    assert identity(one) == identity(one)
+    assert identity(one).digest != identity(other).digest
+
+
+def test_a_digest_is_equal_after_a_restart() -> None:
+    program = (
+        f"from {__name__} import MADE_OF, identity\n"
+        "print([identity(make('alice')).digest for make in list(MADE_OF.values())[:-1]])"
+    )
+    environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program], env=environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(told) == 1

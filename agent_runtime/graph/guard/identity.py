@@ -1,0 +1,327 @@
+"""The identity of a tool: a digest of what it runs and holds, equal after a restart.
+
+The digest covers the tool's fields, and the code, constants, closure, defaults and attributes of each function, class
+and object that it reaches. It does not cover variables of modules, nor what a tool reads from files or the network.
+
+Some values have no content that can be written: clients, sockets, objects of C. A tool that holds one is *inexact*. Its
+digest holds in this process only, and names the value by its object and by the texts that the object holds.
+"""
+
+import functools
+import hashlib
+import itertools
+import re
+import sys
+import threading
+import types
+import typing
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, Flag, IntEnum, IntFlag, StrEnum
+from typing import Any
+
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool, StructuredTool, Tool
+from pydantic.fields import FieldInfo, ModelPrivateAttr
+
+from agent_runtime.graph.guard.arguments import exact_text
+from turnkeeper.entropy import SystemEntropy
+
+MOST_VALUES = 2000  # in one value that a tool holds
+DEEPEST = 60
+_PROCESS = SystemEntropy().hex(32)
+_NUMBERS = itertools.count()
+_PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type(...), type(NotImplemented))
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))  # nothing depends on one
+_HEAP = 1 << 9  # in a type's flags: the class was made at run time
+_WORD = 8  # bytes
+_LIBRARY = frozenset(
+    {*StructuredTool.__mro__, *Tool.__mro__, *IntFlag.__mro__, *IntEnum.__mro__, *StrEnum.__mro__}
+    | {Enum, Flag, ModelPrivateAttr, typing.Generic}
+)
+_NOT_CODE = frozenset(
+    {"__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate__", "__annotate_func__", "_abc_impl"}
+    | {"__annotations_cache__", "__static_attributes__", "__firstlineno__", "__signature__", "__class_vars__"}
+)
+_OF_TYPES = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
+_MEMBERS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What tells a tool from every other tool.
+
+    Attributes:
+        digest: equal for tools that run the same code over the same values.
+        inexact: why the digest holds in this process only; empty if it holds after a restart too.
+    """
+
+    digest: str
+    inexact: str
+
+
+class _InexactError(Exception):
+    """A value has no content that can be written."""
+
+
+def identity(tool: BaseTool) -> Identity:
+    """Return the identity of a tool as it is now: a field that changes makes it another tool."""
+    writer = _Writer()
+    kind = type(tool)
+    parts = [part for key, value in sorted(_fields(tool).items()) for part in (key, writer.held(value))]
+    digest = _digest("tool", writer.held(kind), *parts)
+    if writer.problem:
+        digest = _digest(digest, _PROCESS, _serial(tool))
+    return Identity(digest=digest, inexact=writer.problem)
+
+
+class _Writer:
+    """Writes values as digests.
+
+    Attributes:
+        problem: the first value without a content; empty for none.
+    """
+
+    def __init__(self) -> None:
+        self.problem = ""
+        self._around: dict[int, int] = {}  # the values that are being written, by id, with their depth
+        self._known: dict[int, tuple[Any, str]] = {}  # the value too: its id is taken while it exists
+        self._cycles = self._values = 0
+
+    def held(self, value: Any) -> str:
+        """Return the digest of a value that the tool itself holds; of its object, if it has no content."""
+        around, self._values = dict(self._around), 0
+        try:
+            return self.write(value, outer=True)
+        except _InexactError as error:
+            self._around = around
+            self.problem = self.problem or str(error)
+            return _digest("opaque", _name(type(value)), _serial(value), *_texts(value))
+
+    def write(self, value: Any, *, outer: bool = False) -> str:
+        """Return the digest of a value. Raises _InexactError."""
+        kind, key = type(value), id(value)
+        if kind in _PLAIN:
+            return f"{kind.__name__} {value!r}"
+        if key in self._around:
+            self._cycles += 1
+            return f"again {self._around[key]}"
+        if key in self._known:
+            return self._known[key][1]
+        self._values += 1
+        if self._values > MOST_VALUES or len(self._around) > DEEPEST:
+            raise _InexactError(f"it holds more than can be compared, in an object of {_name(kind)}")
+        cycles, self._around[key] = self._cycles, len(self._around)
+        digest = self._composite(value, self.held if outer else self.write)
+        del self._around[key]
+        if cycles == self._cycles:
+            self._known[key] = value, digest
+        return digest
+
+    def _composite(self, value: Any, inner: Callable[[Any], str]) -> str:
+        kind = type(value)
+        if (write := _WRITERS.get(kind)) is not None:
+            return _digest(kind.__name__, *write(self, value, inner))
+        if isinstance(value, type):
+            return _digest("class", *self._class(value))
+        if (origin := typing.get_origin(value)) is not None:
+            return _digest("generic", self.write(origin), *map(self.write, typing.get_args(value)))
+        if (text := exact_text(value)) is not None:
+            return _digest("exact", _name(kind), text)
+        if kind.__module__ == "typing" or kind.__name__ == "PydanticUndefinedType":
+            return _digest("typing", _name(kind), repr(value))
+        return _digest("object", self.write(kind), *self._object(value))
+
+    def _object(self, value: Any) -> list[str]:
+        kind = type(value)
+        bases = [one for one in kind.__mro__[:-1] if not one.__flags__ & _HEAP]
+        slots = sum(type(one) is types.MemberDescriptorType for each in kind.__mro__ for one in vars(each).values())
+        base = bases[0] if bases else object
+        offsets = sum(getattr(kind, at) > getattr(base, at) for at in ("__dictoffset__", "__weakrefoffset__"))
+        hidden = kind.__basicsize__ - base.__basicsize__ - _WORD * (slots + offsets)
+        shadowed = any(type(vars(one).get("__dict__")) not in {type(None), *_MEMBERS} for one in kind.__mro__)
+        if len(bases) > 1 or base not in _BASES or hidden > 0 or shadowed or kind is object or _is_client(value):
+            raise _InexactError(f"it holds an object of {_name(kind)}, whose content cannot be compared")
+        parts = [part for key, held in sorted(_fields(value).items()) for part in (key, self.write(held))]
+        if base is not object:
+            parts.append(self.write(_BASES[base](value)))
+        return parts
+
+    def _class(self, kind: type) -> list[str]:
+        parts = [_name(kind), _name(type(kind))]
+        if kind in _LIBRARY or not kind.__flags__ & _HEAP:
+            return parts
+        parts += map(self.write, kind.__bases__)
+        for name, held in sorted(vars(kind).items()):
+            is_machinery = name.startswith("__pydantic_") and name != "__pydantic_fields__"
+            if name not in _NOT_CODE and not is_machinery and type(held) not in _MEMBERS:
+                parts += [name, self.write(held)]
+        return parts
+
+    def _function(self, value: types.FunctionType, inner: Callable[[Any], str]) -> list[str]:
+        held = [value.__defaults__ or (), *_cells(value), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
+        names = [*(value.__kwdefaults__ or {}), *vars(value)]
+        where, about = value.__globals__, (value.__module__, value.__qualname__)
+        module = sys.modules.get(str(where.get("__name__")))
+        if module is None or vars(module) is not where:  # code over variables that no other code shares
+            held += [where[name] for name in sorted(_names(value.__code__)) if name in where]
+        return [*map(str, about), _code(value.__code__), *names, *map(inner, held)]
+
+    def _module(self, value: types.ModuleType, _inner: Any) -> list[str]:
+        if sys.modules.get(value.__name__) is not value:
+            raise _InexactError(f"it holds the module {value.__name__}, which was not imported")
+        return [value.__name__]
+
+    def _builtin(self, value: Any, inner: Callable[[Any], str]) -> list[str]:
+        return [str(value.__module__), value.__qualname__, inner(getattr(value, "__self__", None))]
+
+    def _of_code(self, value: types.CodeType, _inner: Any) -> list[str]:
+        return [_code(value)]
+
+    def _items(self, value: Any, _inner: Any) -> list[str]:
+        return [*map(self.write, value)]
+
+    def _set(self, value: Any, _inner: Any) -> list[str]:
+        return sorted(map(self.write, value))
+
+    def _mapping(self, value: Mapping[Any, Any], _inner: Any) -> list[str]:
+        return [part for pair in value.items() for part in map(self.write, pair)]
+
+
+_BASES: Mapping[type, Callable[[Any], Any]] = {
+    object: lambda _value: None,
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+    list: lambda value: [*list.__iter__(value)],
+    tuple: lambda value: (*tuple.__iter__(value),),
+    dict: dict.copy,
+    set: set.copy,
+    frozenset: lambda value: frozenset(frozenset.__iter__(value)),
+}
+_WRITERS: Mapping[type, Callable[[_Writer, Any, Callable[[Any], str]], list[str]]] = {
+    list: _Writer._items,  # noqa: SLF001
+    tuple: _Writer._items,  # noqa: SLF001
+    set: _Writer._set,  # noqa: SLF001
+    frozenset: _Writer._set,  # noqa: SLF001
+    dict: _Writer._mapping,  # noqa: SLF001
+    types.MappingProxyType: _Writer._mapping,  # noqa: SLF001
+    types.FunctionType: _Writer._function,  # noqa: SLF001
+    types.ModuleType: _Writer._module,  # noqa: SLF001
+    types.BuiltinFunctionType: _Writer._builtin,  # noqa: SLF001
+    types.MethodWrapperType: _Writer._builtin,  # noqa: SLF001
+    types.CodeType: _Writer._of_code,  # noqa: SLF001
+    types.MethodType: lambda _writer, value, inner: [inner(value.__func__), inner(value.__self__)],
+    functools.partial: lambda _writer, value, inner: [
+        *map(inner, (value.func, *value.args)),
+        *value.keywords,
+        *map(inner, (*value.keywords.values(), vars(value))),
+    ],
+    staticmethod: lambda writer, value, _inner: [writer.write(value.__func__)],
+    classmethod: lambda writer, value, _inner: [writer.write(value.__func__)],
+    property: lambda writer, value, _inner: [writer.write(one) for one in (value.fget, value.fset, value.fdel)],
+    FieldInfo: lambda writer, value, _inner: [
+        _annotation(value.annotation),
+        *map(writer.write, (value.default, value.default_factory, value.metadata, str(value.validation_alias))),
+    ],
+    re.Pattern: lambda writer, value, _inner: [writer.write(value.pattern), str(value.flags)],
+    **dict.fromkeys(_LOCKS, lambda _writer, _value, _inner: []),
+    **dict.fromkeys(_OF_TYPES, lambda _writer, value, _inner: [_name(value.__objclass__), value.__name__]),
+}
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _annotation(kind: Any) -> str:
+    inner = typing.get_args(kind)
+    return _digest(str(typing.get_origin(kind)), *map(_annotation, inner)) if inner else f"{type(kind)} {kind}"
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Return all attributes that an object itself holds, slots of hidden names too, without cached properties."""
+    held = dict(object.__getattribute__(value, "__dict__")) if hasattr(value, "__dict__") else {}
+    for kind in type(value).__mro__:
+        for name, member in vars(kind).items():
+            if isinstance(member, functools.cached_property):
+                held.pop(name, None)
+            elif type(member) is types.MemberDescriptorType and name != "__pydantic_fields_set__":
+                try:
+                    held[f"{kind.__qualname__}.{name}"] = member.__get__(value)
+                except AttributeError:  # an empty slot
+                    continue
+    return held
+
+
+def _is_client(value: Any) -> bool:
+    """Return whether a value is a model or a graph: it changes while it runs."""
+    return isinstance(value, Runnable) and not isinstance(value, BaseTool)
+
+
+def _cells(function: types.FunctionType) -> list[Any]:
+    return [_content(cell) for cell in function.__closure__ or ()]
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # an empty cell
+        return ...
+
+
+@functools.lru_cache(maxsize=4096)
+def _code(code: types.CodeType) -> str:
+    """Return the digest of code, which never changes; lines and files are no part of it."""
+    about = (code.co_qualname, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    constants = [_constant(one) for one in code.co_consts]
+    return _digest(code.co_code.hex(), code.co_exceptiontable.hex(), repr(about), repr(names), *constants)
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return _code(value)
+    if isinstance(value, tuple):
+        return _digest("tuple", *map(_constant, value))
+    if isinstance(value, frozenset):
+        return _digest("frozenset", *sorted(map(_constant, value)))
+    return f"{type(value).__name__} {value!r}"
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _texts(value: Any) -> list[str]:
+    """Return the texts among the attributes of an object whose content cannot be compared: an account, an address."""
+    held = getattr(value, "__dict__", {})
+    return [repr((key, one)) for key, one in sorted(dict(held).items()) if type(one) in {str, bytes}]
+
+
+_SERIALS: dict[int, tuple[weakref.ref[Any], str]] = {}
+
+
+def _serial(value: Any) -> str:
+    """Return a name for an object that no later object gets; if it cannot be referenced weakly, its id."""
+    key = id(value)
+    known = _SERIALS.get(key)
+    if known is not None and known[0]() is value:
+        return known[1]
+    try:
+        _SERIALS[key] = weakref.ref(value, lambda gone: _forget(key, gone)), f"object {next(_NUMBERS)}"
+    except TypeError:
+        return str(key)
+    return _SERIALS[key][1]
+
+
+def _forget(key: int, gone: weakref.ref[Any]) -> None:
+    if (known := _SERIALS.get(key)) is not None and known[0] is gone:
+        del _SERIALS[key]
