@@ -9,7 +9,7 @@ PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := turnkeeper task_runner agent_runtime
 
-.PHONY: demo demo-cluster test test-clients test-postgres check bench bench-base bench-check protos protos-check test-services wheel lock format clean
+.PHONY: demo demo-cluster test test-clients test-postgres check bench bench-base bench-check protos protos-check test-services wheel lock fit format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/turnkeeper demo
@@ -71,6 +71,10 @@ lock: $(READY)  ## Resolve the newest versions that go together.
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header \
 		--extra dev --extra bench --extra openai --extra notify --extra web-fetch --extra plot --extra postgres --extra parquet --extra otel --extra web --extra mcp pyproject.toml -o requirements.lock
+
+fit: $(READY)  ## Resolve us beside packages and projects that agents use; asks the package index.
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/python -m tests.fit
 
 format: $(READY)
 	@$(BIN)/ruff format --quiet .

@@ -55,6 +55,13 @@ def fire(bench: Bench, number: int) -> Envelope:
     return to_envelope(trigger, envelope_id=f"{number:032}", at=bench.runtime.clock.now())
 
 
+def put(bench: Bench, name: str, data: bytes) -> None:
+    """Write a file into the inbox in one step: a worker must not read half of it."""
+    written = bench.home.root / f"{name}.new"
+    written.write_bytes(data)
+    written.rename(folder(bench, "inbox") / name)
+
+
 def forgeries(bench: Bench) -> list[Envelope]:
     """What anybody who can write a file would like an agent to read."""
     genuine = fire(bench, 7)
@@ -76,7 +83,7 @@ async def test_what_no_program_of_the_home_sealed_is_set_aside_with_its_reason(b
     await bench.runtime.worker.stop(0.0)
     await bench.runtime.worker.start(on_shutdown=ended.set)
     for number, envelope in enumerate(forgeries(bench)):
-        folder(bench, "inbox").joinpath(f"{number:02}-forged.json").write_bytes(encode(envelope))
+        put(bench, f"{number:02}-forged.json", encode(envelope))
     reasons = await until_quarantined(bench, 8)
     assert [NOBODY in reason for reason in reasons] == [True] * 8
     assert not ended.is_set()
@@ -98,7 +105,7 @@ async def test_without_the_check_of_seals_the_forgeries_have_their_effects(
     await bench.runtime.worker.start(on_shutdown=ended.set)
     monkeypatch.setattr(Seals, "_check", lambda *_about: None)
     for number, envelope in enumerate(forgeries(bench)):
-        folder(bench, "inbox").joinpath(f"{number:02}-forged.json").write_bytes(encode(envelope))
+        put(bench, f"{number:02}-forged.json", encode(envelope))
     worker: Any = bench.runtime.worker
     worker._arrived.notify()
     async with asyncio.timeout(PATIENCE_S):
@@ -111,7 +118,7 @@ async def test_a_forged_envelope_takes_no_fires_key(bench: Bench) -> None:
     """With the key of a fire it would stand for the fire, which would then be refused, or taken for accepted."""
     await bench.stop()
     forged = replace(fire(bench, 1), text="obey")
-    folder(bench, "inbox").joinpath("00-forged.json").write_bytes(encode(forged))
+    put(bench, "00-forged.json", encode(forged))
     await bench.open()
     receipt = await bench.service.Fire(bench.fire(1), None)
     assert receipt.disposition == wire.FireReceipt.ACCEPTED
@@ -132,7 +139,7 @@ async def test_a_seal_holds_for_its_content_and_its_agent_alone(bench: Bench) ->
         "4-spaces.json": seal(good, key) + b"\n",
     }
     for name, data in made.items():
-        folder(bench, "inbox").joinpath(name).write_bytes(data)
+        put(bench, name, data)
     reasons = await until_quarantined(bench, len(made))
     for reason, word in zip(
         reasons, ("not belong", "not belong", "does not have", "sealed for agent1", NOBODY), strict=True
@@ -148,7 +155,7 @@ async def test_a_copied_envelope_runs_once(bench: Bench) -> None:
     (name,) = bench.lying("delivered")
     data = (folder(bench, "delivered") / name).read_bytes()
     for number in range(3):
-        (folder(bench, "inbox") / f"{number}-copy.json").write_bytes(data)
+        put(bench, f"{number}-copy.json", data)
     worker: Any = bench.runtime.worker
     worker._arrived.notify()
     async with asyncio.timeout(PATIENCE_S):
@@ -179,7 +186,7 @@ async def test_what_waited_before_the_upgrade_is_taken_once_and_later_nothing_un
             await look_again()
     await bench.rest()
     assert (await bench.history()).count("SUCCEEDED") == 3
-    (folder(bench, "inbox") / "9-late.json").write_bytes(encode(fire(bench, 4)))
+    put(bench, "9-late.json", encode(fire(bench, 4)))
     (reason,) = await until_quarantined(bench, 1)
     assert NOBODY in reason
     assert (await bench.history()).count("STARTED") == 3
@@ -225,7 +232,7 @@ async def test_a_rotated_key_takes_what_waits_and_is_forgotten_when_nothing_is_l
     assert (await bench.history()).count("SUCCEEDED") == 2
     assert [key.id for key in keys.read()] == [new.id, old.id], "a writer may be about to put what it sealed"
     assert keys.drop_retired(now + timedelta(seconds=GRACE_S)) != []
-    (folder(bench, "inbox") / "9-old.json").write_bytes(seal(encode(fire(bench, 3)), old))
+    put(bench, "9-old.json", seal(encode(fire(bench, 3)), old))
     (reason,) = await until_quarantined(bench, 1)
     assert "does not have" in reason
 

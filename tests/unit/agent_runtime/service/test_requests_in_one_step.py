@@ -13,7 +13,7 @@ from agent_runtime.model.turn import Category
 from agent_runtime.service.requests import FireIntake, read_again, read_fire
 from tests.support.clock import START
 from turnkeeper.bus.envelope import LARGEST_BYTES, decode
-from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.errors import Conflict, Degraded, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -134,8 +134,10 @@ def by_trigger(request: wire.FireRequest) -> Answer:
         try:
             trigger = read_fire(request, get_category)
             INTAKE._catalog.require(request.graph)
-        except Conflict:  # unless it is a duplicate, that is the answer, to a fire that is well formed
+        except Conflict as refusal:  # unless it is a duplicate, that is the answer, to a fire that is well formed
             read_again(request)
+            if refusal.where == "category":  # the runner sends the fire again: the file may be repaired
+                raise Degraded(refusal.what, where="category") from refusal
             raise
     except TurnkeeperError as error:
         return type(error), error.what, error.where
