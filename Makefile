@@ -9,7 +9,7 @@ PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := turnkeeper task_runner agent_runtime
 
-.PHONY: demo demo-cluster test test-clients test-postgres check bench bench-base bench-check protos protos-check test-services wheel lock fit format clean
+.PHONY: demo demo-cluster test test-clients test-postgres check bench bench-base bench-check protos protos-check test-services wheel lock fit test-fit format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/turnkeeper demo
@@ -67,13 +67,19 @@ test-services:  ## Install the optional real servers that some tests use (Debian
 wheel: $(READY)
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
-lock: $(READY)  ## Resolve the newest versions that go together.
-	@$(BIN)/python -m pip install --quiet uv
-	@$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header \
-		--extra dev --extra bench --extra openai --extra notify --extra web-fetch --extra plot --extra postgres --extra parquet --extra otel --extra web --extra mcp pyproject.toml -o requirements.lock
+EXTRAS := dev openai anthropic notify web-fetch plot postgres parquet otel web mcp
+RESOLVE = $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header $(addprefix --extra ,$(EXTRAS))
+lock: $(READY)  ## Resolve the newest versions that go together, the lowest ones, and the newest beside langgraph dev.
+	@$(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet uv
+	@$(RESOLVE) --extra bench --extra stubs pyproject.toml -o requirements.lock
+	@$(RESOLVE) --no-config --resolution lowest-direct pyproject.toml -o tests/fit/lowest.lock
+	@echo "langgraph-cli[inmem]>=0.4" | $(RESOLVE) --no-config pyproject.toml - -o tests/fit/beside.lock
+
+test-fit:  ## The suite's core on the lowest versions, beside langgraph dev, and on Python 3.12 and 3.13 where they are installed.
+	@tests/fit/legs.sh $(LEGS)
 
 fit: $(READY)  ## Resolve us beside packages and projects that agents use; asks the package index.
-	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet uv
 	@$(BIN)/python -m tests.fit
 
 format: $(READY)

@@ -132,7 +132,8 @@ class Bench:
     async def close(self) -> None:
         self.rise.set()
         self.go.set()
-        for runtime in (self.runtime, *self._left):
+        opened = [self.runtime] if hasattr(self, "runtime") else []
+        for runtime in (*opened, *self._left):
             await runtime.worker.stop(0.0)
             runtime.mailboxes.close()
         await self._stack.aclose()

@@ -141,7 +141,9 @@ class Weather(BaseModel):
     degrees: list[int]
 
 class Teller(BaseChatModel):
-    _llm_type = "teller"
+    @property
+    def _llm_type(self):
+        return "teller"
 
     def bind_tools(self, tools, **kwargs):
         return self

@@ -92,7 +92,8 @@ async def test_a_bug_is_told_in_a_sentence_and_logged_with_its_traceback(home: H
         "Many": grpc.unary_stream_rpc_method_handler(broken_stream),
     }
     made = UnixServer(home.socket("task-runner"))
-    made.add(lambda _servicer, to: to.add_registered_method_handlers("Test", handlers), None)
+    served = grpc.method_handlers_generic_handler("Test", handlers)
+    made.add(lambda _servicer, to: to.add_generic_rpc_handlers((served,)), None)
     await made.start()
     async with grpc.aio.insecure_channel(f"unix:{home.socket('task-runner')}") as channel:
         for answer in (channel.unary_unary("/Test/One")(b"x"), channel.unary_stream("/Test/Many")(b"x").read()):
