@@ -55,7 +55,7 @@ def own_requirements() -> list[str]:
 def resolve(requirements: list[str]) -> tuple[dict[str, str], str]:
     """Return the picked versions by package name, and the resolver's reason if there is no solution."""
     command = [str(Path(sys.executable).with_name("uv")), "pip", "compile", "--quiet", "--no-annotate", "--no-header"]
-    command += ["--python-version", PYTHON, "--prerelease", "if-necessary-or-explicit", "-"]
+    command += ["--no-config", "--python-version", PYTHON, "--prerelease", "if-necessary-or-explicit", "-"]
     text = "\n".join(requirements)
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_LONGEST_S, check=False)
     if done.returncode:
