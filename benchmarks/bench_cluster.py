@@ -23,8 +23,8 @@ from tests.support.cluster import Do, doing
 from turnkeeper.clock import SystemClock
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import Caller, is_serving
-from turnkeeper.storage.database import in_schema
-from turnkeeper.storage.handover import SCHEMA
+from turnkeeper.storage.server.handover import SCHEMA
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.v1 import schedules_pb2

@@ -257,6 +257,7 @@ def test_the_unit_tests_of_a_module_are_found_by_its_path() -> None:
 # Where a statement may be written for one database: what both stores say goes through turnkeeper/storage.
 SPEAK_TO_A_DATABASE = {
     "turnkeeper/storage",
+    "turnkeeper/storage/server",
     "agent_runtime/graph/checkpointer/rows.py",
     "agent_runtime/graph/checkpointer/sqlite.py",
     "agent_runtime/graph/checkpointer/postgres.py",

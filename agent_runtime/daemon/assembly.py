@@ -69,9 +69,10 @@ from turnkeeper.rpc.traces import TurnSpans, tracing_of
 from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Recorder, Signer, signer_of
 from turnkeeper.storage.damage import StoreWatch
-from turnkeeper.storage.database import Database, in_schema, make_schemas
-from turnkeeper.storage.handover import FOLLOWED, NEWS, OUTCOMES, SCHEMA, WORDS, listen, tell
+from turnkeeper.storage.database import Database, make_schemas
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
+from turnkeeper.storage.server.handover import FOLLOWED, NEWS, OUTCOMES, SCHEMA, WORDS, listen, tell
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.v1 import agent_runtime_pb2
 from turnkeeper.v1.agent_runtime_pb2 import FireRequest
 from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server

@@ -45,8 +45,8 @@ from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.storage import inboxes
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.files import replace_whole
-from turnkeeper.storage.handover import FIRE, LOOK, notify
 from turnkeeper.storage.nodes import can_begin
+from turnkeeper.storage.server.handover import FIRE, LOOK, notify
 
 RENEW_S = 2.0
 FENCE_S = 10.0  # without a renewal; less than a lease

@@ -27,9 +27,10 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput, MachineTrouble, Unreachable
 from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage import inboxes
-from turnkeeper.storage.database import Database, in_schema
-from turnkeeper.storage.handover import LOOK_S, SCHEMA, SharedSnapshot
+from turnkeeper.storage.database import Database
 from turnkeeper.storage.locking import reader_of
+from turnkeeper.storage.server.handover import LOOK_S, SCHEMA, SharedSnapshot
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import from_us, rfc3339
 
 T = TypeVar("T")

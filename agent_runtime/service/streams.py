@@ -24,7 +24,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.rpc.callers import DAEMON, current
 from turnkeeper.rpc.channel import Greeting
-from turnkeeper.storage.handover import FOLLOWED, WORDS
+from turnkeeper.storage.server.handover import FOLLOWED, WORDS
 from turnkeeper.storage.statements import number_of
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 

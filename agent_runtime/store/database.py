@@ -12,8 +12,9 @@ from agent_runtime.store.schema import meta
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.errors import Conflict, NotFound
-from turnkeeper.storage.database import Database, in_schema
-from turnkeeper.storage.handover import SCHEMA
+from turnkeeper.storage.database import Database
+from turnkeeper.storage.server.handover import SCHEMA
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.storage.statements import Statement, upsert
 
 MIGRATIONS = "agent_runtime.store:migrations"

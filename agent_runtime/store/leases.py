@@ -19,8 +19,8 @@ from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, lite
 from agent_runtime.model.lease import Fenced, Lease, current, under
 from agent_runtime.store.database import check_lease
 from agent_runtime.store.schema import envelopes, meta, owners, threads, turns
-from turnkeeper.storage.handover import FIRE
 from turnkeeper.storage.nodes import digest
+from turnkeeper.storage.server.handover import FIRE
 from turnkeeper.storage.statements import Statement, among, listed, now_us, one_of, upsert
 
 T = TypeVar("T")

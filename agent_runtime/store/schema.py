@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from turnkeeper.storage.chain import Chain, table_of
-from turnkeeper.storage.handover import Handover, tables_of
+from turnkeeper.storage.server.handover import Handover, tables_of
 from turnkeeper.storage.statements import NEVER_AGAIN, NUMBER, TEXT, partial
 
 metadata = sa.MetaData()

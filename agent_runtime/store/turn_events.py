@@ -30,7 +30,7 @@ from agent_runtime.model.trigger import Trigger, TriggerHeader
 from agent_runtime.model.turn import LONGEST_SUMMARY, KeyRecord, Said, TurnRecord
 from agent_runtime.store.database import get_meta, set_meta
 from agent_runtime.store.schema import bridged_events, turn_events, turns
-from turnkeeper.storage.handover import announce
+from turnkeeper.storage.server.handover import announce
 from turnkeeper.storage.statements import Statement, among, last_number, listed, of_server, storable, upsert
 from turnkeeper.times import from_us, to_us
 

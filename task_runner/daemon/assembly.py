@@ -34,9 +34,10 @@ from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Recorder, Signer, signer_of
-from turnkeeper.storage.database import in_schema, make_schemas
-from turnkeeper.storage.handover import OUTCOMES, TASKS
+from turnkeeper.storage.database import make_schemas
 from turnkeeper.storage.locking import ProcessLock
+from turnkeeper.storage.server.handover import OUTCOMES, TASKS
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 

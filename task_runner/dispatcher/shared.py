@@ -26,8 +26,8 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
 from turnkeeper.config.settings import StoreSettings
 from turnkeeper.rpc.process import Failpoints
-from turnkeeper.storage.database import in_schema
-from turnkeeper.storage.handover import SCHEMA, listen
+from turnkeeper.storage.server.handover import SCHEMA, listen
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import from_us
 
 POLL_S = 1.0  # between two looks where nothing says that there is something new

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from task_runner.store.schema import fires, slots, tasks
-from turnkeeper.storage.handover import FIRE, SCHEMA, handover_of
+from turnkeeper.storage.server.handover import FIRE, SCHEMA, handover_of
 from turnkeeper.storage.statements import TEXT, Statement, among, listed, one_of, upsert
 from turnkeeper.times import from_us, to_us
 

@@ -25,7 +25,7 @@ from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Recorder
 from turnkeeper.storage.database import Database
-from turnkeeper.storage.handover import TASKS, notify
+from turnkeeper.storage.server.handover import TASKS, notify
 from turnkeeper.storage.statements import alone, of_server, upsert
 from turnkeeper.times import from_us, to_us
 

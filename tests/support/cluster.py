@@ -9,8 +9,8 @@ from sqlalchemy import Connection, update
 from agent_runtime.model.lease import Lease
 from agent_runtime.store import leases, schema
 from agent_runtime.store.database import open_database
-from turnkeeper.storage.database import in_schema
-from turnkeeper.storage.handover import SCHEMA
+from turnkeeper.storage.server.handover import SCHEMA
+from turnkeeper.storage.server.url import in_schema
 
 Do = Callable[[Callable[[Connection], Any]], Any]
 

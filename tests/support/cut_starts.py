@@ -22,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.forked_daemons import make_tools
 from turnkeeper.bus.event_log import EventLog
-from turnkeeper.storage.database import in_schema
+from turnkeeper.storage.server.url import in_schema
 
 
 class Cut:

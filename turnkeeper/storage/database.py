@@ -11,23 +11,22 @@ a deadlock for instance, are run again. So a unit must have no effect but what i
 
 import asyncio
 import queue
-import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
-from urllib.parse import unquote
 
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, TurnkeeperError, Unreachable, machine_trouble, unopened
 from turnkeeper.storage import schema_revision, statements
 from turnkeeper.storage.damage import judged
+from turnkeeper.storage.server.url import SEARCHES, in_schema, noticing, parsed, shown
 
 T = TypeVar("T")
 LARGEST_BATCH = 512
@@ -455,43 +454,6 @@ def _undo_unit(driver: Any, error: Exception) -> None:
         raise error  # noqa: B904  `from` would replace the cause that tells what the machine could not do
 
 
-def in_schema(url: str, schema: str) -> str:
-    """Return the URL of a server's database under which names are those of one schema, which is made if it lacks.
-
-    A process that is stopped, or cut off, holds up the others by its locks for ten seconds at most. Limits that are set
-    for other clients do not hold for its sessions.
-    """
-    options = f"{_SEARCHES}{schema} {_parsed(url).query.get('options', '')} {_LIMITS}".replace("  ", " ")
-    return noticing(url, options=options)
-
-
-def noticing(url: str, **asked: str) -> str:
-    """Return the URL by which connections to a server are made: one that is gone without a word is noticed in time."""
-    said = _parsed(url).update_query_dict(_ASKED | asked).render_as_string(hide_password=False)
-    return said.replace("+-c", "%20-c")  # libpq takes a plus for a plus
-
-
-def shown(url: str) -> str:
-    """Return a URL as its user wrote it, but for a password."""
-    return _parsed(url).difference_update_query([*_ASKED, "options"]).render_as_string()
-
-
-def _parsed(url: str) -> URL:
-    """Return a URL's parts; several hosts with ports, as libpq takes them, become what SQLAlchemy takes as well."""
-    found = re.match(r"([^:]+://(?:[^/?@]*@)?)([^/?]*,[^/?]*)(.*)", url, re.DOTALL)
-    if found is None:
-        return make_url(url)
-    hosts, _, ports = zip(*(host.partition(":") for host in found[2].split(",")), strict=True)
-    several = {"host": ",".join(map(unquote, hosts)), "port": ",".join(port or "5432" for port in ports)}
-    return make_url(found[1] + found[3]).update_query_dict(several)
-
-
-_SEARCHES = "-csearch_path="
-_LIMITS = "-cidle_in_transaction_session_timeout=10000 -cidle_session_timeout=0 -cstatement_timeout=0 -clock_timeout=0"
-_ASKED = {"connect_timeout": "5", "tcp_user_timeout": "10000"}
-_ASKED |= {"keepalives_idle": "5", "keepalives_interval": "2", "keepalives_count": "3"}
-
-
 def make_schemas(url: str, *, upgrade: bool = True) -> None:
     """Bring each schema of a database that machines share up to date: either daemon may be the first one, or alone.
 
@@ -518,19 +480,20 @@ def check_schemas(url: str) -> None:
 
 
 def _open_server(url: str, *, read_only: bool) -> Engine:
-    where = _parsed(noticing(url))
+    where = parsed(noticing(url))
     if where.drivername != "postgresql":
         raise InvalidInput(f"{where.drivername} is not known", where="store URL", hint="use postgresql://…")
     given = str(where.query.get("options", ""))
     options = {"options": f"{given} -c default_transaction_read_only=on"} if read_only else {}
     try:
         engine = create_engine(where.set(drivername="postgresql+psycopg"), poolclass=NullPool, connect_args=options)
-        event.listen(engine, "connect", _take_any_text)
+        engine.dialect.use_insertmanyvalues_wo_returning = True  # else inserts of many rows would be row by row
+        event.listen(engine, "connect", _prepare_session)
         with engine.begin() as connection:
             if not read_only:
                 statements.refuse_weak(connection, shown(url))
-            if given.startswith(_SEARCHES):
-                schema = given.split(maxsplit=1)[0].removeprefix(_SEARCHES)
+            if given.startswith(SEARCHES):
+                schema = given.split(maxsplit=1)[0].removeprefix(SEARCHES)
                 in_force = connection.exec_driver_sql(statements.IN_FORCE).scalar_one()
                 statements.refuse_pooler(in_force, schema, shown(url))
                 if not read_only:
@@ -547,15 +510,26 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
     return engine
 
 
-def _take_any_text(connection: Any, _record: object) -> None:
-    """Let a lookup by a text with a NUL find nothing, as in SQLite; PostgreSQL would refuse it."""
-    from psycopg.types.string import StrDumper  # noqa: PLC0415  only where a server is used
+def _prepare_session(connection: Any, _record: object) -> None:
+    """Let each row of a batch be a statement of its own, and a lookup by a text with a NUL find nothing, as in SQLite.
+
+    `executemany` of psycopg sends all rows before it says that they are complete. Until then a server counts no idle
+    time, so a process that is stopped there would hold its locks for as long as it is stopped.
+    """
+    from psycopg import Cursor  # noqa: PLC0415  only where a server is used
+    from psycopg.types.string import StrDumper  # noqa: PLC0415
 
     class AnyText(StrDumper):
         def dump(self, obj: str) -> Any:
             return super().dump(obj.replace("\0", "\uffff"))  # a character that no text contains
 
+    class RowByRow(Cursor[Any]):
+        def executemany(self, query: Any, params_seq: Any, *, returning: bool = False) -> None:  # noqa: ARG002
+            for row in params_seq:
+                self.execute(query, row)
+
     connection.adapters.register_dumper(str, AnyText)
+    connection.cursor_factory = RowByRow
 
 
 def _open_file(path: Path, *, read_only: bool) -> Engine:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, text
 
 from turnkeeper.errors import Conflict, Exhausted
-from turnkeeper.storage.handover import notify
+from turnkeeper.storage.server.handover import notify
 from turnkeeper.storage.statements import of_server, storable
 from turnkeeper.times import to_us
 

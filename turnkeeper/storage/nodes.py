@@ -23,9 +23,10 @@ from turnkeeper.clock import Clock, SharedClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings
 from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable
-from turnkeeper.storage.database import Database, in_schema
+from turnkeeper.storage.database import Database
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.schema_revision import STORES
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.storage.statements import IN_FORCE, TEXT, Statement, alone, now_us, refuse_pooler, unconnected, upsert
 from turnkeeper.times import format_duration, from_us, rfc3339
 

@@ -260,7 +260,7 @@ _KEPT = (
 
 
 AT_STANDBY = "name the primary; if it waits at the end of a recovery, end that: SELECT pg_wal_replay_resume()"
-# What :func:`turnkeeper.storage.database.in_schema` asks of a session; a pooler may drop it without a word.
+# What :func:`turnkeeper.storage.server.url.in_schema` asks of a session; a pooler may drop it without a word.
 IN_FORCE = "SELECT current_setting('search_path') || ' ' || current_setting('idle_in_transaction_session_timeout')"
 _DIRECTLY = "a pooler, such as PgBouncer, stands in between: let [store] url name PostgreSQL itself"
 _PASSWORD = "put its password into PGPASSWORD, in the environment or the home's .env, or into ~/.pgpass"  # noqa: S105

@@ -18,7 +18,7 @@ from agent_runtime.graph.checkpointer.rows import check_columns, continue_ids
 from agent_runtime.model.lease import Fenced, Lease
 from turnkeeper.errors import Unreachable, unopened
 from turnkeeper.storage.database import Call
-from turnkeeper.storage.handover import CHECKPOINTS
+from turnkeeper.storage.server.handover import CHECKPOINTS
 
 _MAKING = "SELECT pg_advisory_xact_lock(1667787892)"  # of processes that begin at once, one makes the tables
 

@@ -26,9 +26,10 @@ from tests.support.clock import ManualClock
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.errors import Conflict
 from turnkeeper.storage.chain import Recorder
-from turnkeeper.storage.database import Database, in_schema
-from turnkeeper.storage.handover import SCHEMA
+from turnkeeper.storage.database import Database
 from turnkeeper.storage.keys import Key
+from turnkeeper.storage.server.handover import SCHEMA
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import to_us
 
 Work = Callable[[Connection], Any]

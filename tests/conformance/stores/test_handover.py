@@ -11,7 +11,7 @@ from agent_runtime.store import schema
 from agent_runtime.store.database import open_database
 from tests.support.clock import ManualClock
 from tests.support.postgres import Places
-from turnkeeper.storage.handover import Handover, handover_of
+from turnkeeper.storage.server.handover import Handover, handover_of
 from turnkeeper.storage.statements import now_us
 
 AT = ManualClock().now()

@@ -16,8 +16,8 @@ from turnkeeper.bus.envelope import Encoded
 from turnkeeper.bus.folders import EnvelopeState, Quota, Retention
 from turnkeeper.errors import Exhausted
 from turnkeeper.storage import inboxes
-from turnkeeper.storage.database import in_schema
-from turnkeeper.storage.handover import SCHEMA
+from turnkeeper.storage.server.handover import SCHEMA
+from turnkeeper.storage.server.url import in_schema
 
 AT = ManualClock().now()
 

@@ -21,7 +21,7 @@ from tests.integration.cluster.test_interleavings import Party, party
 from tests.support.clock import ManualClock
 from tests.support.cluster import Do, doing, end_lease, taken
 from tests.support.postgres import Places
-from turnkeeper.storage.handover import announce
+from turnkeeper.storage.server.handover import announce
 from turnkeeper.storage.statements import now_us
 
 AT = ManualClock().now()

@@ -16,7 +16,7 @@ import psycopg
 from agent_runtime.store.database import open_database
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.storage.database import in_schema
+from turnkeeper.storage.server.url import in_schema
 
 PATIENCE_S = 60.0
 

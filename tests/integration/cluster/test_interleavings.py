@@ -31,7 +31,8 @@ from task_runner.store.store import Session
 from tests.support.clock import START
 from tests.support.postgres import Server
 from tests.support.seeded_entropy import SeededEntropy
-from turnkeeper.storage.database import Database, in_schema
+from turnkeeper.storage.database import Database
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.v1 import schedules_pb2 as wire
 
 NOW = START + timedelta(seconds=125)

@@ -36,7 +36,8 @@ from turnkeeper.constellation.supervisor.up_down import orders_of
 from turnkeeper.errors import EXIT_CONFLICT, Conflict, Unreachable
 from turnkeeper.rpc.channel import is_serving
 from turnkeeper.storage import nodes, schema_revision
-from turnkeeper.storage.database import Database, in_schema, make_schemas
+from turnkeeper.storage.database import Database, make_schemas
+from turnkeeper.storage.server.url import in_schema
 
 pytestmark = pytest.mark.process
 

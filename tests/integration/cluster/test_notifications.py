@@ -12,7 +12,7 @@ from task_runner.dispatcher import shared
 from tests.integration.cluster.shared import Cluster
 from tests.support.clock import look_again
 from turnkeeper.config.home import Home
-from turnkeeper.storage import handover
+from turnkeeper.storage.server import handover
 from turnkeeper.v1 import schedules_pb2 as wire
 
 PATIENCE_S = 60.0

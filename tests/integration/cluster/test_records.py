@@ -17,9 +17,10 @@ from turnkeeper.constellation.install.migrate import mark_restored
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import MachineTrouble
 from turnkeeper.storage import chain
-from turnkeeper.storage.database import Database, in_schema
+from turnkeeper.storage.database import Database
 from turnkeeper.storage.keys import AUDIT, KeyFile
 from turnkeeper.storage.schema_revision import STORES
+from turnkeeper.storage.server.url import in_schema
 
 NOW, ENTROPY = SystemClock().now(), SystemEntropy()
 RUNNER = "task-runner"

@@ -21,8 +21,8 @@ from tests.support.web import Web, free_port, settings
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.rpc.channel import is_serving
-from turnkeeper.storage.database import in_schema
-from turnkeeper.storage.handover import SCHEMA
+from turnkeeper.storage.server.handover import SCHEMA
+from turnkeeper.storage.server.url import in_schema
 
 pytestmark = pytest.mark.process
 PATIENCE_S = 60.0

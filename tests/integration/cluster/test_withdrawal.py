@@ -22,7 +22,7 @@ from tests.support.clock import ManualClock
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.clock import SystemClock
 from turnkeeper.rpc.process import VARIABLE
-from turnkeeper.storage.database import in_schema
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
 
 START = SystemClock().now().replace(microsecond=0) - timedelta(minutes=5)

@@ -28,7 +28,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings
 from turnkeeper.console import run
 from turnkeeper.rpc.server import UnixServer
-from turnkeeper.storage import handover
+from turnkeeper.storage.server import handover
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 

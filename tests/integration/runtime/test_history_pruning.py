@@ -20,8 +20,8 @@ from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import NotFound
 from turnkeeper.rpc.callers import Via, answer_for
 from turnkeeper.storage.chain import Signer
-from turnkeeper.storage.database import in_schema
-from turnkeeper.storage.handover import SCHEMA
+from turnkeeper.storage.server.handover import SCHEMA
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.storage.statements import alone
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 

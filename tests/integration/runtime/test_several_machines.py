@@ -18,8 +18,8 @@ from tests.support.cluster import Do, doing, end_lease
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.rpc.channel import is_serving
-from turnkeeper.storage.database import in_schema
-from turnkeeper.storage.handover import SCHEMA
+from turnkeeper.storage.server.handover import SCHEMA
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 CLOCK = SystemClock()

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.constellation.audit import verify
-from turnkeeper.storage import handover, sqlite_files
+from turnkeeper.storage import sqlite_files
 from turnkeeper.storage.chain import SCHEMAS, digest, public_key, read_seen
 from turnkeeper.storage.keys import AUDIT, KeyFile
+from turnkeeper.storage.server import handover
 
 Line = dict[str, Any]
 _RECORDS = "SELECT number, at_us, body, content_hash, hash FROM audit ORDER BY number"

@@ -49,7 +49,7 @@ def _note_the_database(place: Home) -> None:
     """Say what is not in a backup: a database that several machines share."""
     if url := load_settings(place).store.shared_url:
         note("tasks, turns and checkpoints are in the database, and not in this backup: back it up as PostgreSQL does")
-        copy, put_back = import_module("turnkeeper.storage.handover").copied_by(url)
+        copy, put_back = import_module("turnkeeper.storage.server.handover").copied_by(url)
         note(f"  {copy}")
         note("(the password: from PGPASSWORD in the environment, or ~/.pgpass; PostgreSQL's programs do not read .env)")
         note("to put it back, with everything down on each machine, and then to say so to Turnkeeper:")

@@ -26,11 +26,13 @@ from turnkeeper.console import home, note, status
 from turnkeeper.constellation.supervisor.daemons import EVERY, SUPERVISOR
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
-from turnkeeper.storage import handover, nodes, schema_revision, sqlite_files
+from turnkeeper.storage import nodes, schema_revision, sqlite_files
 from turnkeeper.storage.chain import SCHEMAS, Recorder, SharedChains
-from turnkeeper.storage.database import Database, in_schema, make_schemas
+from turnkeeper.storage.database import Database, make_schemas
 from turnkeeper.storage.files import SystemFiles, replace_whole
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
+from turnkeeper.storage.server import handover
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.storage.statements import now_us
 from turnkeeper.times import from_us
 

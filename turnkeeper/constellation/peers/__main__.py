@@ -26,9 +26,10 @@ from turnkeeper.errors import Conflict, InvalidInput, MachineTrouble, Turnkeeper
 from turnkeeper.rpc.process import Progress
 from turnkeeper.rpc.server import UnixServer, keep_reachable
 from turnkeeper.storage import nodes, schema_revision
-from turnkeeper.storage.database import Database, in_schema, make_schemas
+from turnkeeper.storage.database import Database, make_schemas
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.locking import ProcessLock
+from turnkeeper.storage.server.url import in_schema
 from turnkeeper.v1 import peers_pb2, peers_pb2_grpc
 
 PROCESS = "peers"

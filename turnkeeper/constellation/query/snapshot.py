@@ -25,7 +25,8 @@ from turnkeeper.constellation.query.tables import TABLES, TRAIL, Text
 from turnkeeper.constellation.timeline.sources import Sources
 from turnkeeper.constellation.timeline.stores import FOREVER_US, Wanted, shared_url
 from turnkeeper.errors import EXIT_FAILURE, Conflict, Exhausted, InvalidInput, TurnkeeperError
-from turnkeeper.storage import handover, nodes
+from turnkeeper.storage import nodes
+from turnkeeper.storage.server import handover
 from turnkeeper.storage.sqlite_files import locator
 
 MOST_MEMORY_BYTES = 256 << 20  # of SQLite; what needs more goes to temporary files

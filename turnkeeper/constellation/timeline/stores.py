@@ -17,7 +17,8 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.constellation.timeline.records import Record
 from turnkeeper.errors import TurnkeeperError, Unreachable
-from turnkeeper.storage import handover, nodes
+from turnkeeper.storage import nodes
+from turnkeeper.storage.server import handover
 from turnkeeper.storage.sqlite_files import reader
 from turnkeeper.times import from_us, rfc3339, to_us
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
@@ -23,9 +24,13 @@ from tests.support.postgres import Places
 from turnkeeper import errors
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError, Unreachable
-from turnkeeper.storage import handover, nodes, schema_revision
-from turnkeeper.storage.database import Database, check_schemas, in_schema
+from turnkeeper.storage import nodes, schema_revision
+from turnkeeper.storage.database import Database, check_schemas
+from turnkeeper.storage.server import handover
+from turnkeeper.storage.server.url import in_schema
+from turnkeeper.storage.statements import Statement
 
+CLOCK = SystemClock()
 _END_OWN = "SELECT pg_terminate_backend(pg_backend_pid())"
 MIGRATIONS = str(Path(__file__).parent / "migrations")
 
@@ -390,6 +395,39 @@ async def test_limits_that_are_set_for_other_clients_do_not_hold(server_url: str
     }  # fmt: skip
     asked = psycopg.conninfo.conninfo_to_dict(in_schema(server_url, "one"))
     assert (asked["keepalives_idle"], asked["tcp_user_timeout"]) == ("5", "10000"), "a server that is gone is noticed"
+
+
+async def test_a_process_that_is_stopped_between_the_rows_of_a_batch_holds_its_locks_no_longer_than_the_limit(
+    server_url: str,
+) -> None:
+    made = Database(in_schema(server_url, "one"), migrations=MIGRATIONS)
+    add = Statement(sa.insert(sa.Table("things", sa.MetaData(), sa.Column("id", sa.Integer))))
+
+    def lives(session: int) -> bool:
+        with psycopg.connect(server_url) as sql:
+            return bool(sql.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [session]).fetchone())
+
+    class Rows(list[dict[str, int]]):
+        session = 0
+
+        def __iter__(self) -> Iterator[dict[str, int]]:
+            yield self[0]
+            deadline = CLOCK.monotonic() + 20
+            while lives(self.session):
+                assert CLOCK.monotonic() < deadline, "the server waits for the next row without end"
+                CLOCK.block(0.02)
+            yield self[1]
+
+    def stop_after_a_row(connection: Connection) -> None:
+        connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '100ms'"))
+        rows = Rows([{"id": 1}, {"id": 2}])
+        rows.session = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        add.run_each(connection, rows)
+
+    with pytest.raises(errors.ServerTrouble):
+        await made.run(stop_after_a_row)
+    assert await made.run(ids) == []
+    made.close()
 
 
 async def test_each_connection_notices_a_server_that_is_gone_without_a_word(

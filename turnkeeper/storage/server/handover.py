@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from turnkeeper.clock import Clock
 from turnkeeper.errors import Conflict, InvalidInput, Unreachable
 from turnkeeper.storage import schema_revision, statements
+from turnkeeper.storage.server.url import noticing
 from turnkeeper.times import to_us
 
 SCHEMA = "runtime"  # of the tables of agent-runtime, in a shared database
@@ -236,8 +237,6 @@ class SharedSnapshot:
         """Connect. `schema` is whose tables are meant; rows are tuples, or, `named`, mappings."""
         try:
             import psycopg.rows  # noqa: PLC0415  only where a server is used
-
-            from turnkeeper.storage.database import noticing  # noqa: PLC0415  likewise
         except ModuleNotFoundError as error:
             hint = "install turnkeeper[postgres]"
             raise InvalidInput("the driver for PostgreSQL is not installed", where="store URL", hint=hint) from error
