@@ -145,9 +145,10 @@ class SharedHandover:
         await self._planned.wait()
         while True:
             self.work.clear()
+            began = self._clock.now()
             await self.send_all()
             await self.withdraw()
-            await self._clock.wait(self.work, await self._pause_s())
+            await self._clock.wait(self.work, await self._pause_s(began))
 
     async def send_all(self) -> int:
         """Hand over what may go now; return how many fires."""
@@ -192,11 +193,15 @@ class SharedHandover:
             self.asking.set()
         self.connected = lives
 
-    async def _pause_s(self) -> float:
-        """Return for how long nothing can be due; what is due and was not taken waits for somebody else."""
+    async def _pause_s(self, began: datetime) -> float:
+        """Return for how long nothing can be due, given when the last look began.
+
+        What was due by then and was not taken waits for somebody else.
+        """
         soon = await self._store.read(lambda session: session.fires.next_ready(caught_up=False))
-        left_s = POLL_S if soon is None else (soon - self._clock.now()).total_seconds()
-        return POLL_S if left_s <= 0 else min(POLL_S, left_s)
+        if soon is None or soon <= began:
+            return POLL_S
+        return min(POLL_S, max(0.0, (soon - self._clock.now()).total_seconds()))
 
 
 def hand_over(

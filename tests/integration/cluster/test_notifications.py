@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.integration.cluster.shared import Cluster
 from tests.support.clock import look_again
 from turnkeeper.config.home import Home
 from turnkeeper.storage.server import handover
+from turnkeeper.times import from_us
 from turnkeeper.v1 import schedules_pb2 as wire
 
 PATIENCE_S = 60.0
@@ -73,3 +75,14 @@ async def test_without_notifications_it_is_seen_all_the_same(cluster: Cluster) -
         await play(cluster, runner, homes[1])
     listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND datname = current_database()"
     assert cluster.value(listening) == 0
+
+
+async def test_a_fire_that_becomes_due_while_a_runner_looks_is_looked_at_at_once(cluster: Cluster) -> None:
+    home = cluster.home(1)
+    async with assemble(home, daemon=True) as runner:
+        spec = wire.TaskSpec(name="first", category="loop", channel="general", prompt="Say hello.", every="9h")
+        await asyncio.to_thread(call, home, "CreateTask", wire.CreateTaskRequest(spec=spec))
+        await asyncio.to_thread(call, home, "RunTask", wire.RunTaskRequest(name="first", request_id="one"))
+        due = from_us(cluster.value("SELECT max(ready_us) FROM runner.fires WHERE kind = 'manual'"))
+        assert await runner.dispatcher._pause_s(due - timedelta(milliseconds=10)) == 0
+        assert await runner.dispatcher._pause_s(due) == shared.POLL_S, "it waits for whoever holds it"
