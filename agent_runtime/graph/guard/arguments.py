@@ -5,26 +5,21 @@ where a value should come from, but whoever calls the tool may give another, whi
 that is LangGraph's own is left out: by its class, or because a `ToolNode` put this very object into this very call. An
 object that cannot be written down is not shown either, where the tool marks it as injected: no model gives one.
 
-Two values are the same if their content is: their types and all that they hold, also what `str()` leaves out, cuts or
-hides. A secret (`SecretStr` and the like) counts with its content and is shown as asterisks. What has no exact content
-is a problem, which a call that has to be approved is refused for.
+Two values are the same if their content is: their classes, with code and attributes, and all that they hold, also what
+`str()` leaves out, cuts or hides. A secret (`SecretStr` and the like) counts with its content, shown as asterisks.
+What has no exact content is a problem, which a call that has to be approved is refused for.
 """
 
 import copyreg
 import dataclasses
 import hashlib
 import math
+import re
 import weakref
 from collections.abc import Mapping
 from contextvars import ContextVar
-from datetime import date, datetime, time, timedelta, timezone
-from decimal import Decimal
 from enum import Enum
-from fractions import Fraction
-from pathlib import PosixPath, PurePosixPath, PureWindowsPath
 from typing import Any
-from uuid import UUID  # noqa: TID251  the class, to know one by; none is made here
-from zoneinfo import ZoneInfo
 
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolRuntime
@@ -32,18 +27,15 @@ from langgraph.prebuilt.tool_node import _get_all_injected_args
 from langgraph.store.base import BaseStore
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
+from agent_runtime.graph.guard.exact import exact_text
+from agent_runtime.graph.guard.identity import class_digest
 from agent_runtime.model.approval import DEEPEST_ARGS, canonical
 
 MOST_ITEMS_SHOWN = 1000  # of an array
 MOST_BITS_IN_DIGITS = 10_000  # Python refuses to write much longer numbers in decimal digits
+_REFERENCES = frozenset("O&PzZX")  # in the format of an array: objects, pointers, texts elsewhere, functions
 _SECRETS = (Secret, SecretStr, SecretBytes)
 _HIDDEN = "**********"
-# Types whose repr says everything. Only these very classes: a subclass may say less than it holds.
-_EXACT = (
-    *(Decimal, date, datetime, time, timedelta, UUID, complex, range, Fraction),
-    *(PosixPath, PurePosixPath, PureWindowsPath),
-)
-_ZONES = (type(None), timezone, ZoneInfo)
 _BASES = (str, int, float, list, tuple, dict, set, frozenset, bytes)
 _HEAP = 1 << 9  # in a type's flags: it was made by a class statement
 
@@ -78,12 +70,6 @@ def write(args: Mapping[str, Any]) -> Written:
     shown, content = writer.write(dict(args), "", 0)
     digest = hashlib.sha256(canonical(content).encode("utf-8", "surrogatepass")).hexdigest()
     return Written(shown=shown, digest=digest, problem=writer.problem, plain=writer.plain)
-
-
-def exact_text(value: Any) -> str | None:
-    """Return the repr of a value of a class whose repr says everything; None for any other class."""
-    is_exact = type(value) in _EXACT and type(getattr(value, "tzinfo", None)) in _ZONES
-    return repr(value) if is_exact else None
 
 
 class _Writer:
@@ -151,7 +137,7 @@ class _Writer:
         elif kind in _SECRETS or (isinstance(value, Secret) and kind.__module__ == "pydantic.types"):
             written = _HIDDEN, ["secret", name, self.write(value.get_secret_value(), at, depth + 1)[1]]
         elif isinstance(value, Enum):
-            written = f"{kind.__name__}.{value.name}", ["enum", name, str(value.name)]
+            written = f"{kind.__name__}.{value._name_}", ["enum", name, class_digest(kind), str(value._name_)]
         elif (text := exact_text(value)) is not None:
             written = str(value), ["is", name, text]
         elif kind in {tuple, set, frozenset, bytes}:
@@ -187,9 +173,10 @@ class _Writer:
             return self._opaque(value, at, f"is an object of {_name(kind)}, which cannot be written down exactly")
         shown, state = self._state(value, at, depth)
         if not bases:
-            return shown, ["object", _name(kind), state]
+            return shown, ["object", _name(kind), class_digest(kind), state]
         shown_base, content = self._of_base(bases[0], value, at, depth)
-        return (shown_base if not shown else {"": shown_base} | shown), [_name(kind), content, state]
+        shown = {"": shown_base} | shown if shown else shown_base
+        return shown, [_name(kind), class_digest(kind), content, state]
 
     def _state(self, value: Any, at: str, depth: int) -> tuple[Any, Any]:
         """Write all attributes of an object, whether or not its class declares them."""
@@ -197,9 +184,11 @@ class _Writer:
         for name in copyreg._slotnames(type(value)):  # type: ignore[attr-defined]  # noqa: SLF001  as pickle does
             if name not in _OF_PYDANTIC and hasattr(value, name):
                 held[name] = getattr(value, name)
-        if isinstance(value, BaseModel):
-            held |= (value.__pydantic_extra__ or {}) | (value.__pydantic_private__ or {})
-        return self._mapping(held, at, depth + 1)
+        if not isinstance(value, BaseModel):
+            return self._mapping(held, at, depth + 1)
+        held |= (value.__pydantic_extra__ or {}) | (value.__pydantic_private__ or {})
+        shown, content = self._mapping(held, at, depth + 1)
+        return shown, [content, sorted(value.__pydantic_fields_set__)]
 
     def _opaque(self, value: Any, at: str, why: str) -> tuple[str, Any]:
         if not self._handles or why.startswith("is nested"):
@@ -230,7 +219,8 @@ def _view(value: Any) -> memoryview | None:
         view = memoryview(value)
     except (TypeError, ValueError, BufferError):
         return None
-    return None if set("O&P") & set(view.format) else view
+    kinds = set(re.sub(r":[^:]*:", "", view.format))  # without the names of fields
+    return None if kinds & _REFERENCES else view
 
 
 def _array(value: Any, view: memoryview) -> tuple[Any, list[Any]]:

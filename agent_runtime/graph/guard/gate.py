@@ -36,7 +36,7 @@ from agent_runtime.model.turn import Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal, once_only
 from turnkeeper.errors import Denied
 
-_TWO = "another tool is called {0} too, or what {0} runs or holds has changed"
+_TWO = "another tool is called {0} too, or had another name before, or what {0} runs or holds has changed"
 _IN_TASK = "__pregel_call"  # in a config: the function by which a node starts tasks of its own
 
 
@@ -392,13 +392,17 @@ class _Names:
     """Which tool has which name: a category's grant names one tool, and where two have the name, it is for neither."""
 
     def __init__(self, tools: Sequence[BaseTool]) -> None:
+        self._found = {id(tool): (tool, tool.name) for tool in tools}
         self._digests = {tool.name: identity(tool).digest for tool in tools}
-        self._shared = shared_names(tools)
+        self._shared = set(shared_names(tools))
 
     def is_shared(self, request: CallRequest) -> bool:
-        """Return whether another tool than this has its name: of the graph's, or called before in this process."""
+        """Return whether another tool than this has its name, or had it before: of the graph's, or in this process."""
         digest = request.identity.digest
-        return request.name in self._shared or self._digests.setdefault(request.name, digest) != digest
+        _tool, name = self._found.get(id(request.tool), (None, request.name))
+        if name != request.name or self._digests.setdefault(request.name, digest) != digest:
+            self._shared.add(request.name)
+        return request.name in self._shared
 
 
 def shared_names(tools: Sequence[BaseTool]) -> frozenset[str]:

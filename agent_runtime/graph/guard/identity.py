@@ -16,6 +16,7 @@ import threading
 import types
 import typing
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, Flag, IntEnum, IntFlag, StrEnum
@@ -25,10 +26,11 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from pydantic.fields import FieldInfo, ModelPrivateAttr
 
-from agent_runtime.graph.guard.arguments import exact_text
+from agent_runtime.graph.guard.exact import exact_text
 from turnkeeper.entropy import SystemEntropy
 
 MOST_VALUES = 2000  # in one value that a tool holds
+MOST_KEPT = 256  # of objects that cannot be referenced weakly
 DEEPEST = 60
 _PROCESS = SystemEntropy().hex(32)
 _NUMBERS = itertools.count()
@@ -63,6 +65,16 @@ class Identity:
 
 class _InexactError(Exception):
     """A value has no content that can be written."""
+
+
+def class_digest(kind: type) -> str:
+    """Return the digest of a class: its code and attributes, and those of its bases.
+
+    An attribute without a content is named by its object, so that the digest holds in this process only.
+    """
+    writer = _Writer()
+    digest = writer.held(kind)
+    return _digest(digest, _PROCESS) if writer.problem else digest
 
 
 def identity(tool: BaseTool) -> Identity:
@@ -103,7 +115,7 @@ class _Writer:
         """Return the digest of a value. Raises _InexactError."""
         kind, key = type(value), id(value)
         if kind in _PLAIN:
-            return f"{kind.__name__} {value!r}"
+            return _plain(value)
         if key in self._around:
             self._cycles += 1
             return f"again {self._around[key]}"
@@ -124,7 +136,7 @@ class _Writer:
         if (write := _WRITERS.get(kind)) is not None:
             return _digest(kind.__name__, *write(self, value, inner))
         if isinstance(value, type):
-            return _digest("class", *self._class(value))
+            return _digest("class", *self._class(value, inner))
         if (origin := typing.get_origin(value)) is not None:
             return _digest("generic", self.write(origin), *map(self.write, typing.get_args(value)))
         if (text := exact_text(value)) is not None:
@@ -148,15 +160,15 @@ class _Writer:
             parts.append(self.write(_BASES[base](value)))
         return parts
 
-    def _class(self, kind: type) -> list[str]:
+    def _class(self, kind: type, inner: Callable[[Any], str]) -> list[str]:
         parts = [_name(kind), _name(type(kind))]
         if kind in _LIBRARY or not kind.__flags__ & _HEAP:
             return parts
-        parts += map(self.write, kind.__bases__)
+        parts += map(inner, kind.__bases__)
         for name, held in sorted(vars(kind).items()):
             is_machinery = name.startswith("__pydantic_") and name != "__pydantic_fields__"
             if name not in _NOT_CODE and not is_machinery and type(held) not in _MEMBERS:
-                parts += [name, self.write(held)]
+                parts += [name, inner(held)]
         return parts
 
     def _function(self, value: types.FunctionType, inner: Callable[[Any], str]) -> list[str]:
@@ -252,7 +264,7 @@ def _fields(value: Any) -> dict[str, Any]:
         for name, member in vars(kind).items():
             if isinstance(member, functools.cached_property):
                 held.pop(name, None)
-            elif type(member) is types.MemberDescriptorType and name != "__pydantic_fields_set__":
+            elif type(member) is types.MemberDescriptorType:
                 try:
                     held[f"{kind.__qualname__}.{name}"] = member.__get__(value)
                 except AttributeError:  # an empty slot
@@ -292,7 +304,12 @@ def _constant(value: Any) -> str:
         return _digest("tuple", *map(_constant, value))
     if isinstance(value, frozenset):
         return _digest("frozenset", *sorted(map(_constant, value)))
-    return f"{type(value).__name__} {value!r}"
+    return _plain(value)
+
+
+def _plain(value: Any) -> str:
+    """Return a value of a plain class as text. Python refuses to write a very long number in decimal digits."""
+    return f"{type(value).__name__} {hex(value) if type(value) is int else repr(value)}"
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -306,19 +323,28 @@ def _texts(value: Any) -> list[str]:
     return [repr((key, one)) for key, one in sorted(dict(held).items()) if type(one) in {str, bytes}]
 
 
-_SERIALS: dict[int, tuple[weakref.ref[Any], str]] = {}
+_SERIALS: dict[int, tuple[Callable[[], Any], str]] = {}
+_KEPT: deque[int] = deque()  # the ids of objects that have to be kept so that no other object gets their ids
 
 
 def _serial(value: Any) -> str:
-    """Return a name for an object that no later object gets; if it cannot be referenced weakly, its id."""
+    """Return a name for an object that no later object gets.
+
+    An object that cannot be referenced weakly is kept. Of those, the last ones keep their names; an older one gets a
+    new name, so that its tool is another one from then on.
+    """
     key = id(value)
     known = _SERIALS.get(key)
     if known is not None and known[0]() is value:
         return known[1]
     try:
-        _SERIALS[key] = weakref.ref(value, lambda gone: _forget(key, gone)), f"object {next(_NUMBERS)}"
+        found: Callable[[], Any] = weakref.ref(value, lambda gone: _forget(key, gone))
     except TypeError:
-        return str(key)
+        found = lambda: value  # noqa: E731  it holds the object
+        _KEPT.append(key)
+        if len(_KEPT) > MOST_KEPT:
+            _SERIALS.pop(_KEPT.popleft(), None)
+    _SERIALS[key] = found, f"object {next(_NUMBERS)}"
     return _SERIALS[key][1]
 
 

@@ -3,7 +3,9 @@
 Every way to a tool of LangChain's classes ends in `run` or `arun` of the base class. A class of the author's may put a
 method of its own in the place of any of them, and never get there. So each method that is not LangChain's is replaced
 while the guard stands: on the classes that there are, and on each that is made later, in a node for example. A method
-comes from the class or from anything else that it inherits from.
+comes from the class or from anything else that it inherits from. A class cannot hide these methods by a lookup of its
+own (`__getattribute__`). A method of its own that makes another runnable of a tool, such as `bind`, is refused: nothing
+tells whether what it returns runs the tool.
 
 Not covered, as it is plain Python: a function that is put on an object or on a class after the class was made.
 """
@@ -19,10 +21,27 @@ from weakref import WeakSet
 from langchain_core.runnables import Runnable, RunnableSerializable
 from langchain_core.tools import BaseTool, StructuredTool, Tool, ToolException
 
+from turnkeeper.errors import Denied
+
 METHODS = (
     *("invoke", "ainvoke", "run", "arun", "__call__", "batch", "abatch", "batch_as_completed", "abatch_as_completed"),
-    *("stream", "astream", "transform", "atransform", "astream_log", "astream_events"),
+    *("stream", "astream", "transform", "atransform", "astream_log", "astream_events", "stream_events"),
 )
+BUILDERS = (
+    *(
+        "bind",
+        "with_config",
+        "with_retry",
+        "with_fallbacks",
+        "with_listeners",
+        "with_alisteners",
+        "with_types",
+        "as_tool",
+    ),
+    *("pipe", "map", "pick", "assign", "__or__", "__ror__", "configurable_fields", "configurable_alternatives"),
+)
+LOOKUP = "__getattribute__"
+_GUARDED = (*METHODS, *BUILDERS, LOOKUP)
 _OF_LANGCHAIN = frozenset({BaseTool, Tool, StructuredTool, RunnableSerializable, Runnable, object})
 _INPUTS = ("input", "tool_input", "inputs")
 _MARK = "_turnkeeper_stands_before"
@@ -91,7 +110,7 @@ class Overrides:
         made = BaseTool.__init_subclass__.__func__  # type: ignore[attr-defined]
         BaseTool.__init_subclass__ = classmethod(getattr(made, _MARK))  # type: ignore[assignment]
         for kind in list(self._kinds):
-            for name in METHODS:
+            for name in _GUARDED:
                 own = getattr(vars(kind).get(name), _MARK, None)
                 if own is not None and own[0] is kind:
                     setattr(kind, name, own[1])
@@ -100,16 +119,22 @@ class Overrides:
         self._kinds.clear()
 
     def _cover(self, kind: type) -> None:
-        for name in METHODS:
+        for name in _GUARDED:
             owner = _owner(kind, name)
             own = vars(owner).get(name)
             inherited = owner is not kind and issubclass(owner, BaseTool)  # covered there
             if owner in _OF_LANGCHAIN or inherited or own is None or hasattr(own, _MARK):
                 continue
-            standing = _standing_before(name, own, self._before)
+            standing = self._instead(name, own)
             setattr(standing, _MARK, (owner, own))
             setattr(kind, name, standing)
             self._kinds.add(kind)
+
+    def _instead(self, name: str, own: Any) -> Any:
+        """Return what stands in the place of a class's own method."""
+        if name == LOOKUP:
+            return _lookup_past(own)
+        return _standing_before(name, own, self._before) if name in METHODS else _refusing(name)
 
 
 def _owner(kind: type, name: str) -> type:
@@ -125,6 +150,29 @@ def _kinds(kind: type) -> Iterator[type]:
     for one in found:
         yield one
         yield from _kinds(one)
+
+
+def _lookup_past(own: Any) -> Any:
+    """Return a lookup of attributes that finds the guarded methods on the class, and leaves the rest to `own`."""
+
+    def lookup(tool: BaseTool, name: str) -> Any:
+        return object.__getattribute__(tool, name) if name in _GUARDED else own(tool, name)
+
+    return lookup
+
+
+def _refusing(name: str) -> Any:
+    """Return a method that refuses to make a runnable of a tool."""
+
+    def method(tool: BaseTool, *_args: Any, **_kwargs: Any) -> Any:
+        kind = type(tool)
+        raise Denied(
+            f"the class {kind.__module__}.{kind.__qualname__} has its own {name}(), and what that makes is not guarded",
+            where=tool.name,
+            hint=f"remove {name} from the class, or call the tool itself",
+        )
+
+    return method
 
 
 def _standing_before(name: str, own: Any, before: Before) -> Any:

@@ -4,6 +4,7 @@ They are registered with :mod:`tests.integration.runtime.attacks`.
 """
 
 import asyncio
+import functools
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from langchain_core.tools import BaseTool, StructuredTool, tool
 
 from tests.integration.runtime.attacks import NO_HOOKS, Effects, Field, _noted, _of_node, attack, calls
 from tests.integration.runtime.harness import soon
+from turnkeeper.errors import Denied
 
 NO_OVERRIDES = {"agent_runtime.graph.guard.overrides.Overrides._cover": lambda _self, _kind: None}
 
@@ -56,8 +58,18 @@ def _ways(field: Field) -> dict[str, Callable[[], Any]]:
     def structured() -> BaseTool:
         return Noting(name="evil", description="Act.", func=lambda text: text, args_schema={"type": "object"})
 
+    def hidden(self: Any, name: str) -> Any:
+        return functools.partial(act, self) if name in {"invoke", "run"} else object.__getattribute__(self, name)
+
+    def bound(_self: Any, *_args: Any, **_kwargs: Any) -> Any:
+        return RunnableLambda(lambda text: act(None, text))
+
     call = {"name": "evil", "args": {"text": "evil"}, "id": "c1", "type": "tool_call"}
     return {
+        "__getattribute__": lambda: _evil(field, __getattribute__=hidden).invoke("evil"),
+        "__getattribute__ of a mixin": lambda: _evil(
+            field, bases=(type("Mixin", (), {"__getattribute__": hidden}), BaseTool)).run("evil"),
+        "stream_events": lambda: list(_evil(field, stream_events=act).stream_events("evil")),
         "invoke": lambda: _evil(field, invoke=act).invoke("evil"),
         "invoke, as a model calls": lambda: _evil(field, invoke=act).invoke(call),
         "invoke of a mixin": lambda: _evil(field, bases=(type("Mixin", (), {"invoke": act}), BaseTool)).invoke("evil"),
@@ -73,7 +85,7 @@ def _ways(field: Field) -> dict[str, Callable[[], Any]]:
     }  # fmt: skip
 
 
-NAMES = ("invoke", "invoke, as a model calls", "invoke of a mixin", "run", "run of a StructuredTool", "ainvoke", "arun",
+NAMES = ("__getattribute__", "__getattribute__ of a mixin", "stream_events", "invoke", "invoke, as a model calls", "invoke of a mixin", "run", "run of a StructuredTool", "ainvoke", "arun",
          "batch", "stream", "__call__", "a subclass of such a class")  # fmt: skip
 
 for name in NAMES:
@@ -92,6 +104,39 @@ for name in NAMES:
         return field.noted
 
     attack(f"a tool class, made in a node, with its own {name}", NO_OVERRIDES, _with_class)(_)
+
+
+BUILDERS: dict[str, Callable[[BaseTool], Any]] = {
+    "bind": lambda tool: tool.bind(),
+    "with_config": lambda tool: tool.with_config({}),
+    "with_retry": lambda tool: tool.with_retry(),
+    "with_fallbacks": lambda tool: tool.with_fallbacks([]),
+    "as_tool": lambda tool: tool.as_tool(),
+    "map": lambda tool: tool.map(),
+    "__or__": lambda tool: tool | str,
+}
+
+
+def _with_builders(field: Field) -> None:
+    def made(_self: Any, *_args: Any, **_kwargs: Any) -> Any:
+        return RunnableLambda(lambda text: field.noted.append(str(text)))
+
+    async def node(_state: Any) -> Any:
+        for name, build in BUILDERS.items():
+            try:
+                build(_evil(field, **{name: made})).invoke(name)
+            except Denied as error:
+                assert f"has its own {name}()" in str(error)  # noqa: PT017  what else is wrong fails the turn
+        return {"messages": []}
+
+    field.graph = lambda saver: _of_node(node, saver)  # type: ignore[assignment,misc]
+
+
+@attack("tool classes that make another runnable of a tool in their own way", NO_OVERRIDES, _with_builders)
+async def _(field: Field) -> Effects:
+    field.grant()
+    assert (await field.act()).state != "FAILED"
+    return field.noted
 
 
 def _with_wrapped_tools(field: Field) -> None:

@@ -410,7 +410,10 @@ async def test_of_two_tools_with_one_name_neither_can_be_excepted(bench: Excepte
     await bench.resolve(question.interrupt_id, "approve")
     await bench.stopped(event.turn_id, after=event.sequence)
     (question,) = await bench.pending()
-    assert question.once_only == "another tool is called send too, or what send runs or holds has changed"
+    assert (
+        question.once_only
+        == "another tool is called send too, or had another name before, or what send runs or holds has changed"
+    )
     with pytest.raises(InvalidInput, match="can only be approved once"):
         await bench.resolve(question.interrupt_id, "approve", for_task=True)
 

@@ -1,15 +1,19 @@
 """Writing arguments down: equal contents only are equal, secrets are not shown, and what has no content is a problem."""
 
 import array
+import ctypes
 import dataclasses
+import logging
 import pathlib
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
+import tzdata
 from langchain_core.messages import AIMessage
 from pydantic import BaseModel, PrivateAttr, Secret, SecretBytes, SecretStr
 
@@ -47,6 +51,10 @@ class OtherKind(Enum):
     A = "a"
 
 
+with (Path(tzdata.__file__).parent / "zoneinfo" / "Asia" / "Tokyo").open("rb") as rules:
+    FOREIGN = ZoneInfo.from_file(rules, key="Europe/Berlin")
+
+
 class Liar:
     def __str__(self) -> str:
         return "same"
@@ -66,6 +74,31 @@ def text(extra: str) -> Text:
     return made
 
 
+def made(kind: str, **values: Any) -> Any:
+    """Return an object of a class that is made now; classes of one kind differ in these values alone."""
+    match kind:
+        case "enum":
+            return Enum("Made", values)["a"]
+        case "field without init":
+            fields = [(name, str, dataclasses.field(init=False, default=value)) for name, value in values.items()]
+            return dataclasses.make_dataclass("Made", fields)()
+        case "text":
+            return type("Made", (str,), values)("same")
+        case _:
+            return type("Made", (BaseModel,), {**values, "__module__": __name__, "__annotations__": dict.fromkeys(
+                values, ClassVar[Any])})()  # fmt: skip
+
+
+def unset(value: Model) -> Model:
+    value.model_fields_set.clear()
+    return value
+
+
+def pointing(to: str) -> Any:
+    kind = type("Kind", (ctypes.Structure,), {"_fields_": [("text", ctypes.c_wchar_p)]})
+    return kind(to)
+
+
 UNLIKE: list[tuple[Any, Any]] = [
     (1, True), (1, 1.0), ("1", 1), (None, "None"), ([1], (1,)), ({1}, [1]), (b"a", "b'a'"), ({1: 2}, {"1": 2}),
     (Slotted("a", "b"), Slotted("a", "c")), (model("b"), model("c")), (text("b"), text("c")), (Text("a"), Text("b")),
@@ -75,6 +108,11 @@ UNLIKE: list[tuple[Any, Any]] = [
     (Pair(1, 2), (1, 2)), (pathlib.PurePosixPath("a"), "a"), ("\ud83d", "\ud83e"), (float("nan"), "nan"),
     (datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin")),
      datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)),
+    (made("enum", a=1), made("enum", a=2)), (made("enum", a=[1]), made("enum", a=[2])),
+    (made("enum", a=1, b=2), made("enum", a=1, b=3)),
+    (made("field without init", a="1"), made("field without init", a="2")),
+    (made("model", a="1"), made("model", a="2")), (made("model", a=lambda: 1), made("model", a=lambda: 2)),
+    (made("text", a="1"), made("text", a="2")), (Model(a=""), unset(Model(a=""))),
     ({"$": 1}, [["$", 1]]), (["dict", ["a", 1]], {"a": 1}), (10**5000, 10**5000 + 1),
 ]  # fmt: skip
 
@@ -107,11 +145,29 @@ def test_what_an_author_reads_is_all_of_it_but_secrets() -> None:
         (lambda: 1, "builtins.function"),
         (type("Sub", (SecretStr,), {})("a"), "Sub, which cannot"),
         ("half \ud83d", "half a character"),
+        (datetime(2026, 1, 1, tzinfo=FOREIGN), "datetime.datetime, which cannot"),
+        (pointing("alice"), "Kind, which cannot"),
+        (ctypes.c_char_p(b"alice"), "c_char_p, which cannot"),
+        (ctypes.pointer(ctypes.c_int(1)), "LP_c_int, which cannot"),
         ({1: "a", "1": "b"}, "two keys that are written '1'"),
     ],
 )
 def test_what_has_no_exact_content_is_a_problem(value: Any, why: str) -> None:
     assert why in write({"x": value}).problem
+
+
+def test_a_class_that_changes_while_a_call_waits_makes_it_another_call() -> None:
+    value = made("model", account="alice", log=open_log())
+    before = write({"x": value})
+    assert write({"x": value}).digest == before.digest
+    assert not before.problem
+    type(value).account = "mallory"
+    assert write({"x": value}).digest != before.digest
+
+
+def open_log() -> logging.Logger:
+    """Return an object whose content cannot be compared."""
+    return logging.getLogger("shop")
 
 
 def test_what_holds_itself_is_a_problem_and_no_endless_work() -> None:

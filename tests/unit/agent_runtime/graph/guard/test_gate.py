@@ -13,8 +13,8 @@ import pytest
 from langchain_core.tools import BaseTool, StructuredTool, tool
 from pydantic import create_model
 
-from agent_runtime.graph.guard import shared_names
-from agent_runtime.graph.guard.identity import identity
+from agent_runtime.graph.guard.gate import CallRequest, _Names, shared_names
+from agent_runtime.graph.guard.identity import MOST_KEPT, identity
 
 
 class Files:
@@ -175,6 +175,8 @@ MADE_OF = {
         eval("lambda text: f'{account}: {text}'", {"account": account})
     ),
     "constants of a lambda": lambda account: of(eval(f"lambda text: {account!r} + text")),
+    "a number that Python does not write in digits": lambda account: closing_over(10**5000 + len(account)),
+    "such a number in code": lambda account: of(eval(f"lambda text: {hex(10**5000 + len(account))}")),
     "a client beside the text": lambda account: of(Mailer(account, lock=object()).send),
 }
 
@@ -204,6 +206,19 @@ def test_a_tool_that_holds_what_cannot_be_compared_is_bound_to_its_object() -> N
     assert "whose content cannot be compared" in identity(one).inexact
     assert identity(one) == identity(one)
     assert identity(one).digest != identity(other).digest
+
+
+def test_a_tool_of_a_graph_that_gets_a_granted_name_later_has_no_grant() -> None:
+    sends = Send(name="free")
+    names = _Names([sends])
+    sends.name = "send"
+    assert names.is_shared(CallRequest(tool=sends, name="send", call_id="c1", args={}))
+
+
+def test_an_object_that_cannot_be_referenced_weakly_gives_its_name_to_no_other() -> None:
+    """A reader of a mapping is one: the next one may get the address of one that is gone."""
+    digests = {identity(closing_over(iter({number: 1}))).digest for number in range(MOST_KEPT * 2)}
+    assert len(digests) == MOST_KEPT * 2
 
 
 def test_a_digest_is_equal_after_a_restart() -> None:
