@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def booted_at() -> datetime:
+    """Return when the machine started."""
+    since_s = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return datetime.now(UTC) - timedelta(seconds=since_s)
+
+
 class Clock(Protocol):
     """Wall time, a steady counter, and waiting."""
 

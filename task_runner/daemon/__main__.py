@@ -76,6 +76,8 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
                 tracing.close()
             await server.stop(_STOP_GRACE_S)
             with suppress(MachineTrouble):  # the next start does it
+                if runner.works and (runner.beat is None or await runner.beat.is_alone()):
+                    await runner.presence.leave()
                 await _end_ephemeral(runner)
                 if runner.beat is not None:
                     await runner.beat.leave()
@@ -97,7 +99,8 @@ async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[A
     """
     beside: list[Any] = [part for part in (runner.beat, runner.listener) if part is not None]
     working = (
-        runner.loop, runner.dispatcher, runner.follower, runner.runtime_events, runner.canceller, runner.pruner,
+        runner.presence, runner.loop, runner.dispatcher, runner.follower, runner.runtime_events, runner.canceller,
+        runner.pruner,
     )  # fmt: skip
     parts = [
         asyncio.create_task(keep_running(part.run, SystemClock(), log.emit), name=type(part).__name__)

@@ -17,6 +17,7 @@ from task_runner.dispatcher import shared as cluster
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.scheduler import firing, planning
 from task_runner.scheduler.loop import LONGEST_WAIT_S, Loop
+from task_runner.scheduler.presence import Presence
 from task_runner.scheduler.pruner import Pruner
 from task_runner.service import changes
 from task_runner.service import service as operations
@@ -24,14 +25,14 @@ from task_runner.service.task_spec import Defaults
 from task_runner.service.watch import TaskChanges, WatchedLog
 from task_runner.store.schema import audit
 from task_runner.store.store import Session, Store
-from turnkeeper.clock import SharedClock, SystemClock
+from turnkeeper.clock import SharedClock, SystemClock, booted_at
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Unreachable
 from turnkeeper.rpc import callers
 from turnkeeper.rpc.callers import Identity
-from turnkeeper.rpc.process import Failpoints
+from turnkeeper.rpc.process import Failpoints, last_alive
 from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Recorder, Signer, signer_of
 from turnkeeper.storage.database import make_schemas
@@ -60,6 +61,7 @@ class Runner:
         listener: hears what other processes of a shared database have done; None where the store is the home's.
         canceller: ends turns that a waiting fire wants ended.
         pruner: deletes old history.
+        presence: records when no runner ran.
         warm_up: makes the first fire as fast as the second.
         works: plans and hands over; otherwise it only answers, for the page of its machine.
         beat: tells the other processes of a shared database that this one lives; None where the store is the home's.
@@ -76,6 +78,7 @@ class Runner:
     listener: cluster.Listener | None
     canceller: sending.Canceller
     pruner: Pruner
+    presence: Presence
     signer: Signer
     warm_up: Callable[[], Awaitable[None]]
     works: bool
@@ -133,6 +136,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
             listener=_listener(loaded, concerned, follower, runtime_events, common),
             canceller=sending.Canceller(store, runtime, clock=clock, log=log, work=dispatcher.asking),
             signer=signer_of(store.is_shared)(home, store.transact, audit, clock=clock, entropy=entropy, emit=log.emit),
+            presence=_presence(home, store, clock, beat),
             pruner=Pruner(store, clock=clock, log=log, keep=timedelta(seconds=settings.keep_history)),
             works=works,
             beat=beat,
@@ -144,6 +148,14 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> Async
         await runtime.close()
         store.close()
         log.close()
+
+
+def _presence(home: Home, store: Store, clock: SystemClock, beat: nodes.Beat | None) -> Presence:
+    async def last_seen() -> datetime | None:
+        return alive if beat is None else await beat.last_other()
+
+    alive = last_alive(home, PROCESS)  # read before this process writes it
+    return Presence(store, clock=clock, last_seen=last_seen, booted_at=booted_at())
 
 
 def _exchange(

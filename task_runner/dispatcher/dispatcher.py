@@ -19,11 +19,11 @@ from functools import partial
 from google.rpc import code_pb2
 
 from task_runner.dispatcher.runtime_client import LARGEST_BATCH, FireStream, Reconnector, Runtime
-from task_runner.model.task import COUNTED, HOSTED, Fire, Outcome
+from task_runner.model.task import COUNTED, HOSTED, LONGEST_REASON, Fire, Outcome
 from task_runner.planner import ledger, log_records, overlap, planner
 from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler import planning
-from task_runner.store.rows import Key, Outgoing
+from task_runner.store.rows import Cause, Key, Outgoing
 from task_runner.store.store import Session, Store
 from turnkeeper.bus.event_log import EventLog, told_if_late
 from turnkeeper.clock import Clock
@@ -43,6 +43,7 @@ _MOST_CANCELLED = 100
 # Sending the same bytes again cannot help: the task itself has to change.
 _HOPELESS = frozenset({code_pb2.INVALID_ARGUMENT, code_pb2.FAILED_PRECONDITION})
 _HELD_S = 2 * ledger.LONGEST_BACKOFF_S  # a fire that is held is sent again before this is over
+_SILENT_AFTER = timedelta(seconds=5)  # a runtime that answers no fire for longer is on record
 _DISPOSITIONS: Mapping[int, str] = {value: name for name, value in wire.FireReceipt.Disposition.items()}
 
 
@@ -107,6 +108,8 @@ class Dispatcher:
         self._stagger_until: datetime | None = None
         self._handed: asyncio.Queue[list[tuple[Key, bytes]]] = asyncio.Queue()
         self._on_hand = 0  # fires in it
+        self._asked_at: datetime | None = None  # since when the runtime owes an answer
+        self._kept_back = set[str]()  # the tasks that are on record as held
         self._takes = False
         self._writing = asyncio.Lock()  # a stream takes one message after the other
         self.connected = False
@@ -145,6 +148,8 @@ class Dispatcher:
     async def run(self) -> None:
         """Dispatch for ever; connect again whenever the stream breaks."""
         await self._store.run(lambda session: session.outages.left())
+        known = await self._store.read(lambda session: session.stoppages.listed())
+        self._kept_back = {each.task_id for each in known if each.lasts and each.cause is Cause.HELD}
         await self._reconnector.run(self.serve_once)
 
     async def serve_once(self) -> None:
@@ -162,8 +167,15 @@ class Dispatcher:
             raise
         except TurnkeeperError:
             now = self._clock.now()
+            await self._note_silence(now)
             await self._store.run(lambda session: session.outages.seen(now))
             raise
+
+    async def _note_silence(self, now: datetime) -> None:
+        """Record that the runtime owed an answer for long, now that it gave one, or is known to be away."""
+        since, self._asked_at = self._asked_at, None
+        if since is not None and now - since > _SILENT_AFTER:
+            await self._store.run(lambda session: session.stoppages.happened(Cause.SILENT, since, now))
 
     async def _serve(self, stream: FireStream) -> None:
         receipts: asyncio.Queue[wire.FireReceipt] = asyncio.Queue()
@@ -266,6 +278,7 @@ class Dispatcher:
         if (traceparent := self.traceparent) is not None:
             batch = [(key, request + planning.traced(traceparent(key.fire_id))) for key, request in batch]
         async with self._writing:
+            self._asked_at = self._asked_at or self._clock.now()
             self._unanswered.extend(key for key, _ in batch)
             await stream.write([request for _, request in batch])
 
@@ -303,23 +316,38 @@ class Dispatcher:
         self._reconnector.succeeded()
         self.refusal = ""
         now = self._clock.now()
-        self._note_held(receipts)
+        held, freed = self._note_held(receipts)
         keys = [self._unanswered.popleft() if self._unanswered else None for _ in receipts]
+
+        def record(session: Session) -> planning.Planned:
+            for task, why in held.items():
+                session.stoppages.begin(Cause.HELD, task, now, why)
+            for task in freed:
+                session.stoppages.end(Cause.HELD, task, now)
+            return record_receipts(session, receipts, keys, now)
+
         with told_if_late(self._log, partial(_answers, receipts)):
-            done = await self._store.run(lambda session: record_receipts(session, receipts, keys, now))
+            done = await self._store.run(record)
+        self._kept_back = (self._kept_back | held.keys()) - freed
         self._log.emit_all(done.events)
+        await self._note_silence(now)
+        self._asked_at = now if self._unanswered else None
         if any(receipt.HasField("error") for receipt in receipts):
             self._changed.set()
         self.work.set()
 
-    def _note_held(self, receipts: Sequence[wire.FireReceipt]) -> None:
-        until = self._clock.monotonic() + _HELD_S
+    def _note_held(self, receipts: Sequence[wire.FireReceipt]) -> tuple[dict[str, str], set[str]]:
+        """Return which tasks the runtime holds, each with why, and which of those on record it holds no more."""
+        until, held, freed = self._clock.monotonic() + _HELD_S, dict[str, str](), set[str]()
         for receipt in receipts:
             task = receipt.fire_id.partition("@")[0]
             if receipt.error.code == code_pb2.UNAVAILABLE and receipt.error.field:
                 self._held[task] = until, receipt.error.message
+                held[task] = receipt.error.message[:LONGEST_REASON]
             else:
                 self._held.pop(task, None)
+                freed |= {task} & self._kept_back
+        return held, freed
 
 
 def _answers(receipts: Sequence[wire.FireReceipt]) -> list[log_records.LogRecord]:

@@ -17,10 +17,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from task_runner.dispatcher.runtime_client import Reconnector, Runtime, in_batches
 from task_runner.model import events
-from task_runner.model.task import OPEN, Fire, Outcome
+from task_runner.model.task import HALTED, OPEN, Fire, Outcome
 from task_runner.planner import budgets, ledger, log_records, self_paced
 from task_runner.scheduler.events import Moved, TakenIn, emit_outcomes, take_in
 from task_runner.scheduler.planning import Planned, plan_tasks, take_over
+from task_runner.store.rows import Cause
 from task_runner.store.store import Session, Store
 from turnkeeper.bus.event_log import EventLog, told_if_late
 from turnkeeper.clock import Clock
@@ -163,6 +164,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
             ended.setdefault(fire.task_id, []).append(turn)
         if moved is not fire:
             recorded.append(_log_record(fire, moved, item))
+            _note_wait(session, fire, moved, item.at)
             if Outcome.INTERRUPTED in {fire.outcome, moved.outcome}:
                 asked.add(fire.fire_id)
             moves.append(Moved(moved, item.state, item.at))
@@ -176,6 +178,14 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
     concerned = sorted({fire.task_id for fire in changed if fire.outcome is not Outcome.RUNNING} | resumed)
     done = Planned(events=recorded) + plan_tasks(session, concerned, now, ended=ended, resumed=resumed)
     return done + emit_outcomes(session, moves, now)
+
+
+def _note_wait(session: Session, before: Fire, after: Fire, at: datetime) -> None:
+    """Record since when a task's thread waits for its author, or that it no longer does."""
+    if after.outcome in HALTED:
+        session.stoppages.begin(Cause.AUTHOR, after.task_id, at, f"{after.fire_id} {after.reason or 'asks'}")
+    elif before.outcome in HALTED:
+        session.stoppages.end(Cause.AUTHOR, after.task_id, at)
 
 
 def _recover(session: Session, lost: list[Fire], news: list[News], now: datetime) -> Planned:

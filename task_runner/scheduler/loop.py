@@ -14,6 +14,7 @@ from task_runner.planner import log_records
 from task_runner.scheduler import firing
 from task_runner.scheduler.planning import LARGEST_BATCH, Planned, plan_tasks, quarantine
 from task_runner.scheduler.rewind import LARGEST_LEAD, bring_back, rewind
+from task_runner.store.rows import Cause
 from task_runner.store.store import Session, Store
 from turnkeeper.bus.event_log import EventLog, told_if_late
 from turnkeeper.clock import Clock
@@ -58,6 +59,7 @@ class Loop:
         self._known: dict[str, firing.NextFire | None] = {}
         self._prepared_for: datetime | None = None
         self._planned_us = 0  # what was due by then is planned
+        self._broken: tuple[datetime, str] | None = None  # since when the store is in trouble, and in which
         self._last_wall = clock.now()
         self._last_steady = clock.monotonic()
 
@@ -66,16 +68,26 @@ class Loop:
         await self._rewind()
         while True:
             self._changed.clear()
-            await self._check_clock()
+            began = self._clock.now()
             try:
+                await self._check_clock()
                 await self.tick()
                 self._planned.set()
                 pause_s = await self._pause_s()
+                await self._note_repair()
             except _TROUBLE as error:
+                self._broken = self._broken or (began, str(error))
                 with suppress(OSError):
                     self._log.emit("store.trouble", reason=str(error))
                 pause_s = _TROUBLE_WAIT_S
             await self._clock.wait(self._changed, pause_s)
+
+    async def _note_repair(self) -> None:
+        """Record from when to when the store was in trouble, now that it is not."""
+        if self._broken is not None:
+            (since, why), now = self._broken, self._clock.now()
+            await self._store.run(lambda session: session.stoppages.happened(Cause.STORE, since, now, why))
+            self._broken = None
 
     async def tick(self) -> Planned:
         """Plan all that is due by now; return what was done once it is on disk.

@@ -16,7 +16,7 @@ from task_runner.planner.log_records import LogRecord
 from task_runner.planner.overlap import CANCELS
 from task_runner.planner.planner import NOTHING_NEW, Lately, plan, withdraw
 from task_runner.planner.schedule import timetable_of
-from task_runner.store.rows import Key, Outgoing
+from task_runner.store.rows import STOPPED, Key, Outgoing
 from task_runner.store.store import Session
 from turnkeeper.times import to_us
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -185,6 +185,8 @@ def write_plans(session: Session, plans: Sequence[tuple[Snapshot, Plan]]) -> Pla
     events: list[LogRecord] = []
     for (snapshot, planned), entries in zip(plans, written, strict=True):
         events += log_records.of_plan(snapshot, planned, entries)
+        if planned.task.state is not snapshot.task.state:
+            _note_stop(session, planned.task.id, planned.task.state, planned.task.reason)
     return Planned(
         committed=sum(event.name == "fire.committed" for event in events),
         skipped=sum(event.fields["count"] for event in events if event.name == "fire.skipped"),
@@ -207,7 +209,18 @@ def take_over(session: Session, thread_ids: Collection[str], now: datetime) -> t
     return done, [fire for *_, needless in plans for fire in needless]
 
 
+def _note_stop(session: Session, task_id: str, state: TaskState, why: str) -> None:
+    """Record since when a task is stopped, and why; of any other state, that it no longer is."""
+    now = session.now()
+    for stopped, cause in STOPPED.items():
+        if stopped is not state:
+            session.stoppages.end(cause, task_id, now)
+    if state in STOPPED:
+        session.stoppages.begin(STOPPED[state], task_id, now, why)
+
+
 def quarantine(session: Session, task_id: str, why: str) -> LogRecord:
     """Stop a task that cannot go on; return the fact."""
     session.tasks.quarantine(task_id, why[:LONGEST_REASON])
+    _note_stop(session, task_id, TaskState.QUARANTINED, why[:LONGEST_REASON])
     return LogRecord("task.quarantined", {"task_id": task_id, "reason": why[:LONGEST_REASON]})

@@ -11,8 +11,9 @@ from task_runner.model.task import CatchUp, Definition, Fire, FireKind, Outcome,
 from task_runner.planner import event_triggers, overlap
 from task_runner.planner.schedule import describe, due_of, timetable_of
 from task_runner.planner.self_paced import is_self_paced
+from task_runner.service.causes import cause_of, lasting
 from task_runner.service.changes import find, in_force
-from task_runner.service.views import cause_of, show_fire, stamp
+from task_runner.service.views import show_fire, stamp
 from task_runner.store.rows import Note, Outage
 from task_runner.store.store import Session
 from turnkeeper.times import format_duration, format_rough, rfc3339
@@ -137,26 +138,30 @@ def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -
         unanswered=session.fires.unanswered_at(task.id, at),
         newest_meant=not request.at,
     )
-    said = explained(asked)
-    said = said._replace(lines=(*said.lines, *_runtime(said, asked, session.outages.listed())))
+    said, outages = explained(asked), session.outages_of_all_kinds()
+    cause = cause_of(said.entry, asked.definition.grace, outages, _within(said.entry, at)) if said.entry else ""
+    said = said._replace(lines=(*said.lines, *_why(said, asked, cause, outages)))
     answer = wire.ExplainFireResponse(verdict=said.verdict, lines=said.lines)
     stamp(answer.at, at)
     if not asked.is_before_creation:
         answer.revision, answer.edited_by = asked.revision.number, asked.revision.edited_by
     if said.entry is not None:
-        cause = cause_of(said.entry, asked.definition.grace, session.outages.listed())
         answer.fire.CopyFrom(show_fire(said.entry, task.definition.name, cause))
     return answer
 
 
-def _runtime(said: Explanation, asked: Question, outages: Sequence[Outage]) -> list[str]:
-    """Say what the absence of the runtime has to do with it."""
-    cause = cause_of(said.entry, asked.definition.grace, outages) if said.entry is not None else ""
+def _within(entry: Fire, at: datetime) -> datetime | None:
+    """Return a time that an entry covers; None if it covers only others, such as those of a fire by hand."""
+    return at if entry.first_at <= at <= entry.last_at else None
+
+
+def _why(said: Explanation, asked: Question, cause: str, outages: Sequence[Outage]) -> list[str]:
+    """Return the outage that explains the verdict, or the one that lasts at present."""
     if cause:
-        return [f"The cause: {cause}; nothing can be sent in that time."]
-    lasting = next((str(each) for each in outages if each.lasts), "")
-    if lasting and said.verdict in {"future", "unplanned", *(outcome.value for outcome in model.UNDER_WAY)}:
-        return [f"At present: {lasting}; until it answers nothing is sent, and no outcome is known."]
+        return [f"The cause: {cause}."]
+    at_present = lasting(outages, asked.task.id)
+    if at_present and said.verdict in {"future", "unplanned", *(outcome.value for outcome in model.UNDER_WAY)}:
+        return [f"At present: {at_present}. Until that ends, nothing is sent."]
     return []
 
 
@@ -259,7 +264,7 @@ def _head(asked: Question) -> str:
 def _of_entry(asked: Question, entry: Fire) -> Explanation:
     if not _is_scheduled(asked) and entry.nominal_at != asked.at:
         return _not_scheduled(asked)
-    verdict, lines = _entry(entry, asked.at, asked.definition)
+    verdict, lines = _entry(entry, asked.at, asked.definition, asked.open)
     return Explanation(verdict, tuple(lines), entry)
 
 
@@ -335,12 +340,19 @@ def _not_yet_planned(asked: Question) -> Explanation:
             " came due before that is skipped (overlap skip), and what came due since was missed."
         )
     elif busy is not None:
-        line = f"It has not been planned: {busy.fire_id} is under way, and the runtime does not answer."
+        line = f"It has not been planned: {_busy(busy)}."
     elif asked.at <= asked.task.cursor_at:
         line = "The ledger has nothing about it: it came due at the moment of an edit, or the clock was set."
     else:
         line = "It is due and has not been planned: the runner has not run since."
     return Explanation("unplanned", (line,))
+
+
+def _busy(fire: Fire) -> str:
+    """Return what is known of a fire that is under way."""
+    if fire.outcome is Outcome.SENT and fire.fired_at is not None:
+        return f"{fire.fire_id} was sent at {rfc3339(fire.fired_at)}, and the agent runtime has not answered"
+    return f"{fire.fire_id} is under way"
 
 
 def _not_scheduled(asked: Question) -> Explanation:
@@ -396,8 +408,11 @@ def _also_fired(entry: Fire) -> list[str]:
     return [f"Besides, {entry.fire_id} was asked for {how}: {entry.outcome}."]
 
 
-def _entry(entry: Fire, at: datetime, definition: Definition) -> tuple[str, list[str]]:
-    """Return one word and sentences for a time that an entry covers, under the definition in force then."""
+def _entry(entry: Fire, at: datetime, definition: Definition, opened: Sequence[Fire] = ()) -> tuple[str, list[str]]:
+    """Return one word and sentences for a time that an entry covers, under the definition in force then.
+
+    `opened` are the task's open entries.
+    """
     lines: list[str] = []
     if entry.count > 1:
         run = f"{entry.count} scheduled times from {rfc3339(entry.first_at)} to {rfc3339(entry.last_at)}"
@@ -407,7 +422,8 @@ def _entry(entry: Fire, at: datetime, definition: Definition) -> tuple[str, list
     if entry.outcome is Outcome.PRUNED:
         return "pruned", [*lines, "What became of it was pruned from the history."]
     if entry.outcome is Outcome.WAITING:
-        what = "The task's last fire is under way: it waits in one entry with what else comes due, and is sent afresh."
+        busy = next((_busy(fire) for fire in opened if fire.outcome in model.UNDER_WAY), "The task's last fire is open")
+        what = f"{busy}: it waits in one entry with what else comes due, and is sent after that."
         if entry.reason == overlap.CANCELS:
             what += " The turn is asked to end at its next await (overlap cancel-running)."
         return "coalesced", [*lines, what]

@@ -21,9 +21,10 @@ from task_runner.scheduler.events import emit, read_emitted
 from task_runner.scheduler.planning import Planned
 from task_runner.service import changes, lists
 from task_runner.service import simulate as simulating
+from task_runner.service.causes import cause_of
 from task_runner.service.explain import explain
 from task_runner.service.task_spec import Defaults, as_loop, parse_spec, refuse_nul
-from task_runner.service.views import cause_of, previewed, show_fire, show_task, stamp
+from task_runner.service.views import previewed, show_fire, show_task, stamp
 from task_runner.service.watch import REST_S, Change, TaskChanges
 from task_runner.store.rows import Glance
 from task_runner.store.store import Session, Store
@@ -442,7 +443,7 @@ def _page(session: Session, most: int, how: Mapping[str, Any]) -> tuple[list[Fir
 
 
 def _fires_shown(session: Session, entries: Iterable[Fire]) -> list[wire.Fire]:
-    outages, shown, tasks = session.outages.listed(), list[wire.Fire](), dict[str, Definition]()
+    outages, shown, tasks = session.outages_of_all_kinds(), list[wire.Fire](), dict[str, Definition]()
     for fire in entries:
         definition = tasks.get(fire.task_id) or changes.find(session, fire.task_id).definition
         tasks[fire.task_id] = definition

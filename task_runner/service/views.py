@@ -8,10 +8,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from task_runner.model.task import HALTED, UNDER_WAY, Definition, Fire, Outcome, Task, TaskState
 from task_runner.planner import entries, self_paced
-from task_runner.planner.catch_up import CAPPED, MISSED, TOO_OLD
 from task_runner.planner.schedule import describe, due_of, kind_of, timetable_of
 from task_runner.service.task_spec import write_spec
-from task_runner.store.rows import Glance, Outage
+from task_runner.store.rows import Glance
 from task_runner.timetable import zone
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import shown_in
@@ -117,22 +116,6 @@ def _waits_for(glance: Glance, *, away: bool) -> str:
     if glance.open & HALTED:
         return f"its author: {_APPROVALS}"
     return "agent-runtime: turnkeeper status" if away and glance.open else ""
-
-
-def cause_of(fire: Fire, grace: timedelta, outages: Sequence[Outage]) -> str:
-    """Say which outage of the runtime kept an entry from being sent in time; empty for none."""
-    unsent = fire.outcome in {Outcome.PENDING, Outcome.SENT}
-    late = fire.fired_at is not None and fire.fired_at > fire.due_at + grace
-    missed = fire.outcome is Outcome.SKIPPED and fire.reason in {MISSED, TOO_OLD, CAPPED}
-    if not fire.count or not (unsent or late or missed or fire.caught_up):
-        return ""
-    if fire.outcome is Outcome.SKIPPED and not missed:
-        return ""
-    if unsent:
-        return next((str(each) for each in outages[:1] if each.lasts), "")
-    # A short outage somewhere in a long run of missed times is not what kept them from being sent.
-    ends = (fire.first_at, fire.last_at)
-    return next((str(each) for each in outages if any(each.touches(at, at + grace) for at in ends)), "")
 
 
 def show_fire(fire: Fire, name: str, cause: str = "") -> wire.Fire:

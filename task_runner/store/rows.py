@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from datetime import date, datetime, timedelta
+from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import orjson
 
 from task_runner.model import task as model
 from task_runner.model.fields import DIRECT, TEXT
-from task_runner.model.task import Definition, EventTrigger, Fire, Pacing, Schedule, Task, Usage
+from task_runner.model.task import Definition, EventTrigger, Fire, Pacing, Schedule, Task, TaskState, Usage
 from turnkeeper.times import from_us, rfc3339, to_us
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -83,30 +84,50 @@ class DueTask(NamedTuple):
     alone: bool
 
 
+class Cause(StrEnum):
+    """Why nothing was sent during an outage, in the words that a reader sees."""
+
+    RUNTIME = "agent runtime away"
+    SILENT = "no answer from the agent runtime"
+    RUNNER = "task runner not running"
+    ASLEEP = "machine asleep, or its clock set ahead,"
+    SUSPENDED = "task runner suspended"
+    STORE = "store of the task runner not usable"
+    HELD = "fires held by the agent runtime"
+    AUTHOR = "thread waiting for its author"
+    PAUSED = "paused"
+    DISABLED = "disabled"
+    QUARANTINED = "quarantined"
+
+
+STOPPED = {state: Cause[state.name] for state in (TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED)}
+
+
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A span in which the agent runtime could not be reached.
+    """A span in which nothing could be sent.
 
     Attributes:
         since: when it began.
         to: when it ended; while it lasts, when it was last seen.
-        lasts: whether the runtime has not been reached since.
+        lasts: whether it has not ended.
+        cause: why nothing could be sent.
+        task_id: the only task that it concerned; empty for every task.
+        why: details, such as the error of the store.
     """
 
     since: datetime
     to: datetime
     lasts: bool
-
-    def touches(self, first: datetime, last: datetime) -> bool:
-        """Tell whether any of it lies in [first, last]."""
-        return self.since <= last and (self.lasts or self.to >= first)
+    cause: Cause = Cause.RUNTIME
+    task_id: str = ""
+    why: str = ""
 
     def __str__(self) -> str:
         """Say it in words."""
         began = rfc3339(self.since.replace(microsecond=0))
-        if self.lasts:
-            return f"agent runtime away since {began}"
-        return f"agent runtime away from {began} to {rfc3339(self.to.replace(microsecond=0))}"
+        span = f"since {began}" if self.lasts else f"from {began} to {rfc3339(self.to.replace(microsecond=0))}"
+        return f"{self.cause} {span}" + (f" ({self.why})" if self.why else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

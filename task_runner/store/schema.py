@@ -118,6 +118,19 @@ outages = Table(
     Column("lasts", Boolean, nullable=False),
 )
 
+# When fires could not be sent, or a task was stopped, for another cause than an outage of the runtime.
+stoppages = Table(
+    "stoppages",
+    metadata,
+    Column("number", NUMBER, Identity(), primary_key=True),
+    Column("cause", TEXT, nullable=False),
+    Column("task_id", TEXT, nullable=False),  # empty: every task
+    Column("why", TEXT, nullable=False),
+    Column("from_us", BigInteger, nullable=False),
+    Column("to_us", BigInteger, nullable=False),
+    Column("lasts", Boolean, nullable=False),
+)
+
 # Events that were taken in, so that each counts once.
 events = Table(
     "events",

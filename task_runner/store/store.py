@@ -16,8 +16,8 @@ from task_runner.model.task import Fire
 from task_runner.store.events import Events
 from task_runner.store.fires import Fires
 from task_runner.store.reading import MIGRATIONS
-from task_runner.store.rows import Counts, Outage
-from task_runner.store.schema import audit, fires, follow, outages
+from task_runner.store.rows import Cause, Counts, Outage
+from task_runner.store.schema import audit, fires, follow, outages, stoppages
 from task_runner.store.shared import Shared
 from task_runner.store.tasks import Tasks
 from turnkeeper.clock import Clock, SystemClock
@@ -46,7 +46,9 @@ class Session:
         events: the events that trigger tasks.
         outcomes_read: how far the runtime's turn events were taken in.
         events_read: how far the events that happen inside turns were taken in.
+        now: returns the time.
         outages: when the runtime could not be reached.
+        stoppages: when nothing could be sent for another cause.
         shared: what runners and runtimes share, where the database is a server's.
         at_home: what a command needs to find this home, ` --home DIR`; empty where that is not known.
     """
@@ -62,7 +64,11 @@ class Session:
         self.events = Events(connection, locks=self._locks)
         self.outcomes_read = Position(connection, "agent-runtime")
         self.events_read = Position(connection, "agent-runtime/events")
-        self.outages = Outages(connection)
+        self.outages, self.stoppages, self.now = Outages(connection), Stoppages(connection), now
+
+    def outages_of_all_kinds(self) -> list[Outage]:
+        """Return every span in which nothing could be sent, whatever its cause."""
+        return [*self.outages.listed(), *self.stoppages.listed()]
 
     @property
     def shared(self) -> Shared:
@@ -125,6 +131,46 @@ class Outages:
         """Return the outages, the newest first."""
         rows = self._connection.execute(select(outages).order_by(outages.c.number.desc()))
         return [Outage(from_us(row.from_us), from_us(row.to_us), row.lasts) for row in rows]
+
+
+class Stoppages:
+    """When nothing could be sent for another cause than an outage of the agent runtime: the newest spans of each."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def begin(self, cause: Cause, task_id: str, at: datetime, why: str = "") -> None:
+        """Record that a stoppage began and lasts; one that lasts already keeps its beginning."""
+        if not self._change(cause, task_id, to_us=to_us(at), why=why):
+            self._add(cause, task_id, why, at, at, lasts=True)
+
+    def end(self, cause: Cause, task_id: str, at: datetime, why: str = "") -> None:
+        """Record that a stoppage ended, if one lasts; `why` is kept if it is given."""
+        self._change(cause, task_id, to_us=to_us(at), lasts=False, **({"why": why} if why else {}))
+
+    def happened(self, cause: Cause, since: datetime, to: datetime, why: str = "") -> None:
+        """Record a stoppage of every task that is over."""
+        self._add(cause, "", why, since, to, lasts=False)
+
+    def listed(self) -> list[Outage]:
+        """Return the stoppages, newest first."""
+        rows = self._connection.execute(select(stoppages).order_by(stoppages.c.number.desc()))
+        return [
+            Outage(from_us(row.from_us), from_us(row.to_us), row.lasts, Cause(row.cause), row.task_id, row.why)
+            for row in rows
+        ]
+
+    def _change(self, cause: Cause, task_id: str, **values: Any) -> int:
+        mine = (stoppages.c.cause == cause.value, stoppages.c.task_id == task_id, stoppages.c.lasts)
+        return self._connection.execute(update(stoppages).where(*mine).values(values)).rowcount
+
+    def _add(self, cause: Cause, task_id: str, why: str, since: datetime, to: datetime, *, lasts: bool) -> None:
+        row = {"cause": cause.value, "task_id": task_id, "why": why, "lasts": lasts}
+        self._connection.execute(insert(stoppages).values(row | {"from_us": to_us(since), "to_us": to_us(to)}))
+        alike = select(stoppages.c.number).where(stoppages.c.cause == cause.value, ~stoppages.c.lasts)
+        oldest = alike.order_by(stoppages.c.number.desc()).offset(_OUTAGES_KEPT).limit(1).scalar_subquery()
+        old = (stoppages.c.cause == cause.value, ~stoppages.c.lasts, stoppages.c.number <= oldest)
+        self._connection.execute(delete(stoppages).where(*old))
 
 
 class Position:

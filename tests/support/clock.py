@@ -46,6 +46,11 @@ class ManualClock:
             passed.cancel()
         return event.is_set()
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether something waits for time to pass."""
+        return bool(self._sleepers)
+
     def advance(self, seconds: float) -> None:
         self._now += timedelta(seconds=seconds)
         self._steady += seconds

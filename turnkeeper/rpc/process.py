@@ -19,6 +19,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,13 @@ def last_beat(home: Home, process: str) -> Beat | None:
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         found = json.loads(path_of(home, process).read_bytes()[:_LARGEST_BYTES])
         return Beat(pid=int(found["pid"]), count=int(found["count"]), trouble=str(found.get("trouble", "")))
+    return None
+
+
+def last_alive(home: Home, process: str) -> datetime | None:
+    """Return when a process last wrote its counter; None if it never did."""
+    with contextlib.suppress(OSError):
+        return datetime.fromtimestamp(path_of(home, process).stat().st_mtime, UTC)
     return None
 
 

@@ -298,6 +298,14 @@ class Beat:
         found: list[Node] = await self._transact(self._nodes.listed)
         return not any(node.lives and node.role == mine[1] and node.node_id != mine[0] for node in found)
 
+    async def last_other(self) -> datetime | None:
+        """Return when another process of this role was last seen; None if one lives, or none is known."""
+        if not await self.is_alone():
+            return None
+        found: list[Node] = await self._transact(self._nodes.listed)
+        mine = self._node["node_id"], self._node["role"]
+        return max((each.beat_at for each in found if each.role == mine[1] and each.node_id != mine[0]), default=None)
+
     async def drain(self) -> None:
         """Write that this process begins nothing any more."""
         self._node["draining"] = True

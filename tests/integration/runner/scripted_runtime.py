@@ -53,6 +53,8 @@ class Peer(AgentRuntimeServicer):
         self.answers_cancels = True
         self.turns: dict[str, wire.Turn] = {}
         self.finishes = False
+        self.answers = asyncio.Event()  # while it is not set, a fire that was received gets no answer
+        self.answers.set()
         self.now = lambda: datetime(2026, 1, 1, tzinfo=UTC)
         self.changed = asyncio.Condition()
         self._server: Any = None
@@ -75,6 +77,7 @@ class Peer(AgentRuntimeServicer):
             async with self.changed:
                 self.received.append(request)
                 self.changed.notify_all()
+            await self.answers.wait()
             receipt = self.answer(request)
             if receipt is None:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "broken by the script")

@@ -219,7 +219,7 @@ async def test_what_came_due_in_a_pause_is_not_laid_to_the_runtime(rig: Rig, pee
     await rig.pass_time(120)
     await rig.service.pause_task(wire.PauseTaskRequest(name="digest"))
     rows = (await rig.service.list_fires(wire.ListFiresRequest(name="digest", without_folded=True))).fires
-    assert [(row.reason, row.cause) for row in rows] == [("paused", "")]
+    assert [(row.reason, row.cause) for row in rows] == [("paused", "paused since 2026-03-02T09:02:00Z")]
 
 
 async def test_a_ledger_is_cut_to_a_span_of_time(rig: Rig, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:

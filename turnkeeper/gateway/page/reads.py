@@ -165,14 +165,10 @@ class Reads:
         asking, name = self._shell.asking(), request.path_params["name"]
         task = await asking.runner("GetTask", schedules.GetTaskRequest(name=name), schedules.Task())
         asked = schedules.ExplainFireRequest(name=name, at=query_of(request, "at")["at"])
-        found, runner = await asyncio.gather(
-            asking.runner("ExplainFire", asked, schedules.ExplainFireResponse()),
-            asking.runner("GetStatus", schedules.GetStatusRequest(), schedules.RunnerStatus()),
-        )
+        found = await asking.runner("ExplainFire", asked, schedules.ExplainFireResponse())
         return await self._shell.page(
-            request, "slot.html", title=f"{name}: why", topics="tasks", task=task, found=found, name=name,
-            runner=runner, away_then=views.runner_was_away(found, runner),
-        )  # fmt: skip
+            request, "slot.html", title=f"{name}: why", topics="tasks", task=task, found=found, name=name
+        )
 
     async def timeline(self, request: Request) -> Response:
         """Show what fired, and what is planned, over a day or a week."""

@@ -279,14 +279,6 @@ def happened(fire: schedules.Fire) -> Happened:
     )
 
 
-def runner_was_away(found: schedules.ExplainFireResponse, runner: schedules.RunnerStatus) -> bool:
-    """Tell whether a time was missed, or caught up later, that lies before the runner's start; the runtime aside."""
-    begun, at, fired = instant(runner.serving_since), instant(found.at), instant(found.fire.fired_at)
-    if begun is None or at is None or at >= begun or found.fire.cause:
-        return False
-    return fired >= begun if fired is not None else found.fire.reason == "missed"
-
-
 def went_wrong(fires: Iterable[schedules.Fire], since: datetime) -> list[Happened]:
     """Return what failed, was skipped or was caught up later since then, in the order given."""
     found = []

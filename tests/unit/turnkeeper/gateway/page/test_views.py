@@ -2,7 +2,6 @@
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -159,24 +158,6 @@ def test_what_went_wrong_is_what_failed_was_skipped_or_stands_for_more() -> None
     assert [(one.outcome, one.why) for one in found] == [
         ("failed", "boom"), ("skipped", "missed, 3 times"), ("succeeded", "stands for 2 times"),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("more", "hours", "away"),
-    [
-        ({"outcome": "skipped", "reason": "missed"}, 2, True),
-        ({"outcome": "skipped", "reason": "missed", "cause": "the agent runtime did not answer"}, 2, False),
-        ({"outcome": "skipped", "reason": "paused"}, 2, False),
-        ({"outcome": "skipped", "reason": "missed"}, 0, False),
-        ({"outcome": "succeeded", "fired_at": stamp(NOW)}, 2, True),
-        ({"outcome": "succeeded", "fired_at": stamp(NOW - timedelta(hours=2))}, 2, False),
-    ],
-)
-def test_a_missed_time_before_the_runners_start_is_laid_to_that(more: dict[str, Any], hours: int, away: bool) -> None:
-    found = schedules.ExplainFireResponse(at=stamp(NOW - timedelta(hours=hours)), fire=schedules.Fire(**more))
-    runner = schedules.RunnerStatus(serving_since=stamp(NOW - timedelta(hours=1)))
-    assert views.runner_was_away(found, runner) is away
-    assert not views.runner_was_away(found, schedules.RunnerStatus())
 
 
 def test_a_pause_skips_the_times_before_its_end() -> None:

@@ -1,0 +1,74 @@
+"""When the runner itself did not run: its process was gone or stopped, or its machine was off or asleep."""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from functools import partial
+
+from task_runner.store.rows import Cause
+from task_runner.store.store import Session, Store
+from turnkeeper.clock import Clock
+from turnkeeper.times import rfc3339
+
+EVERY_S = 5.0
+_LONGEST_LAG = timedelta(seconds=5)  # a busy machine delays a wake-up by less
+
+
+class Presence:
+    """Records the spans in which this process did not run, so that what was missed in them has its cause."""
+
+    def __init__(
+        self, store: Store, *, clock: Clock, last_seen: Callable[[], Awaitable[datetime | None]], booted_at: datetime
+    ) -> None:
+        """Take what returns when a runner was last seen before this one, and when the machine started."""
+        self._store, self._clock = store, clock
+        self._last_seen, self._booted_at = last_seen, booted_at
+        self._has_begun = False
+        self._unwritten: list[tuple[Cause, datetime, datetime]] = []
+
+    async def run(self) -> None:
+        """Record the absence before this start, then each span in which a pause lasted much too long."""
+        if not self._has_begun:
+            await self._begin()
+        while True:
+            wall, steady = self._clock.now(), self._clock.monotonic()
+            await self._clock.sleep(EVERY_S)
+            now, passed = self._clock.now(), timedelta(seconds=self._clock.monotonic() - steady)
+            self._look(wall, now, passed)
+            while self._unwritten:
+                await self._store.run(partial(_happened, self._unwritten[0]))
+                del self._unwritten[0]
+
+    async def leave(self) -> None:
+        """Record that from now on no runner runs."""
+        now = self._clock.now()
+        await self._store.run(lambda session: session.stoppages.begin(Cause.RUNNER, "", now))
+
+    async def _begin(self) -> None:
+        last_seen, now = await self._last_seen(), self._clock.now()
+        await self._store.run(lambda session: _end_absence(session, last_seen, now, self._booted_at))
+        self._has_begun = True
+
+    def _look(self, since: datetime, now: datetime, passed: timedelta) -> None:
+        """Note a pause that took longer than a busy machine explains; on a server another runner did the work."""
+        if not self._store.is_shared and now - since - timedelta(seconds=EVERY_S) > _LONGEST_LAG:
+            # The steady counter stands still while the machine sleeps.
+            ran = passed > (now - since) / 2
+            self._unwritten.append((Cause.SUSPENDED if ran else Cause.ASLEEP, since, now))
+
+
+def _happened(span: tuple[Cause, datetime, datetime], session: Session) -> None:
+    session.stoppages.happened(*span)
+
+
+def _end_absence(session: Session, last_seen: datetime | None, now: datetime, booted_at: datetime) -> None:
+    """Record that a runner runs again: since it left in good order, or since one was last seen."""
+    left = next((each for each in session.stoppages.listed() if each.lasts and each.cause is Cause.RUNNER), None)
+    since = last_seen if left is None else left.since
+    if since is None or since >= now:
+        return
+    off = f"the machine was off or restarting until {rfc3339(booted_at.replace(microsecond=0))}"
+    why = off if booted_at > since else ""
+    if left is None:
+        session.stoppages.happened(Cause.RUNNER, since, now, why)
+    else:
+        session.stoppages.end(Cause.RUNNER, "", now, why)

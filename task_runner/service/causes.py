@@ -1,0 +1,78 @@
+"""Why a time was missed, or its fire was late: one rule for `explain`, `history` and the page. Pure.
+
+Nothing is sent while an outage lasts. The cause of a time is the outage that lasted when the time was due, and each
+outage that began before the one before it was over, up to the moment in which the fire was sent.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from task_runner.model.task import Fire, Outcome
+from task_runner.planner.catch_up import CAPPED, MISSED, TOO_OLD
+from task_runner.store.rows import STOPPED, Outage
+
+# How far apart two outages may be that follow one another: a daemon tells every 5 s that it runs.
+_SLACK = timedelta(seconds=10)
+_MOST = 4  # outages that are named one after the other
+_STOPPED = {state.value: cause for state, cause in STOPPED.items()}
+_MISSED = frozenset({MISSED, TOO_OLD, CAPPED})
+
+
+def cause_of(fire: Fire, grace: timedelta, outages: Sequence[Outage], at: datetime | None = None) -> str:
+    """Return why a fire was late or its time was missed; empty if it was on time, or no outage explains it.
+
+    Args:
+        fire: an entry of the ledger.
+        grace: of its task.
+        outages: all that are known.
+        at: the time in question, among those that the entry covers; by default the first and the last of them.
+    """
+    found = [each for each in outages if each.task_id in {"", fire.task_id} and _concerns(each, fire)]
+    if not found or not fire.count or not _needs_a_cause(fire, grace):
+        return ""
+    times = (at,) if at is not None else (fire.first_at, fire.last_at)
+    until = fire.fired_at if fire.outcome is not Outcome.SKIPPED else None
+    return _said([*dict.fromkeys(each for time in times for each in _chain(time, grace, found, until))])
+
+
+def lasting(outages: Sequence[Outage], task_id: str) -> str:
+    """Return why nothing of a task can be sent at present; empty if no outage lasts."""
+    return _said([each for each in outages if each.lasts and each.task_id in {"", task_id}][:_MOST])
+
+
+def _concerns(outage: Outage, fire: Fire) -> bool:
+    """Return whether an outage can be the cause: a task that is stopped misses no time."""
+    if fire.outcome is Outcome.SKIPPED and fire.reason in _STOPPED:
+        return outage.cause is _STOPPED[fire.reason]
+    return outage.cause not in _STOPPED.values()
+
+
+def _needs_a_cause(fire: Fire, grace: timedelta) -> bool:
+    if fire.outcome is Outcome.SKIPPED:
+        return fire.reason in _MISSED or fire.reason in _STOPPED
+    late = fire.fired_at is not None and fire.fired_at > fire.first_at + grace
+    return late or fire.caught_up or fire.outcome in {Outcome.PENDING, Outcome.SENT, Outcome.WAITING}
+
+
+def _chain(at: datetime, grace: timedelta, outages: Sequence[Outage], until: datetime | None) -> Iterator[Outage]:
+    """Yield the outages that kept a time from being sent, each the longest that begins before the last one ends."""
+    lasted = [each for each in outages if each.since <= at and (each.lasts or each.to >= at)]
+    soon = [each for each in outages if at < each.since <= at + grace]
+    last = max(lasted, key=_end, default=min(soon, key=lambda each: each.since, default=None))
+    for _ in range(_MOST):
+        if last is None:
+            return
+        yield last
+        end = _end(last)
+        if until is not None and end >= until:
+            return
+        later = [each for each in outages if each.since <= end + _SLACK and _end(each) > end]
+        last = max(later, key=_end, default=None)
+
+
+def _end(outage: Outage) -> datetime:
+    return datetime.max.replace(tzinfo=outage.to.tzinfo) - 2 * _SLACK if outage.lasts else outage.to
+
+
+def _said(outages: Sequence[Outage]) -> str:
+    return ", then ".join(map(str, outages))
