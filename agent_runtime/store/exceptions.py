@@ -54,7 +54,9 @@ def decide_at_once(
         ):
             decided[item.interrupt_id] = found.number
         else:
-            ended += [one for one in standing if rules.is_other_code(one, item) and one not in ended]
+            others = [one for one in standing if rules.is_other_code(one, item)]
+            _tell(connection, item.interrupt_id, others)
+            ended += [one for one in others if one not in ended]
     end(connection, at, {one.number: rules.why_other_tool(one) for one in ended})
     fresh = tuple(item.interrupt_id for item in asked if item.interrupt_id not in decided)
     return Asked(fresh=fresh, decided=decided, ended=tuple(get(connection, one.number) for one in ended))
@@ -111,6 +113,13 @@ def give(
     number = added.scalar_one()
     _mark(connection, asked.interrupt_id, number)
     records.put_exception(connection, at, get(connection, number))
+
+
+def _tell(connection: Connection, interrupt_id: str, ended: Sequence[StandingException]) -> None:
+    """Add to a question why the exceptions that would have answered it do not."""
+    why = "".join(f"; standing exception {one.number} ended: {rules.why_other_tool(one)}" for one in ended)
+    asked = update(interrupts).where(interrupts.c.interrupt_id == interrupt_id)
+    connection.execute(asked.values(question=interrupts.c.question + storable(why)))
 
 
 def _mark(connection: Connection, interrupt_id: str, number: int) -> None:
