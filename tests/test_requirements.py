@@ -5,9 +5,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
-from tests.integration.cluster.guards import Guard, guards
+from tests.integration.cluster.guards import guards
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "requirements.md"
@@ -22,9 +20,10 @@ def rows() -> list[tuple[str, str]]:
 
 
 @cache
-def names_in(path: Path) -> frozenset[str]:
+def names_of_tests(path: Path) -> frozenset[str]:
     tree = ast.parse(path.read_text())
-    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    functions = (node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(name for name in functions if name.startswith("test_"))
 
 
 def test_the_page_has_rows() -> None:
@@ -37,32 +36,30 @@ def test_every_row_of_the_source_documents_is_there() -> None:
     assert {f"{group}{number}" for group, most in SOURCES.items() for number in range(1, most + 1)} <= named
 
 
-@pytest.mark.parametrize(("requirement", "shown_by"), rows())
-def test_a_requirement_names_a_test_that_exists_or_says_why_not(requirement: str, shown_by: str) -> None:
-    named = NAMED.findall(shown_by)
-    assert named or shown_by.startswith("Otherwise: "), requirement
-    assert_exist(named)
+def test_each_requirement_names_a_test_that_exists_or_says_why_not() -> None:
+    silent = [
+        need for need, shown_by in rows() if not NAMED.findall(shown_by) and not shown_by.startswith("Otherwise: ")
+    ]
+    assert not silent
+    assert not [fault for _, shown_by in rows() for fault in missing(NAMED.findall(shown_by))]
 
 
-def sections() -> list[str]:
-    return (ROOT / "docs" / "security.md").read_text().split("\n## ")[2:]  # after "Who is trusted"
+def test_each_boundary_names_the_tests_that_hold_it() -> None:
+    sections = (ROOT / "docs" / "security.md").read_text().split("\n## ")[2:]  # after "Who is trusted"
+    assert not [section.partition("\n")[0] for section in sections if not NAMED.findall(section)]
+    assert not [fault for section in sections for fault in missing(NAMED.findall(section))]
 
 
-@pytest.mark.parametrize("section", sections(), ids=lambda text: text.partition("\n")[0])
-def test_a_boundary_names_the_tests_that_hold_it(section: str) -> None:
-    named = NAMED.findall(section)
-    assert named
-    assert_exist(named)
+def test_each_guard_of_a_shared_store_is_where_the_page_says_and_names_its_tests() -> None:
+    assert not [guard.name for guard in guards() if len(guard.found((ROOT / guard.path).read_text())) != 1]
+    named = (test.partition("::") for guard in guards() for test in guard.tests)
+    assert not missing([(path, test.partition("[")[0]) for path, _, test in named])
 
 
-@pytest.mark.parametrize("guard", list(guards()), ids=lambda guard: guard.name)
-def test_a_guard_of_a_shared_store_is_where_the_page_says_and_names_its_tests(guard: Guard) -> None:
-    assert len(guard.found((ROOT / guard.path).read_text())) == 1
-    assert_exist([(path, name.partition("[")[0]) for path, name in (test.split("::") for test in guard.tests)])
-
-
-def assert_exist(named: list[tuple[str, str]]) -> None:
-    for path, name in named:
-        assert (ROOT / path).is_file(), path
-        assert name.startswith("test_"), name
-        assert name in names_in(ROOT / path), f"{path} has no {name}"
+def missing(named: list[tuple[str, str]]) -> list[str]:
+    """Return the named tests that are not in their files."""
+    return [
+        f"{path}::{test}"
+        for path, test in named
+        if not (ROOT / path).is_file() or test not in names_of_tests(ROOT / path)
+    ]
