@@ -12,10 +12,10 @@ PACKAGES := turnkeeper task_runner agent_runtime
 .PHONY: demo demo-cluster test test-clients test-postgres check bench bench-base bench-check protos protos-check test-services wheel lock fit test-fit format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
-	@$(BIN)/turnkeeper demo
+	@$(BIN)/python -m examples.demo
 
 demo-cluster: $(READY)  ## The same on several machines: processes that share a throwaway PostgreSQL, and are killed.
-	@$(BIN)/turnkeeper demo --cluster
+	@$(BIN)/python -m examples.demo --cluster
 
 test: $(READY)  ## Every test but those of test-clients and test-postgres; what needs an absent server skips with a reason.
 	@$(BIN)/python -m pytest -n 6 --no-loadscope-reorder $(PYTEST_ARGS)
@@ -30,7 +30,7 @@ check: $(READY) protos-check  ## Format, lint, import contracts, types, generate
 	@$(BIN)/ruff format --check --quiet . || (echo "run: make format" && false)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/lint-imports --no-cache
-	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
+	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES)) -p examples.demo
 	@$(BIN)/python -m pytest -q tests/test_tidy.py
 
 bench: $(READY)  ## Ours beside peers in one run, on an idle machine; writes benchmarks/RESULTS.md.

@@ -544,6 +544,6 @@ def test_what_the_example_of_init_is_for_is_said(tmp_path: Path, capsys: Any) ->
 
 
 def test_a_demonstration_on_several_machines_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnkeeper.constellation.demo.postgres.find_binaries", lambda: None)
+    monkeypatch.setattr("examples.demo.postgres.find_binaries", lambda: None)
     with pytest.raises(TurnkeeperError, match="PostgreSQL is not installed on this machine; .*make test-services"):
-        importlib.import_module("turnkeeper.constellation.demo.cluster").perform(keep=False)
+        importlib.import_module("examples.demo.cluster").perform(keep=False)

@@ -269,7 +269,6 @@ SPEAK_TO_A_DATABASE = {
     "agent_runtime/graph/checkpointer/rows.py",
     "agent_runtime/graph/checkpointer/sqlite.py",
     "agent_runtime/graph/checkpointer/postgres.py",
-    "turnkeeper/constellation/demo/postgres.py",  # runs a server of its own
     "turnkeeper/constellation/install/migrate.py",  # copies every table from one into the other
     "turnkeeper/constellation/query",  # a SELECT of the user's, run by SQLite itself
     "turnkeeper/constellation/timeline/stores.py",  # reads the files of a home, also where no daemon runs

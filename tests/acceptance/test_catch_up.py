@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from examples.demo.driver import OPEN
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
-from turnkeeper.constellation.demo.driver import OPEN
 from turnkeeper.constellation.supervisor.daemons import Daemon
 
 pytestmark = pytest.mark.process

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo.driver import PATIENCE_S, Driver
 from tests.integration.lifecycle.test_setup import typed
 from turnkeeper.config.home import VARIABLE, Home
-from turnkeeper.constellation.demo.driver import PATIENCE_S, Driver
 
 pytestmark = pytest.mark.process
 

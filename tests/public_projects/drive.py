@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
+from examples.demo import driver
+from examples.demo.driver import OPEN, Driver
 from tests.public_projects.stubs import Plan, Stubs, serving_stubs
 from turnkeeper.config.home import VARIABLE, Home
-from turnkeeper.constellation.demo import driver
-from turnkeeper.constellation.demo.driver import OPEN, Driver
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME
 from turnkeeper.errors import TurnkeeperError
 

@@ -14,14 +14,14 @@ from subprocess import CompletedProcess
 from typing import Any, cast
 
 from agent_runtime.cli import app as agent_runtime
+from examples.demo.driver import Driver, Record
+from examples.demo.history import History, Violation, check
 from task_runner.cli import application
 from tests.support.forked_daemons import fork_server
 from turnkeeper import console
 from turnkeeper.bus.event_log import read_events
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.cli import app as turnkeeper
-from turnkeeper.constellation.demo.driver import Driver, Record
-from turnkeeper.constellation.inspect.history import History, Violation, check
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, TASK_RUNNER, Daemon, log_of
 from turnkeeper.gateway.cli import app as gateway
 from turnkeeper.rpc.channel import is_serving

@@ -6,8 +6,8 @@ Its text order is not that of bytes: a list that does not say its order comes ou
 from collections.abc import Mapping
 from pathlib import Path
 
-from turnkeeper.constellation.demo import postgres
-from turnkeeper.constellation.demo.postgres import find_binaries
+from examples.demo import postgres
+from examples.demo.postgres import find_binaries
 
 SETTINGS = {
     "max_connections": "40",

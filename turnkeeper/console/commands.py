@@ -27,7 +27,7 @@ PACKAGES = {
         *("threads", "categories", "workspace", "memory", "graph", "assistants", "inbox", "interrupts"),
     ),
     "turnkeeper.constellation.cli": (
-        *("init", "model", "up", "down", "restart", "status", "logs", "events", "query", "report", "demo"),
+        *("init", "model", "up", "down", "restart", "status", "logs", "events", "query", "report"),
         *(
             "doctor",
             "backup",

@@ -27,6 +27,7 @@ from typing import Any
 
 import psycopg
 
+from examples.demo.postgres import Server, find_binaries
 from tests.integration.cluster import checking
 from tests.integration.cluster.checking import Asked, Left
 from tests.support.constellation import Constellation
@@ -36,7 +37,6 @@ from turnkeeper.bus.event_log import read_events
 from turnkeeper.client import Turnkeeper
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.demo.postgres import Server, find_binaries
 from turnkeeper.errors import NotFound, TurnkeeperError
 from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.v1.schedules_pb2 import EmitEventRequest

@@ -1,6 +1,6 @@
 """Holds what several machines left in their database, and in their trails, against what is promised of a cluster.
 
-Beside the invariants of any history (:mod:`turnkeeper.constellation.inspect.history`), each of which holds here over all machines:
+Beside the invariants of any history (:mod:`examples.demo.history`), each of which holds here over all machines:
 
     C1  one turn at a time on a thread, by the order of commits; each turn begins once and ends once
     C2  one process for each epoch of a thread; its checkpoints are one line, which nobody else has written into
@@ -24,7 +24,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from turnkeeper.constellation.inspect.history import History, Violation, check
+from examples.demo.history import History, Violation, check
 from turnkeeper.times import from_us
 
 Record = dict[str, Any]

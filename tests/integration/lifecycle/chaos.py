@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from examples.demo.driver import OPEN
 from tests.integration.lifecycle import test_damaged_stores as damaged
 from tests.support import faults
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
@@ -28,7 +29,6 @@ from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.event_log import read_events
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.demo.driver import OPEN
 from turnkeeper.constellation.supervisor.daemons import DAEMONS, SUPERVISOR, log_of, process_of
 from turnkeeper.errors import TurnkeeperError
 

@@ -17,12 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from examples.demo.driver import OPEN
 from tests.support import faults
 from tests.support.constellation import Constellation
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.demo.driver import OPEN
 from turnkeeper.constellation.supervisor.daemons import DAEMONS, SUPERVISOR, Daemon, log_of, process_of
 from turnkeeper.errors import TurnkeeperError
 

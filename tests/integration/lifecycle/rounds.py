@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from examples.demo.driver import OPEN
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.event_log import read_events
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.demo.driver import OPEN
 from turnkeeper.constellation.supervisor.daemons import SUPERVISOR, process_of
 from turnkeeper.errors import Unreachable
 

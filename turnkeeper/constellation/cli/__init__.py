@@ -49,11 +49,6 @@ PEOPLE = {
         "Write one page with plots: fires by outcome, lateness, turns, tokens, approvals, restarts.",
         Panel.LOOK,
     ),
-    "demo": Later(
-        "turnkeeper.constellation.cli.commands:demo",
-        "Show what the product does, in a temporary home and about a minute, and check every claim.",
-        Panel.START,
-    ),
     "doctor": Later(
         "turnkeeper.constellation.cli.commands:doctor",
         "Check the installation, the processes and the stores, and say how to fix each problem.",

@@ -39,7 +39,7 @@ from turnkeeper.constellation.supervisor.escalation import check_alert, send_now
 from turnkeeper.constellation.supervisor.up_down import bring_down, bring_up, orders_of, prepare, set_workers
 from turnkeeper.constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import EXIT_DEGRADED, EXIT_FAILURE, Conflict, InvalidInput, TurnkeeperError
+from turnkeeper.errors import EXIT_DEGRADED, Conflict, InvalidInput, TurnkeeperError
 from turnkeeper.rpc.pages import page_of
 from turnkeeper.storage.keys import ENVELOPES, PURPOSES, KeyFile
 from turnkeeper.times import parse_duration, parse_rfc3339, rfc3339, to_us
@@ -135,26 +135,6 @@ def rotate(
     if lost and purpose == ENVELOPES:
         note("what waits was sealed with the lost key; after the start, read it and put it back:")
         note("  turnkeeper inbox quarantine && turnkeeper inbox requeue AGENT NAME --seal")
-
-
-def demo(
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the temporary home, so that you can look around in it.")
-    ] = False,
-    cluster: Annotated[
-        bool, typer.Option("--cluster", help="On several machines' worth of processes that share a PostgreSQL.")
-    ] = False,
-) -> None:
-    """Show what the product does, in a temporary home and about a minute, and check every claim.
-
-    Nothing outside that home is read or written. Exits with 1 if a claim does not hold. With --cluster, two runners and
-    three runtimes share a temporary PostgreSQL server, and one of each is killed every few seconds.
-
-    Example: turnkeeper demo
-    """
-    import_module("turnkeeper.constellation.demo.driver").end_in_good_order()
-    if not import_module(f"turnkeeper.constellation.demo.{'cluster' if cluster else 'story'}").perform(keep=keep):
-        raise typer.Exit(EXIT_FAILURE)
 
 
 def up(

@@ -15,12 +15,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
 
+from examples.demo import postgres
+from examples.demo.driver import Driver, Record
+from examples.demo.story import Stage, play
 from turnkeeper.bus.event_log import read_events
 from turnkeeper.config.home import Home
 from turnkeeper.console import note
-from turnkeeper.constellation.demo import postgres
-from turnkeeper.constellation.demo.driver import Driver, Record
-from turnkeeper.constellation.demo.story import Stage, play
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, TASK_RUNNER, Daemon, spawn
 from turnkeeper.errors import TurnkeeperError, Unreachable
 from turnkeeper.rpc.channel import is_serving
@@ -193,7 +193,7 @@ def perform(*, keep: bool) -> bool:
     """
     binaries = postgres.find_binaries()
     if binaries is None:
-        hint = "install its packages (make test-services), or run: turnkeeper demo"
+        hint = "install its packages (make test-services), or run: make demo"
         raise TurnkeeperError("PostgreSQL is not installed on this machine", where="postgres", hint=hint)
     folder = Path(tempfile.mkdtemp(prefix="turnkeeper-"))
     with ExitStack() as stack:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from turnkeeper.constellation.inspect.history import History, check
+from examples.demo.history import History, check
 
 AT = "2026-03-02T09:0{}:00Z"
 

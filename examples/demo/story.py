@@ -13,11 +13,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from examples.demo.driver import Driver, Record
+from examples.demo.history import History, check
 from turnkeeper.bus.event_log import read_events
 from turnkeeper.config.home import Home
 from turnkeeper.console import note
-from turnkeeper.constellation.demo.driver import Driver, Record
-from turnkeeper.constellation.inspect.history import History, check
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, Daemon
 from turnkeeper.constellation.supervisor.up_down import bring_down
 from turnkeeper.errors import TurnkeeperError
