@@ -29,9 +29,6 @@ def simulate(
     ] = None,
     down: Annotated[list[str] | None, typer.Option("--down", help="A time when the runner is down, as T1..T2.")] = None,
     turn: Annotated[str, typer.Option("--turn", help="How long a turn takes.")] = "0s",
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Also draw fires an hour and what was skipped: .png, .svg or .pdf.")
-    ] = None,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Run the planner itself on a virtual clock, and print every fire and skip with its reason. Changes nothing.
@@ -48,14 +45,11 @@ def simulate(
     )
     if not timedelta(0) < span.end - span.start <= LONGEST:
         raise InvalidInput("must be later than --from, by ten years at most", where="--to")
-    drawing = _drawing(plot) if plot else None
     tasks = _tasks(names or [], span)
     if on := sorted(definition.name for _, definition in tasks if definition.on):
         console.note(f"events are not simulated: {', '.join(on)} would also fire for them")
     found = (row for task in tasks for row in simulated(*task, span))
     rows = sorted(found, key=lambda row: (row.nominal_at, row.task, row.fired_at or row.nominal_at))
-    if drawing and plot:
-        drawing.draw(rows, span, plot)
     fired = sum(row.fired_at is not None for row in rows)
     skipped = sum(row.stands_for for row in rows if row.outcome.value == "skipped")
     footer = f"{fired} fires, {skipped} scheduled times skipped"
@@ -91,17 +85,6 @@ def _definition(task: Any) -> Definition:
     # A schedule that counts from an anchor is read as if it were declared there; any other, before all time.
     declared_at = instant(task.anchor_at) if task.HasField("anchor_at") else EPOCH
     return parse_spec(task.spec, Defaults(timezone=task.spec.timezone), declared_at, own_id=task.id)
-
-
-def _drawing(file: Path) -> Any:
-    """Return the module that draws, once it is known that it can: before the work, not after it."""
-    try:
-        drawing = import_module("task_runner.cli.plot")
-    except ModuleNotFoundError as error:
-        hint = "install it with: pip install 'turnkeeper[plot]'"
-        raise InvalidInput("drawing needs a package", where="--plot", hint=hint) from error
-    drawing.check_file(file)
-    return drawing
 
 
 def _outage(text: str) -> Outage:
