@@ -46,6 +46,7 @@ def main(argv: list[str]) -> int:
         home.check_sockets()
         with ProcessLock(home, PROCESS) as lock:
             os.environ.update(ENVIRONMENT)
+            import_module("turnkeeper.config.started").write_start(home, PROCESS)
             asyncio.run(_assembly().serve(home, lock))
 
     return exit_code_of(serve)

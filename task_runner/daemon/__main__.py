@@ -21,6 +21,7 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
+from turnkeeper.config.started import write_start
 from turnkeeper.errors import MachineTrouble, exit_code_of
 from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.process import Progress, keep_running, settle_heap
@@ -126,6 +127,7 @@ def main(argv: list[str]) -> int:
         home.create()
         home.check_sockets()
         with ProcessLock(home, PROCESS) as lock:
+            write_start(home, PROCESS)
             asyncio.run(serve(home, lock))
 
     return exit_code_of(serve_home)

@@ -23,6 +23,7 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import WebSettings, load_settings
+from turnkeeper.config.started import write_start
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, exit_code_of
 from turnkeeper.gateway.app import build, surfaces
@@ -241,6 +242,7 @@ def main(argv: list[str]) -> int:
         home.create()
         home.check_sockets()
         with ProcessLock(home, PROCESS) as lock:
+            write_start(home, PROCESS)
             asyncio.run(serve(home, lock))
 
     return exit_code_of(serve_home)

@@ -11,8 +11,8 @@ from turnkeeper.config.home import Home
 from turnkeeper.constellation.inspect.status import handoff_text
 from turnkeeper.constellation.install.backup import restore
 from turnkeeper.constellation.supervisor import markers
-from turnkeeper.constellation.supervisor.daemons import process_of
-from turnkeeper.errors import EXIT_USAGE, Conflict
+from turnkeeper.constellation.supervisor.daemons import DAEMONS, process_of
+from turnkeeper.errors import EXIT_CONFLICT, EXIT_USAGE, Conflict
 
 pytestmark = pytest.mark.process
 PLANTED = "planted"
@@ -65,6 +65,45 @@ def test_a_restart_that_could_not_end_well_is_refused_and_everything_goes_on(hom
         assert process_of(home, AGENT_RUNTIME) != pid
         told = constellation.attempt("turnkeeper", "events").stdout
         assert "the author used turnkeeper restart, by turnkeeper/cli: a new key." in " ".join(told.split())
+    finally:
+        constellation.stop()
+
+
+GRAPH = """
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+
+class State(TypedDict, total=False):
+    topic: str
+
+graph = StateGraph(State).add_node("node", lambda state: {}).add_edge(START, "node")
+"""
+
+
+def test_a_new_graph_on_a_running_home_is_noticed_loaded_on_request_and_moves_no_task_unasked(
+    home: Home, tmp_path: Path
+):
+    (tmp_path / "garden.py").write_text(GRAPH)
+    adopt = ("init", "--graph", f"{tmp_path / 'garden.py'}:graph")
+    constellation = Constellation(home)
+    try:
+        constellation.command("turnkeeper", "up")
+        constellation.create("digest", "--every", "1d")
+        pids = [process_of(home, daemon) for daemon in DAEMONS]
+        done = constellation.attempt("turnkeeper", *adopt)
+        assert (done.returncode, home.config.exists()) == (EXIT_CONFLICT, False), done.stderr
+        assert "tasks that do too: digest; say --tasks move, or --tasks keep" in done.stderr
+        said = constellation.attempt("turnkeeper", *adopt, "--tasks", "move").stderr
+        assert "then: turnkeeper up --restart" in said
+        for argv in (("status",), ("doctor",), ("up",)):
+            done = constellation.attempt("turnkeeper", *argv)
+            said = " ".join(f"{done.stdout} {done.stderr}".split())
+            assert (done.returncode, "agents.agent0.graph" in said, "up --restart" in said) == (0, True, True), said
+        assert [process_of(home, daemon) for daemon in DAEMONS] == pids, "nothing is restarted unasked"
+        done = constellation.attempt("turnkeeper", "up", "--restart")
+        assert "settings of before" not in done.stderr, "and says nothing of what is loaded now"
+        assert [process_of(home, daemon) == pid for daemon, pid in zip(DAEMONS, pids, strict=True)] == [False, True]
+        assert "settings of before" not in constellation.attempt("turnkeeper", "status").stderr
     finally:
         constellation.stop()
 

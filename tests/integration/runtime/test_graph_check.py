@@ -15,7 +15,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import run
 from turnkeeper.constellation.cli import app as turnkeeper
-from turnkeeper.constellation.install.init import Project, check_room, take_on
+from turnkeeper.constellation.install.init import Project, Tasks, take_on, would_move
 from turnkeeper.errors import Conflict
 
 GARDEN = Project(reference="/a/garden/langgraph.json:agent", name="garden", tools=("tool:look", "tool:paint"))
@@ -234,14 +234,32 @@ def test_taking_on_a_project_names_its_graph_and_grants_nothing(home: Home) -> N
     assert load_settings(home).agents["agent0"].graph == GARDEN.reference
     assert run(app, ["--home", str(home.root), "categories", "check"]) == 0
     assert category.read_text().count('# "tool:') == 2
-    check_room(home, GARDEN)
+    assert would_move(home, GARDEN) == ""
     assert take_on(home, GARDEN) == [], "a second time changes nothing"
 
 
-def test_a_home_that_runs_another_graph_is_left_alone(home: Home) -> None:
-    home.config.write_text('[agents.agent0]\ngraph = "other.module:graph"\n')
-    with pytest.raises(Conflict, match=r"\[agents.agent0\] runs other.module:graph; set it there yourself"):
-        check_room(home, GARDEN)
+def test_a_home_that_runs_another_graph_keeps_it_or_moves_to_the_new_one_as_the_author_says(home: Home) -> None:
+    home.config.write_text('# mine\n[agents.agent0]\ngraph = "other.module:graph"  # before\nworkers = 2\n')
+    before = home.config.read_text()
+    assert would_move(home, GARDEN) == "agent0 runs the graph other.module:graph"
+    assert take_on(home, GARDEN, Tasks.KEEP)[0] == home.config
+    settings = load_settings(home)
+    assert home.config.read_text().startswith(before), "its lines stay"
+    assert (settings.agents["agent0"].graph, settings.graphs) == ("other.module:graph", {"garden": GARDEN.reference})
+    assert 'graphs = ["garden"]' in (home.categories / "garden.toml").read_text()
+    assert run(app, ["--home", str(home.root), "categories", "check"]) == 0
+    assert (would_move(home, GARDEN), take_on(home, GARDEN, Tasks.KEEP)) == ("", []), "a second time changes nothing"
+    assert take_on(home, GARDEN, Tasks.MOVE) == [home.config]
+    moved = load_settings(home).agents["agent0"]
+    assert (moved.graph, moved.workers) == (GARDEN.reference, 2)
+
+
+def test_a_graph_does_not_take_the_name_of_another(home: Home) -> None:
+    before = '[graphs]\ngarden = "other.module:graph"\n'
+    home.config.write_text(before)
+    with pytest.raises(Conflict, match="'garden' is the name of another graph; add it under another name"):
+        take_on(home, GARDEN, Tasks.KEEP)
+    assert home.config.read_text() == before
 
 
 def test_it_names_nodes_that_make_tools_and_tools_that_share_a_name(shell: Shell) -> None:

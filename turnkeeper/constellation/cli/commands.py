@@ -22,7 +22,7 @@ from turnkeeper.config.toml_file import read_text
 from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows, when
 from turnkeeper.console import status as spinner
 from turnkeeper.console.unseen import plain
-from turnkeeper.constellation.inspect.condition import examine, findings, fit_to_start
+from turnkeeper.constellation.inspect.condition import examine, findings, fit_to_start, outdated
 from turnkeeper.constellation.inspect.finding import Finding
 from turnkeeper.constellation.install import setup
 from turnkeeper.constellation.supervisor import markers, terminals
@@ -36,7 +36,14 @@ from turnkeeper.constellation.supervisor.daemons import (
     spawn,
 )
 from turnkeeper.constellation.supervisor.escalation import check_alert, send_now
-from turnkeeper.constellation.supervisor.up_down import bring_down, bring_up, orders_of, prepare, set_workers
+from turnkeeper.constellation.supervisor.up_down import (
+    bring_down,
+    bring_up,
+    orders_of,
+    prepare,
+    set_workers,
+    stop_some,
+)
 from turnkeeper.constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, Conflict, InvalidInput, TurnkeeperError
@@ -148,11 +155,15 @@ def up(
         bool,
         typer.Option("--takeover", help="Start a restored home. Its original must not run any more, on any machine."),
     ] = False,
+    restart_: Annotated[
+        bool, typer.Option("--restart", help="Restart the daemons that run with settings of before a change.")
+    ] = False,
 ) -> None:
     """Start the daemons and their supervisor in the background, and return once they answer.
 
     Running it again is safe: it leaves running processes alone and starts those that died. It also clears the markers
-    of a crash loop, so that the watchdog tries again.
+    of a crash loop, so that the watchdog tries again. A daemon keeps the settings that it started with: if they were
+    changed since, `up` says which, and --restart restarts the daemon.
 
     N is kept for later starts. If the runtime runs with another number of workers, it is restarted gracefully.
 
@@ -170,6 +181,8 @@ def up(
             how = set_workers(place, workers, os.environ)
         if how:
             note(f"{AGENT_RUNTIME.name} {how}; it starts again with {workers} workers")
+    if restart_:
+        _let_reload(place)
     if foreground:
         argv = [sys.executable, "-P", "-m", SUPERVISOR.package, str(place.root), "--foreground"]
         os.execv(sys.executable, argv)  # noqa: S606  becomes the supervisor
@@ -180,8 +193,18 @@ def up(
         process = process_of(place, daemon)
         how = "is up" if fresh[daemon.name] else "was up already"
         note(f"{daemon.name} {how} (pid {process.pid if process else 'unknown'})")
+    for finding in outdated(place):
+        note(str(finding))
     if place.root != places(None, os.environ)[0]:
         note(f"for the other commands: export TURNKEEPER_HOME={shlex.quote(str(place.root))}")
+
+
+def _let_reload(place: Home) -> None:
+    """Stop the daemons that run with settings of before a change; say so of each."""
+    with spinner("restarting"):
+        stopped = stop_some(place, {one.process for one in outdated(place)}, os.environ)
+    for name, how in stopped.items():
+        note(f"{name} {how}; it starts again with the settings as they are now")
 
 
 def down(
@@ -336,7 +359,7 @@ def status(output: OutputOption = Output.TABLE) -> None:
     """
     place = home()
     place.check()
-    found = findings(place, SystemClock().now().timestamp())
+    found = [*findings(place, SystemClock().now().timestamp()), *outdated(place)]
     asking = import_module(
         "turnkeeper.constellation.inspect.status"
     )  # it loads gRPC: other commands should not wait for that

@@ -19,10 +19,12 @@ from typing import Any
 
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.config.settings import Settings, load_settings
+from turnkeeper.config.started import changes, read_start, settings_now
 from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
 from turnkeeper.constellation.supervisor import markers
-from turnkeeper.constellation.supervisor.daemons import DAEMONS, EVERY
+from turnkeeper.constellation.supervisor.daemons import DAEMONS, EVERY, SUPERVISOR, process_of
+from turnkeeper.constellation.supervisor.up_down import orders_of
 from turnkeeper.constellation.supervisor.watchdog import read_orders, troubles_of
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError, Unreachable
 from turnkeeper.storage import damage
@@ -33,12 +35,28 @@ from turnkeeper.storage.schema_revision import check_revision
 from turnkeeper.times import rfc3339
 
 _UP = "fix the cause, then run: turnkeeper up"
+RELOAD = "turnkeeper up --restart"
 
 
 def findings(home: Home, now: float) -> list[Finding]:
     """Return what stands in the way, and what the markers say, the worst first for each process."""
     own = (item for daemon in EVERY for item in _of(home, daemon.name))
     return [*_troubles(home), *own, *_of_all(home, now), *_unread(home, now)]
+
+
+def outdated(home: Home) -> Iterator[Finding]:
+    """Yield each process that runs with settings of before a change, and which settings these are."""
+    with suppress(InvalidInput):  # another check says what is wrong with the settings
+        for daemon in EVERY:
+            process = process_of(home, daemon)
+            start = None if process is None else read_start(home, daemon.name, process.pid)
+            if start and (changed := changes(start.settings, settings_now(home, daemon.name))):
+                what = f"runs with settings of before a change: {', '.join(changed)}"
+                yield Finding(process=daemon.name, what=what, fix=f"run: {RELOAD}", degraded=False)
+        orders = read_orders(home)
+        if orders is not None and orders != orders_of(load_settings(home)):
+            what = "[watchdog], [logs], [web], [peers] or [node] was changed since the last turnkeeper up"
+            yield Finding(process=SUPERVISOR.name, what=what, fix="run: turnkeeper up", degraded=False)
 
 
 def _unread(home: Home, now: float) -> Iterator[Finding]:
@@ -167,6 +185,7 @@ def examine(home: Home, now: float) -> Iterator[Check]:
         ("can start", lambda: _preflight(home)),
         ("runs", lambda: _runs(home)),
         ("markers", lambda: iter(findings(home, now))),
+        ("settings", lambda: outdated(home)),
         ("stores", lambda: _stores(home)),
         ("keys", lambda: _keys(home)),
         ("inboxes", lambda: _inboxes(home)),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -18,7 +19,10 @@ from typing import Any
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, as_written, load_settings
+from turnkeeper.config.toml_file import TomlFile, read_text, with_key
 from turnkeeper.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, Conflict, InvalidInput, NotFound
+from turnkeeper.storage.files import replace_whole
+from turnkeeper.storage.locking import is_held
 
 _ENVIRONMENT = """\
 # Keys for model providers, read by the agent runtime. Keep this file to yourself (mode 0600).
@@ -83,7 +87,7 @@ name = "{name}"
 description = "Runs the graph {graph}"
 autonomous = false  # true, and named in autonomous_allowed in config.toml: its first call waits for nobody
 
-[scopes]
+[scopes]{graphs}
 tools = [{tools}]
 # For the store of LangGraph, grant the tools "memory.read", "memory.search", "memory.put" and "memory.forget", and:
 # memory = ["{tier}"]
@@ -105,19 +109,26 @@ class Project:
     tools: tuple[str, ...]
 
 
+class Tasks(StrEnum):
+    """What becomes of tasks that name no graph when a home gets another one.
+
+    `move`: `agent0` and all of them run the new graph. `keep`: they run the one of before; the new one has a name.
+    """
+
+    MOVE = "move"
+    KEEP = "keep"
+
+
 def look_at(home: Home, reference: str) -> Project:
     """Load a graph as the runtime would, without a trace in the home.
 
     Raises:
         InvalidInput: there is none, or the runtime would refuse it; says what is wrong and where.
-        Conflict: the home runs another.
     """
-    project = _project(_asked(home, "graph", "check", reference, where=reference))
-    check_room(home, project)
-    return project
+    return _project(_asked(home, "graph", "check", reference, where=reference))
 
 
-def next_steps(home: Home, project: Project | None, *, example: bool) -> list[str]:
+def next_steps(home: Home, project: Project | None, tasks: Tasks, *, example: bool) -> list[str]:
     """Return what to do after `init`, a line each."""
     if project is None:
         steps = [
@@ -133,9 +144,9 @@ def next_steps(home: Home, project: Project | None, *, example: bool) -> list[st
     return [
         "next: turnkeeper graph check",
         *([grant] if project.tools else []),
-        "then: turnkeeper up",
+        f"then: turnkeeper up{' --restart' * is_held(home, 'agent-runtime')}",
         f"      {create}",
-        "          --prompt 'What to do'",
+        f"          {f'--graph {project.name} ' * (tasks is Tasks.KEEP)}--prompt 'What to do'",
     ]
 
 
@@ -168,9 +179,9 @@ def import_threads(home: Home, file: Path, *, dry_run: bool = False) -> str:
     return f"imported {len(fresh)} of {len(found)} threads{asks}: turnkeeper threads list"
 
 
-def _asked(home: Home, *argv: str, where: str) -> Any:
-    """Return the JSON that a command of the runtime prints; what it refuses is raised."""
-    program = [*_program(home), *argv, "-o", "json"]
+def _asked(home: Home, *argv: str, where: str, package: str = "agent_runtime") -> Any:
+    """Return the JSON that a command of the runtime, or of another package, prints; what it refuses is raised."""
+    program = [*_program(home, package), *argv, "-o", "json"]
     try:
         done = subprocess.run(  # noqa: S603  our own interpreter and module
             program, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST_LOOK_S, check=False
@@ -184,35 +195,55 @@ def _asked(home: Home, *argv: str, where: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _program(home: Home) -> list[str]:
+def _program(home: Home, package: str = "agent_runtime") -> list[str]:
     # -P: a file of the project beside us must not take the place of a module of ours.
-    return [sys.executable, "-P", "-m", "agent_runtime", "--home", str(home.root)]
+    return [sys.executable, "-P", "-m", package, "--home", str(home.root)]
 
 
-def check_room(home: Home, project: Project) -> None:
-    """Raise Conflict if `config.toml` says already what the first agent runs, and it is not this."""
-    agents = load_settings(home).agents
-    if AGENT not in agents or agents[AGENT].graph == project.reference:
-        return
-    runs = f"runs {agents[AGENT].graph}" if agents[AGENT].graph else "is configured already"
-    hint = f"set it there yourself: graph = {_quoted(project.reference)}"
-    raise Conflict(f"[agents.{AGENT}] {runs}", where=str(home.config), hint=hint)
+def would_move(home: Home, project: Project) -> str:
+    """Return in a sentence what would run the project's graph instead of another; empty if nothing would."""
+    settings = load_settings(home)
+    before = settings.agents[AGENT].graph if AGENT in settings.agents else ""
+    if project.reference in {before, *settings.graphs.values()} or not home.root.exists():
+        return ""
+    rows = _asked(home, "list", where="tasks", package="task_runner")
+    moving = [str(row["name"]) for row in rows if not row.get("graph")]
+    named = f"{', '.join(moving[:_MOST_NAMED])}{' and others' * (len(moving) > _MOST_NAMED)}"
+    runs = f"the graph {before}" if before else "the agent of Turnkeeper"
+    who = [f"{AGENT} runs {runs}"] * bool(before or moving) + [f"tasks that do too: {named}"] * bool(moving)
+    return "; ".join(who)
 
 
-def take_on(home: Home, project: Project) -> list[Path]:
-    """Name the graph in `config.toml`, which is there and has room for it; add a category that grants nothing.
+_MOST_NAMED = 5
+
+
+def take_on(home: Home, project: Project, tasks: Tasks = Tasks.MOVE) -> list[Path]:
+    """Name the graph in `config.toml`, as the one of `agent0` or under its own name; add a category of no tools.
 
     Returns:
         The files that were written; none when all is there already.
+
+    Raises:
+        Conflict: another graph has the name.
     """
-    changed = []
-    if AGENT not in load_settings(home).agents:
-        with home.config.open("a", encoding="utf-8") as file:
-            file.write(f"\n[agents.{AGENT}]\ngraph = {_quoted(project.reference)}\n")
+    settings, changed, keeps = load_settings(home), [], tasks is Tasks.KEEP
+    if keeps and (project.name == settings.default_graph or project.name in settings.graphs):
+        if settings.graphs.get(project.name) != project.reference:
+            hint = f"add it under another name, below [graphs]: NAME = {_quoted(project.reference)}"
+            raise Conflict(f"{project.name!r} is the name of another graph", where=str(home.config), hint=hint)
+    elif keeps or AGENT not in settings.agents or settings.agents[AGENT].graph != project.reference:
+        table, key = ("graphs", project.name) if keeps else (f"agents.{AGENT}", "graph")
+        text = with_key(read_text(home.config), table, key, project.reference)
+        TomlFile(home.config, text).validate(Settings)
+        replace_whole(home.config, text.encode())
         changed.append(home.config)
     tools = "".join(f"\n    # {_quoted(scope)}," for scope in project.tools) + "\n" if project.tools else ""
     text = _CATEGORY.format(
-        name=project.name, graph=_escaped(project.reference), tools=tools, tier=load_settings(home).memory.default_tier
+        name=project.name,
+        graph=_escaped(project.reference),
+        graphs=f"\ngraphs = [{_quoted(project.name)}]" * keeps,
+        tools=tools,
+        tier=settings.memory.default_tier,
     )
     return [*changed, *write_new(home.categories / f"{project.name}.toml", text)]
 

@@ -24,15 +24,18 @@ from turnkeeper.console import home, note
 from turnkeeper.console import status as spinner
 from turnkeeper.constellation.install import service
 from turnkeeper.constellation.install.init import (
+    Project,
+    Tasks,
     import_threads,
     initialise,
     install_packages,
     look_at,
     next_steps,
     take_on,
+    would_move,
 )
 from turnkeeper.constellation.supervisor import daemons
-from turnkeeper.errors import InvalidInput, TurnkeeperError, meant
+from turnkeeper.errors import Conflict, InvalidInput, TurnkeeperError, meant
 from turnkeeper.storage.files import replace_whole
 
 OFFLINE = "offline"
@@ -51,6 +54,21 @@ AddressOption = Annotated[
 ]
 KeyFileOption = Annotated[
     Path | None, typer.Option("--key-file", metavar="FILE", help="Read the model's key from this file; -: from stdin.")
+]
+
+GraphOption = Annotated[
+    str | None,
+    typer.Option(
+        "--graph",
+        metavar="REF",
+        help="Run this LangGraph graph: ./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE.",
+    ),
+]
+ThreadsOption = Annotated[
+    Path | None, typer.Option("--threads", metavar="FILE", help="Take over the threads of your checkpoints.sqlite.")
+]
+TasksOption = Annotated[
+    Tasks | None, typer.Option("--tasks", help="With --graph: move existing tasks to it, or keep their graph.")
 ]
 
 
@@ -81,6 +99,7 @@ class Choices:
 
 
 def init(
+    *,
     model: ModelOption = None,
     base_url: AddressOption = None,
     key_file: KeyFileOption = None,
@@ -89,20 +108,12 @@ def init(
         bool, typer.Option("--example", help="Also write an example workspace and three example tasks.")
     ] = False,
     service_: Annotated[bool, typer.Option("--service", help="Also run: turnkeeper service install.")] = False,
-    graph: Annotated[
-        str | None,
-        typer.Option(
-            "--graph",
-            metavar="REF",
-            help="Run this LangGraph graph: ./langgraph.json:NAME, FILE.py:ATTRIBUTE or MODULE:ATTRIBUTE.",
-        ),
-    ] = None,
-    threads: Annotated[
-        Path | None, typer.Option("--threads", metavar="FILE", help="Take over the threads of your checkpoints.sqlite.")
-    ] = None,
+    graph: GraphOption = None,
+    threads: ThreadsOption = None,
     install: Annotated[
         bool, typer.Option("--install", help="With --graph: first install the packages that the project lacks.")
     ] = False,
+    tasks: TasksOption = None,
     yes: Annotated[
         bool, typer.Option("-y", "--yes", help="Ask nothing; take the default of what is not given.")
     ] = False,
@@ -110,9 +121,14 @@ def init(
     """Create the state directory, with a config.toml that explains every setting.
 
     On a terminal, and without an option, it asks for the model and its key, the time zone, an example and a service;
-    Enter takes the default. Files that exist are left as they are, so running it twice is safe. With --graph, the
-    graph is loaded first, as the agent runtime will load it; if that fails, nothing is written. The same holds for the
-    file of --threads and for the model.
+    Enter takes the default. Files that exist are left as they are, so running it twice is safe; an option for the
+    model, the time zone or the graph changes its own lines in config.toml and .env. The graph is loaded first, as the
+    agent runtime will load it; if that fails, nothing is written. The same holds for the file of --threads and for the
+    model.
+
+    If the home runs another graph, --tasks says what becomes of it. `move`: agent0 and all tasks that name no graph
+    run the new one. `keep`: they run the graph of before, and new tasks name the new one. You are asked if you do not
+    say; -y keeps.
 
     Example: turnkeeper init --graph ./langgraph.json:agent
     """
@@ -128,17 +144,42 @@ def init(
         install_packages(place, graph)
     with spinner("loading the graph"):
         project = look_at(place, graph) if graph else None
+    way = way_of_tasks(place, project, tasks, silent=yes) if project else Tasks.MOVE
     if threads is not None:
         import_threads(place, threads, dry_run=True)
     written = set_up(place, choices)
-    written += [path for path in take_on(place, project) if path not in written] if project else []
+    written += [path for path in take_on(place, project, way) if path not in written] if project else []
     note("\n".join(f"wrote {path}" for path in written) or f"{place.root} is already complete")
     if threads is not None:
         note(import_threads(place, threads))
     if choices.service:
         service.install()
-    for line in next_steps(place, project, example=choices.example):
+    for line in next_steps(place, project, way, example=choices.example):
         note(line)
+
+
+def way_of_tasks(place: Home, project: Project, given: Tasks | None, *, silent: bool) -> Tasks:
+    """Return whether existing tasks move to a new graph; asks on a terminal if they could and nothing says so.
+
+    Raises:
+        Conflict: they could, and there is nobody to ask.
+    """
+    if given is not None or not (told := would_move(place, project)):
+        kept = project.reference in load_settings(place).graphs.values()
+        return given or (Tasks.KEEP if kept else Tasks.MOVE)
+    if silent:
+        return Tasks.KEEP
+    hint = "say --tasks move, or --tasks keep"
+    if not _on_a_terminal():
+        raise Conflict(told, where="--graph", hint=hint)
+    note(f"{told}. Move them to the new graph, or keep theirs?")
+    return Tasks(_answer("move or keep", Tasks.KEEP.value, _way))
+
+
+def _way(text: str) -> str:
+    if text not in {*Tasks}:
+        raise InvalidInput("is neither move nor keep", where="tasks")
+    return text
 
 
 def set_up(place: Home, choices: Choices) -> list[Path]:

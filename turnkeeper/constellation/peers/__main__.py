@@ -18,6 +18,7 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings
+from turnkeeper.config.started import write_start
 from turnkeeper.constellation.peers import pairing
 from turnkeeper.constellation.peers.door import Door, Known, listen
 from turnkeeper.constellation.peers.exchange import Courier, Place, ToDeliver, ToPair
@@ -223,6 +224,7 @@ def main(argv: list[str]) -> int:
         home.create()
         home.check_sockets()
         with ProcessLock(home, PROCESS) as lock:
+            write_start(home, PROCESS)
             asyncio.run(serve(home, lock))
 
     return exit_code_of(serve_home)

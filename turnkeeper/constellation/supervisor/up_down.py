@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from importlib import import_module
 
@@ -65,12 +65,29 @@ def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:
     if daemons.process_of(home, daemons.AGENT_RUNTIME) is None:
         ask_for_workers(home, workers)
         return ""
-    known = daemons.environ_of(home, daemons.SUPERVISOR) or environ
-    if why := daemons.refusal(home, daemons.AGENT_RUNTIME, known):
-        what = f"agent-runtime goes on as it is, since it could not start again: {why}"
-        raise TurnkeeperError(what, hint="fix it, then run the command again")
+    _require_startable(home, daemons.AGENT_RUNTIME, environ)
     ask_for_workers(home, workers)
     return daemons.stop(home, daemons.AGENT_RUNTIME)
+
+
+def stop_some(home: Home, names: Collection[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Stop the daemons of these names, so that they start with the settings as they are; return how each ended.
+
+    Raises:
+        TurnkeeperError: one of them could not start again. None is stopped.
+    """
+    named = [daemon for daemon in daemons.EVERY if daemon.name in names]
+    for daemon in named:
+        _require_startable(home, daemon, environ)
+    return {daemon.name: daemons.stop(home, daemon) for daemon in named}
+
+
+def _require_startable(home: Home, daemon: daemons.Daemon, environ: Mapping[str, str]) -> None:
+    """Raise TurnkeeperError if a daemon could not start under the supervisor's variables, or else under `environ`."""
+    known = daemons.environ_of(home, daemons.SUPERVISOR) or environ
+    if why := daemons.refusal(home, daemon, known):
+        what = f"{daemon.name} goes on as it is, since it could not start again: {why}"
+        raise TurnkeeperError(what, hint="fix it, then run the command again")
 
 
 def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:

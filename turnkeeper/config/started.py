@@ -1,0 +1,94 @@
+"""What a daemon started with: the program's build, and the settings that it loaded.
+
+Each daemon writes `state/run/<process>.started` before it loads anything else. `up`, `status` and `doctor` compare that
+file with the configuration as it is now.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from turnkeeper.config.build import build
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import as_written, effective, load_settings, staffed
+
+READS: Mapping[str, frozenset[str]] = {
+    "agent-runtime": frozenset(
+        {"agents", "approvals", "assistants", "categories", "graphs", "history", "memory", "metrics", "model"}
+        | {"node", "notify", "store", "traces"}
+    ),
+    "task-runner": frozenset({"metrics", "node", "scheduler", "store", "traces"}),
+    "web": frozenset({"agents", "assistants", "categories", "graphs", "mcp", "store", "web"}),
+    "peers": frozenset({"node", "peers", "store"}),
+}
+_KEYS = ".env"  # stands for the home's keys among the settings
+_LONGEST_SHOWN = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a process wrote when it started.
+
+    Attributes:
+        pid: the process; a file may outlive its writer.
+        build: version and commit of the program.
+        settings: by key, those that the process reads; `.env` is a digest.
+    """
+
+    pid: int
+    build: str
+    settings: Mapping[str, Any]
+
+
+def write_start(home: Home, process: str) -> None:
+    """Write what this process starts with. Call it before the settings are loaded for use."""
+    says = {"pid": os.getpid(), "build": build(), "settings": settings_now(home, process)}
+    path = _path(home, process)
+    draft = path.with_suffix(".started.new")
+    with contextlib.suppress(OSError):  # a full disk must not keep a daemon from starting: its start is then unknown
+        draft.touch(mode=0o600)
+        draft.write_text(json.dumps(says), encoding="utf-8")
+        draft.replace(path)
+
+
+def read_start(home: Home, process: str, pid: int) -> Start | None:
+    """Return what the process `pid` started with; None if no file of it can be read."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        found = Start(**json.loads(_path(home, process).read_text("utf-8")))
+        return found if found.pid == pid else None
+    return None
+
+
+def settings_now(home: Home, process: str) -> dict[str, Any]:
+    """Return the settings that a process would load now, by key. Raises InvalidInput if they cannot be read."""
+    reads = READS[process]
+    found = {key: value for key, value, _ in effective(staffed(load_settings(home), home), home)
+             if key.partition(".")[0] in reads}  # fmt: skip
+    if process == "agent-runtime" and home.environment.is_file():
+        found[_KEYS] = sha256(home.environment.read_bytes()).hexdigest()
+    return dict(json.loads(json.dumps(found, default=str)))
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the settings that differ, each with both values if these are short and no address.
+
+    >>> changes({"model.name": "offline", "x": [1]}, {"model.name": "openai:gpt-5", "x": [2]})
+    ["model.name ('offline', now 'openai:gpt-5')", 'x']
+    """
+    keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    return [f"{key}{_values(before.get(key), now.get(key))}" if key != _KEYS else _KEYS for key in keys]
+
+
+def _values(before: Any, now: Any) -> str:
+    shown = [repr(as_written(one)) if one is not None else "not set" for one in (before, now)]
+    plain = all(isinstance(one, str | int | float | None) and "://" not in str(one) for one in (before, now))
+    return f" ({shown[0]}, now {shown[1]})" if plain and max(map(len, shown)) <= _LONGEST_SHOWN else ""
+
+
+def _path(home: Home, process: str) -> Path:
+    return home.run / f"{process}.started"
