@@ -39,7 +39,10 @@ _ONE_SECOND = timedelta(seconds=1)
 _PER_DAY = {"HOURLY": 24, "MINUTELY": 1440}
 _WEEKDAYS = {"MO": 0, "TU": 1, "WE": 2, "TH": 3, "FR": 4, "SA": 5, "SU": 6}
 _WEEKDAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)", re.ASCII)
-_START = re.compile(r"DTSTART(?:;TZID=([^:;]+))?:([0-9]{8}T[0-9]{6})(Z?)", re.ASCII)
+_START = re.compile(
+    r"DTSTART(?:;VALUE=DATE(?:-TIME)?|;TZID=(?P<zone>[^:;]+))*:(?P<day>[0-9]{8})(?:T(?P<time>[0-9]{6})(?P<utc>Z?))?",
+    re.ASCII | re.IGNORECASE,
+)
 # Key: the smallest and the largest value, whether values count from the end too.
 _NUMBERS: Mapping[str, tuple[int, int, bool]] = {
     "BYMONTH": (1, 12, False),
@@ -376,25 +379,28 @@ def parse_rrule(text: str, *, zone: ZoneInfo, anchor: datetime) -> RruleTimetabl
     if len(text) > LONGEST:
         _refuse(f"it is {len(text)} characters long, more than {LONGEST}")
     start_text, rule_text = _split(text)
-    start = _start(start_text, zone) if start_text else anchor.astimezone(zone).replace(tzinfo=None, microsecond=0)
     rule, offsets = _parsed(rule_text), offsets_of(zone)
+    begin = _start(start_text, zone) if start_text else anchor.replace(microsecond=0)
+    start = begin.astimezone(zone).replace(tzinfo=None) if begin.tzinfo else begin
+    shown_at = first_shown(offsets, _seconds(start))
+    start_at = begin.astimezone(UTC) if begin.tzinfo else shown_at
     pattern = LocalPattern(days=_days(rule, start.date()), times=_times(rule, start), fixed=True)
-    start_at = first_shown(offsets, _seconds(start))
-    table = WallClock(zone=zone, pattern=pattern, offsets=offsets)
+    table = WallClock(zone=zone, pattern=pattern, offsets=offsets, begin=to_seconds(start_at))
     if table.next_after(start_at - _ONE_SECOND) is None:
         _refuse("it never fires within a hundred years")
     end_at = _until(rule.until, zone, offsets) if rule.until else None
     if rule.count is not None:
         end_at = start_at + COUNTED_FOR
-    prefix = f"DTSTART:{start:%Y%m%dT%H%M%S} RRULE:" if start_text else ""
+    # Only an instant names the second of two times that the wall clock shows alike.
+    stamp = f"{start:%Y%m%dT%H%M%S}" if start_at == shown_at else f"{start_at:%Y%m%dT%H%M%SZ}"
+    prefix = f"DTSTART:{stamp} RRULE:" if start_text else ""
     return RruleTimetable(table, start_at, end_at, text=prefix + rule_text, has_start=bool(start_text), most=rule.count)
 
 
 def _split(text: str) -> tuple[str, str]:
-    parts = text.upper().split() if text.isascii() else []
     # A zone's name is the one part of a rule in which case matters.
-    if parts and parts[0].startswith("DTSTART"):
-        parts[0] = text.split(maxsplit=1)[0]
+    words = text.split() if text.isascii() else []
+    parts = [word if word.upper().startswith("DTSTART") else word.upper() for word in words]
     starts = [part for part in parts if part.upper().startswith("DTSTART")]
     rules = [part.removeprefix("RRULE:") for part in parts if part.startswith(("RRULE:", "FREQ=")) or "FREQ=" in part]
     if len(starts) + len(rules) != len(parts) or len(rules) != 1 or len(starts) > 1:
@@ -405,19 +411,21 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _start(text: str, zone: ZoneInfo) -> datetime:
+    """Return where a rule starts: an aware time if the text is one of UTC, else a wall-clock time of the task's zone."""
     found = _START.fullmatch(text)
     if found is None:
         _refuse(f"{text[:60]!r} cannot be read", "write DTSTART:20260302T090000, in the task's zone")
-    named, stamp, utc = found.groups()
-    if named and (utc or named != zone.key):
+    named, utc = found["zone"], found["utc"]
+    if named and (utc or named.strip('"') != zone.key):
         _refuse(f"DTSTART is in {named[:60]}, the task in {zone.key}", "give the task that zone")
+    stamp = f"{found['day']}T{found['time'] or '000000'}"
     try:
-        at = datetime.strptime(stamp, "%Y%m%dT%H%M%S")  # noqa: DTZ007  wall-clock time of the task's zone
+        at = datetime.strptime(stamp, "%Y%m%dT%H%M%S")  # noqa: DTZ007  given its zone below, if it is one of UTC
     except ValueError:
         _refuse(f"{stamp} is not a time")
     if not 1970 <= at.year <= 2200:
         _refuse(f"{stamp} is not a time from 1970 to 2200")
-    return at.replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None) if utc else at
+    return at.replace(tzinfo=UTC) if utc else at
 
 
 def _parsed(text: str) -> _Rule:

@@ -172,11 +172,14 @@ class WallClock(Timetable):
     Attributes:
         zone: whose wall clock.
         pattern: the local times.
+        begin: an instant, in seconds, that no caller asks before. If the wall clock shows it for the second time, the
+            fixed times from there to the end of the overlap count, as the first pass lies before the beginning.
     """
 
     zone: ZoneInfo
     pattern: LocalPattern = field(repr=False)
     offsets: ZoneOffsets = field(repr=False, compare=False)
+    begin: int = EARLIEST_S
 
     def next_after(self, after: datetime) -> datetime | None:
         """Return the first scheduled time strictly after `after`, None if there is none in a hundred years."""
@@ -226,7 +229,10 @@ class WallClock(Timetable):
         local = second + stretch.offset
         if not self.pattern.fixed:
             return local
-        return stretch.floor if second == stretch.start else max(local, stretch.floor)
+        floor = stretch.floor
+        if stretch.start <= self.begin < stretch.end:
+            floor = min(floor, self.begin + stretch.offset)
+        return floor if second == stretch.start else max(local, floor)
 
     def _count(self, stretch: Stretch, low: int, end: int) -> int:
         shown = stretch.start + stretch.offset

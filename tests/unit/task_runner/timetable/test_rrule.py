@@ -140,6 +140,36 @@ def test_the_start_is_read_in_the_tasks_zone_and_bounds_the_rule() -> None:
         assert rule(table.describe(), place).describe() == table.describe()
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        "DTSTART;VALUE=DATE:20260401", "DTSTART:20260401", "dtstart;value=date:20260401", "DTSTART:20260401t000000",
+        "DTSTART;VALUE=DATE-TIME:20260401T000000", "dtstart;tzid=Europe/Riga:20260401T000000", "DTSTART:20260331t210000z",
+        'DTSTART;TZID="Europe/Riga";VALUE=DATE-TIME:20260401T000000',
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["{} RRULE:FREQ=DAILY;COUNT=2", "{}\r\nrrule:freq=daily;count=2", "FREQ=DAILY;COUNT=2 {}"])
+def test_a_start_is_read_in_each_form_that_the_rfc_has(form: str, start: str) -> None:
+    table = rule(form.format(start), "Europe/Riga")
+    assert table.describe() == "DTSTART:20260401T000000 RRULE:FREQ=DAILY;COUNT=2"
+    assert local(table, "Europe/Riga", "2020-01-01T00:00+00:00", 5) == ["2026-04-01 00:00+0300", "2026-04-02 00:00+0300"]
+
+
+@pytest.mark.parametrize("text", ["DTSTART:20261025T013000Z RRULE:{}", "{}"], ids=["DTSTART", "anchor"])
+def test_a_rule_that_starts_when_a_time_is_shown_again_begins_there_and_counts_from_there(text: str) -> None:
+    place, start = "Europe/Riga", datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
+    daily = rule(text.format("FREQ=DAILY;COUNT=2"), place, start)
+    assert local(daily, place, "2026-10-24T00:00+00:00", 5) == ["2026-10-25 03:30+0200", "2026-10-26 03:30+0200"]
+    assert rule(daily.describe(), place, start).upcoming(start - timedelta(days=1), 5) == daily.upcoming(START, 5)
+    assert (daily.count(START, START + timedelta(days=999)), daily.last_at_or_before(start)) == (2, start)
+    often = rule(text.format("FREQ=MINUTELY;INTERVAL=10;COUNT=4"), place, start)
+    assert local(often, place, "2026-10-24T00:00+00:00", 5) == [
+        "2026-10-25 03:30+0200", "2026-10-25 03:40+0200", "2026-10-25 03:50+0200", "2026-10-25 04:00+0200",
+    ]  # fmt: skip
+    nightly = rule(text.format("FREQ=DAILY;BYHOUR=3;BYMINUTE=15;COUNT=1"), place, start)
+    assert local(nightly, place, "2026-10-24T00:00+00:00", 5) == ["2026-10-26 03:15+0200"], "03:15 was shown before"
+
+
 def test_counting_ten_years_lists_no_nominal_times() -> None:
     table = rule("FREQ=MINUTELY;BYDAY=MO,TU,WE,TH,FR,SA,SU", "Europe/Riga")
     # Wall-clock times: each year's repeated hour is named once.
