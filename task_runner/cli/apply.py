@@ -180,25 +180,25 @@ class Carried:
     """What a crontab says.
 
     Attributes:
-        specs: the tasks, without category and channel.
+        specs: by line number, the tasks, without category and channel.
         left: by line number, what cannot be carried over and why.
     """
 
-    specs: list[wire.TaskSpec]
+    specs: list[tuple[int, wire.TaskSpec]]
     left: list[tuple[int, str]]
 
 
 def read_crontab(text: str) -> Carried:
     """Return the tasks of a user's crontab: each command as a prompt to run it."""
-    specs: list[wire.TaskSpec] = []
+    specs: list[tuple[int, wire.TaskSpec]] = []
     left: list[tuple[int, str]] = []
-    zone, names = "", set[str]()
-    for number, line in enumerate(text.splitlines(), 1):
+    timezone, names = "", set[str]()
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if found := _VARIABLE.match(line):
             if found[1] in _ZONES:
-                zone = found[2].strip("\"'")
+                timezone = found[2].strip("\"'")
             else:
                 left.append((number, f"the variable {found[1]}: a turn has an environment of its own"))
             continue
@@ -206,15 +206,31 @@ def read_crontab(text: str) -> Carried:
         if entry is None or entry[1] == "@reboot":
             left.append((number, "@reboot has no time" if entry else f"{line.strip()[:60]!r} is not an entry"))
             continue
+        cron = " ".join(entry[1].split())
+        if refused := _refused(cron, timezone):
+            left.append((number, f"{cron}: {refused}"))
+            continue
         command, percent, _ = _at_percent(entry[2])
         if percent:
             left.append((number, "the text after %, which is the command's input"))
-        spec = wire.TaskSpec(name=_name(command, names), cron=" ".join(entry[1].split()))
+        spec = wire.TaskSpec(name=_name(command, names), cron=cron)
         spec.prompt = f"Run this command and report what it says:\n\n{command}"
-        if zone:
-            spec.timezone = zone
-        specs.append(spec)
+        if timezone:
+            spec.timezone = timezone
+        specs.append((number, spec))
     return Carried(specs, left)
+
+
+def _refused(cron: str, timezone: str) -> str:
+    """Return why an expression of a crontab cannot be imported; empty if it can."""
+    timetable = importlib.import_module("task_runner.timetable")  # imported only now: the other commands read no cron
+    try:
+        if timezone:
+            timetable.zone(timezone)
+        other = timetable.otherwise_in_classic_cron(cron)
+    except InvalidInput as error:
+        return f"{error.what}; {error.hint}" if error.hint else error.what
+    return f"{other}; write it as --rrule" if other else ""
 
 
 def import_(
@@ -231,19 +247,29 @@ def import_(
     Example: turnkeeper task import --crontab my.cron --category loop --channel general --dry-run
     """
     carried = read_crontab(read_file(str(crontab)))
-    for spec in carried.specs:
+    for number, what in carried.left:
+        console.note(f"{crontab}:{number}: not imported: {what}")
+    if carried.left and not carried.specs:
+        raise InvalidInput("it has no entry that can be imported", where=str(crontab))
+    lines, specs = {spec.name: number for number, spec in carried.specs}, [spec for _, spec in carried.specs]
+    for spec in specs:
         spec.category, spec.channel = category, channel
     chosen = runner()
     existing = set[str]() if chosen.homeless else {task.spec.name for task in all_tasks()}
-    if taken := next((spec.name for spec in carried.specs if spec.name in existing), None):
-        raise InvalidInput(f"a task named {taken!r} exists", where=str(crontab), hint="was it imported already?")
-    applied = chosen.call("ApplyTasks", wire.ApplyTasksRequest(specs=carried.specs, dry_run=dry_run)).applied
+    if taken := next((name for name in lines if name in existing), None):
+        where = f"{crontab}:{lines[taken]}"
+        raise InvalidInput(f"a task named {taken!r} exists", where=where, hint="was it imported already?")
+    try:
+        applied = chosen.call("ApplyTasks", wire.ApplyTasksRequest(specs=specs, dry_run=dry_run)).applied
+    except InvalidInput as error:
+        name, _, field = error.where.rpartition(": ")
+        if name in lines:
+            error.where = f"{crontab}:{lines[name]}: {field}"
+        raise
     rows = [
         {"name": done.name, "action": done.action, "cron": spec.cron, "prompt": spec.prompt}
-        for done, spec in zip(applied, carried.specs, strict=True)
+        for done, spec in zip(applied, specs, strict=True)
     ]
-    for number, what in carried.left:
-        console.note(f"{crontab}:{number}: not imported: {what}")
     said = f"{len(rows)} created{' (dry run: nothing was written)' if dry_run else ''}"
     console.show_rows(rows, _IMPORTED, output, name_key="name", footer=f"{said}, {len(carried.left)} not imported")
     chosen.note_unless_serving()

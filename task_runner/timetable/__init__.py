@@ -3,7 +3,7 @@
 Nothing here reads a clock or does I/O of its own; time is an argument. Scheduled times are whole seconds in UTC.
 """
 
-from task_runner.timetable.cron import CronTimetable, InvalidCron, parse_cron
+from task_runner.timetable.cron import CronTimetable, InvalidCron, otherwise_in_classic_cron, parse_cron
 from task_runner.timetable.exclusions import MOST_EXCLUDED, check_excluded, excluding
 from task_runner.timetable.rrule import RruleTimetable, parse_rrule
 from task_runner.timetable.timetable import LEAST, Bounded, EveryTimetable, Never, Once, Timetable, parse_every
@@ -22,6 +22,7 @@ __all__ = [
     "Timetable",
     "check_excluded",
     "excluding",
+    "otherwise_in_classic_cron",
     "parse_cron",
     "parse_every",
     "parse_rrule",

@@ -7,7 +7,7 @@ is asked; ``docs/tasks.md`` lists the differences for users. How times meet a cl
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache, lru_cache
 from hashlib import blake2b
@@ -38,6 +38,7 @@ _NOT_OFFERED = re.compile(r"\?|R.*|[0-9]+W|W[0-9]+|.*/0+")
 _EPOCH_ORDINAL = 719_163
 _LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _FEBRUARY = 2
+_ALL_SHAPES = 28 * 365 + 7  # days after 1 January 1970 by which each shape of a year has come
 _WEEK = 7
 # Bit d of a weekly mask is set where day d falls on the weekday of day 0.
 _WEEKLY = sum(1 << day for day in range(0, 35, _WEEK))
@@ -100,6 +101,31 @@ def parse_cron(expression: str, *, name: str, zone: ZoneInfo) -> CronTimetable:
     # Without an H the name means nothing, and tasks with the same expression share one parsing.
     pattern = _parsed(typed, name if "H" in typed.upper() else "")
     return CronTimetable(expression=expression.strip(), zone=zone, pattern=pattern, offsets=offsets_of(zone))
+
+
+def otherwise_in_classic_cron(expression: str) -> str:
+    """Return how classic cron reads the two day fields, if it names other days by them; empty if it names the same.
+
+    In classic cron a field is unrestricted if it begins with a star, so that both fields of `*/2 * 1` must match.
+
+    Raises:
+        InvalidCron: the expression cannot be read, or it never fires.
+
+    Source: Vixie's cron, whose entries keep a flag for such a star.
+    """
+    typed = expression.strip(_AROUND)
+    days = _parsed(typed, "").days
+    assert isinstance(days, CronDays)
+    _, _, _, day, _, weekday = _fields(typed, "")
+    classic = replace(days, either=not (day.text.startswith("*") or weekday.text.startswith("*")))
+    # Days that match both are among those that match either, so equal numbers are equal days.
+    if classic.count(0, _ALL_SHAPES) == days.count(0, _ALL_SHAPES):
+        return ""
+    here, there = ("either", "both") if days.either else ("both", "either")
+    return (
+        f"classic cron names days that match {there} of {day.text} (day of month) and {weekday.text} (weekday), "
+        f"a cron expression here names days that match {here}"
+    )
 
 
 def forget_parsed() -> None:

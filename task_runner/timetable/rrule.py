@@ -411,7 +411,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _start(text: str, zone: ZoneInfo) -> datetime:
-    """Return where a rule starts: an aware time if the text is one of UTC, else a wall-clock time of the task's zone."""
+    """Return where a rule starts: an instant if the text ends in Z, else a wall-clock time without a zone."""
     found = _START.fullmatch(text)
     if found is None:
         _refuse(f"{text[:60]!r} cannot be read", "write DTSTART:20260302T090000, in the task's zone")

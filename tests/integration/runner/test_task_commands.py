@@ -303,6 +303,36 @@ def test_a_crontab_becomes_tasks_and_what_cannot_is_listed(command, tmp_path) ->
         assert says in err
     shown = json.loads(command("show", "cron-report-50-done", "-o", "json")[1])
     assert (shown["timezone"], shown["prompt"].splitlines()[-1]) == ("Europe/Riga", "/usr/bin/report 50% done")
-    assert "imported already" in command(*argv)[2]
+    assert f"{path}:4: a task named 'cron-backup-all' exists" in command(*argv)[2]
     path.write_text("61 * * * * x\n")
-    assert command(*argv)[0] == 2
+    code, out, err = command(*argv)
+    assert (code, out) == (2, "")
+    assert f"{path}:1: not imported: 61 * * * *: minute '61': 61 is out of range" in err
+
+
+def test_entries_that_cron_never_runs_or_reads_otherwise_are_listed_and_the_rest_is_imported(command, tmp_path) -> None:
+    path = tmp_path / "my.cron"
+    path.write_text(
+        "10 10 31 2 * /bin/off\n0 0 */2 * 1 /bin/both\n0 9 5,* * 1 /bin/each\n0 9 * * mon /bin/weekly\n"
+        "@every_minute /bin/often\nCRON_TZ=Riga\n0 9 * * * /bin/where\nCRON_TZ=\n0 0 */2 * * /bin/other\n"
+    )
+    argv = ("import", "--crontab", str(path), "--category", "loop", "--channel", "c", "-o", "json")
+    code, out, err = command(*argv)
+    assert (code, [row["name"] for row in json.loads(out)]) == (0, ["cron-weekly", "cron-other"])
+    for number, says in (
+        (1, "10 10 31 2 *: day of month '31': it never fires"),
+        (2, "names days that match both of */2 (day of month) and 1 (weekday), a cron expression here names days that match either"),
+        (3, "names days that match either of 5,* (day of month) and 1 (weekday), a cron expression here names days that match both"),
+        (5, "@every_minute"),
+        (7, "'Riga' is not a time zone"),
+    ):  # fmt: skip
+        assert f"{path}:{number}: not imported: " in err
+        assert says in err
+
+
+def test_an_entry_that_the_runner_refuses_is_named_with_its_line(command, tmp_path) -> None:
+    path = tmp_path / "my.cron"
+    path.write_text("# a page break\f\n0 9 * * mon /bin/weekly\n0 9 * * 2 /bin/a\0b\n")
+    code, out, err = command("import", "--crontab", str(path), "--category", "loop", "--channel", "c")
+    assert (code, out) == (2, "")
+    assert f"{path}:3: prompt: contains a NUL character" in err

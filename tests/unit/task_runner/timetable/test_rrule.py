@@ -148,11 +148,16 @@ def test_the_start_is_read_in_the_tasks_zone_and_bounds_the_rule() -> None:
         'DTSTART;TZID="Europe/Riga";VALUE=DATE-TIME:20260401T000000',
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("form", ["{} RRULE:FREQ=DAILY;COUNT=2", "{}\r\nrrule:freq=daily;count=2", "FREQ=DAILY;COUNT=2 {}"])
+@pytest.mark.parametrize(
+    "form", ["{} RRULE:FREQ=DAILY;COUNT=2", "{}\r\nrrule:freq=daily;count=2", "FREQ=DAILY;COUNT=2 {}"]
+)
 def test_a_start_is_read_in_each_form_that_the_rfc_has(form: str, start: str) -> None:
     table = rule(form.format(start), "Europe/Riga")
     assert table.describe() == "DTSTART:20260401T000000 RRULE:FREQ=DAILY;COUNT=2"
-    assert local(table, "Europe/Riga", "2020-01-01T00:00+00:00", 5) == ["2026-04-01 00:00+0300", "2026-04-02 00:00+0300"]
+    assert local(table, "Europe/Riga", "2020-01-01T00:00+00:00", 5) == [
+        "2026-04-01 00:00+0300",
+        "2026-04-02 00:00+0300",
+    ]
 
 
 @pytest.mark.parametrize("text", ["DTSTART:20261025T013000Z RRULE:{}", "{}"], ids=["DTSTART", "anchor"])
