@@ -56,9 +56,11 @@ def _needs_a_cause(fire: Fire, grace: timedelta) -> bool:
 
 def _chain(at: datetime, grace: timedelta, outages: Sequence[Outage], until: datetime | None) -> Iterator[Outage]:
     """Yield the outages that kept a time from being sent, each the longest that begins before the last one ends."""
+    # Several often end at once, with the answer to a fire: the one that began first tells more.
+    outages = sorted(outages, key=lambda each: each.since)
     lasted = [each for each in outages if each.since <= at and (each.lasts or each.to >= at)]
-    soon = [each for each in outages if at < each.since <= at + grace]
-    last = max(lasted, key=_end, default=min(soon, key=lambda each: each.since, default=None))
+    soon = (each for each in outages if at < each.since <= at + grace)
+    last = max(lasted, key=_end, default=next(soon, None))
     for _ in range(_MOST):
         if last is None:
             return

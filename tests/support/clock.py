@@ -49,7 +49,7 @@ class ManualClock:
     @property
     def is_awaited(self) -> bool:
         """Whether something waits for time to pass."""
-        return bool(self._sleepers)
+        return any(not waiter.done() for _, waiter in self._sleepers)
 
     def advance(self, seconds: float) -> None:
         self._now += timedelta(seconds=seconds)

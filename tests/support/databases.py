@@ -90,6 +90,7 @@ SQLITE_ALONE: Mapping[str, str] = {
     "tests/acceptance/test_several_graphs.py": "authors' graphs on one machine; of several: runtime/test_owners_of_threads.py",
     "tests/acceptance/test_terminal_agents.py": "folders of agents in terminals",
     "tests/acceptance/test_unanswered_approvals.py": "steps the machine's clock; on a server the database's counts",
+    "tests/acceptance/test_upgrade_after_kill.py": "files of earlier versions; a server's: integration/*/test_migrations.py",
     "tests/acceptance/test_upgrades.py": "files of earlier versions; a server's: integration/*/test_migrations.py",
     "tests/acceptance/test_web.py": "processes of one machine; what they show: test_page.py",
     "tests/acceptance/test_wrong_input.py": "commands without a daemon, and files of a home that are damaged",

@@ -1,0 +1,29 @@
+"""Which of several outages is the cause of a missed time."""
+
+from datetime import timedelta
+
+from task_runner.model.task import Fire, Outcome, TaskId
+from task_runner.planner.catch_up import MISSED
+from task_runner.service.causes import cause_of
+from task_runner.store.rows import Cause, Outage
+from tests.unit.task_runner.simulated import at
+
+GRACE = timedelta(seconds=10)
+
+
+def outage(cause: Cause, first: int, last: int) -> Outage:
+    """Return an outage between two seconds."""
+    return Outage(at(first), at(last), lasts=False, cause=cause)
+
+
+def missed(*seconds: int) -> Fire:
+    """Return the row of history of the times that were missed."""
+    return Fire(
+        task_id=TaskId("task-00000001"), outcome=Outcome.SKIPPED, reason=MISSED, count=len(seconds),
+        nominal_at=at(seconds[0]), due_at=at(seconds[0]), first_at=at(seconds[0]), last_at=at(seconds[-1]),
+    )  # fmt: skip
+
+
+def test_of_two_outages_that_end_at_once_the_cause_is_the_longer_one() -> None:
+    held, silent = outage(Cause.HELD, 60, 360), outage(Cause.SILENT, 240, 360)
+    assert cause_of(missed(240), GRACE, [silent, held]) == cause_of(missed(240), GRACE, [held, silent]) == str(held)
