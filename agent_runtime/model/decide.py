@@ -170,7 +170,7 @@ def decide(asked: Incoming, facts: Facts) -> Decision:
 
 
 def _taken_before(asked: Incoming, facts: Facts) -> Decision | None:
-    """A key that was taken, or a turn that ran, changes nothing when it comes again."""
+    """Change nothing if the key was taken before, or if the turn has run."""
     own = facts.own if asked.source != "cancel" else None
     if own is not None and own.status == "failed" and own.tries >= MOST_TRIES:
         return Decision(action=Action.SET_ASIDE, turn_id=own.turn_id)
@@ -184,7 +184,7 @@ def _under_way(_asked: Incoming, facts: Facts) -> Decision | None:
 
 
 def _unfinished(asked: Incoming, facts: Facts) -> Decision | None:
-    """A crash left a turn: that one goes first, whoever asks."""
+    """Run a turn that a crash interrupted before anything else."""
     if facts.own is not None and facts.own.status == "running":
         return _finish(facts.own, facts.thread, again=False)
     if facts.newest is not None and facts.newest.status == "running":
@@ -199,7 +199,7 @@ def _cancelled(asked: Incoming, facts: Facts) -> Decision | None:
 
 
 def _elsewhere(asked: Incoming, facts: Facts) -> Decision | None:
-    """A thread of another graph is neither read nor written, whether or not it waits for its author."""
+    """Refuse a thread of another graph, which is neither read nor written."""
     return Decision(action=Action.FAIL) if facts.elsewhere and asked.source in _TRIGGERS else None
 
 
@@ -245,7 +245,7 @@ def _cancel(own: TurnFacts | None) -> Decision:
 
 
 def _at_interrupt(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
-    """The thread waits for the author: nothing but the author's decision moves it."""
+    """Hold everything but the author's decision while the thread waits for the author."""
     again = asked.source in _TRIGGERS
     pending = facts.thread.pending
     # Only what the checkpoint still asks: LangGraph takes an answer to a task's first question for its next one.
@@ -268,7 +268,7 @@ def _at_interrupt(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
 
 
 def _at_pause(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
-    """The thread waits, for a bounded time, for the next fire of one task."""
+    """Resume the thread with the next fire of the task for which it waits."""
     if turn.pause not in facts.thread.pending:
         return _moved_elsewhere(asked, turn, facts)
     if turn.paused_until is None or facts.now >= turn.paused_until:
@@ -283,7 +283,7 @@ def _at_pause(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
 
 
 def _moved_elsewhere(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
-    """The thread went on by another path than ours: take in what it asks now, or let the turn be over."""
+    """Record the question that a thread asks after another program moved it, or end its turn."""
     action = Action.RECORD if facts.thread.pending else Action.RELEASE
     return Decision(action=action, turn_id=turn.turn_id, again=asked.source in _TRIGGERS)
 

@@ -117,7 +117,7 @@ class Transactions:
         return await self._database.run(self._proven(work))
 
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
-        """As `write`, for a caller without an event loop."""
+        """Do what `write` does, for a caller without an event loop."""
         return self._database.submit(self._proven(work))
 
     async def once(

@@ -151,7 +151,7 @@ class Screen:
     """Shows turns, and what they say meanwhile."""
 
     def __init__(self, out: Console, *, wide: bool = False, typing: bool = False) -> None:
-        """With `typing` there is a prompt, and what waits is numbered."""
+        """Show a prompt and number what waits if `typing` is set."""
         self.waiting = Waiting()
         self._out = out
         self._layout = drawn.Panels(wide=wide)

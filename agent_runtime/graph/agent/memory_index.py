@@ -35,7 +35,7 @@ class MeaningIndex:
         return _ordered(self._store.search(_ALL, query=query, limit=len(self._embedded)), found)
 
     async def arank(self, query: str, found: Sequence[MemoryEntry]) -> Ranked:
-        """As `rank`, without blocking the loop."""
+        """Rank as `rank` does, without blocking the loop."""
         if not found:
             return []
         new = self._changed(found)

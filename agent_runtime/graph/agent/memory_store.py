@@ -151,7 +151,7 @@ class MemoryStore(base.BaseStore):
         return [self._ranked(one) if isinstance(one, _Search) else one for one in results]
 
     async def abatch(self, ops: Iterable[base.Op]) -> list[base.Result]:
-        """As `batch`, without blocking the loop."""
+        """Do what `batch` does, without blocking the loop."""
         admitted = self._admit(ops)
         results, written = await self._workspace.write(lambda connection: _carry_out(connection, admitted))
         self._record(written)

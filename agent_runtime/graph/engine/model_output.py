@@ -241,21 +241,21 @@ class LiveOutput:
                     del self._states[turn_id]
 
     def begin(self, turn_id: str, thread_id: str, channel: str, *, after: int, message: str) -> None:
-        """A turn's model begins a message."""
+        """Begin a message of a turn's model."""
         fresh = _State(channel=channel, thread_id=thread_id, after=after, message=message)
         self._tell(self._put, turn_id, fresh)
 
     def say(self, turn_id: str, message: str, text: str) -> None:
-        """It has written so much more of it."""
+        """Append text to the message."""
         self._tell(self._add, turn_id, message, text)
 
     def call(self, turn_id: str, thread_id: str, channel: str, *, after: int, call: RunningCall) -> None:
-        """A tool call of a turn's step has come to a state."""
+        """Report the state of a tool call."""
         step = _State(channel=channel, thread_id=thread_id, after=after)
         self._tell(self._put_call, turn_id, step, call)
 
     def report(self, turn_id: str, thread_id: str, channel: str, *, after: int, source: str, text: str) -> None:
-        """A turn's graph tells something."""
+        """Report a text of a turn's graph."""
         step = _State(channel=channel, thread_id=thread_id, after=after)
         self._tell(self._put_report, turn_id, step, source, text[:LONGEST_REPORT])
 
@@ -277,7 +277,7 @@ class LiveOutput:
         self._ring(channel)
 
     def over(self, turn_id: str) -> None:
-        """A turn runs no more; what it said is on disk, or came to nothing."""
+        """End a turn, whose messages are on disk or were discarded."""
         if self._states:
             self._tell(self._states.pop, turn_id, None)
 
@@ -383,7 +383,7 @@ class LiveCallbacks(BaseCallbackHandler):
         self._live.begin(turn.turn_id, turn.thread_id, turn.channel, after=after, message=str(run_id))
 
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: Any, **kwargs: Any) -> None:
-        """It has written a piece."""
+        """Pass on a piece of a message."""
         del kwargs
         if run_id != self._speaking:
             return
@@ -394,7 +394,7 @@ class LiveCallbacks(BaseCallbackHandler):
     def on_tool_start(
         self, serialized: Any, input_str: str, *, run_id: Any, inputs: Any = None, metadata: Any = None, **kwargs: Any
     ) -> None:
-        """A tool call begins: whoever had to allow it has."""
+        """Report a tool call that begins, as it was allowed."""
         call_id, after = kwargs.get("tool_call_id"), self._said()
         if not call_id or after is None or _is_inner(metadata) or not self.followed:
             return
@@ -405,13 +405,13 @@ class LiveCallbacks(BaseCallbackHandler):
         self._tell(after, call)
 
     def on_tool_end(self, output: Any, *, run_id: Any, **kwargs: Any) -> None:
-        """A tool call has an answer."""
+        """Report a tool call that has an answer."""
         del kwargs
         failed = isinstance(output, ToolMessage) and output.status == "error"
         self._ended(run_id, "failed" if failed else "done")
 
     def on_tool_error(self, error: BaseException, *, run_id: Any, **kwargs: Any) -> None:
-        """A tool call raised; one that asks the author is not over."""
+        """Report a tool call that failed, unless it asks the author."""
         del kwargs
         if isinstance(error, GraphBubbleUp):
             self._calls.pop(run_id, None)

@@ -164,7 +164,7 @@ class Eraser:
     """Erases from one home. Nothing may run on it from when this is entered until it is left."""
 
     def __init__(self, home: Home, *, pages: bool) -> None:
-        """With `pages`, also from pages, their history, proposals, deviations and attachments."""
+        """Erase also from pages if `pages` is set: their history, proposals, deviations and attachments."""
         self._home, self._pages = home, pages
         self._held = ExitStack()
         self._stores = [path for path in (home.schedules_db, home.agent_db, home.checkpoints_db) if path.exists()]

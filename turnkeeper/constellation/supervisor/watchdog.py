@@ -155,7 +155,7 @@ class Watchdog:
         return max(0.0, wake_at - now)
 
     def _let_go(self, now: float) -> None:
-        """Once an hour, let old trails go and cut large logs."""
+        """Delete old trails and cut large logs, once an hour."""
         if now < self._let_go_at:
             return
         self._let_go_at = now + EVERY_S
@@ -176,7 +176,7 @@ class Watchdog:
                 self._log.emit("handoff.waits", reason=str(error))
 
     def _settle(self, daemon: daemons.Daemon, before: Memory, step: policy.Step) -> None:
-        """Only now that the escalation is on disk is the crash loop marked as escalated."""
+        """Mark the crash loop as escalated, after the escalation is on disk."""
         pending = replace_escalated(step.memory, before)
         remember(self._home, daemon.name, pending, replace(pending, crash_loop=step.memory.crash_loop))
 
@@ -207,7 +207,7 @@ class Watchdog:
         return policy.Sight(state="absent", error=self.waiting.get(daemon.name, error), waits=waits)
 
     def _is_ending(self, pid: int) -> bool:
-        """Whether this is a child of ours that has not ended; if it has, reap it."""
+        """Return whether a child of this process still runs; reap it if it has ended."""
         if pid and pid not in self.ended:
             with suppress(ChildProcessError):
                 ended, status = os.waitpid(pid, os.WNOHANG)

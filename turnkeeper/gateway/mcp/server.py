@@ -189,27 +189,27 @@ def make_server(desk: Desk) -> tuple[Server, Subscribers]:
 
 def _add_resources(server: Server, desk: Desk) -> None:
     async def tasks() -> str:
-        """All tasks, next to fire first."""
+        """List all tasks, next to fire first."""
         answer = await desk.call("ListTasks", runner.ListTasksRequest(limit=1000), VIA)
         return _document(tasks=views(model.TaskView, answer.tasks))
 
     async def inbox() -> str:
-        """All approvals that wait for the person."""
+        """List all approvals that wait for the person."""
         answer = await desk.call("ListInterrupts", runtime.ListInterruptsRequest(limit=1000), VIA)
         return _document(approvals=views(model.ApprovalView, answer.interrupts))
 
     async def history(name: str) -> str:
-        """What fired of a task, what did not, and why; newest first."""
+        """List the fires of a task, and the times that were skipped with the reason, newest first."""
         answer = await desk.call("ListFires", runner.ListFiresRequest(name=name, limit=100), VIA)
         return _document(fires=views(model.FireView, answer.fires))
 
     async def conversation(channel: str) -> str:
-        """The newest turns of a channel, oldest first."""
+        """List the newest turns of a channel, oldest first."""
         request = runtime.GetConversationRequest(channel=channel, limit=20)
         return _document(turns=views(model.TurnView, (await desk.call("GetConversation", request, VIA)).turns))
 
     async def page(id: str) -> str:  # noqa: A002  the name in the address
-        """A page of the workspace."""
+        """Return a page of the workspace."""
         return _document(page=view(model.PageView, await desk.call("GetPage", runtime.GetPageRequest(page_id=id), VIA)))
 
     for uri, read in ((TASKS, tasks), (INBOX, inbox)):

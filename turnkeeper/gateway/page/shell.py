@@ -80,7 +80,7 @@ class Asking:
         return await self._ask(RUNTIME, method, request, default)
 
     async def runner(self, method: str, request: Message, default: Any) -> Any:
-        """Likewise the task runner."""
+        """Ask the task runner in the same way."""
         return await self._ask(RUNNER, method, request, default)
 
     async def _ask(self, peer: str, method: str, request: Message, default: Any) -> Any:

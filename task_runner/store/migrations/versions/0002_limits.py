@@ -22,5 +22,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """A program that does not know the columns would lose what they say."""
+    """Refuse: a program that does not know the columns would lose their values."""
     raise NotImplementedError("restore the backup that was made before the upgrade")

@@ -45,5 +45,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """A program that does not know the tables would fire again for what was taken in."""
+    """Refuse: a program that does not know the tables would fire again for events that were accepted."""
     raise NotImplementedError("restore the backup that was made before the upgrade")
