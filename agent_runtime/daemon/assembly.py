@@ -21,7 +21,7 @@ from agent_runtime.graph.agent.memory_store import MemoryStore, lend
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.engine import Engine, Engines
-from agent_runtime.graph.engine.model_output import LiveOutput
+from agent_runtime.graph.engine.model_output import Answered, LiveOutput
 from agent_runtime.graph.engine.spans import callbacks_of
 from agent_runtime.graph.foreign.graphs import Graphs, open_graphs
 from agent_runtime.graph.foreign.load import Opened
@@ -560,7 +560,8 @@ class _Basis:
         around = CallEnvironment(cap=budget, clock=self.clock, entropy=self.entropy, log=self.log, secrets=secrets)
         inner = [Guard(gate), *model_calls(settings.model, specs, around)]
         subagents.begin(gate, specs, inner)
-        default, how = self.graphs.catalog.default, dict[str, Any](secrets=secrets, live=live)
+        answered = Answered(emit=self.log.emit, steady=self.clock.monotonic)
+        default, how = self.graphs.catalog.default, dict[str, Any](secrets=secrets, live=live, answered=answered)
         if (tracing := tracing_of(PROCESS, settings.traces, self.clock)) is not None:
             self.stack.callback(tracing.close)
             how["callbacks"] = callbacks_of(TurnSpans(tracing, self.log))
@@ -572,7 +573,7 @@ class _Basis:
                 if one and name != default
                 else build(specs, [MemoryRecall(workspace), *inner], self.saver)
             )
-            memory = self._store(workspace, gate, one)
+            memory = MemoryStore(workspace, gate, self._names(one), one.loaded.store.index if one else None)
             graph = lend(graph, memory)
             if one is not None:
                 one.loaded.lent.store = memory
@@ -580,10 +581,6 @@ class _Basis:
             allow = budget.check if of_author else None
             engines[name] = Engine(graph, self.saver, foreign=of_author, allow=allow, **how)
         return Engines(engines, self.graphs.catalog)
-
-    def _store(self, workspace: Workspace, gate: Gate, opened: Opened | None) -> MemoryStore:
-        index = opened.loaded.store.index if opened is not None else None
-        return MemoryStore(workspace, gate, self._names(opened), index)
 
     def _names(self, opened: Opened | None) -> Namespaces:
         tier = self.settings.memory.default_tier

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 import agent_runtime
 from agent_runtime.model.turn import Category, Outside
-from agent_runtime.permissions.judge import ANY_HOST, FOREIGN, LOOPS, SCOPES, TIERS, WRITES, known_scope
+from agent_runtime.permissions.judge import ANY_HOST, FOREIGN, LOOPS, OWN_PART, SCOPES, TIERS, WRITES, known_scope
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
 from turnkeeper.config.toml_file import Location, TomlFile, read_text, read_toml
@@ -54,7 +54,7 @@ class _Strict(BaseModel):
 class _Scopes(_Strict):
     tools: list[Annotated[_Text, AfterValidator(_scope)]] = Field(default_factory=list)
     writes: list[Annotated[_Text, _one_of("kind of write", tuple(sorted(WRITES)))]] = Field(default_factory=list)
-    memory: list[Annotated[_Text, _one_of("memory tier", TIERS)]] = Field(default_factory=list)
+    memory: list[Annotated[_Text, _one_of("memory tier", (*TIERS, OWN_PART))]] = Field(default_factory=list)
     channels: list[_Text] = Field(default_factory=list)
     subagents: list[_Text] = Field(default_factory=list)
     network: list[_Text] = Field(default_factory=list)

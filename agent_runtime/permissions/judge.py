@@ -20,6 +20,7 @@ GetCategory = Callable[[str], Category]
 EFFECTS = frozenset({"read", "external-read", "write"})
 WRITES = frozenset({"candidate-page", "candidate-summary", "deviation", "derivation"})
 TIERS = ("conversation", "channel", "workspace", "account")
+OWN_PART = "graph"  # beside the tiers: what a graph keeps for itself, under names without a tier
 ANY_HOST = "*"
 FOREIGN = "tool:"
 LOOPS = "loop.create"

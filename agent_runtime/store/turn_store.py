@@ -246,7 +246,7 @@ class Store:
         if not turn_writes.settle_interrupt(connection, interrupt_id, decided, at, trigger.via):
             return False
         turn_writes.add_key(connection, trigger, became="answer", into=turn_id, at=at)
-        turn_writes.add_answer(connection, turn_id, trigger.prompt, at)
+        turn_writes.add_line(connection, turn_id, Said(role="author", text=trigger.prompt), at)
         self._look(connection, at, trigger.thread_id, interrupt_id)
         return True
 
@@ -399,12 +399,14 @@ class Store:
         *,
         error: str = "",
         said: Transcript | None = None,
+        returned: tuple[str, bool] = ("", False),
         wakeup_tool: str = "",
     ) -> Finished:
         """Write how a turn ended, and release what waited for that. A second end changes nothing.
 
         `state` is succeeded, failed or cancelled; a turn that succeeded without a word may turn out silent. `error` is
         one sentence, for failed and cancelled. `said` is all that the turn said, with its tokens, where that is known.
+        `returned` is its graph's, and whether the graph said it: the turn's text if it has no other.
         By `wakeup_tool` the turn asks for its next iteration.
         """
         turn = _turn(connection, turn_id)
@@ -413,6 +415,10 @@ class Store:
             counted = said[1] != (turn.tokens_in, turn.tokens_out)
             turn = _turn(connection, turn_id) if counted else turn
         ends_well = state == "succeeded" and not turn_reads.is_cancelled(connection, turn_id)
+        text, spoken = returned
+        shows = spoken or not (turn.grant.silent and turn.trigger == "fire")
+        if text and shows and turn.status not in FINISHED and not turn_writes.last_words(connection, turn_id):
+            turn_writes.add_line(connection, turn_id, Said(role="agent", text=text), at)
         vain = turn_writes.misasked(connection, turn, wakeup_tool) if ends_well else ""
         return self._end(connection, at, turn, state, error or vain)
 
@@ -546,7 +552,7 @@ class Store:
             if not turn_writes.settle_interrupt(connection, interrupt_id, decided, at, by):
                 return self._decide(connection, at, interrupt_id, decided, args_hash, by)  # another came first
             if decided.decision == "answer":
-                turn_writes.add_answer(connection, item.turn_id, decided.message, at)
+                turn_writes.add_line(connection, item.turn_id, Said(role="author", text=decided.message), at)
         elif item.decision == approval.EXPIRED:
             raise approval.too_late(item)
         elif item.status == "void" or approval.recorded_decision(item) != decided:

@@ -126,10 +126,10 @@ def _message(turn_id: str, position: int, line: Said, at: datetime) -> dict[str,
     }
 
 
-def add_answer(connection: Connection, turn_id: str, text: str, at: datetime) -> None:
-    """Write an author's answer after what the turn has said."""
+def add_line(connection: Connection, turn_id: str, line: Said, at: datetime) -> None:
+    """Write a line after what the turn has said: an author's answer, or what its graph returned."""
     newest = connection.execute(select(func.max(messages.c.position)).where(messages.c.turn_id == turn_id)).scalar()
-    put_message(connection, turn_id, (newest or 0) + 1, Said(role="author", text=text), at)
+    put_message(connection, turn_id, (newest or 0) + 1, line, at)
 
 
 def add_interrupts(

@@ -391,7 +391,8 @@ class Turns:
         self._failpoints.reach("runtime.finished")
         if ended.stopped == "timeout":
             return await self._finish(turn, "cancelled", ended.error, said)
-        done = await self._finish(turn, "succeeded" if ended.stopped == "end" else "failed", ended.error, said)
+        state = "succeeded" if ended.stopped == "end" else "failed"
+        done = await self._finish(turn, state, ended.error, said, ended.returned)
         if ended.stopped == "end":
             task = asyncio.create_task(self._prune(turn), name=f"prune-{turn.thread_id}")
             self._pruning[task] = turn.thread_id
@@ -454,8 +455,16 @@ class Turns:
             self._stopped(turn, "interrupted")
         return bool(again)
 
-    async def _finish(self, turn: TurnRecord, state: str, error: str, said: Transcript | None = None) -> bool:
-        finished = await self._store.finish(turn.turn_id, state, error=error, said=said, wakeup_tool=WAKEUP_TOOL)
+    async def _finish(
+        self,
+        turn: TurnRecord,
+        state: str,
+        error: str,
+        said: Transcript | None = None,
+        returned: tuple[str, bool] = ("", False),
+    ) -> bool:
+        told: dict[str, Any] = {"error": error, "said": said, "returned": returned}
+        finished = await self._store.finish(turn.turn_id, state, **told, wakeup_tool=WAKEUP_TOOL)
         self._failpoints.reach("runtime.recorded")
         self._stopped(turn, finished.state)
         for held in finished.released:

@@ -34,7 +34,7 @@ import sqlalchemy as sa
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.model.words import score, terms
-from agent_runtime.permissions.judge import TIERS, judge, require
+from agent_runtime.permissions.judge import OWN_PART, TIERS, judge, require
 from agent_runtime.store.idempotency import Call, Outcome, Transactions, once, refuse_ended
 from agent_runtime.store.schema import memory
 from agent_runtime.workspace.model import Author, Caller, MemoryEntry, check_text
@@ -512,8 +512,10 @@ def reached(prefix: Sequence[str], turn: TurnContext, names: Namespaces) -> list
         else [spot_of(prefix, turn, names).shelf.tier]
     )
     shelves = [Shelf(tier=tier, owner=owner) for tier in tiers for owner in owners.get(tier, [""])]
-    own = names.own(turn).shelf if not prefix else None
-    return [Spot(shelf=shelf, own=names.label if shelf == own else "") for shelf in shelves]
+    part = names.own(turn) if not prefix else None
+    own = part.shelf if part is not None else None
+    found = [Spot(shelf=shelf, own=names.label if shelf == own else "") for shelf in shelves]
+    return [*found, part] if part and OWN_PART in turn.category.memory and own not in shelves else found
 
 
 def args_of(shelf: Shelf) -> dict[str, str]:

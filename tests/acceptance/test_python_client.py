@@ -80,7 +80,7 @@ def test_a_task_from_its_creation_to_its_deletion(tk: client.Turnkeeper) -> None
     assert [tk.disable_task("nightly").state, tk.enable_task("nightly").state] == ["disabled", "active"]
     fire = tk.run_task("nightly", request_id="once")
     assert tk.run_task("nightly", request_id="once").fire_id == fire.fire_id
-    turn = tk.wait(fire)
+    turn = tk.wait(fire, timeout="1m")
     assert (turn.status, turn.trigger and turn.trigger.task) == ("succeeded", "nightly")
     assert [one.turn_id for one in tk.list_fires("nightly", begin=until - timedelta(days=3650))] == [turn.turn_id]
     assert tk.list_fires("nightly", end=until - timedelta(days=3650)) == []
@@ -94,6 +94,9 @@ def test_errors_say_what_where_and_what_to_do(tk: client.Turnkeeper, tmp_path: P
     with pytest.raises(client.InvalidInput) as raised:
         tk.create_task("nightly", cron="61 * * * *", **OF_TASK)
     assert raised.value.where == "cron"
+    with pytest.raises(client.InvalidInput, match="20 is no duration") as raised:
+        tk.wait("turn-0000000000000000", timeout=20)  # type: ignore[arg-type]
+    assert raised.value.where == "timeout"
     tk.create_task("taken", every="1h", **OF_TASK)
     with pytest.raises(client.AlreadyExists, match="choose another name"):
         tk.create_task("taken", every="2h", **OF_TASK)

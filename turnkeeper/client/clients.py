@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from turnkeeper.client import values
 from turnkeeper.client.operations import Operations, SendOptions
+from turnkeeper.client.specs import Duration, span
 from turnkeeper.client.transport import Blocking, OnLoop
 from turnkeeper.config.home import Home, locate
 from turnkeeper.errors import InvalidInput
@@ -28,8 +29,8 @@ class AsyncTurnkeeper(Operations):
         home: str | Path | None = None,
         *,
         program: str = "python",
-        patience: timedelta = PATIENCE,
-        timeout: timedelta = TIMEOUT,
+        patience: Duration = PATIENCE,
+        timeout: Duration = TIMEOUT,
     ) -> None:
         """Connect when first asked.
 
@@ -43,7 +44,7 @@ class AsyncTurnkeeper(Operations):
             InvalidInput: there is no such home, or the program's name cannot be used.
         """
         place = _home(home)
-        super().__init__(place, OnLoop(place, f"{program}/api", timeout.total_seconds()), patience)
+        super().__init__(place, OnLoop(place, f"{program}/api", span(timeout, "timeout").total_seconds()), patience)
 
     async def __aenter__(self) -> Self:
         """Return the client."""
@@ -106,12 +107,14 @@ class Turnkeeper:
         home: str | Path | None = None,
         *,
         program: str = "python",
-        patience: timedelta = PATIENCE,
-        timeout: timedelta = TIMEOUT,
+        patience: Duration = PATIENCE,
+        timeout: Duration = TIMEOUT,
     ) -> None:
         """Connect when first asked; see :class:`AsyncTurnkeeper`."""
         place = _home(home)
-        self._operations = Operations(place, Blocking(place, f"{program}/api", timeout.total_seconds()), patience)
+        self._operations = Operations(
+            place, Blocking(place, f"{program}/api", span(timeout, "timeout").total_seconds()), patience
+        )
 
     def __enter__(self) -> Self:
         """Return the client."""
@@ -157,7 +160,7 @@ def run(
     text: str,
     *,
     channel: str = "general",
-    timeout: timedelta = timedelta(minutes=10),
+    timeout: Duration = timedelta(minutes=10),
     home: str | Path | None = None,
     **options: Unpack[SendOptions],
 ) -> values.Result:

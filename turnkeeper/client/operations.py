@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from google.protobuf.message import Message
 
 from turnkeeper.client import values
-from turnkeeper.client.specs import TaskFields, spec_of
+from turnkeeper.client.specs import Duration, TaskFields, span, spec_of
 from turnkeeper.client.transport import Process, Transport
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
@@ -77,8 +77,8 @@ Decision = Literal["approve", "reject", "edit", "answer"]
 class Operations:
     """The operations. `AsyncTurnkeeper` has them as they stand here, `Turnkeeper` blocking."""
 
-    def __init__(self, home: Home, transport: Transport, patience: timedelta) -> None:
-        self._home, self._transport, self._patience_s = home, transport, patience.total_seconds()
+    def __init__(self, home: Home, transport: Transport, patience: Duration) -> None:
+        self._home, self._transport, self._patience_s = home, transport, span(patience, "patience").total_seconds()
 
     # --- tasks
 
@@ -202,7 +202,7 @@ class Operations:
         self,
         what: values.Sent | values.Fire | str,
         *,
-        timeout: timedelta = timedelta(minutes=10),  # noqa: ASYNC109
+        timeout: Duration = timedelta(minutes=10),  # noqa: ASYNC109
     ) -> values.Turn:
         """Return a turn when it has ended, or waits for its author; over restarts of the daemons.
 
@@ -215,7 +215,7 @@ class Operations:
             Conflict: the fire came to no turn: it was skipped, folded into another one, or withdrawn.
         """
         clock, pause_s = SystemClock(), _POLLS_S[0]
-        deadline = clock.monotonic() + timeout.total_seconds()
+        deadline = clock.monotonic() + span(timeout, "timeout").total_seconds()
         while True:
             if isinstance(what, values.Fire) and not what.turn_id:
                 what = _to_be_run(await self.get_fire(what.fire_id))
@@ -237,7 +237,7 @@ class Operations:
         text: str,
         *,
         channel: str = "general",
-        timeout: timedelta = timedelta(minutes=10),  # noqa: ASYNC109
+        timeout: Duration = timedelta(minutes=10),  # noqa: ASYNC109
         **options: Unpack[SendOptions],
     ) -> values.Result:
         """Run a turn and return its result: on a thread of its own, unless one is named.
@@ -446,7 +446,7 @@ def _to_be_run(fire: values.Fire) -> values.Fire:
     return fire
 
 
-def _timed_out(where: str, timeout: timedelta) -> TimedOut:
+def _timed_out(where: str, timeout: Duration) -> TimedOut:
     hint = f"see: turnkeeper turns show {where}" if where.startswith("turn-") else "see: turnkeeper task history"
     return TimedOut(f"has not ended within {timeout}; it goes on", where=where, hint=hint)
 

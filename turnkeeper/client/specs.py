@@ -94,11 +94,28 @@ def spec_of(name: str, given: Mapping[str, Any], *, now: datetime, base: wire.Ta
             raise InvalidInput("is no field of a task", where=key, hint="see turnkeeper.client.TaskFields")
         on_wire, value = ON_WIRE.get(key, key), said
         if on_wire == "in" and value is not None:
-            on_wire, value = "at", now + (parse_duration(value, field=key) if isinstance(value, str) else value)
+            on_wire, value = "at", now + span(value, key)
         spec.ClearField(on_wire)  # type: ignore[arg-type]
         if value is not None:
             _put(spec, key, on_wire, _written(on_wire, value))
     return spec
+
+
+def span(given: Duration, name: str) -> timedelta:
+    """Return a duration that may be written as a text.
+
+    >>> span("20s", "timeout"), span(timedelta(seconds=0.5), "timeout")
+    (datetime.timedelta(seconds=20), datetime.timedelta(microseconds=500000))
+
+    Raises:
+        InvalidInput: it is neither a timedelta nor the text of a duration.
+    """
+    if isinstance(given, timedelta):
+        return given
+    if not isinstance(given, str):
+        hint = f'write {name}=timedelta(seconds=20) or {name}="20s"'
+        raise InvalidInput(f"{given!r:.60} is no duration", where=name, hint=hint)
+    return parse_duration(given, field=name)
 
 
 def fields_of(spec: wire.TaskSpec) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from agent_runtime.graph.agent.memory_index import MeaningIndex, Ranked
 from agent_runtime.graph.guard import over_limit
 from agent_runtime.graph.guard.gate import CallRequest, Gate, Refused, RepeatedCalls, made_id, place
 from agent_runtime.model.turn import TurnContext
-from agent_runtime.permissions.judge import judge, require
+from agent_runtime.permissions.judge import OWN_PART, judge, require
 from agent_runtime.store.idempotency import Call, Outcome
 from agent_runtime.workspace import memory as entries
 from agent_runtime.workspace.memory import Namespaces, Shelf, Spot
@@ -190,7 +190,7 @@ class MemoryStore(base.BaseStore):
         if isinstance(op, base.GetOp):
             spot, own = entries.spot_of(op.namespace, turn, self._names), self._names.own(turn)
             asked = entries.args_of(spot.shelf) | {"key": entries.key_of(spot.below, op.key)}
-            _, _, args = self._ask(READ, "read", asked, turn)
+            _, _, args = self._ask(READ, "read", asked, self._reaching(spot, turn))
             shelf, key = _shelf(args), str(args.get("key", ""))
             return _Reading(run=lambda connection: _item(entries.find(connection, shelf, key), own))
         if isinstance(op, base.PutOp):
@@ -215,7 +215,10 @@ class MemoryStore(base.BaseStore):
             found: Ranked = [pair for spot, query in asked for pair in _under(connection, spot, query)]
             if op.query:
                 found += [
-                    pair for spot, _ in asked if _may_fill(spot, own, turn) for pair in _rest(connection, spot, found)
+                    pair
+                    for spot, _ in asked
+                    if _may_fill(spot, own, self._reaching(spot, turn))
+                    for pair in _rest(connection, spot, found)
                 ]
                 found.sort(key=lambda pair: -(pair[0] or 0))
             if self._index and op.query and asked and all(_inside(spot, own) for spot, _ in asked):
@@ -231,7 +234,8 @@ class MemoryStore(base.BaseStore):
         """Return where to look and for which words, as admitted: the author may have named another place or words."""
         found = list[tuple[Spot, str | None]]()
         for spot in entries.reached(tuple(prefix), turn, self._names):
-            _, _, args = self._ask(scope, "read", {**entries.args_of(spot.shelf), **more}, turn)
+            wanted = {**entries.args_of(spot.shelf), **more}
+            _, _, args = self._ask(scope, "read", wanted, self._reaching(spot, turn))
             query = None if scope == READ else str(args.get("query") or "")
             if query == "":  # would give all there is, which is another scope
                 raise InvalidInput("a search wants words", where="query")
@@ -243,9 +247,10 @@ class MemoryStore(base.BaseStore):
         key, scope = entries.check_key(entries.key_of(spot.below, op.key)), FORGET if op.value is None else PUT
         said = None if op.value is None else entries.text_of(op.value)
         wanted = {"key": key} | ({} if op.value is None else {"value": _plain(op.value)})
-        name, context, args = self._ask(scope, "write", entries.args_of(spot.shelf) | wanted, turn)
+        asked = entries.args_of(spot.shelf) | wanted
+        name, context, args = self._ask(scope, "write", asked, self._reaching(spot, turn))
         shelf = _shelf(args)
-        if {**args} != entries.args_of(spot.shelf) | wanted:  # the author edited it
+        if {**args} != asked:  # the author edited it
             key, value = entries.check_key(str(args.get("key", ""))), args.get("value")
             if said is not None:
                 said = entries.text_of(_edited(value, op.value))
@@ -253,6 +258,13 @@ class MemoryStore(base.BaseStore):
         call = Call(context=context, key=name)
         run = self._workspace.memory.graph_writes(call, shelf, key=key, text=text, form=form)
         return _Writing(run=run, call=call, scope=scope, entry=(shelf, key))
+
+    def _reaching(self, spot: Spot, turn: TurnContext) -> TurnContext:
+        """Return the turn for one operation: its category may grant the graph's own part without the tier around it."""
+        category, own = turn.category, self._names.own(turn)
+        if OWN_PART not in category.memory or not _inside(spot, own):
+            return turn
+        return replace(turn, category=replace(category, memory=category.memory | {own.shelf.tier}))
 
     def _ask(
         self, scope: str, effect: str, args: Mapping[str, Any], turn: TurnContext

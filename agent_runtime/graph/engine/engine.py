@@ -4,7 +4,6 @@ The only module that runs graphs. It knows threads, checkpoints and messages; it
 """
 
 import asyncio
-import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,13 +28,11 @@ from agent_runtime.model.approval import RaisedInterrupt, canonical
 from agent_runtime.model.decide import Position, ThreadState
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.turn import Said, TurnContext
-from turnkeeper.errors import InvalidInput, TurnkeeperError, machine_trouble
+from turnkeeper.errors import TurnkeeperError, machine_trouble
 
 MOST_SEALS = 50
 MOST_THREADS_RECORDED = 4096  # far more than turns that run at once
-WAKE = reports.WAKE
 LONGEST_ERROR = 1000
-LONGEST_WAKE_S = 31 * 86_400
 BEFORE = "before_turn"  # in a checkpoint's metadata: the last message before the turn, where its input is no message
 Allow = Callable[[], Awaitable[None]]
 Stopped = Literal["end", "interrupted", "failed", "timeout", "drained"]
@@ -119,6 +116,12 @@ class Step:
     subagent_tokens: tuple[int, int] = (0, 0)
     wake_after_s: int | None = None
 
+    @property
+    def text(self) -> str:
+        """The newest text of its agent; empty for none."""
+        said = [line.text for line in self.messages or () if line.role == "agent" and line.text.strip()]
+        return said[-1] if said else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
@@ -130,6 +133,8 @@ class Ended:
         interrupts: what the graph waits for.
         step: all that the turn has said; one without messages leaves what is on record.
         refused: of a failed interval, the answered interrupts whose step raised: the thread waits for them again.
+        returned: at the end, for a turn that shows no text of its own, what its nodes returned, empty for nothing; and
+            whether that is what the graph said, or other fields of its state.
     """
 
     stopped: Stopped
@@ -137,6 +142,7 @@ class Ended:
     interrupts: tuple[RaisedInterrupt, ...] = ()
     step: Step = Step(messages=None)
     refused: frozenset[str] = frozenset()
+    returned: tuple[str, bool] = ("", False)
 
 
 CALLED = "the turn"  # where trouble is that no store of ours reports: in what a graph, a tool or a model calls
@@ -209,12 +215,14 @@ class Engine:
         secrets: Collection[str] = (),
         live: model_output.LiveOutput | None = None,
         callbacks: Callable[[str], Sequence[Any]] = lambda _turn_id: (),
+        answered: model_output.Answered | None = None,
     ) -> None:
         """Make an engine of a graph that was compiled with `checkpoints`.
 
         A foreign graph knows no `TurnContext`: it is given the defaults of its own context, and its guard finds the
         turn by `current_turn`. `allow` is asked before each interval; what it raises fails the turn. No error of the
-        graph shows one of the `secrets`. LangChain's `callbacks` of a turn go with each of its intervals.
+        graph shows one of the `secrets`. LangChain's `callbacks` of a turn go with each of its intervals. `answered` is
+        told of each call of a model that a foreign graph makes.
         """
         self._graph = graph
         self._checkpoints = checkpoints
@@ -222,7 +230,7 @@ class Engine:
         self._allow = allow
         self._secrets = secrets
         self._live = live
-        self._callbacks = callbacks
+        self._callbacks, self._answered = callbacks, answered
         self._schema = inputs.read_schema(graph)
         self._stops = foreign and stops.stops_anywhere(graph)
         self._configured = inputs.read_context(graph.context_schema)
@@ -258,7 +266,13 @@ class Engine:
         step = self._step(snapshot.values, mark, before, at_end=not _steps_left(snapshot) and not raised)
         if (left := _steps_left(snapshot)) and not raised:
             return Ended(stopped="failed", error=f"stopped before {', '.join(left)}", step=step)
-        return Ended(stopped="interrupted" if raised else "end", interrupts=raised, step=step)
+        if raised:
+            return Ended(stopped="interrupted", interrupts=raised, step=step)
+        talks = self._foreign and self._schema.keeps_messages
+        if not talks or step.text:
+            return Ended(stopped="end", step=step)
+        returned = await reports.returned(self._checkpoints, snapshot, self._schema)
+        return Ended(stopped="end", step=step, returned=returned)
 
     async def _stop(self, thread_id: str) -> stops.Stop | None:
         """Return where the graph stopped by itself on a thread, if it did and nobody has let it go on."""
@@ -290,7 +304,7 @@ class Engine:
         self._controls.add(control)
         if self._draining:
             control.request_drain()
-        progress = _Progress(on_step, model_output.ModelUsage() if self._foreign else None, used)
+        progress = _Progress(on_step, self._usage(context.turn_id), used)
         limit = asyncio.timeout(context.category.seconds)
         given = await questions.given_so_far(*self._at(context.thread_id)) if isinstance(order, Answers) else {}
         try:
@@ -323,6 +337,9 @@ class Engine:
             return await self._failed(error, progress, context.thread_id, order, given)
         finally:
             self._controls.discard(control)
+
+    def _usage(self, turn_id: str) -> model_output.ModelUsage | None:
+        return model_output.ModelUsage(turn_id, self._answered) if self._foreign else None
 
     async def _failed(
         self, error: Exception, progress: _Progress, thread_id: str, order: Order, given: questions.Given
@@ -377,18 +394,17 @@ class Engine:
         """Return what the graph is given, and the last message before the turn."""
         if isinstance(order, Input):
             values = (await self.seal(context.thread_id)).values
-            # Our own agent is told of a handoff by its briefing.
-            told = [order.note, context.handoff if self._foreign else ""]
-            note = "\n\n".join(filter(None, told))
+            # Our own agent is told of a handoff by its briefing, and no graph of an author's that does not ask for it.
+            fields = self._schema.with_handoff(order.input_json, context.handoff)
             if not self._schema.keeps_messages:
-                said = order.prompt, order.payload_json, note, order.input_json
+                said = order.prompt, order.payload_json, order.note, fields
                 return self._schema.value(context.turn_id, *said), _last_id(values)
-            messages = inputs.opening(context.turn_id, order.prompt, order.payload_json, note)
+            messages = inputs.opening(context.turn_id, order.prompt, order.payload_json, order.note)
             before = inputs.messages_of(values)
             # A graph of the author's own decides itself what it forgets.
             window = inputs.OF_FIRE if context.started_by == "fire" and not context.by_agent else inputs.OF_AUTHOR
             forgotten = [] if self._foreign else inputs.outgrown(before, window)
-            own = self._schema.beside_messages(order.input_json)
+            own = self._schema.beside_messages(fields)
             return own | {"messages": [*forgotten, *inputs.dangling(before), *own.get("messages", ()), *messages]}, ""
         given: Any = Command(resume=dict(order.values)) if isinstance(order, Answers) else None
         if self._schema.keeps_messages:
@@ -421,7 +437,7 @@ class Engine:
             if part["ns"] or part["type"] == "custom":
                 told.take(part)
             if part["type"] == "custom":
-                if (asked := _wake(part["data"], wake)) != wake:
+                if (asked := reports.wake(part["data"], wake)) != wake:
                     wake = asked  # written before the step's checkpoint where it can be: it is not asked for again
                     await progress.record(replace(progress.step, wake_after_s=wake))
                 continue
@@ -523,26 +539,6 @@ class Engines:
         """Write what was put off."""
         for engine in self._engines.values():
             engine.flush()
-
-
-def _wake(event: Any, known: int | None) -> int | None:
-    """Return when a graph wants to be woken after one of its custom events: the newest such event counts.
-
-    >>> _wake({"wake_after_s": 90.2}, 5), _wake({"progress": 1}, 5)
-    (91, 5)
-
-    Raises:
-        InvalidInput: it asks for what is no time to come within a month.
-    """
-    if not isinstance(event, Mapping) or WAKE not in event:
-        return known
-    asked: Any = event[WAKE]
-    number = isinstance(asked, int | float) and not isinstance(asked, bool) and math.isfinite(asked)
-    if not number or not 0 <= asked <= LONGEST_WAKE_S:
-        what = f"the graph asked to be woken after {asked!r:.80}"
-        raise InvalidInput(what, where=WAKE, hint=f"give a number of seconds from 0 to {LONGEST_WAKE_S}")
-    wake_after_s: int = math.ceil(asked)
-    return wake_after_s
 
 
 def _steps_left(snapshot: Any) -> list[str]:

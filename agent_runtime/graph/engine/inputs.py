@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any, get_args, get_origin, get_type_hints
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.messages.utils import convert_to_messages
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -31,6 +32,7 @@ MESSAGES = "messages"
 STRUCTURED = "structured_response"  # where LangChain's agents put one
 INPUT = "input"
 PROMPT_FIELDS = ("prompt", INPUT)
+HANDOFF = "turnkeeper_handoff"  # the field of an author's graph that wants to read what the session before left
 LONGEST_OUTCOME = 4000  # characters of an output as the conversation shows it
 _IMPORTED = "(imported)"  # in place of a prompt, where a thread begins without one
 _WHOLE = ("__root__", "__end__")  # channels of a state without fields, and of what an entrypoint returned
@@ -180,6 +182,12 @@ class InputSchema:
         """Return the fields that a graph that is talked to is given beside its messages. Raises InvalidInput."""
         given: dict[str, Any] = json.loads(input_json or "{}")
         return self.checked(given, "input", but=MESSAGES) if given or not self._needs_only_messages else {}
+
+    def with_handoff(self, input_json: str, handoff: str) -> str:
+        """Return the fields of a turn's input with the handoff, for a graph whose input has a field for it."""
+        if not any(field.name == HANDOFF for field in self.fields):
+            return input_json
+        return json.dumps({HANDOFF: handoff} | json.loads(input_json or "{}"))
 
     @property
     def _needs_only_messages(self) -> bool:
@@ -354,7 +362,19 @@ def messages_of(values: Any) -> list[Any]:
     """Return the messages of a graph's values, whatever form its state has; none where it keeps none."""
     found: Any = [values] if isinstance(values, BaseMessage) else values
     found = found if isinstance(found, list | tuple) else _value(values, MESSAGES)
-    return [one for one in found if isinstance(one, BaseMessage)] if isinstance(found, list | tuple) else []
+    return [one for one in map(_as_message, found) if one is not None] if isinstance(found, list | tuple) else []
+
+
+def _as_message(value: Any) -> BaseMessage | None:
+    """Return a message, also one that a graph left as an object of JSON; None for anything else."""
+    if isinstance(value, BaseMessage):
+        return value
+    if not isinstance(value, dict) or "content" not in value or not {"role", "type"} & set(value):
+        return None
+    try:
+        return convert_to_messages([value])[0]
+    except (ValueError, TypeError, KeyError, NotImplementedError):  # an object that only looks like a message
+        return None
 
 
 def dangling(messages: Sequence[AnyMessage]) -> list[AnyMessage]:

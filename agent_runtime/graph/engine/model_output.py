@@ -46,19 +46,51 @@ def tokens_of(messages: Sequence[BaseMessage]) -> tuple[int, int]:
     return sum(one for one, _ in used), sum(other for _, other in used)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """The record of each call of a model that an author's graph makes. Our own agent records its calls itself.
+
+    Attributes:
+        emit: writes an event; called on the loop's thread.
+        steady: reads a clock that never goes back.
+    """
+
+    emit: Callable[..., object]
+    steady: Callable[[], float]
+
+    def tell(self, turn_id: str, tokens: tuple[int, int], took_s: float) -> None:
+        """Record a call: its turn, the tokens that it read and wrote, and how long it took."""
+        used = {"tokens_in": tokens[0], "tokens_out": tokens[1], "estimated": False}
+        self.emit("model.answered", turn_id=turn_id, attempt=1, **used, ending="", took_s=round(took_s, 3))
+
+
 class ModelUsage(BaseCallbackHandler):
     """Sums the tokens of each model call that ends, also of models that are called in worker threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn_id: str, answered: Answered | None) -> None:
         self._lock = threading.Lock()
         self._tokens = (0, 0)
+        self._turn_id, self._answered = turn_id, answered
+        self._began: dict[Any, float] = {}
+        self._loop = asyncio.get_running_loop()
 
     @property
     def tokens(self) -> tuple[int, int]:
         """Tokens read and tokens written so far."""
         return self._tokens
 
-    def on_llm_end(self, response: LLMResult, **_kwargs: Any) -> None:
+    def on_chat_model_start(self, *_said: Any, run_id: Any, **_kwargs: Any) -> None:
+        """Note when a call begins."""
+        if self._answered is not None:
+            self._began[run_id] = self._answered.steady()
+
+    on_llm_start = on_chat_model_start
+
+    def on_llm_error(self, *_said: Any, run_id: Any, **_kwargs: Any) -> None:
+        """Forget a call that failed."""
+        self._began.pop(run_id, None)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: Any = None, **_kwargs: Any) -> None:
         """Add what a call used, where its provider tells."""
         said: list[Any] = [
             one.message for batch in response.generations for one in batch if isinstance(one, ChatGeneration)
@@ -66,6 +98,10 @@ class ModelUsage(BaseCallbackHandler):
         tokens_in, tokens_out = tokens_of(said)
         with self._lock:
             self._tokens = (self._tokens[0] + tokens_in, self._tokens[1] + tokens_out)
+        began = self._began.pop(run_id, None)
+        if self._answered is not None and began is not None and not self._loop.is_closed():
+            told = self._turn_id, (tokens_in, tokens_out), self._answered.steady() - began
+            self._loop.call_soon_threadsafe(self._answered.tell, *told)
 
 
 class SubagentUsage:

@@ -1,16 +1,23 @@
 """What a graph of the author's own tells while it runs: its custom events, and what its subgraphs say and write.
 
-It is for whoever follows the conversation, and on no disk: what a turn said is in its messages and its output.
+It is for whoever follows the conversation, and on no disk: what a turn said is in its messages and its output. A turn
+without a text of its own is told by what its nodes returned.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from langgraph.types import StateSnapshot
+
+from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.engine import inputs, model_output
 from agent_runtime.model.turn import TurnContext
+from turnkeeper.errors import InvalidInput
 
 WAKE = "wake_after_s"  # in a custom event: when the graph wants to be woken
+LONGEST_WAKE_S = 31 * 86_400
 
 
 class Reports:
@@ -69,3 +76,45 @@ def _line(message: Any) -> Iterator[str]:
         yield from (
             f"→ {call.name}({json.dumps(call.args, ensure_ascii=False, default=str)})" for call in line.tool_calls
         )
+
+
+async def returned(saver: GroupedSaver, end: StateSnapshot, schema: inputs.InputSchema) -> tuple[str, bool]:
+    """Return what the nodes of a turn returned, empty for nothing, and whether that is a message of theirs.
+
+    Args:
+        saver: its checkpoints.
+        end: where the turn ended.
+        schema: what the graph gives.
+    """
+    at = {"thread_id": end.config["configurable"]["thread_id"], "checkpoint_ns": ""}
+    of_turn = {"turn_id": (end.metadata or {}).get("turn_id", "")}
+    steps = [one async for one in saver.alist({"configurable": at}, filter=of_turn)]
+    begin = next((one for one in reversed(steps) if one.metadata.get("source") == "loop"), None)
+    if begin is None:
+        return "", False
+    before, after = (one.checkpoint["channel_versions"] for one in (begin, steps[0]))
+    values = {name: value for name, value in end.values.items() if after.get(name) != before.get(name)}
+    known = {one.id for one in inputs.messages_of(begin.checkpoint["channel_values"]) if one.id}
+    fresh = [one for one in inputs.messages_of(values) if one.id is None or one.id not in known]
+    texts = [line.text for line in inputs.said(fresh) if line.role == "agent" and line.text.strip()]
+    return ("\n\n".join(texts), True) if texts else (schema.outcome(values), False)
+
+
+def wake(event: Any, known: int | None) -> int | None:
+    """Return when a graph wants to be woken after one of its custom events: the newest such event counts.
+
+    >>> wake({"wake_after_s": 90.2}, 5), wake({"progress": 1}, 5)
+    (91, 5)
+
+    Raises:
+        InvalidInput: it asks for what is no time to come within a month.
+    """
+    if not isinstance(event, Mapping) or WAKE not in event:
+        return known
+    asked: Any = event[WAKE]
+    number = isinstance(asked, int | float) and not isinstance(asked, bool) and math.isfinite(asked)
+    if not number or not 0 <= asked <= LONGEST_WAKE_S:
+        what = f"the graph asked to be woken after {asked!r:.80}"
+        raise InvalidInput(what, where=WAKE, hint=f"give a number of seconds from 0 to {LONGEST_WAKE_S}")
+    wake_after_s: int = math.ceil(asked)
+    return wake_after_s

@@ -11,6 +11,7 @@ from typing import Any
 from langgraph.store.base import BaseStore, IndexConfig, Op, Result, ensure_embeddings
 
 from agent_runtime.model.turn import Category
+from agent_runtime.permissions.judge import OWN_PART
 from agent_runtime.workspace.memory import Namespaces
 from turnkeeper.errors import InvalidInput
 
@@ -92,7 +93,8 @@ def store_report(names: Namespaces, settings: StoreSettings, categories: Sequenc
     """Return where a graph's own namespaces are kept, who may read and write them, and what is ignored."""
 
     def granting(*scopes: str) -> list[str]:
-        return [one.name for one in categories if names.tier in one.memory and one.tools.issuperset(scopes)]
+        reach = {names.tier, OWN_PART}
+        return [one.name for one in categories if one.memory & reach and one.tools.issuperset(scopes)]
 
     return {
         "default_tier": names.tier,

@@ -265,6 +265,50 @@ async def test_tokens_count_where_no_message_tells_them_and_over_a_question(benc
     await bench.resolve(asked.interrupt_id, "answer", message="yes")
     event = await bench.stopped(event.turn_id, after=event.sequence)
     assert (event.state, event.tokens_in, event.tokens_out) == (STATES.SUCCEEDED, 10, 4)
+    answered = bench.trail("model.answered")  # what the metrics count
+    assert [(one["turn_id"], one["tokens_in"], one["tokens_out"]) for one in answered] == [(event.turn_id, 5, 2)] * 2
+
+
+RETURNS = """
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+
+class State(TypedDict, total=False):
+    messages: list
+    city: str
+    report: str
+
+def answer(state):
+    said = state["messages"][-1].content
+    return {"object": {"messages": [{"role": "assistant", "content": "a tent"}]},
+            "field": {"report": "a tent"},
+            "same": {"report": "a tent"},
+            "odd": {"messages": [{"content": "a tent", "role": "stranger"}]}}.get(said)
+
+graph = StateGraph(State)
+graph.add_node("answer", answer)
+graph.add_edge(START, "answer")
+"""
+
+
+async def test_nothing_is_said_only_of_a_graph_that_returned_nothing(bench: AuthorsBench) -> None:
+    bench.bring(RETURNS)
+    await bench.open()
+    prompts = ("object", "field", "same", "nothing", "object")
+    for number, prompt in enumerate(prompts, 1):
+        event = await bench.run(number, prompt=prompt, input_json='{"city": "Ghent"}', thread_id="one")
+        assert event.state == STATES.SUCCEEDED, event.error
+    shown = [turn.messages[-1].text for turn in await bench.conversation()]
+    returned = '{"report": "a tent"}'
+    assert shown == ["a tent", returned, returned, "nothing to do this fire", "a tent"]
+
+
+async def test_a_silent_category_stays_silent_about_what_a_graph_keeps_in_its_state(bench: AuthorsBench) -> None:
+    bench.bring(RETURNS)
+    bench.category("quiet", silent=True, autonomous=True)
+    await bench.open()
+    assert (await bench.run(1, prompt="field", category="quiet")).state == STATES.SILENT
+    assert (await bench.run(2, prompt="object", category="quiet")).state == STATES.SUCCEEDED
 
 
 @pytest.mark.parametrize("cut", ["cancel", "limit", "stop"])

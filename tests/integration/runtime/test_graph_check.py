@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent_runtime.cli import app
+from agent_runtime.permissions.categories import Categories
 from tests.integration.runtime.authors_graphs import BYPASS, TALKER, WAITER
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
@@ -226,7 +227,7 @@ def test_init_installs_what_a_project_lacks_or_writes_nothing(shell: Shell) -> N
     assert shell.home.config.exists()
 
 
-def test_taking_on_a_project_names_its_graph_and_grants_nothing(home: Home) -> None:
+def test_taking_on_a_project_names_its_graph_and_grants_its_part_of_the_store_alone(home: Home) -> None:
     home.config.write_text("# mine\n[model]\nname = 'offline'\n")
     category = home.categories / "garden.toml"
     assert take_on(home, GARDEN) == [home.config, category]
@@ -234,6 +235,10 @@ def test_taking_on_a_project_names_its_graph_and_grants_nothing(home: Home) -> N
     assert load_settings(home).agents["agent0"].graph == GARDEN.reference
     assert run(app, ["--home", str(home.root), "categories", "check"]) == 0
     assert category.read_text().count('# "tool:') == 2
+    granted = Categories(home, load_settings(home)).get("garden")
+    assert granted.tools == {"memory.read", "memory.search", "memory.put", "memory.forget"}
+    assert granted.memory == {"graph"}
+    assert "no other memory" in category.read_text()
     assert would_move(home, GARDEN) == ""
     assert take_on(home, GARDEN) == [], "a second time changes nothing"
 

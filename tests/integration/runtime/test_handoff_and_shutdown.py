@@ -182,17 +182,32 @@ def test_what_is_cut_cannot_become_a_wrapper_that_the_whole_was_not() -> None:
     assert "[channel […]" in said
 
 
-async def test_a_graph_of_the_authors_is_told_in_a_note_before_the_prompt(home: Home) -> None:
+WANTS = ECHO.replace(
+    "def model(state):",
+    """class State(MessagesState):
+    turnkeeper_handoff: str
+
+def model(state):
+    return {"messages": [AIMessage(state["turnkeeper_handoff"] + " / " + state["messages"][-1].content)]}
+
+def unused(state):""",
+).replace("StateGraph(MessagesState)", "StateGraph(State)")
+
+
+@pytest.mark.parametrize(("graph", "first_says"), [(ECHO, "one"), (WANTS, f"{SHOWN} / one")], ids=["echo", "wants"])
+async def test_a_graph_of_the_authors_is_told_only_where_it_has_a_field_for_it(
+    home: Home, graph: str, first_says: str
+) -> None:
     bench = AuthorsBench(home)
-    bench.bring(ECHO)
+    bench.bring(graph)
     await bench.open()
     try:
         await put(bench)
         await bench.run(1, prompt="one")
         await bench.run(2, prompt="two")
         first, second = await bench.conversation()
-        assert first.messages[-1].text == f"{SHOWN} / one"
-        assert second.messages[-1].text == "two"
+        assert first.messages[-1].text == first_says
+        assert second.messages[-1].text == ("two" if graph == ECHO else " / two")
     finally:
         await bench.close()
 

@@ -73,6 +73,7 @@ async def letters(texts):
     return [[float(text.lower().count(letter)) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
 """
 GRANTED = 'tools = ["memory.read", "memory.search", "memory.put"]\nmemory = ["account"]\n'
+OWN = GRANTED.replace("account", "graph")
 BOB = Reply(calls=[("remember", {"content": "is called Bob", "why": "said so"}),
                    ("remember", {"content": "keeps a dog", "why": "said so"})])  # fmt: skip
 
@@ -125,10 +126,11 @@ def told(server: ChatServer) -> list[str]:
 
 
 @pytest.mark.parametrize("index", [False, True])
+@pytest.mark.parametrize("granted", [GRANTED, OWN], ids=["tier", "own"])
 async def test_what_one_fire_saves_a_later_one_on_another_thread_knows(
-    project: Project, server: ChatServer, tmp_path: Path, index: bool
+    project: Project, server: ChatServer, tmp_path: Path, index: bool, granted: str
 ) -> None:
-    project.lay_out(tmp_path / "memories", server, {"index": {"dims": 26}} if index else None)
+    project.lay_out(tmp_path / "memories", server, {"index": {"dims": 26}} if index else None, granted)
     await project.open()
     server.script += [BOB, Reply(text="Hello Bob"), Reply(text="You keep a dog")]
     assert (await project.run(1, prompt="I am Bob, I keep a dog")).state == STATES.SUCCEEDED
@@ -154,3 +156,52 @@ async def test_without_a_grant_each_use_of_the_store_asks_and_names_the_tier(
     assert (asked.tool, asked.missing_scope) == ("memory_search", "memory.search")
     assert json.loads(asked.args_json) == {"tier": "account", "query": "['I am Bob']"}
     assert server.requests == []
+
+
+ELSEWHERE = """
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime
+
+class State(TypedDict, total=False):
+    prompt: str
+    found: list
+
+async def keep(state, runtime: Runtime):
+    store = runtime.store
+    await store.aput(("mine",), "one", {"n": 1})
+    await store.aput(("mine", "more"), "two", {"n": 2})
+    own = [*await store.alist_namespaces(), *[one.key for one in await store.asearch(())]]
+    name, *labels = state["prompt"].split()
+    found = {"get": lambda: store.aget(labels, "one"), "put": lambda: store.aput(labels, "one", {"n": 3}),
+             "search": lambda: store.asearch(labels), "delete": lambda: store.adelete(labels, "one")}
+    return {"found": own + [str(await found[name]())]}
+
+graph = StateGraph(State)
+graph.add_node("keep", keep)
+graph.add_edge(START, "keep")
+"""
+REACHES = [
+    *(f"{act} account mine" for act in ("get", "put", "search", "delete")),
+    *("put account graph:other", "search account", "get workspace mine"),
+]
+
+
+@pytest.mark.parametrize("prompt", [*REACHES, "get mine", "search mine", "delete mine"])
+async def test_a_grant_of_the_graphs_own_part_reaches_nothing_beside_it(project: Project, prompt: str) -> None:
+    bench = project
+    bench.bring(ELSEWHERE)
+    bench.settings = bench.settings.model_copy(update={"memory": MemorySettings(default_tier="account")})
+    scopes = OWN.replace('"memory.put"', '"memory.put", "memory.forget"')
+    (bench.home.categories / "work.toml").write_text(f'name = "work"\nautonomous = true\n[scopes]\n{scopes}')
+    await bench.open()
+    own = f"{bench.file.parent.name}.{bench.file.stem}.graph"
+    event = await bench.run(1, prompt=prompt)
+    if prompt in REACHES:
+        assert event.state == STATES.INTERRUPTED, event.summary
+        (asked,) = await bench.pending()
+        assert asked.missing_scope == f"memory:{prompt.split()[1]}"
+    else:
+        assert event.state == STATES.SUCCEEDED, event.error
+    kept = (await bench.service.ListMemory(wire.ListMemoryRequest(tier="account"), None)).entries
+    assert {one.key.split("/")[0] for one in kept} == {f"graph:{own}"}

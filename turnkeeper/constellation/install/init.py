@@ -88,9 +88,12 @@ description = "Runs the graph {graph}"
 autonomous = false  # true, and named in autonomous_allowed in config.toml: its first call waits for nobody
 
 [scopes]{graphs}
-tools = [{tools}]
-# For the store of LangGraph, grant the tools "memory.read", "memory.search", "memory.put" and "memory.forget", and:
-# memory = ["{tier}"]
+tools = [
+    # The store of LangGraph. With memory = ["graph"] below, the graph reads and writes what it keeps there for itself
+    # without asking, and no other memory. "{tier}" in its place grants the whole tier that holds it.
+    "memory.read", "memory.search", "memory.put", "memory.forget",{tools}
+]
+memory = ["graph"]
 """
 
 
@@ -218,7 +221,9 @@ _MOST_NAMED = 5
 
 
 def take_on(home: Home, project: Project, tasks: Tasks = Tasks.MOVE) -> list[Path]:
-    """Name the graph in `config.toml`, as the one of `agent0` or under its own name; add a category of no tools.
+    """Name the graph in `config.toml`, as the one of `agent0` or under its own name; add a category.
+
+    The category grants no tool of the project, and the graph's own part of the store.
 
     Returns:
         The files that were written; none when all is there already.
@@ -237,7 +242,7 @@ def take_on(home: Home, project: Project, tasks: Tasks = Tasks.MOVE) -> list[Pat
         TomlFile(home.config, text).validate(Settings)
         replace_whole(home.config, text.encode())
         changed.append(home.config)
-    tools = "".join(f"\n    # {_quoted(scope)}," for scope in project.tools) + "\n" if project.tools else ""
+    tools = "".join(f"\n    # {_quoted(scope)}," for scope in project.tools)
     text = _CATEGORY.format(
         name=project.name,
         graph=_escaped(project.reference),
