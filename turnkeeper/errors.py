@@ -99,8 +99,10 @@ class Exhausted(TurnkeeperError):
 class MachineTrouble(Exhausted):
     """The machine cannot read or write at the moment. It says nothing about a turn, a task or a file's content.
 
-    Whoever meets it waits and tries again: it may pass by itself.
+    Whoever meets it waits and tries again: it may pass by itself, unless it is a right that is `missing`.
     """
+
+    missing = False
 
 
 class ServerTrouble(MachineTrouble):
@@ -117,17 +119,20 @@ _PASSING = {
     errno.ENOMEM: "free memory",
     errno.EIO: "check its disk",
     errno.EROFS: "make its file system writable again",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+    errno.ENOLCK: "free locks of its file system",
+    **dict.fromkeys((errno.EBADMSG, errno.EUCLEAN, errno.EREMOTEIO, errno.ENODEV), "check its disk"),
+    errno.ESTALE: "mount its file system again",
 }
 _DENIED = {errno.EACCES: "make it yours to write", errno.EPERM: "make it yours to write"}
 # SQLite's primary result codes. A failed read of a page is reported as a malformed file (11) while the file is intact.
-_MALFORMED = 11
 _OF_SQLITE = {
     3: "make it yours to write",
     5: "end the program that holds it",
     7: "free memory",
     8: "make it writable",
     10: "check its disk",
-    _MALFORMED: "check it with: turnkeeper doctor",
+    11: "check it with: turnkeeper doctor",
     13: "free room on its disk",
     14: "free descriptors, or make its folder writable",
 }
@@ -158,16 +163,23 @@ def machine_trouble(error: BaseException, where: str = "", *, ours: bool = False
             return one
         code = getattr(one, "sqlite_errorcode", None)
         if isinstance(code, int) and (hint := _OF_SQLITE.get(code & 0xFF)):
-            return MachineTrouble(f"cannot be read or written: {one}", where=where, hint=f"{hint}, then try again")
+            return _trouble(str(one), where, hint)
         if hint := _of_server(one):
-            kind = MachineTrouble if hint == _OF_SERVER[_NOT_OWNER] else ServerTrouble
+            missing = hint == _OF_SERVER[_NOT_OWNER]
             said = str(one).partition("\n")[0]
-            return kind(f"cannot be read or written: {said}", where=where, hint=f"{hint}, then try again")
+            return _trouble(said, where, hint, kind=MachineTrouble if missing else ServerTrouble, missing=missing)
         if isinstance(one, OSError) and (hint := (_PASSING | (_DENIED if ours else {})).get(one.errno or 0)):
             named = where or str(one.filename or "")
-            what = f"cannot be read or written: {one.strerror or one}"
-            return MachineTrouble(what, where=named, hint=f"{hint}, then try again")
+            return _trouble(one.strerror or str(one), named, hint, missing=one.errno in _DENIED)
     return None
+
+
+def _trouble(
+    said: str, where: str, hint: str, *, kind: type[MachineTrouble] = MachineTrouble, missing: bool = False
+) -> MachineTrouble:
+    trouble = kind(f"cannot be read or written: {said}", where=where, hint=f"{hint}, then try again")
+    trouble.missing = missing
+    return trouble
 
 
 def _of_server(error: BaseException) -> str:
@@ -181,13 +193,17 @@ def _of_server(error: BaseException) -> str:
 
 def unopened(error: BaseException, where: str, what: str) -> TurnkeeperError:
     """Return why a store could not be opened: the machine is in trouble, or the file is not what it should be."""
-    malformed = getattr(error, "sqlite_errorcode", 0) & 0xFF == _MALFORMED
-    trouble = None if malformed else machine_trouble(error, where, ours=True)
+    if isinstance(error, Corrupt):
+        return error
+    trouble = machine_trouble(error, where, ours=True)
     return trouble or Corrupt(f"cannot be read as {what}: {error}", where=where)
 
 
 def exit_code_of(serve: Callable[[], None]) -> int:
-    """Run a daemon to its end; return its exit code. What a person is meant to read goes to stderr in one line."""
+    """Run a daemon to its end; return its exit code. What a person is meant to read goes to stderr in one line.
+
+    If the machine is in trouble that may pass, the exit code says that the daemon only waits for it.
+    """
     try:
         serve()
     except Exception as error:
@@ -199,6 +215,8 @@ def exit_code_of(serve: Callable[[], None]) -> int:
         with contextlib.suppress(OSError):  # stderr is a file that may be on the same full disk
             sys.stderr.write(f"error: {found or first}\n")
             sys.stderr.flush()
+        if isinstance(found, MachineTrouble) and not found.missing:
+            return EXIT_UNREACHABLE
         return found.exit_code if found else EXIT_FAILURE
     return 0
 

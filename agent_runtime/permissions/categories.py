@@ -169,7 +169,9 @@ class Categories:
         return self._known[name][1]
 
     def _paths(self) -> list[Path]:
-        found = sorted(self._folder.glob("*.toml")) if self._folder.is_dir() else []
+        # Unlike `glob`, which takes a folder that cannot be read for an empty one.
+        lying = self._folder.iterdir() if self._folder.is_dir() else ()
+        found = sorted(path for path in lying if path.suffix == ".toml")
         if len(found) > MOST_FILES:
             raise InvalidInput(f"{len(found)} files, at most {MOST_FILES} are read", where=str(self._folder))
         return found

@@ -365,10 +365,11 @@ class Inbox:
 
     def _read_claimed(self, name: str) -> list[Claimed]:
         try:
-            envelope = self.read("claimed", name)
+            with machine_errors(self.folder):  # an error that the file is not to blame for quarantines nothing
+                envelope = self.read("claimed", name)
         except FileNotFoundError:
             return []
-        except (InvalidInput, Corrupt, OSError) as error:
+        except (InvalidInput, Corrupt) as error:
             # Its reader may know what it was, and record that it came to nothing, before it sets it aside.
             with contextlib.suppress(InvalidInput):
                 if isinstance(error, Damaged):

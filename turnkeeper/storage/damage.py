@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from turnkeeper.clock import Clock, SystemClock
-from turnkeeper.errors import EXIT_FAILURE, Corrupt
+from turnkeeper.errors import EXIT_FAILURE, Corrupt, TurnkeeperError, unopened
 
 START_S = 2.0  # how long a start reads one store
 HINT = "restore a backup: turnkeeper down && turnkeeper restore DIR"
@@ -27,6 +27,7 @@ _MALFORMED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 LOOK_AGAIN_S = 5.0
 _AGAIN_S = 0.01
 _MOST_COPIES = 5
+_PAGE_BYTES = 4096
 _FAILED_READ = "error code="  # what a check says of a page that the disk did not give
 
 
@@ -45,15 +46,38 @@ def damage_of(path: Path, *, within_s: float | None = None, indexes: bool = Fals
         sqlite3.Error: the machine cannot read the file at present.
     """
     log = path.with_name(f"{path.name}-wal")
-    if log.exists():
-        return _read(path, "mode=ro", within_s, indexes=indexes)
-    # Without a log nobody has it open, and `immutable` keeps SQLite from making one.
-    found = _read(path, "immutable=1", within_s, indexes=indexes)
-    return _read(path, "mode=ro", within_s, indexes=indexes) if found and log.exists() else found
+    found = _read(path, log, within_s, indexes=indexes)
+    if not found:
+        return found
+    for file in (path, log):
+        _check_readable(file)
+    return _read(path, log, within_s, indexes=indexes)
 
 
-def _read(path: Path, how: str, within_s: float | None, *, indexes: bool) -> str | None:
+def _check_readable(file: Path) -> None:
+    """Raise sqlite3.OperationalError if the disk does not give every byte of a file.
+
+    SQLite calls a page malformed that the disk refuses with EIO. Then nothing is known of the page.
+    """
+    try:
+        with contextlib.ExitStack() as opened:
+            if (identity := _identity(file)) is None:
+                return
+            try:
+                held = _held(identity)  # to open and close a file that SQLite has open here would drop its locks
+            except LookupError:
+                held = opened.enter_context(file.open("rb")).fileno()
+            place = 0
+            while chunk := os.pread(held, _PAGE_BYTES, place):
+                place += len(chunk)
+    except OSError as error:
+        raise sqlite3.OperationalError(f"disk I/O error: {error.strerror}") from error
+
+
+def _read(path: Path, log: Path, within_s: float | None, *, indexes: bool) -> str | None:
     check = "integrity_check" if indexes else "quick_check"
+    # Without a log nobody has it open, and `immutable` keeps SQLite from making one.
+    how = "mode=ro" if log.exists() else "immutable=1"
     try:
         store = sqlite3.connect(f"file:{path}?{how}", uri=True, timeout=10, check_same_thread=False)
         with closing(store), _limited(store, within_s):
@@ -91,12 +115,13 @@ def _limited(store: sqlite3.Connection, within_s: float | None) -> Iterator[None
         limit.join()
 
 
-def trouble_of(path: Path, *, within_s: float | None = None) -> str:
-    """Return what is wrong with a store, or why it cannot be read at present; empty for nothing that was found."""
+def trouble_of(path: Path, *, within_s: float | None = None) -> TurnkeeperError | None:
+    """Return that a store is damaged, or that the machine cannot read it at present; None if nothing was found."""
     try:
-        return damage_of(path, within_s=within_s) or ""
+        found = damage_of(path, within_s=within_s)
     except sqlite3.Error as error:
-        return str(error)
+        return unopened(error, str(path), "a store")
+    return corrupt(path, found) if found else None
 
 
 def is_malformed(error: object) -> bool:

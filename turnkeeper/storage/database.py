@@ -332,7 +332,7 @@ class Database:
             self._near = _open_near(place) if inline and isinstance(place, Path) else None
         except DatabaseError as error:
             self._engine.dispose()
-            raise unopened(error.orig or error, str(self.path), "a store") from error
+            raise unopened(judged(error.orig or error, str(self.path)), str(self.path), "a store") from error
         except (Conflict, Corrupt):
             self._engine.dispose()
             raise

@@ -212,4 +212,4 @@ def _typed(error: OSError, path: Place) -> Exception:
 def no_room(error: OSError, path: Place) -> Exhausted:
     """Return what a caller is told of an error that is neither its own nor the file's."""
     trouble = machine_trouble(error, str(path), ours=True)
-    return trouble or Exhausted(f"cannot be written: {error.strerror}", where=str(path), hint="try again")
+    return trouble or MachineTrouble(f"cannot be written: {error.strerror}", where=str(path), hint="try again")

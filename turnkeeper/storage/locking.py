@@ -56,7 +56,7 @@ class ProcessLock:
             before, self._descriptor = self._descriptor, self._take()
             os.close(before)
             repaired.append(f"{self._lock_path} was removed")
-        if _read_pid(self._pid_path) != os.getpid():
+        if _pid_in(self._pid_path) != os.getpid():
             self._pid_path.unlink(missing_ok=True)
             self._pid_path.write_text(f"{os.getpid()}\n", encoding="ascii")
             repaired.append(f"{self._pid_path} was removed or changed")
@@ -156,9 +156,16 @@ def holder_pid(home: Home, process: str) -> int | None:
 
 
 def _read_pid(path: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        return _pid_in(path)
+    return None
+
+
+def _pid_in(path: Path) -> int | None:
+    """Return the pid that a file names; None if it is gone or names none. Raises OSError if it cannot be read now."""
     try:
         text = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
+    except (FileNotFoundError, UnicodeDecodeError):
         return None
     return int(text) if text.isdigit() and text.isascii() else None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from turnkeeper.errors import Conflict, Corrupt, unopened
+from turnkeeper.storage.damage import judged
 
 T = TypeVar("T")
 CHANGES = 0x7475726E  # the lock of a server under which a schema is changed
@@ -33,7 +34,7 @@ def check_revision(path: Path, migrations: str) -> None:
     try:
         found = revision_of(path)
     except sqlite3.Error as error:
-        raise unopened(error, str(path), "a store") from error
+        raise unopened(judged(error, str(path)), str(path), "a store") from error
     refuse_newer(found, migrations, str(path))
 
 

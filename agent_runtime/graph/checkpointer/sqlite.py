@@ -7,6 +7,7 @@ from sqlite3 import Connection
 from agent_runtime.graph.checkpointer.groups import Checkpoints
 from agent_runtime.graph.checkpointer.rows import check_columns, columns_of, continue_ids
 from turnkeeper.errors import unopened
+from turnkeeper.storage.damage import judged
 
 SCHEMA = (
     """CREATE TABLE IF NOT EXISTS checkpoints (
@@ -40,7 +41,7 @@ class CheckpointFile(Checkpoints):
             reading = _connect(path)
             reading.execute("PRAGMA query_only=ON")
         except (sqlite3.DatabaseError, OSError) as error:
-            raise unopened(error, str(path), "checkpoints") from error
+            raise unopened(judged(error, str(path)), str(path), "checkpoints") from error
         super().__init__(writing, reading, begin="BEGIN IMMEDIATE", where=str(path))
 
 

@@ -17,7 +17,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from turnkeeper.errors import InvalidInput, Unreachable
+from turnkeeper.errors import InvalidInput, Unreachable, machine_trouble
 from turnkeeper.rpc.process import loading
 
 LONGEST_S = 10.0
@@ -57,6 +57,8 @@ async def extracted(html: bytes, charset: str, url: str, timeout_s: float) -> tu
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
     except OSError as error:
+        if (trouble := machine_trouble(error, "web")) is not None:  # says nothing of the page
+            raise trouble from error
         raise Unreachable(f"the process that reads pages cannot be started: {error.strerror}", where="url") from error
     try:
         await _ready(process)

@@ -16,7 +16,7 @@ from httpcore2 import AsyncConnectionPool, AsyncNetworkBackend, AsyncNetworkStre
 from agent_runtime.workspace.web import extract
 from agent_runtime.workspace.web.addresses import Address, Target, read_url, redirected, refuse_private
 from turnkeeper.clock import Clock
-from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable
+from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable, machine_trouble
 
 LARGEST_BODY = 4 * 1024 * 1024  # bytes, after decompression
 LONGEST_S = 30.0  # for everything: names, connections, redirects, the body
@@ -101,6 +101,8 @@ class WebReader:
         except TimeoutError as error:
             raise Unreachable(f"no complete answer within {self._timeout_s:g} s", where="url") from error
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException, OSError) as error:
+            if (trouble := machine_trouble(error, "web")) is not None:  # says nothing of the page
+                raise trouble from error
             raise Unreachable(f"cannot be read: {error or type(error).__name__}", where="url") from error
 
     def _pool(self) -> AsyncConnectionPool:

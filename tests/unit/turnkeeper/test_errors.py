@@ -4,13 +4,21 @@ import contextlib
 import errno
 import io
 import operator
+import os
 import sqlite3
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from turnkeeper.errors import InvalidInput, MachineTrouble, exit_code_of, machine_trouble
+from turnkeeper.errors import (
+    EXIT_FAILURE,
+    EXIT_UNREACHABLE,
+    InvalidInput,
+    MachineTrouble,
+    exit_code_of,
+    machine_trouble,
+)
 
 
 def of_sqlite(code: int) -> sqlite3.DatabaseError:
@@ -77,15 +85,27 @@ def test_a_daemon_ends_with_one_line_also_where_nobody_can_read_it(
     def serve() -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "state/run/x.lock")
 
-    assert exit_code_of(serve) == 1
+    assert exit_code_of(serve) == EXIT_UNREACHABLE, "its supervisor starts it again, and counts no failed start"
     assert capsys.readouterr().err.startswith("error: state/run/x.lock: cannot be read or written: No space left")
     with Path("/dev/full").open("wb", buffering=0) as full:
         stderr = io.TextIOWrapper(full, write_through=True)
         monkeypatch.setattr("sys.stderr", stderr)
-        assert exit_code_of(serve) == 1
+        assert exit_code_of(serve) == EXIT_UNREACHABLE
         monkeypatch.undo()
         with contextlib.suppress(OSError):
             stderr.detach()
+
+
+def test_a_daemon_that_lacks_a_right_ends_by_the_code_of_a_failed_start() -> None:
+    def serve() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "state/run/x.lock")
+
+    assert exit_code_of(serve) == EXIT_FAILURE
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EUCLEAN, errno.EBADMSG, errno.EFBIG, errno.ENOLCK])
+def test_rarer_errors_of_a_disk_are_its_trouble_and_no_meaning_of_the_file(code: int) -> None:
+    assert machine_trouble(OSError(code, os.strerror(code))) is not None
 
 
 @pytest.mark.parametrize("kind", ["OperationalError", "errors.ConnectionTimeout", "errors.AdminShutdown"])

@@ -259,7 +259,7 @@ def _runs(home: Home) -> Iterator[Finding]:
 def _stores(home: Home) -> Iterator[Finding]:
     for path in (home.schedules_db, home.agent_db, home.checkpoints_db):
         if path.exists() and (trouble := damage.trouble_of(path)):
-            yield Finding(process="", what=f"{path}: {trouble}", fix=damage.HINT)
+            yield _finding(trouble)
 
 
 def _keys(home: Home) -> Iterator[Finding]:
@@ -333,7 +333,7 @@ def _file_errors(home: Home) -> Iterator[TurnkeeperError]:
 def _store_errors(home: Home) -> Iterator[TurnkeeperError]:
     for path in (home.schedules_db, home.agent_db, home.checkpoints_db):
         if path.exists() and (found := damage.trouble_of(path, within_s=damage.START_S)):
-            yield damage.corrupt(path, found)
+            yield found
     yield from newer_stores(home)
 
 

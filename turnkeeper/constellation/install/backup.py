@@ -22,7 +22,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.constellation.inspect.condition import newer_stores
 from turnkeeper.constellation.supervisor import markers
 from turnkeeper.constellation.supervisor.daemons import EVERY, SUPERVISOR
-from turnkeeper.errors import Conflict, Corrupt, InvalidInput
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, TurnkeeperError, machine_trouble
 from turnkeeper.storage import sqlite_files
 from turnkeeper.storage.damage import trouble_of
 from turnkeeper.storage.keys import KeyFile
@@ -59,9 +59,8 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
     """
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
         raise Conflict("exists already", where=str(target), hint="name a new directory")
-    target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_name(f".{target.name}.partial-{os.getpid()}")
-    fresh.mkdir(mode=0o700)
+    _make_folder(fresh)
     try:
         copy = Home(root=fresh)
         (fresh / "state").mkdir(mode=0o700)
@@ -82,12 +81,23 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
     return manifest
 
 
+def _make_folder(folder: Path, *, exist_ok: bool = False) -> None:
+    """Make a folder, mode 0700, and those above it. Raises InvalidInput or MachineTrouble."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=exist_ok)
+    except OSError as error:
+        place, hint = str(folder.parent), "name a directory elsewhere"
+        what = f"no directory can be made in it: {error.strerror}"
+        raise machine_trouble(error, place, ours=True) or InvalidInput(what, where=place, hint=hint) from error
+
+
 def back_up_among(home: Home, folder: Path, at: datetime, *, keep: int) -> Path:
     """Make a backup in `folder`, named by its time, and remove all but the newest `keep` of such; return it.
 
     What carries another name, or holds no manifest, is left alone. Raises as :func:`back_up` does.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_folder(folder, exist_ok=True)
     target = folder / at.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     back_up(home, target, at)
     ours = [path for path in folder.iterdir() if _NAMED.fullmatch(path.name) and (path / MANIFEST).is_file()]
@@ -108,9 +118,9 @@ def check_backup(source: Path) -> dict[str, Any]:
         manifest = json.loads((source / MANIFEST).read_bytes())
         version, files = manifest["version"], dict(manifest["files"])
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InvalidInput(
-            "is not a backup", where=str(source), hint="name a directory that turnkeeper backup wrote"
-        ) from error
+        hint = "name a directory that turnkeeper backup wrote"
+        trouble = machine_trouble(error, str(source))
+        raise trouble or InvalidInput("is not a backup", where=str(source), hint=hint) from error
     if version != VERSION:
         raise InvalidInput(f"is a backup of version {version}", where=str(source), hint="upgrade turnkeeper")
     found = digests(source)
@@ -119,11 +129,18 @@ def check_backup(source: Path) -> dict[str, Any]:
             state = "missing" if name not in found else "not in the manifest" if name not in files else "changed"
             raise Corrupt(f"is {state}", where=str(source / name), hint="use another backup")
     for store in (source / "state").glob("*.db"):
-        if trouble := trouble_of(store):
-            raise Corrupt(f"cannot be read as a store: {trouble}", where=str(store), hint="use another backup")
+        _refuse_unread(trouble_of(store), hint="use another backup")
     for newer in newer_stores(Home(root=source)):
         raise newer
     return {"version": version, "at": manifest.get("at"), "files": files}
+
+
+def _refuse_unread(trouble: TurnkeeperError | None, *, hint: str) -> None:
+    """Raise what is wrong with a store: Corrupt with a hint if it is damaged, or the machine's trouble."""
+    if isinstance(trouble, Corrupt):
+        raise Corrupt(trouble.what, where=trouble.where, hint=hint)
+    if trouble is not None:
+        raise trouble
 
 
 def _copy_stores(home: Home, copy: Home, *paths: Path) -> None:
@@ -131,9 +148,7 @@ def _copy_stores(home: Home, copy: Home, *paths: Path) -> None:
         for path, store in stores.items():
             target = copy.root / path.relative_to(home.root)
             sqlite_files.copy(store, target)
-            if trouble := trouble_of(target):
-                what = f"its copy cannot be read as a store: {trouble}"
-                raise Corrupt(what, where=str(path), hint="turnkeeper doctor")
+            _refuse_unread(trouble_of(target), hint=f"it is a copy of {path}: run turnkeeper doctor")
 
 
 def _copy_bus(home: Home, fresh: Path) -> None:
@@ -158,11 +173,17 @@ def _copy_files(home: Home, fresh: Path) -> None:
         _copy_file(home.root / name, fresh / name)
     for tree in _TREES:
         root = home.root / tree
-        for folder, _, names in os.walk(root) if root.is_dir() and not root.is_symlink() else ():
+        # Unless told otherwise, `os.walk` leaves out a folder that cannot be read.
+        for folder, _, names in os.walk(root, onerror=_raise) if root.is_dir() and not root.is_symlink() else ():
             place = fresh / Path(folder).relative_to(home.root)
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             for name in names:
                 _copy_file(Path(folder) / name, place / name)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # it has gone meanwhile
+        raise error
 
 
 def _copy_file(source: Path, target: Path) -> bool:
@@ -194,7 +215,7 @@ def _digest(path: Path) -> str:
 
 def _settle_tree(root: Path) -> None:
     """Sync every file and folder, readable by the owner alone."""
-    for folder, _, names in os.walk(root):
+    for folder, _, names in os.walk(root, onerror=_raise):
         for path, mode in (*((Path(folder) / name, 0o600) for name in names), (Path(folder), 0o700)):
             path.chmod(mode)
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

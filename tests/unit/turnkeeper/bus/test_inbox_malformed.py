@@ -1,5 +1,6 @@
 """Whatever lies in an inbox and is no envelope goes to quarantine, whole, and the rest is delivered."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -115,13 +116,16 @@ def test_what_is_still_malformed_stays_in_quarantine(folder: Path) -> None:
     assert places(folder)["quarantine"] == ["bad.json", "bad.json.reason"]
 
 
-def test_a_lack_of_descriptors_at_a_claim_quarantines_nothing_and_loses_nothing(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "error", [Exhausted("cannot be read: Too many open files"), OSError(errno.ETIMEDOUT, "a code that nobody expects")]
+)
+def test_a_lack_of_descriptors_at_a_claim_quarantines_nothing_and_loses_nothing(folder: Path, error: Exception) -> None:
     class Starved(SystemFiles):
         starved = True
 
         def read(self, path: Path, largest: int) -> bytes:
             if self.starved:
-                raise Exhausted("cannot be read: Too many open files", where=str(path))
+                raise error
             return super().read(path, largest)
 
     files = Starved()

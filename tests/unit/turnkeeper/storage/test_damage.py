@@ -1,6 +1,8 @@
 """Damaged SQLite files: what is found, how soon, and who is told."""
 
+import errno
 import hashlib
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -8,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.clock import ManualClock
-from turnkeeper.errors import Corrupt
+from turnkeeper.errors import Corrupt, MachineTrouble, unopened
 from turnkeeper.storage import damage
-from turnkeeper.storage.damage import StoreWatch, damage_of, is_malformed, judged, refuse_damaged
+from turnkeeper.storage.damage import StoreWatch, damage_of, is_malformed, judged, refuse_damaged, trouble_of
 
 PAGE = 4096
 
@@ -246,3 +248,28 @@ def test_without_room_to_put_a_store_back_the_process_goes_on(tmp_path: Path, mo
         assert told == []
         with pytest.raises(Ended, match="put back"):
             watch.keep()
+
+
+def test_a_page_that_the_disk_refuses_is_no_damage_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite calls such a page malformed, in the store in use and in the check of it alike."""
+    path = make(tmp_path / "store.db")
+    garble(path, 5)
+    error = malformed(path)
+
+    def refuse(*_given: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    watch, told = watching(path)
+    monkeypatch.setattr(StoreWatch, "active", watch)
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "pread", refuse)
+        trouble = trouble_of(path)
+        assert judged(error, str(path)) is error
+        assert isinstance(unopened(judged(error, str(path)), str(path), "a store"), MachineTrouble)
+        assert refuse_damaged(path) is False, "it is read again behind the daemon's back"
+    assert isinstance(trouble, MachineTrouble)
+    assert "restore" not in str(trouble)
+    assert told == []
+    assert isinstance(trouble_of(path), Corrupt)

@@ -1,11 +1,13 @@
 """Who holds a lock, while others ask."""
 
+import errno
 import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +125,17 @@ def test_a_lock_is_held_and_its_holder_found_where_the_pid_cannot_be_written(hom
         assert is_held(home, "task-runner")
         assert holder_pid(home, "task-runner") == os.getpid()
     assert not is_held(home, "task-runner")
+
+
+def test_a_pid_file_that_cannot_be_read_is_neither_removed_nor_said_to_be_changed(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_given: object, **_how: object) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with ProcessLock(home, "task-runner") as lock:
+        with monkeypatch.context() as starved:
+            starved.setattr(Path, "read_text", refuse)
+            with pytest.raises(OSError, match="Too many open files"):
+                lock.keep()
+        assert (home.pid("task-runner").read_text(), lock.keep()) == (f"{os.getpid()}\n", [])

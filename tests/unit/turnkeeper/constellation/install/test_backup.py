@@ -1,11 +1,13 @@
 """A backup holds one moment; a restore takes nothing that is not whole, and removes nothing."""
 
+import errno
 import os
 import sqlite3
 import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,3 +185,27 @@ def test_a_damaged_store_makes_no_backup(home: Home, target: Path):
 def test_what_a_backup_holds_only_its_owner_can_read(home: Home, target: Path):
     back_up(filled(home), target, AT)
     assert {path.stat().st_mode & 0o077 for path in [target, *target.rglob("*")]} == {0}
+
+
+@pytest.mark.parametrize("place", ["/proc/copy", "/proc/copy/of", "/dev/null/copy"])
+def test_a_place_that_takes_no_directory_is_refused_by_name(home: Home, place: str):
+    with pytest.raises(InvalidInput, match="no directory can be made in it") as caught:
+        back_up(filled(home), Path(place), AT)
+    assert caught.value.where == str(Path(place).parent)
+
+
+def test_a_folder_that_cannot_be_read_is_not_left_out_of_a_backup(
+    home: Home, target: Path, monkeypatch: pytest.MonkeyPatch
+):
+    scan = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path).endswith("/categories"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return scan(path)
+
+    filled(home).categories.mkdir(exist_ok=True)
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(OSError, match="categories"):
+        back_up(home, target, AT)
+    assert not target.exists()
