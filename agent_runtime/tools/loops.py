@@ -29,7 +29,7 @@ from agent_runtime.tools.call import Result, Runtime, call_of, spec
 from agent_runtime.workspace.model import check_text
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
-from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, Unreachable
+from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import DEADLINE_S, connect
 from turnkeeper.rpc.errors import from_rpc
@@ -94,13 +94,13 @@ class Loops:
     async def _wakes_from(self, context: TurnContext) -> datetime | None:
         """Return before when no wake comes, as the loop's budget of the hour is used up; None where one may come.
 
-        The runner holds to it whatever is said here, so a runner that is away takes nothing from the turn.
+        The runner holds to it whatever is said here, so one that is away or in trouble takes nothing from the turn.
         """
         if not context.fire_id:
             return None
         try:
             task: wire.Task = await self._ask("GetTask", wire.GetTaskRequest(name=context.fire_id.partition("@")[0]))
-        except (Unreachable, NotFound, InvalidInput):
+        except TurnkeeperError:
             return None
         return task.wakes_from.ToDatetime(UTC) if task.HasField("wakes_from") else None
 

@@ -143,7 +143,8 @@ class Worker:
         )
         self._turns = Turns(parts, self._lanes)
         self._deadlines = Deadlines(parts, self._lanes, self._turns.notify, home=home, clock=clock)
-        self._trouble: dict[int, int] = {}
+        self._trouble: dict[int, int] = {}  # by item: tries in a row that came to nothing
+        self._failed: dict[int, int] = {}  # by item: those of them for which the machine is not to blame
         self.waits: dict[str, str] = {}
         """What of the machine each thread's turn waits for, by thread; it is tried again until it can go on."""
         self._stuck: list[_Stuck] = []
@@ -349,9 +350,13 @@ class Worker:
             return Handled(done=True)
         except Exception as error:  # noqa: BLE001  counted, recorded, bounded; one trigger must not stop a lane
             return await self._in_trouble(thread_id, item, error)
-        self._trouble.pop(id(item), None)
-        self.waits.pop(thread_id, None)
+        self._forget_trouble(thread_id, item)
         return handled
+
+    def _forget_trouble(self, thread_id: str, item: Item) -> None:
+        self._trouble.pop(id(item), None)
+        self._failed.pop(id(item), None)
+        self.waits.pop(thread_id, None)
 
     async def _in_trouble(self, thread_id: str, item: Item, error: Exception) -> Handled:
         tries = self._trouble[id(item)] = self._trouble.get(id(item), 0) + 1
@@ -360,14 +365,14 @@ class Worker:
         self._log.emit("turn.trouble", thread_id=thread_id, turn_id=item.asked.turn_id, tries=tries, reason=reason)
         if trouble is not None:
             self.waits[thread_id] = reason
-        if item.trigger is None or trouble is not None or tries < MOST_TROUBLE:
-            rest_s = rest_after(tries)
-            return Handled(done=False, rest_s=rest_s if trouble is None else min(rest_s, LONGEST_WAIT_S))
+            return Handled(done=False, rest_s=min(rest_after(tries), LONGEST_WAIT_S))
+        failed = self._failed[id(item)] = self._failed.get(id(item), 0) + 1
+        if item.trigger is None or failed < MOST_TROUBLE:
+            return Handled(done=False, rest_s=rest_after(failed))
         given_up = await self._give_up(item.trigger, item.delivery, reason)
         if not given_up:
             return Handled(done=False, rest_s=min(rest_after(tries), LONGEST_WAIT_S))
-        del self._trouble[id(item)]
-        self.waits.pop(thread_id, None)
+        self._forget_trouble(thread_id, item)
         return Handled(done=True)
 
     async def _give_up(self, trigger: Trigger, delivery: Delivery | None, reason: str) -> bool:

@@ -66,9 +66,11 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
         await server.start()
         log.emit("process.started", after=lock.after)
         try:
-            progress = Progress(home, PROCESS, os.getpid(), runner.trouble)
+            resting = dict[str, str]()
+            trouble = lambda: runner.trouble() or next(iter(resting.values()), "")  # noqa: E731
+            progress = Progress(home, PROCESS, os.getpid(), trouble)
             kept = progress.run(SystemClock(), lambda: keep_reachable(lock, server, log, exporter=exporter))
-            await _work_until(stop, runner, kept, log)
+            await _work_until(stop, runner, kept, resting)
         finally:
             runner.log.changes.close()
             if exporter is not None:
@@ -92,7 +94,9 @@ async def _end_ephemeral(runner: Runner) -> None:
         await runner.service.end_ephemeral()
 
 
-async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[Any, Any, None], log: EventLog) -> None:
+async def _work_until(
+    stop: asyncio.Event, runner: Runner, progress: Coroutine[Any, Any, None], resting: dict[str, str]
+) -> None:
     """Run the parts until `stop` is set.
 
     A runner that only answers has few. A part that meets trouble of the machine is begun again. One that fails
@@ -104,7 +108,7 @@ async def _work_until(stop: asyncio.Event, runner: Runner, progress: Coroutine[A
         runner.pruner,
     )  # fmt: skip
     parts = [
-        asyncio.create_task(keep_running(part.run, SystemClock(), log.emit), name=type(part).__name__)
+        asyncio.create_task(keep_running(part.run, SystemClock(), runner.log.emit, resting), name=type(part).__name__)
         for part in (*(working if runner.works else ()), runner.signer, *beside)
     ]
     parts.append(asyncio.create_task(progress, name="Progress"))

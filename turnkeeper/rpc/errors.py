@@ -1,7 +1,8 @@
 """Our errors as gRPC status codes, and back again.
 
 The server raises a :class:`~turnkeeper.errors.TurnkeeperError`; the client gets one of the same class. The offending
-field travels in `google.rpc.BadRequest`, the advice in `google.rpc.Help`.
+field travels in `google.rpc.BadRequest`, the advice in `google.rpc.Help`. `google.rpc.ErrorInfo` says that the server's
+machine is in trouble.
 """
 
 import logging
@@ -33,6 +34,7 @@ _CODES: dict[type[TurnkeeperError], int] = {
     errors.Degraded: code_pb2.UNAVAILABLE,
     errors.Corrupt: code_pb2.DATA_LOSS,
 }
+_TROUBLE = error_details_pb2.ErrorInfo(reason="MACHINE_TROUBLE", domain="turnkeeper")
 # A code that stands for several errors becomes the one that a caller can act on.
 _ERRORS: dict[int, type[TurnkeeperError]] = {code: kind for kind, code in _CODES.items()} | {
     code_pb2.UNAVAILABLE: errors.Unreachable,
@@ -59,6 +61,8 @@ def to_status(error: TurnkeeperError) -> Any:
     if error.hint:
         link = error_details_pb2.Help.Link(description=error.hint)
         _attach(status, error_details_pb2.Help(links=[link]))
+    if isinstance(error, errors.MachineTrouble):
+        _attach(status, _TROUBLE)
     return rpc_status.to_status(status)
 
 
@@ -69,7 +73,9 @@ def from_rpc(error: grpc.RpcError, peer: str) -> TurnkeeperError:
     if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
         what = "does not answer in time" if code is grpc.StatusCode.DEADLINE_EXCEEDED else "cannot be reached"
         return errors.Unreachable(f"{peer} {what}", hint="start it with: turnkeeper up")
-    where, hint = _details(error)
+    where, hint, in_trouble = _details(error)
+    if in_trouble:
+        return errors.MachineTrouble(error.details() or code.name, where=where, hint=hint)
     return error_of(number, error.details() or code.name, where=where, hint=hint)
 
 
@@ -79,8 +85,9 @@ def _attach(status: status_pb2.Status, detail: Any) -> None:
     status.details.append(packed)
 
 
-def _details(error: grpc.RpcError) -> tuple[str, str]:
-    where = hint = ""
+def _details(error: grpc.RpcError) -> tuple[str, str, bool]:
+    """Return the field, the advice, and whether the server's machine is in trouble."""
+    where, hint, in_trouble = "", "", False
     metadata: Any = error.trailing_metadata() or ()
     for key, value in metadata:
         if key != "grpc-status-details-bin":
@@ -91,7 +98,8 @@ def _details(error: grpc.RpcError) -> tuple[str, str]:
                 where = bad.field_violations[0].field
             elif packed.Unpack(help_) and help_.links:
                 hint = help_.links[0].description
-    return where, hint
+            in_trouble |= packed.Is(_TROUBLE.DESCRIPTOR)
+    return where, hint, in_trouble
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):

@@ -101,10 +101,13 @@ class Progress:
         self._descriptor = descriptor
 
 
-async def keep_running(part: Callable[[], Awaitable[None]], clock: Clock, emit: Callable[..., None]) -> None:
-    """Run a part of a daemon; where the machine is in trouble, begin it again after a pause that grows.
+async def keep_running(
+    part: Callable[[], Awaitable[None]], clock: Clock, emit: Callable[..., None], resting: dict[str, str] | None = None
+) -> None:
+    """Run a part of a daemon; if the disk or another part of the machine fails, begin it again after a growing pause.
 
-    `emit` takes the event that says so. Any other error of the part is raised.
+    `emit` takes the event that says so. While the part rests, `resting` has the reason under its name. An error of the
+    system or of a database counts as such trouble even if its code is not known. Any other error of the part is raised.
     """
     tries, name = 0, getattr(part, "__qualname__", str(part))
     while True:
@@ -113,11 +116,22 @@ async def keep_running(part: Callable[[], Awaitable[None]], clock: Clock, emit: 
             return await part()
         except Exception as error:
             trouble = machine_trouble(error)
-            if trouble is None:
+            if trouble is None and not isinstance(error, OSError) and type(error).__name__ != "OperationalError":
                 raise
+            reason = str(trouble or error)
         tries = 1 if clock.monotonic() - began > LONGEST_REST_S else tries + 1
-        emit("machine.trouble", part=name, tries=tries, reason=str(trouble))
-        await clock.sleep(min(SHORTEST_REST_S * 2.0 ** min(tries - 1, 10), LONGEST_REST_S))
+        emit("machine.trouble", part=name, tries=tries, reason=reason)
+        with _noted({} if resting is None else resting, name, reason):
+            await clock.sleep(min(SHORTEST_REST_S * 2.0 ** min(tries - 1, 10), LONGEST_REST_S))
+
+
+@contextlib.contextmanager
+def _noted(where: dict[str, str], name: str, what: str) -> Iterator[None]:
+    where[name] = what
+    try:
+        yield
+    finally:
+        del where[name]
 
 
 async def together(*parts: Coroutine[Any, Any, None]) -> None:
@@ -144,8 +158,8 @@ def path_of(home: Home, process: str) -> Path:
 
 
 def last_beat(home: Home, process: str) -> Beat | None:
-    """Return what was last written; None where there is nothing or it cannot be read, which proves nothing."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+    """Return what was last written; None if there is nothing, or nothing whole. Raises OSError if it cannot be read."""
+    with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
         found = json.loads(path_of(home, process).read_bytes()[:_LARGEST_BYTES])
         return Beat(pid=int(found["pid"]), count=int(found["count"]), trouble=str(found.get("trouble", "")))
     return None

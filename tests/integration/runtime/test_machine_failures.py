@@ -161,6 +161,17 @@ async def test_a_fire_waits_for_the_machine_however_often_it_fails(
     assert bench.runtime.worker.waits == {}
 
 
+async def test_tries_that_the_machine_broke_do_not_count_beside_failures_of_the_fire_s_own(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "TROUBLE_S", 0.001)
+    store: Any = bench.runtime.store
+    failing = broken(worker.MOST_TROUBLE - 1, store.begin, asyncio.Event(), BUG)
+    store.begin = broken(worker.MOST_TROUBLE, failing, asyncio.Event())
+    assert (await bench.run()).state == STATES.SUCCEEDED
+    assert len(bench.trail("turn.trouble")) == 2 * worker.MOST_TROUBLE - 1
+
+
 async def test_an_interval_that_the_machine_broke_does_not_count_and_says_what_it_waits_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from tests.support.scripted import calls
 from turnkeeper.bus.inbox import Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import Corrupt, Exhausted, InvalidInput, MachineTrouble, TurnkeeperError
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -91,6 +91,19 @@ async def test_a_later_call_stands_although_an_earlier_one_is_run_again(paced: B
         await loops.wake(Call(context=turn, key=key), delay)
     paced.go.set()
     assert (await paced.stopped(receipt.turn_id)).wake_after_s == 5
+
+
+@pytest.mark.parametrize("kind", [Exhausted, MachineTrouble, Corrupt])
+async def test_a_wake_is_taken_although_the_runner_or_our_own_machine_cannot_say_when_its_budget_is_free(
+    paced: Bench, monkeypatch: pytest.MonkeyPatch, kind: type[TurnkeeperError]
+) -> None:
+    async def refuse(*_asked: Any) -> None:
+        raise kind("cannot be read or written: Too many open files", where="keys/calls.json")
+
+    monkeypatch.setattr(Loops, "_ask", refuse)
+    paced.script["go"] = [calls(wake(7)), AIMessage("done")]
+    event = await paced.run(**of_loop())
+    assert (event.state, event.wake_after_s, event.error) == (STATES.SUCCEEDED, 7, "")
 
 
 async def test_a_turn_that_comes_to_no_good_end_asks_for_nothing(paced: Bench) -> None:

@@ -5,13 +5,15 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from turnkeeper.errors import Unreachable
+from turnkeeper.errors import Exhausted, MachineTrouble, Unreachable
 from turnkeeper.rpc.channel import Caller
+from turnkeeper.rpc.errors import from_rpc, to_status
 
 LONG_S = 0.5
 
@@ -60,3 +62,21 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
     with suppress(OSError):  # either side may go first
         while data := source.recv(65536):
             sink.sendall(data)
+
+
+class Answered(grpc.RpcError):
+    """A call that was answered with a status."""
+
+    def __init__(self, status: Any) -> None:
+        self.code = lambda: status.code
+        self.details = lambda: status.details
+        self.trailing_metadata = lambda: status.trailing_metadata
+
+
+def test_a_caller_learns_that_the_machine_of_the_daemon_is_in_trouble() -> None:
+    """So it waits, as for its own machine, and takes the refusal for no answer."""
+    told = from_rpc(
+        Answered(to_status(MachineTrouble("x", where="keys/calls.json", hint="free memory"))), "task-runner"
+    )
+    assert (type(told), str(told)) == (MachineTrouble, "keys/calls.json: x; free memory")
+    assert type(from_rpc(Answered(to_status(Exhausted("the inbox is full"))), "task-runner")) is Exhausted

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gc
 import os
+import sqlite3
 from typing import Any
 
 import pytest
@@ -118,3 +119,36 @@ async def test_a_cancellation_that_comes_while_a_part_fails_is_not_lost() -> Non
     running = asyncio.create_task(together(clears_up(), fails(Unreachable("away"))))
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOTCONN, "Transport endpoint is not connected"), sqlite3.OperationalError("who knows")]
+)
+async def test_a_part_outlasts_errors_of_a_disk_whose_codes_nobody_knows_and_says_why_it_rests(
+    clock: ManualClock, error: Exception
+) -> None:
+    resting, seen = dict[str, str](), list[dict[str, str]]()
+    failures = [error, error]
+
+    async def part() -> None:
+        if failures:
+            raise failures.pop()
+
+    class Quick:
+        monotonic = clock.monotonic
+
+        async def sleep(self, seconds: float) -> None:
+            seen.append(dict(resting))
+            clock.advance(seconds)
+
+    quick: Any = Quick()
+    await keep_running(part, quick, lambda *_event, **_fields: None, resting)
+    assert [[str(error)], [str(error)]] == [list(one.values()) for one in seen]
+    assert resting == {}
+
+
+def test_a_counter_that_cannot_be_read_is_not_taken_for_none(home: Home) -> None:
+    """A daemon that serves would count as one that starts, and be killed when its time for that is over."""
+    path_of(home, "task-runner").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        last_beat(home, "task-runner")
