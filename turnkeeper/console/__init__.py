@@ -83,6 +83,8 @@ def run(app: typer.Typer, argv: Sequence[str], cls: type[commands.Group] = comma
         return 0
     except Exception as error:
         found = error if isinstance(error, TurnkeeperError) else errors.machine_trouble(error, ours=True)
+        if found is None and isinstance(error, OSError) and error.filename:  # such as a file in /proc
+            found = TurnkeeperError(error.strerror or str(error), where=str(error.filename))
         if found is None:
             raise
         complain(str(found), str(getattr(error, "caret", "")))

@@ -134,6 +134,7 @@ def main(argv: list[str]) -> int:
 
     def serve() -> None:
         home.check()
+        signal.signal(signal.SIGHUP, lambda *_: None)  # another `up` sends it to whoever holds the lock
         with ProcessLock(home, SUPERVISOR.name) as lock:
             Supervisor(home, clock=SystemClock(), environ=os.environ, keep=lock.keep).run()
         if foreground:  # whoever ends this process means the whole constellation

@@ -168,8 +168,7 @@ def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:
         _raise_if_failed(home, daemon)
         if daemons.process_of(home, daemon) is None and (trouble := why_unwritable(home.run)) is not None:
             raise trouble  # the supervisor starts nothing meanwhile, and goes on by itself
-        ended = supervisor is not None and os.waitpid(supervisor, os.WNOHANG)[0] != 0
-        if ended and not is_held(home, daemons.SUPERVISOR.name):
+        if supervisor is not None and _ended(supervisor) and not is_held(home, daemons.SUPERVISOR.name):
             log = daemons.log_of(home, daemons.SUPERVISOR)
             raise TurnkeeperError("the supervisor ended", where=str(log), hint="read its log")
         return False
@@ -177,6 +176,14 @@ def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:
     if not clock.poll(up, timeout_s=START_TIMEOUT_S, every_s=daemons.POLL_S):
         what = f"{daemon.name} did not answer within {START_TIMEOUT_S:.0f}s"
         raise TurnkeeperError(what, where=str(daemons.log_of(home, daemon)))
+
+
+def _ended(child: int) -> bool:
+    """Tell whether a child has ended, however often its end was asked for before."""
+    try:
+        return os.waitpid(child, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
 
 
 def _serves(home: Home, daemon: daemons.Daemon) -> bool:

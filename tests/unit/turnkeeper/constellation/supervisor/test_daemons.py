@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from turnkeeper.constellation.supervisor import up_down
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, process_with
 
 LOOKS = 3000
@@ -28,3 +29,11 @@ def test_a_stranger_is_no_daemon(argument: str) -> None:
     with subprocess.Popen(["sh", "-c", "read x", argument], stdin=subprocess.PIPE) as other:
         assert process_with(other.pid, AGENT_RUNTIME) is None
         other.kill()
+
+
+def test_a_child_has_ended_however_often_that_was_asked() -> None:
+    """Of two `up` at once one's supervisor ends at once, and both daemons are waited for."""
+    with subprocess.Popen(["true"]) as child:
+        while not up_down._ended(child.pid):
+            pass
+        assert up_down._ended(child.pid)
