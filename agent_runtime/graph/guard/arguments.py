@@ -10,7 +10,6 @@ Two values are the same if their content is: their classes, with code and attrib
 What has no exact content is a problem, which a call that has to be approved is refused for.
 """
 
-import copyreg
 import dataclasses
 import hashlib
 import math
@@ -28,7 +27,7 @@ from langgraph.store.base import BaseStore
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from agent_runtime.graph.guard.exact import exact_text
-from agent_runtime.graph.guard.identity import class_digest
+from agent_runtime.graph.guard.identity import attributes, content_digest
 from agent_runtime.model.approval import DEEPEST_ARGS, canonical
 
 MOST_ITEMS_SHOWN = 1000  # of an array
@@ -135,9 +134,11 @@ class _Writer:
             written = writer.write(value.value, at, depth)
             self.problem = self.problem or writer.problem
         elif kind in _SECRETS or (isinstance(value, Secret) and kind.__module__ == "pydantic.types"):
-            written = _HIDDEN, ["secret", name, self.write(value.get_secret_value(), at, depth + 1)[1]]
+            written = _HIDDEN, ["secret", name, self._state(value, at, depth)[1]]
         elif isinstance(value, Enum):
-            written = f"{kind.__name__}.{value._name_}", ["enum", name, class_digest(kind), str(value._name_)]
+            is_member = kind.__members__.get(value._name_) is value
+            shown = value._name_ if is_member else f"{value._name_} = {self.write(value._value_, at, depth + 1)[0]}"
+            written = f"{kind.__name__}.{shown}", ["enum", name, content_digest(kind), content_digest(value)]
         elif (text := exact_text(value)) is not None:
             written = str(value), ["is", name, text]
         elif kind in {tuple, set, frozenset, bytes}:
@@ -173,17 +174,14 @@ class _Writer:
             return self._opaque(value, at, f"is an object of {_name(kind)}, which cannot be written down exactly")
         shown, state = self._state(value, at, depth)
         if not bases:
-            return shown, ["object", _name(kind), class_digest(kind), state]
+            return shown, ["object", _name(kind), content_digest(kind), state]
         shown_base, content = self._of_base(bases[0], value, at, depth)
         shown = {"": shown_base} | shown if shown else shown_base
-        return shown, [_name(kind), class_digest(kind), content, state]
+        return shown, [_name(kind), content_digest(kind), content, state]
 
     def _state(self, value: Any, at: str, depth: int) -> tuple[Any, Any]:
         """Write all attributes of an object, whether or not its class declares them."""
-        held = dict(getattr(value, "__dict__", {}))
-        for name in copyreg._slotnames(type(value)):  # type: ignore[attr-defined]  # noqa: SLF001  as pickle does
-            if name not in _OF_PYDANTIC and hasattr(value, name):
-                held[name] = getattr(value, name)
+        held = {name: one for name, one in attributes(value).items() if name not in _OF_PYDANTIC}
         if not isinstance(value, BaseModel):
             return self._mapping(held, at, depth + 1)
         held |= (value.__pydantic_extra__ or {}) | (value.__pydantic_private__ or {})
@@ -214,13 +212,16 @@ def _name(kind: type) -> str:
 
 
 def _view(value: Any) -> memoryview | None:
-    """Return the memory of an array; None for what is none, or holds references to objects."""
+    """Return the memory of an array; None for what is none, or may hold an address: objects, and all of ctypes."""
     try:
         view = memoryview(value)
     except (TypeError, ValueError, BufferError):
         return None
     kinds = set(re.sub(r":[^:]*:", "", view.format))  # without the names of fields
-    return None if kinds & _REFERENCES else view
+    is_of_c = any(one.__module__ == "_ctypes" for one in type(view.obj).__mro__)  # the format of a union tells nothing
+    of_numpy = getattr(value, "dtype", None)
+    hides = getattr(of_numpy, "kind", "") in {"M", "m"} or bool(getattr(of_numpy, "metadata", None))  # units, notes
+    return None if kinds & _REFERENCES or is_of_c or hides else view
 
 
 def _array(value: Any, view: memoryview) -> tuple[Any, list[Any]]:

@@ -18,7 +18,7 @@ _EXACT = (
 def exact_text(value: Any) -> str | None:
     """Return the repr of a value that says all that the value holds; None for any other value."""
     is_exact = type(value) in _EXACT and _is_exact_zone(getattr(value, "tzinfo", None))
-    return repr(value) if is_exact else None
+    return repr((value, value.is_safe) if type(value) is UUID else value) if is_exact else None
 
 
 def _is_exact_zone(zone: Any) -> bool:

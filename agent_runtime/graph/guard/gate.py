@@ -37,6 +37,7 @@ from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, na
 from turnkeeper.errors import Denied
 
 _TWO = "another tool is called {0} too, or had another name before, or what {0} runs or holds has changed"
+_BOUND = "{0}: an approval is for this object, in this process"
 _IN_TASK = "__pregel_call"  # in a config: the function by which a node starts tasks of its own
 
 
@@ -322,7 +323,7 @@ class Gate:
         call = self._call(request, verdict, turn)
         if (turn.unanswered or not turn.asks) and not call.was_asked(turn.asked):
             return NOBODY_THERE if turn.asks else ONLY_READS
-        why = _why(request, turn, verdict)
+        why = _why(request, turn, verdict, foreign=self._is_foreign(request))
         call = replace(call, arg_hashes=_hashes(request.args), once_only=self._once_only(request, turn, verdict))
         if (inner := self._inside.get(turn.graph, {}).get(request.name)) and call.scope == f"{FOREIGN}{request.name}":
             why += f"; inside it may call {', '.join(inner)}: each is judged by itself"
@@ -345,7 +346,7 @@ class Gate:
         if request.known is None and scope.startswith(FOREIGN) and self._is_shared(request, turn):
             return _TWO.format(request.name)
         if self._is_foreign(request) and (inexact := request.identity.inexact):
-            return f"{inexact}: an approval is for this object, in this process"
+            return _BOUND.format(inexact)
         return once_only(scope, verdict.lacking)
 
     def _approved(self, request: CallRequest, turn: TurnContext, args: Mapping[str, Any]) -> Admitted:
@@ -357,10 +358,11 @@ def _hashes(args: Mapping[str, Any]) -> dict[str, str]:
     return {name: write({name: value}).digest for name, value in args.items()}
 
 
-def _why(request: CallRequest, turn: TurnContext, verdict: Verdict) -> str:
+def _why(request: CallRequest, turn: TurnContext, verdict: Verdict, *, foreign: bool) -> str:
     """Return why the author is asked, and what the agent says that the call is good for."""
     started = [one.name for one in _STARTED.get() if one.turn_id == turn.turn_id]
     reason = f"the subagent {started[-1]} asks: {verdict.reason}" if started else verdict.reason
+    reason += f"; {_BOUND.format(inexact)}" if foreign and (inexact := request.identity.inexact) else ""
     return f"{reason}; the agent says: {request.why}" if request.why else reason
 
 

@@ -7,6 +7,7 @@ Some values have no content that can be written: clients, sockets, objects of C.
 digest holds in this process only, and names the value by its object and by the texts that the object holds.
 """
 
+import builtins
 import functools
 import hashlib
 import itertools
@@ -16,7 +17,7 @@ import threading
 import types
 import typing
 import weakref
-from collections import deque
+from collections import deque, namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, Flag, IntEnum, IntFlag, StrEnum
@@ -24,6 +25,7 @@ from typing import Any
 
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool, StructuredTool, Tool
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo, ModelPrivateAttr
 
 from agent_runtime.graph.guard.exact import exact_text
@@ -35,19 +37,22 @@ DEEPEST = 60
 _PROCESS = SystemEntropy().hex(32)
 _NUMBERS = itertools.count()
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type(...), type(NotImplemented))
+_NAMED_TYPES = ("__value__", "__supertype__", "__bound__", "__constraints__")  # of aliases, new types and variables
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))  # nothing depends on one
 _HEAP = 1 << 9  # in a type's flags: the class was made at run time
 _WORD = 8  # bytes
 _LIBRARY = frozenset(
     {*StructuredTool.__mro__, *Tool.__mro__, *IntFlag.__mro__, *IntEnum.__mro__, *StrEnum.__mro__}
-    | {Enum, Flag, ModelPrivateAttr, typing.Generic}
+    | {Enum, Flag, ModelPrivateAttr, typing.Generic, type(BaseTool), type(Enum)}
 )
 _NOT_CODE = frozenset(
-    {"__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate__", "__annotate_func__", "_abc_impl"}
+    {"__dict__", "__weakref__", "__annotations__", "__annotate__", "__annotate_func__", "_abc_impl"}
     | {"__annotations_cache__", "__static_attributes__", "__firstlineno__", "__signature__", "__class_vars__"}
+    | {"_value2member_map_"}  # of an enum: it grows with each combination of flags
 )
 _OF_TYPES = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 _MEMBERS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_TUPLE_FIELD: type = type(vars(namedtuple("_One", "one"))["one"])  # noqa: PYI024  the class of a named tuple's field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +72,13 @@ class _InexactError(Exception):
     """A value has no content that can be written."""
 
 
-def class_digest(kind: type) -> str:
-    """Return the digest of a class: its code and attributes, and those of its bases.
+def content_digest(value: Any) -> str:
+    """Return the digest of a value. That of a class covers its code and attributes, and those of its bases.
 
-    An attribute without a content is named by its object, so that the digest holds in this process only.
+    What has no content is named by its object, so that the digest holds in this process only.
     """
     writer = _Writer()
-    digest = writer.held(kind)
+    digest = writer.held(value)
     return _digest(digest, _PROCESS) if writer.problem else digest
 
 
@@ -106,9 +111,10 @@ class _Writer:
         around, self._values = dict(self._around), 0
         try:
             return self.write(value, outer=True)
-        except _InexactError as error:
+        except Exception as error:  # noqa: BLE001  classes of the author's may raise anything when they are looked at
             self._around = around
-            self.problem = self.problem or str(error)
+            why = str(error) if isinstance(error, _InexactError) else f"it holds an object of {_name(type(value))}"
+            self.problem = self.problem or (why if type(error) is _InexactError else f"{why}, which cannot be read")
             return _digest("opaque", _name(type(value)), _serial(value), *_texts(value))
 
     def write(self, value: Any, *, outer: bool = False) -> str:
@@ -138,11 +144,12 @@ class _Writer:
         if isinstance(value, type):
             return _digest("class", *self._class(value, inner))
         if (origin := typing.get_origin(value)) is not None:
-            return _digest("generic", self.write(origin), *map(self.write, typing.get_args(value)))
+            return _digest("generic", self.write(origin), *map(inner, typing.get_args(value)))
         if (text := exact_text(value)) is not None:
             return _digest("exact", _name(kind), text)
-        if kind.__module__ == "typing" or kind.__name__ == "PydanticUndefinedType":
-            return _digest("typing", _name(kind), repr(value))
+        if kind.__module__ in {"typing", "typing_extensions"} or kind.__name__ == "PydanticUndefinedType":
+            named = [getattr(value, name, None) for name in _NAMED_TYPES]
+            return _digest("typing", _name(kind), repr(value), *[self._annotation(one, inner) for one in named])
         return _digest("object", self.write(kind), *self._object(value))
 
     def _object(self, value: Any) -> list[str]:
@@ -164,20 +171,37 @@ class _Writer:
         parts = [_name(kind), _name(type(kind))]
         if kind in _LIBRARY or not kind.__flags__ & _HEAP:
             return parts
-        parts += map(inner, kind.__bases__)
+        parts += map(inner, (type(kind), *kind.__bases__))
+        if not issubclass(kind, BaseModel):  # whose fields know their types
+            for name, one in vars(kind).get("__annotations__", {}).items():
+                parts += [name, self._annotation(one, inner)]
         for name, held in sorted(vars(kind).items()):
             is_machinery = name.startswith("__pydantic_") and name != "__pydantic_fields__"
             if name not in _NOT_CODE and not is_machinery and type(held) not in _MEMBERS:
                 parts += [name, inner(held)]
         return parts
 
+    def _annotation(self, value: Any, inner: Callable[[Any], str]) -> str:
+        """Return the digest of a type: the name of a class that is a variable of its module; else its content."""
+        if isinstance(value, type) and typing.get_origin(value) is None and _is_of_module(value):
+            return _name(value)
+        if (origin := typing.get_origin(value)) is not None:
+            return _digest(str(origin), *[self._annotation(one, inner) for one in typing.get_args(value)])
+        return inner(value)
+
+    def _field(self, value: FieldInfo, inner: Callable[[Any], str]) -> list[str]:
+        held = (value.default, value.default_factory, value.metadata, str(value.validation_alias))
+        return [self._annotation(value.annotation, inner), *map(self.write, held)]
+
     def _function(self, value: types.FunctionType, inner: Callable[[Any], str]) -> list[str]:
         held = [value.__defaults__ or (), *_cells(value), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
         names = [*(value.__kwdefaults__ or {}), *vars(value)]
-        where, about = value.__globals__, (value.__module__, value.__qualname__)
+        where = value.__globals__
+        about = (value.__module__, value.__qualname__, value.__name__, value.__doc__)
         module = sys.modules.get(str(where.get("__name__")))
         if module is None or vars(module) is not where:  # code over variables that no other code shares
             held += [where[name] for name in sorted(_names(value.__code__)) if name in where]
+            held += [] if _builtins_of(where) is vars(builtins) else [_builtins_of(where)]
         return [*map(str, about), _code(value.__code__), *names, *map(inner, held)]
 
     def _module(self, value: types.ModuleType, _inner: Any) -> list[str]:
@@ -186,7 +210,8 @@ class _Writer:
         return [value.__name__]
 
     def _builtin(self, value: Any, inner: Callable[[Any], str]) -> list[str]:
-        return [str(value.__module__), value.__qualname__, inner(getattr(value, "__self__", None))]
+        about = getattr(value, "__module__", ""), value.__qualname__
+        return [*map(str, about), inner(getattr(value, "__self__", None))]
 
     def _of_code(self, value: types.CodeType, _inner: Any) -> list[str]:
         return [_code(value)]
@@ -234,10 +259,8 @@ _WRITERS: Mapping[type, Callable[[_Writer, Any, Callable[[Any], str]], list[str]
     staticmethod: lambda writer, value, _inner: [writer.write(value.__func__)],
     classmethod: lambda writer, value, _inner: [writer.write(value.__func__)],
     property: lambda writer, value, _inner: [writer.write(one) for one in (value.fget, value.fset, value.fdel)],
-    FieldInfo: lambda writer, value, _inner: [
-        _annotation(value.annotation),
-        *map(writer.write, (value.default, value.default_factory, value.metadata, str(value.validation_alias))),
-    ],
+    FieldInfo: _Writer._field,  # noqa: SLF001
+    _TUPLE_FIELD: lambda writer, value, _inner: [*map(writer.write, value.__reduce__()[1])],
     re.Pattern: lambda writer, value, _inner: [writer.write(value.pattern), str(value.flags)],
     **dict.fromkeys(_LOCKS, lambda _writer, _value, _inner: []),
     **dict.fromkeys(_OF_TYPES, lambda _writer, value, _inner: [_name(value.__objclass__), value.__name__]),
@@ -252,24 +275,37 @@ def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _annotation(kind: Any) -> str:
-    inner = typing.get_args(kind)
-    return _digest(str(typing.get_origin(kind)), *map(_annotation, inner)) if inner else f"{type(kind)} {kind}"
+def _is_of_module(kind: type) -> bool:
+    return vars(sys.modules.get(kind.__module__, typing)).get(kind.__qualname__) is kind
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    """Return all attributes that an object itself holds, slots of hidden names too, without cached properties."""
+def _builtins_of(where: Mapping[str, Any]) -> Any:
+    found = where.get("__builtins__", builtins)
+    return vars(found) if isinstance(found, types.ModuleType) else found
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """Return all attributes that an object itself holds, and all slots, also those that a subclass hides."""
     held = dict(object.__getattribute__(value, "__dict__")) if hasattr(value, "__dict__") else {}
-    for kind in type(value).__mro__:
+    for number, kind in enumerate(type(value).__mro__):
         for name, member in vars(kind).items():
-            if isinstance(member, functools.cached_property):
-                held.pop(name, None)
-            elif type(member) is types.MemberDescriptorType:
+            if type(member) is types.MemberDescriptorType:
                 try:
-                    held[f"{kind.__qualname__}.{name}"] = member.__get__(value)
+                    held[name if name not in held else f"{name} of base {number}"] = member.__get__(value)
                 except AttributeError:  # an empty slot
                     continue
     return held
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Return all attributes that an object holds, without cached properties."""
+    kinds = type(value).__mro__
+    return {name: one for name, one in attributes(value).items() if not _is_cached(name, kinds)}
+
+
+def _is_cached(name: Any, kinds: tuple[type, ...]) -> bool:
+    found = next((vars(kind)[name] for kind in kinds if name in vars(kind)), None)
+    return isinstance(found, functools.cached_property)
 
 
 def _is_client(value: Any) -> bool:
@@ -284,8 +320,8 @@ def _cells(function: types.FunctionType) -> list[Any]:
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # an empty cell
-        return ...
+    except ValueError:
+        return types.CellType  # for an empty cell
 
 
 @functools.lru_cache(maxsize=4096)

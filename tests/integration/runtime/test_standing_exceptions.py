@@ -394,6 +394,25 @@ async def test_it_ends_when_its_tool_is_other_code(bench: Excepted) -> None:
     assert await bench.ended() == ["the tool note runs other code or holds other values now"]
 
 
+async def test_a_tool_that_holds_a_client_is_approved_each_time_and_its_question_says_so(bench: Excepted) -> None:
+    client = object()
+    send = StructuredTool.from_function(func=lambda text: bench.noted.append(f"{client}{text}"), name="send",
+                                        description="Act.")  # fmt: skip
+    bench.graph = lambda saver: _of_node(lambda _: send.invoke({"text": "x"}) and {}, saver)  # type: ignore[assignment,misc]
+    await bench.crash()
+    event = await bench.next()
+    (question,) = await bench.pending()
+    why = "it holds an object of builtins.object, whose content cannot be compared"
+    bound = f"{why}: an approval is for this object, in this process"
+    assert question.once_only == bound
+    assert question.question.endswith(f"; {bound}"), "so each place that shows the question says it"
+    with pytest.raises(InvalidInput, match="can only be approved once"):
+        await bench.resolve(question.interrupt_id, "approve", for_task=True)
+    await bench.resolve(question.interrupt_id, "approve")
+    await bench.stopped(event.turn_id, after=event.sequence)
+    assert len(bench.noted) == 1
+
+
 async def test_of_two_tools_with_one_name_neither_can_be_excepted(bench: Excepted) -> None:
     def send(text: str) -> None:
         bench.noted.append(text)

@@ -7,15 +7,17 @@ import logging
 import pathlib
 from datetime import UTC, datetime
 from decimal import Decimal
-from enum import Enum
+from enum import KEEP, Enum, Flag, IntFlag
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
+from uuid import UUID, SafeUUID  # noqa: TID251  the classes, of which two values are compared
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 import tzdata
 from langchain_core.messages import AIMessage
-from pydantic import BaseModel, PrivateAttr, Secret, SecretBytes, SecretStr
+from pydantic import BaseModel, PrivateAttr, Secret, SecretBytes, SecretStr, create_model
 
 from agent_runtime.graph.guard.arguments import write
 
@@ -99,6 +101,50 @@ def pointing(to: str) -> Any:
     return kind(to)
 
 
+def union(name: str, kind: Any) -> Any:
+    """Return an object of C whose format tells nothing of what it holds."""
+    return type("Union", (ctypes.Union,), {"_fields_": [(name, kind)]})()
+
+
+class Bits(IntFlag, boundary=KEEP):
+    A = 1
+
+
+def forged(value: str) -> Any:
+    """Return what calls itself a member of an enum, and is none."""
+    made_up = object.__new__(Kind)
+    made_up._name_, made_up._value_ = "A", value
+    return made_up
+
+
+def secret(extra: str) -> SecretStr:
+    held = SecretStr("a")
+    held.extra = extra  # type: ignore[attr-defined]
+    return held
+
+
+def hiding(value: str) -> Any:
+    """Return an object with two slots of one name, of which its class hides one."""
+    base = type("Base", (), {"__slots__": ("a",)})
+    kind: Any = dataclasses.dataclass(type("Sub", (base,), {"__slots__": ("a",)}))
+    held = kind()
+    held.a = "same"
+    vars(base)["a"].__set__(held, value)
+    return held
+
+
+def made_by(account: str) -> Any:
+    """Return a model whose class has an attribute from its own class."""
+    kind = type("Kind", (type(BaseModel),), {"account": account})
+    return kind("Made", (BaseModel,), {"__module__": __name__})()
+
+
+def nested(account: str) -> Any:
+    """Return a model that holds no other one, and whose class names one that was made with an account."""
+    inner: Any = create_model("Inner", account=(str, account))
+    return create_model("Outer", inner=(inner | None, None))()
+
+
 UNLIKE: list[tuple[Any, Any]] = [
     (1, True), (1, 1.0), ("1", 1), (None, "None"), ([1], (1,)), ({1}, [1]), (b"a", "b'a'"), ({1: 2}, {"1": 2}),
     (Slotted("a", "b"), Slotted("a", "c")), (model("b"), model("c")), (text("b"), text("c")), (Text("a"), Text("b")),
@@ -113,6 +159,9 @@ UNLIKE: list[tuple[Any, Any]] = [
     (made("field without init", a="1"), made("field without init", a="2")),
     (made("model", a="1"), made("model", a="2")), (made("model", a=lambda: 1), made("model", a=lambda: 2)),
     (made("text", a="1"), made("text", a="2")), (Model(a=""), unset(Model(a=""))),
+    (Bits(8), Bits(16)), (Bits.A | Bits(8), Bits.A), (Kind.A, forged("b")), (secret("1"), secret("2")),
+    (hiding("a"), hiding("b")), (made_by("a"), made_by("b")), (nested("a"), nested("b")),
+    (UUID(int=1), UUID(int=1, is_safe=SafeUUID.safe)),
     ({"$": 1}, [["$", 1]]), (["dict", ["a", 1]], {"a": 1}), (10**5000, 10**5000 + 1),
 ]  # fmt: skip
 
@@ -121,6 +170,18 @@ UNLIKE: list[tuple[Any, Any]] = [
 def test_unlike_contents_have_unlike_digests_and_like_ones_the_same(one: Any, other: Any) -> None:
     assert write({"x": one}).digest != write({"x": other}).digest
     assert write({"x": one}).digest == write({"x": one}).digest
+
+
+def test_a_value_of_an_enum_that_is_no_member_is_shown_with_what_it_is() -> None:
+    shown = write({"bits": Bits(8), "both": Bits(9), "forged": forged("b"), "member": Kind.A}).shown
+    assert shown == {"bits": "Bits.None = 8", "both": "Bits.A|8 = 9", "forged": "Kind.A = b", "member": "Kind.A"}
+
+
+def test_a_combination_of_flags_is_the_same_after_others_were_made() -> None:
+    flags = Flag("flags", "A B C")
+    before = write({"x": flags(3)}).digest
+    flags(5)
+    assert write({"x": flags(3)}).digest == before
 
 
 def test_the_order_of_keys_and_of_a_set_is_no_content() -> None:
@@ -149,6 +210,10 @@ def test_what_an_author_reads_is_all_of_it_but_secrets() -> None:
         (pointing("alice"), "Kind, which cannot"),
         (ctypes.c_char_p(b"alice"), "c_char_p, which cannot"),
         (ctypes.pointer(ctypes.c_int(1)), "LP_c_int, which cannot"),
+        (union("p", ctypes.c_void_p), "Union, which cannot"),
+        (memoryview(union("p", ctypes.c_void_p)), "memoryview, which cannot"),
+        (np.datetime64(1, "s"), "datetime64, which cannot"),
+        (np.zeros(1, dtype=np.dtype("f8", metadata={"a": 1})), "ndarray, which cannot"),
         ({1: "a", "1": "b"}, "two keys that are written '1'"),
     ],
 )

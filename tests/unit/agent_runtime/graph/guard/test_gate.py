@@ -6,12 +6,15 @@ import re
 import subprocess
 import sys
 import threading
+from collections import namedtuple
 from collections.abc import Callable
-from typing import Any
+from enum import Enum
+from typing import Annotated, Any, NewType
 
 import pytest
+import typing_extensions
 from langchain_core.tools import BaseTool, StructuredTool, tool
-from pydantic import create_model
+from pydantic import AfterValidator, create_model
 
 from agent_runtime.graph.guard.gate import CallRequest, _Names, shared_names
 from agent_runtime.graph.guard.identity import MOST_KEPT, identity
@@ -135,11 +138,12 @@ def with_default(account: str) -> BaseTool:
     return of(send)
 
 
-def with_attribute(account: str) -> BaseTool:
+def with_attribute(account: str, **attributes: str) -> BaseTool:
     def send(text: str) -> str:
         return f"{vars(send)['account']}: {text}"
 
-    vars(send)["account"] = account
+    for name, value in {"account": account, **attributes}.items():
+        setattr(send, name, value)
     return of(send)
 
 
@@ -158,7 +162,41 @@ def with_schema(account: str) -> BaseTool:
     )
 
 
-MADE_OF = {
+def of_schema(kind: Any) -> BaseTool:
+    """Return a tool whose argument has this type."""
+    return Send(args_schema=create_model("schema", text=(kind, ...)))
+
+
+def hiding(hidden: str, seen: str = "same") -> Any:
+    """Return an object with two slots of one name, in two classes of one name."""
+    base = type("Slots", (), {"__slots__": ("account",)})
+    made = type("Slots", (base,), {"__slots__": ("account",)})()
+    made.account = seen
+    vars(base)["account"].__set__(made, hidden)
+    return made
+
+
+def of_plain_field(account: str) -> Any:
+    """Return an object whose class has a plain attribute where its base has a cached property."""
+    cached = functools.cached_property(lambda _self: "same")
+    cached.__set_name__(object, "account")
+    made = type("Made", (type("Base", (), {"account": cached}),), {"account": ""})()
+    made.account = account
+    return made
+
+
+def with_empty_cell(*, empty: bool) -> BaseTool:
+    held: Any = ...
+
+    def send(text: str) -> str:
+        return f"{held}: {text}"
+
+    if empty:
+        del held
+    return of(send)
+
+
+MADE_OF: dict[str, Callable[[str], BaseTool]] = {
     "a field": lambda account: Send(account=account),
     "a closure": closing_over,
     "a closure over an object": lambda account: closing_over(Mailer(account)),
@@ -177,6 +215,36 @@ MADE_OF = {
     "constants of a lambda": lambda account: of(eval(f"lambda text: {account!r} + text")),
     "a number that Python does not write in digits": lambda account: closing_over(10**5000 + len(account)),
     "such a number in code": lambda account: of(eval(f"lambda text: {hex(10**5000 + len(account))}")),
+    "the code of a schema's check": lambda account: of_schema(
+        Annotated[str, AfterValidator(lambda text: account + text)]
+    ),
+    "such a check inside a type": lambda account: of_schema(
+        list[Annotated[str, AfterValidator(lambda text: account + text)]] | None
+    ),
+    "a model inside the schema": lambda account: of_schema(create_model("Inner", account=(str, account))),
+    "an enum inside the schema": lambda account: of_schema(Enum("Inner", {"A": account})),
+    "a typed dict inside the schema": lambda account: of_schema(
+        vars(typing_extensions)["TypedDict"](
+            "Inner", {"text": Annotated[str, AfterValidator(lambda text: account + text)]}
+        )
+    ),
+    "a new type inside the schema": lambda account: of_schema(
+        NewType("Inner", Annotated[str, AfterValidator(lambda text: account + text)])
+    ),
+    "an attribute of a class's class": lambda account: closing_over(
+        type("Meta", (type,), {"account": account})("Made", (), {})
+    ),
+    "a field of a named tuple": lambda account: closing_over(namedtuple("Pair", account)._make([1])),  # noqa: PYI024
+    "a method of a text": lambda account: closing_over(account.__add__),
+    "a slot that a subclass hides": lambda account: closing_over(hiding(account)),
+    "a slot that hides another": lambda account: closing_over(hiding("same", account)),
+    "a field in the place of a cached property": lambda account: closing_over(of_plain_field(account)),
+    "the text about a function": lambda account: with_attribute("x", __doc__=account),
+    "the name of a function": lambda account: with_attribute("x", __name__=account),
+    "the text about a class": lambda account: closing_over(type("Made", (), {"__doc__": account})),
+    "functions that Python looks up last": lambda account: of(
+        eval("lambda text: open(text)", {"__builtins__": {"open": account}})
+    ),
     "a client beside the text": lambda account: of(Mailer(account, lock=object()).send),
 }
 
@@ -190,6 +258,28 @@ def test_tools_that_differ_in_what_they_were_made_with_are_two(make: Callable[[s
 def test_tools_that_were_made_with_the_same_are_one_and_exact(make: Callable[[str], BaseTool]) -> None:
     one, other = identity(make("alice")), identity(make("alice"))
     assert (one, one.inexact) == (other, "")
+
+
+def test_a_variable_without_a_value_is_not_one_that_holds_an_ellipsis() -> None:
+    assert shared_names([with_empty_cell(empty=True), with_empty_cell(empty=False)]) == {"send"}
+
+
+class Broken:
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+def odd_names() -> Any:
+    held: Any = Mailer("alice")
+    held.__dict__[1] = "two kinds of names cannot be sorted"
+    return held
+
+
+@pytest.mark.parametrize("make", [Broken, odd_names])
+def test_a_tool_that_holds_what_cannot_even_be_looked_at_is_bound_to_its_object(make: Callable[[], Any]) -> None:
+    sends = closing_over(make())
+    assert "which cannot be read" in identity(sends).inexact
+    assert identity(sends) == identity(sends) != identity(closing_over(make()))
 
 
 def test_a_field_or_a_cell_that_changes_makes_another_tool() -> None:
