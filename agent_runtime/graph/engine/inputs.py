@@ -179,8 +179,15 @@ class InputSchema:
         return self.checked(given, "input" if input_json else "payload")
 
     def beside_messages(self, input_json: str) -> dict[str, Any]:
-        """Return the fields that a graph that is talked to is given beside its messages. Raises InvalidInput."""
+        """Return the fields that a graph that is talked to is given beside its messages.
+
+        Raises InvalidInput for a field that does not fit, and for messages: they could remove or change earlier ones.
+        """
         given: dict[str, Any] = json.loads(input_json or "{}")
+        if MESSAGES in given:
+            raise InvalidInput(
+                "the messages are made of the prompt", where=MESSAGES, hint="leave it out, give a prompt"
+            )
         return self.checked(given, "input", but=MESSAGES) if given or not self._needs_only_messages else {}
 
     def with_handoff(self, input_json: str, handoff: str) -> str:

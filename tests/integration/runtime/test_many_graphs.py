@@ -272,3 +272,24 @@ async def test_a_context_that_an_earlier_version_took_fails_its_turn_and_leaves_
     sent = await bench.send("five", thread_id="thread-a")  # with the context of the turn before, as far as it may
     assert (await bench.stopped(sent.turn_id)).state == STATES.SUCCEEDED
     assert await heard(bench) == ["one", "two", "three", "five"]
+
+
+OF_ANOTHER: dict[str, Any] = {
+    "removes all": {"type": "remove", "id": "__remove_all__", "content": ""},
+    "removes one": {"type": "remove", "id": "{first}", "content": ""},
+    "changes one": {"type": "human", "id": "{first}", "content": "other"},
+    "says it as the agent": {"type": "ai", "content": "other"},
+}
+
+
+@pytest.mark.parametrize("message", OF_ANOTHER)
+async def test_no_message_comes_with_the_input_where_it_could_remove_or_change_others(
+    bench: AuthorsBench, message: str
+) -> None:
+    first = await bench.run(1, prompt="one")
+    given = json.dumps({"messages": [OF_ANOTHER[message]]}).replace("{first}", first.turn_id)
+    event = await bench.run(2, prompt="two", input_json=given)
+    assert (event.state, await heard(bench)) == (STATES.FAILED, ["one"])
+    assert event.error == "messages: the messages are made of the prompt; leave it out, give a prompt"
+    await bench.run(3, prompt="three")
+    assert await heard(bench) == ["one", "three"]
