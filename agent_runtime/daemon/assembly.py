@@ -509,9 +509,10 @@ class _Basis:
         return now
 
     def _trouble(self, working: worker.Worker) -> str:
-        """Say what of the machine stands in the way: of a store, of the inboxes, of what a turn calls, of the log."""
+        """Say what stands in the way: of a store, the inboxes, what a turn calls, a trigger without a turn, the log."""
         waits = next(iter(working.waits.values()), "")
-        return self.database.trouble or self.saver.trouble or working.unreadable or waits or self.log.trouble
+        stores = self.database.trouble or self.saver.trouble
+        return stores or working.unreadable or waits or working.ownerless() or self.log.trouble
 
     def _outboxes(
         self, store: Store, acceptor: Acceptor, mailboxes: Mailboxes, categories: Categories, failpoints: Failpoints

@@ -96,6 +96,11 @@ class Lanes:
         """Return whether something goes on or waits on a thread."""
         return thread_id in self._lanes
 
+    def serves(self, thread_id: str) -> bool:
+        """Return whether a live task deals with what waits on a thread."""
+        lane = self._lanes.get(thread_id)
+        return lane is not None and lane.task is not None and not lane.task.done()
+
     def put(self, thread_id: str, item: Item) -> None:
         """Queue an item behind those of its thread; nothing for one of another process, to which a row says it."""
         if self._shared is not None and not self._shared.owns(thread_id):

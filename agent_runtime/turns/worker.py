@@ -94,6 +94,7 @@ POLL_S = 1.0  # other processes put without a notification
 MOST_TROUBLE = 5  # tries of a fire or message; what concerns a turn that exists is tried for ever
 TROUBLE_S = 0.2  # doubled at each further try
 LONGEST_TROUBLE_S = 30.0
+OWNERLESS_S = 30.0  # after which a trigger that no lane deals with is told
 LONGEST_WAIT_S = 5.0  # for the machine: it may be well again at any moment
 MAY_END = frozenset({"watchdog", "author"})  # whose shutdown envelopes are meant
 
@@ -147,6 +148,7 @@ class Worker:
         self._failed: dict[int, int] = {}  # by item: those of them for which the machine is not to blame
         self.waits: dict[str, str] = {}
         """What of the machine each thread's turn waits for, by thread; it is tried again until it can go on."""
+        self._ownerless: dict[str, float] = {}  # since when no lane deals with a trigger, by its key
         self._stuck: list[_Stuck] = []
         self.unreadable = ""
         """What of the machine keeps the inboxes from being read; empty where nothing does."""
@@ -213,6 +215,28 @@ class Worker:
         self._intervals.cancel(turn_id)
         self._lanes.put(thread_id, Item(asked=Incoming(source="cancel", turn_id=turn_id)))
         return True
+
+    def ownerless(self) -> str:
+        """Return which triggers no lane has dealt with for longer than `OWNERLESS_S`; empty if there are none.
+
+        They lie in the inboxes, claimed or not, and were accepted. While there is no room for more, they are in order.
+        If machines share the store, leases say the same.
+        """
+        if self._mailboxes.is_shared or self._lanes.depth > MOST_TAKEN - LARGEST_CLAIM:
+            return ""
+        now = self._clock.monotonic()
+        stuck = {item.delivery.claimed.envelope.idempotency_key for item in self._stuck}
+        found = {
+            header.key: header.fire_id or header.turn_id
+            for header in self._mailboxes.queued()
+            if header.agent in self._mailboxes.agents
+            and header.key not in stuck
+            and not self._lanes.serves(header.thread_id)
+        }
+        self._ownerless = {key: self._ownerless.get(key, now) for key in found}
+        late = [found[key] for key, since in self._ownerless.items() if now - since > OWNERLESS_S]
+        named = f"{', '.join(late[:3])}{f' and {len(late) - 3} more' if late[3:] else ''}"
+        return f"accepted, and no turn deals with it: {named}; to begin again, run: turnkeeper restart" if late else ""
 
     def answered(self, thread_id: str) -> None:
         """Go on with a thread whose interrupt was decided."""

@@ -70,6 +70,22 @@ async def ended(lanes: Lanes) -> None:
     await asyncio.wait([task])
 
 
+async def test_a_fire_without_a_lane_is_named_once_that_lasts(home: Home, clock: ManualClock) -> None:
+    bench = Bench(home, clock)
+    await bench.open()
+    bench.script["wait"] = [calls(("block", {}))]
+    receipt = await bench.service.Fire(bench.fire(prompt="wait"), None)
+    await soon(bench.blocked.wait(), "the turn to block")
+    clock.advance(2 * worker.OWNERLESS_S)
+    assert bench.runtime.trouble() == "", "a turn may take as long as it is allowed to"
+    (thread,) = bench.runtime.worker._lanes._lanes
+    bench.runtime.worker._lanes.drop(thread)
+    assert bench.runtime.trouble() == ""
+    clock.advance(2 * worker.OWNERLESS_S)
+    assert bench.runtime.trouble().startswith(f"accepted, and no turn deals with it: {receipt.fire_id}; ")
+    await bench.close()
+
+
 async def test_a_lane_that_died_is_served_again() -> None:
     handled: list[str] = []
 

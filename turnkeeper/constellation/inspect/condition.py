@@ -64,9 +64,12 @@ def _unread(home: Home, now: float) -> Iterator[Finding]:
     hosted = re.compile(r"agent[0-9]+", re.ASCII)  # the runtime reads theirs whenever it runs
     runs = is_held(home, DAEMONS[0].name)
     for agent in _folders(home):
-        if (hosted.fullmatch(agent.name) and not runs) or not (agent / "inbox").is_dir():
+        own = hosted.fullmatch(agent.name)
+        if (own and not runs) or not (agent / "inbox").is_dir():
             continue
-        times = [_put_at(path) for path in (agent / "inbox").iterdir() if not path.name.startswith(".")]
+        places = [agent / "inbox"] if own else [agent / "inbox", agent / "claimed"]  # its reader may be gone
+        lying = (path for place in places if place.is_dir() for path in place.iterdir())
+        times = [_put_at(path) for path in lying if not path.name.startswith(".")]
         if times and now - min(times) > UNREAD_S and not reader_of(agent):
             since = rfc3339(datetime.fromtimestamp(int(min(times)), UTC))
             found = unread(agent.name, len(times), since)

@@ -87,6 +87,16 @@ def test_mail_that_waits_where_nobody_reads(home: Home):
         assert len(unread(home)) == 2, "the runtime runs and does not read agent0's"
 
 
+def test_mail_whose_reader_took_it_and_is_gone(home: Home):
+    inbox = open_inbox(home.inbox("codex"))
+    inbox.put(message("hello"))
+    with ReaderLock(home.inbox("codex"), "inbox watch"):
+        assert len(inbox.claim(1)) == 1
+        assert unread(home) == []
+    (line,) = unread(home)
+    assert line.startswith("1 envelope waits for codex since ")
+
+
 def test_where_peers_listens_is_what_it_took_when_it_started_not_what_was_set_since(home: Home):
     def found() -> list[tuple[str, str]]:
         checks = {check.name: check for check in examine(home, 0.0)}
