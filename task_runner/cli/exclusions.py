@@ -1,102 +1,189 @@
-"""Exclusions as people give them: days as they are, calendar files as the days and spans of their events."""
+"""Exclusions as people give them: days as they are, calendar files as the days and spans of their events.
+
+A library says when recurring events take place. A calendar comes from elsewhere, so each event is checked first: the
+work stays bounded, and what the library would leave out in silence is refused or noted.
+"""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from icalendar import Calendar
+from recurring_ical_events import ComponentsWithName, EventAdapter, of
 
-from task_runner.timetable import LEAST, MOST_EXCLUDED, parse_rrule, zone
+from task_runner.timetable import MOST_EXCLUDED, Timetable, parse_rrule, zone
+from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import rfc3339
 
 CALENDAR = ".ics"
-# A repeated event is written out for that long: a file can be read again before it runs out.
-HORIZON = timedelta(days=3653)
-_MOST_REPEATED = 1000
+# The years in which events count, read in parts: most calendars that are too large are known to be so after the first.
+_YEARS = (0, 1, 2, 4, 10)
+_MOST_READ = 10_000
+_AGAIN = "before then, read the calendar again: apply the file, or edit the task"
+# A rule is expanded from its start on: an event of each hour of five years, or of each workday of a century, passes.
+_MOST_REPEATED = 50_000
 _DAY = timedelta(days=1)
+_FIRST = datetime(2, 1, 1, tzinfo=UTC)
+_TIMES = ("DTSTART", "DTEND", "DURATION", "RRULE", "RDATE", "EXDATE", "RECURRENCE-ID", "EXRULE", "STATUS")
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, InvalidInput)
 
 
-def read_exclusions(texts: Iterable[str], folder: Path) -> list[str]:
+def read_exclusions(texts: Iterable[str], folder: Path, now: datetime | None = None) -> list[str]:
     """Return exclusions with each `.ics` file, found from `folder`, replaced by what its events cover.
+
+    Events count from the first day of last month on, so that a catch-up still sees what was excluded, and reading an
+    unchanged file again the next day changes nothing. A note says until when events count, if later ones are left out.
 
     Raises:
         NotFound: no such file.
-        InvalidInput: a file that is no calendar.
+        InvalidInput: a file that is no calendar, or an event whose times cannot be told.
     """
-    found: list[str] = []
-    for text in texts:
-        for item in (part.strip() for part in text.split(",")):
-            # One more than a task can have: enough to be told so.
-            found += islice(_events(folder / item), MOST_EXCLUDED + 1) if item.lower().endswith(CALENDAR) else [item]
-    return list(dict.fromkeys(found))
+    at = (now or SystemClock().now()).astimezone(UTC)
+    begin = (at.replace(day=1, hour=0, minute=0, second=0, microsecond=0) - _DAY).replace(day=1)
+    given: list[str] = []
+    covered = set[str]()
+    for item in (part.strip() for text in texts for part in text.split(",")):
+        if item.lower().endswith(CALENDAR):
+            covered |= _covered(folder / item, begin)
+        else:
+            given.append(item)
+    ordered, room = sorted(covered.difference(given)), max(0, MOST_EXCLUDED - len(given))
+    if len(ordered) > room:
+        what = f"events from {ordered[room][:10]} on are left out: a task takes {MOST_EXCLUDED} exclusions"
+        console.note(f"warning: {what}; {_AGAIN}")
+    return list(dict.fromkeys([*given, *ordered[:room]]))
 
 
-def _events(path: Path) -> Iterator[str]:
-    text = read_text(path)
+def _covered(path: Path, begin: datetime) -> set[str]:
+    """Return the days and spans of a calendar file in ten years, or in fewer if they are more than a task takes."""
+    text, found = read_text(path), set[str]()
     try:
-        calendar = Calendar.from_ical(text)
-        for event in calendar.walk("VEVENT"):
-            yield from _written(event)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, InvalidInput) as error:
+        calendars: Any = Calendar.from_ical(text, multiple=True)
+        if not calendars:
+            raise InvalidInput("it is empty")
+        for calendar in calendars:
+            for event in calendar.walk("VEVENT"):
+                _check(event, begin)
+            for note in _left_out(calendar):
+                console.note(f"warning: {path}: {note}")
+            covered, end = _expanded(calendar, begin)
+            found |= covered
+            if len(covered) <= MOST_EXCLUDED and any(_is_after(event, end) for event in calendar.walk("VEVENT")):
+                console.note(f"warning: {path}: events from {end:%Y-%m-%d} on are left out; {_AGAIN}")
+    except _UNREADABLE as error:
         raise InvalidInput(f"cannot be read as a calendar: {error}", where=str(path)) from error
+    return found
 
 
-def _written(event: Any) -> list[str]:
-    start, end = event.start, event.end
+class _Covering(EventAdapter):  # type: ignore[misc]  # the library has no types
+    """An event whose occurrences are exclusions, which spares the library a copy of the event for each."""
+
+    def __init__(self, event: Any) -> None:
+        super().__init__(event)
+        self._is_off = str(event.get("STATUS", "")).upper() == "CANCELLED"
+
+    def as_component(self, start: date, stop: date, _keep: object) -> dict[str, str]:
+        """Return what an occurrence excludes as `covers`; empty if it is cancelled or has no length."""
+        return {"covers": "" if self._is_off else _written(start, stop)}
+
+
+def _expanded(calendar: Any, begin: datetime) -> tuple[set[str], datetime]:
+    """Return the exclusions of a calendar, and until when it was read: no further than a task takes."""
+    query = of(calendar, components=[ComponentsWithName("VEVENT", _Covering)])
+    found, read, last = set[str](), 0, begin
+    for years in _YEARS[1:]:
+        if len(found) <= MOST_EXCLUDED and read <= _MOST_READ:
+            first, last = last, begin.replace(year=begin.year + years)
+            covered = [each["covers"] for each in query.between(first, last)]
+            found, read = found.union(covered), read + len(covered)
+    return found - {""}, last
+
+
+def _written(start: date, end: date) -> str:
+    """Return an occurrence as an exclusion; empty if it has no length."""
     if not isinstance(start, datetime):
-        days = max(1, (end - start).days)
-        return [_days(first, days) for first in _repeated(event, start)]
-    span = end - start
-    return [_span(first, span) for first in _repeated(event, start)]
+        last = max(start, end - _DAY)
+        return start.isoformat() if last == start else f"{start}..{last}"
+    assert isinstance(end, datetime)
+    # A time without a zone is one of the task's zone, which reads the exclusion.
+    return "" if end <= start else f"{_instant(start)}..{_instant(end)}"
 
 
-def _days(first: date, days: int) -> str:
-    first = first.date() if isinstance(first, datetime) else first
-    return first.isoformat() if days == 1 else f"{first}..{first + (days - 1) * _DAY}"
+def _instant(at: datetime) -> str:
+    return rfc3339(at) if at.tzinfo else at.isoformat(timespec="seconds")
 
 
-def _span(first: date, span: timedelta) -> str:
-    assert isinstance(first, datetime)
-    start = first if first.tzinfo is not None else first.astimezone()
-    return f"{rfc3339(start)}..{rfc3339(start.astimezone(UTC) + span)}"
+def _left_out(calendar: Any) -> Iterator[str]:
+    """Yield a note for each thing in a calendar that excludes nothing."""
+    others = [part.name for part in calendar.subcomponents if part.name not in {"VEVENT", "VTIMEZONE"}]
+    for name in dict.fromkeys(others):
+        yield f"{others.count(name)} {name} are left out: only events exclude"
+    known = set[tuple[str, str]]()
+    for event in calendar.walk("VEVENT"):
+        version = (str(event.get("UID", "")), str(event["RECURRENCE-ID"].dt) if "RECURRENCE-ID" in event else "")
+        if version[0] and version in known:
+            yield f"{_named(event)} has the UID of another: the one with the highest SEQUENCE counts"
+        known.add(version)
+        if "DTSTART" in event and isinstance(event.start, datetime) and event.start == event.end:
+            yield f"{_named(event)} has no length and excludes nothing"
 
 
-def _repeated(event: Any, start: date) -> Iterator[date]:
-    """Yield when an event takes place, in the ten years to come if it repeats."""
-    if "RRULE" not in event:
-        yield start
-        return
-    rules = event["RRULE"]
-    rule: Any = rules[0] if isinstance(rules, list) else rules
-    at = start if isinstance(start, datetime) else datetime.combine(start, datetime.min.time())
-    naive = at.replace(tzinfo=None)
-    limits = rule.pop("UNTIL", [])
-    last = min([SystemClock().now().replace(tzinfo=None) + HORIZON, *(_naive(limit, at) for limit in limits)])
-    without = {_naive(day.dt, at) for day in _listed(event.get("EXDATE"))}
-    # Read as times of UTC, which skips and repeats none: these are times of the event's own wall clock.
-    first = naive.replace(tzinfo=UTC)
-    table = parse_rrule(rule.to_ical().decode(), zone=zone("UTC"), anchor=first)
-    for each in table.upcoming(first - LEAST, _MOST_REPEATED, until=last.replace(tzinfo=UTC)):
-        if each.replace(tzinfo=None) not in without:
-            yield each.replace(tzinfo=at.tzinfo)
+def _named(event: Any) -> str:
+    start = event["DTSTART"].to_ical().decode() if "DTSTART" in event else "no date"
+    return f"the event {str(event.get('SUMMARY', ''))[:60]!r} of {start[:30]}"
 
 
-def _naive(limit: date, like: datetime) -> datetime:
-    """Return a limit as the wall clock of the event shows it; a whole day lasts until its end."""
-    if not isinstance(limit, datetime):
-        return datetime.combine(limit, datetime.max.time() if like.hour else datetime.min.time())
-    return (
-        limit.astimezone(like.tzinfo).replace(tzinfo=None)
-        if limit.tzinfo and like.tzinfo
-        else limit.replace(tzinfo=None)
+def _check(event: Any, begin: datetime) -> None:
+    """Raise InvalidInput if it cannot be told when an event takes place, or if it repeats too often."""
+    try:
+        broken = sorted({name for name, _ in event.errors} & set(_TIMES))
+        if broken or "EXRULE" in event:
+            raise InvalidInput("cannot be read", where=", ".join(broken or ["EXRULE"]))
+        if event.end < event.start:
+            raise InvalidInput("it ends before it starts")
+        for named, at in (pair for name in _TIMES for pair in _times(event, name)):
+            if named and isinstance(at, datetime) and at.tzinfo is None:
+                raise InvalidInput(f"{named!r} is not a time zone")
+        for table in _tables(event):
+            if table.count(_FIRST, begin.replace(year=begin.year + _YEARS[-1])) > _MOST_REPEATED:
+                raise InvalidInput(f"it repeats more than {_MOST_REPEATED} times")
+    except _UNREADABLE as error:
+        raise InvalidInput(f"{_named(event)}: {error}", hint="correct the event, or take it out") from error
+
+
+def _times(event: Any, name: str) -> Iterator[tuple[str, date]]:
+    """Yield the times of a property, the first of each period, and the zone that it names for them."""
+    for value in _listed(event, name):
+        for each in getattr(value, "dts", [value]):
+            at = getattr(each, "dt", None)
+            if isinstance(at := at[0] if isinstance(at, tuple) else at, date):
+                yield value.params.get("TZID", ""), at
+
+
+def _is_after(event: Any, end: datetime) -> bool:
+    """Return whether an event takes place after `end` too."""
+    starts = [event.start, *(at for _, at in _times(event, "RDATE"))]
+    return max(map(_naive, starts)) >= end.replace(tzinfo=None) or any(
+        table.next_after(end) for table in _tables(event)
     )
 
 
-def _listed(excluded: Any) -> list[Any]:
-    each = excluded if isinstance(excluded, list) else [] if excluded is None else [excluded]
-    return [day for one in each for day in one.dts]
+def _tables(event: Any) -> Iterator[Timetable]:
+    """Yield the timetables of an event's rules. Raises InvalidInput: a rule that `--rrule` refuses."""
+    for rule in _listed(event, "RRULE"):
+        # Read as times of UTC, which skips and repeats none: these are times of the event's own wall clock.
+        anchor = _naive(event.start).replace(tzinfo=UTC)
+        yield parse_rrule(rule.to_ical().decode(), zone=zone("UTC"), anchor=anchor)
+
+
+def _naive(at: date) -> datetime:
+    return at.replace(tzinfo=None) if isinstance(at, datetime) else datetime.combine(at, datetime.min.time())
+
+
+def _listed(event: Any, name: str) -> list[Any]:
+    value = event.get(name, [])
+    return value if isinstance(value, list) else [value]

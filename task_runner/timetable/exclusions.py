@@ -4,7 +4,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
 from task_runner.timetable.timetable import EPOCH, LATEST_S, LEAST, SECONDS_PER_DAY, Timetable, from_seconds, to_seconds
@@ -14,6 +14,7 @@ from turnkeeper.errors import InvalidInput
 
 MOST_EXCLUDED = 2000
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_WALL = re.compile(_DAY.pattern + r"T[0-9]{2}:[0-9]{2}(:[0-9]{2})?", re.ASCII)
 Span = tuple[int, int]
 
 
@@ -77,7 +78,7 @@ def check_excluded(texts: Iterable[str], zone: ZoneInfo) -> tuple[str, ...]:
     """Return exclusions written one way, sorted, each once.
 
     An exclusion is a day (`2026-12-25`), days (`2026-12-24..2026-12-26`, both included) or a span of instants
-    (`2026-12-24T12:00:00Z..2026-12-24T18:00:00Z`, half-open).
+    (`2026-12-24T12:00:00Z..2026-12-24T18:00:00Z`, half-open), or of wall-clock times of the zone (without offsets).
 
     Raises:
         InvalidInput: something else, one that ends before it starts, or more than 2000.
@@ -102,6 +103,8 @@ def _span(text: str, zone: ZoneInfo) -> Span:
         start, end = datetime.fromisoformat(first), datetime.fromisoformat(last)
         if start.tzinfo is not None and end.tzinfo is not None:
             return to_seconds(start), to_seconds(end)
+        if _WALL.fullmatch(first) and _WALL.fullmatch(last):
+            return _shown(start, zone), _shown(end, zone)
     except (ValueError, OverflowError):
         pass
     hint = "write 2026-12-25, 2026-12-24..2026-12-26, or a file that ends in .ics"
@@ -111,5 +114,13 @@ def _span(text: str, zone: ZoneInfo) -> Span:
 def _midnight(text: str, zone: ZoneInfo, later: int) -> int:
     """Return when the day `later` days after a date begins in a zone, within the times that timetables have."""
     days = date.fromisoformat(text).toordinal() - EPOCH.toordinal() + later
-    local = min(days * SECONDS_PER_DAY, LATEST_S - PROBE_S)
-    return to_seconds(first_shown(offsets_of(zone), local))
+    return _first_shown(days * SECONDS_PER_DAY, zone)
+
+
+def _shown(wall: datetime, zone: ZoneInfo) -> int:
+    """Return when the wall clock of a zone shows a time first, or when the gap ends that skips it."""
+    return _first_shown(to_seconds(wall.replace(tzinfo=UTC)), zone)
+
+
+def _first_shown(local: int, zone: ZoneInfo) -> int:
+    return to_seconds(first_shown(offsets_of(zone), min(local, LATEST_S - PROBE_S)))

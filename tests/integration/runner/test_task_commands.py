@@ -9,6 +9,7 @@ from task_runner.cli import application
 from task_runner.cli.client import complete_channel, complete_name
 from task_runner.model.fields import FIELDS
 from turnkeeper import console
+from turnkeeper.clock import SystemClock
 
 REST = ("--category", "loop", "--channel", "general", "--prompt", "p")
 
@@ -128,39 +129,40 @@ def test_mistakes_exit_with_one_line(command, argv, code, says) -> None:
     assert says in err
 
 
-CALENDAR = """BEGIN:VCALENDAR
+YEAR = SystemClock().now().year + 1  # events count from last month on
+CALENDAR = f"""BEGIN:VCALENDAR
 VERSION:2.0
 PRODID:-//example//EN
 BEGIN:VEVENT
 UID:1
-DTSTART;VALUE=DATE:20261224
-DTEND;VALUE=DATE:20261227
+DTSTART;VALUE=DATE:{YEAR}1224
+DTEND;VALUE=DATE:{YEAR}1227
 SUMMARY:Holidays
 END:VEVENT
 BEGIN:VEVENT
 UID:2
-DTSTART;VALUE=DATE:20260704
-RRULE:FREQ=YEARLY;UNTIL=20280704
-EXDATE;VALUE=DATE:20270704
+DTSTART;VALUE=DATE:{YEAR}0704
+RRULE:FREQ=YEARLY;UNTIL={YEAR + 2}0704
+EXDATE;VALUE=DATE:{YEAR + 1}0704
 SUMMARY:Every year
 END:VEVENT
 BEGIN:VEVENT
 UID:3
-DTSTART:20261101T120000Z
-DTEND:20261101T140000Z
+DTSTART:{YEAR}1101T120000Z
+DTEND:{YEAR}1101T140000Z
 SUMMARY:Two hours
 END:VEVENT
 END:VCALENDAR
 """
 EXCLUDED = [
-    "2026-07-04", "2026-11-01T12:00:00Z..2026-11-01T14:00:00Z", "2026-12-24..2026-12-26", "2027-01-01", "2028-07-04",
+    f"{YEAR}-07-04", f"{YEAR}-11-01T12:00:00Z..{YEAR}-11-01T14:00:00Z", f"{YEAR}-12-24..{YEAR}-12-26", f"{YEAR + 1}-01-01", f"{YEAR + 2}-07-04",
 ]  # fmt: skip
 
 
 def test_every_option_is_shown_and_survives_export_and_apply(command, tmp_path) -> None:
     (tmp_path / "free.ics").write_text(CALENDAR.replace("\n", "\r\n"))
     options = (
-        "--rrule", "FREQ=DAILY;BYHOUR=9;BYMINUTE=0", "--exclude", f"{tmp_path}/free.ics", "--exclude", "2027-01-01",
+        "--rrule", "FREQ=DAILY;BYHOUR=9;BYMINUTE=0", "--exclude", f"{tmp_path}/free.ics", "--exclude", f"{YEAR + 1}-01-01",
         "--jitter", "20s", "--retries", "3", "--pause-after-failures", "4", "--budget", "tokens_per_day=100000",
         "--budget", "turns_per_fire=2", "--catch-up-window", "2d", "--max-fires", "9", "--read-only", "--tz", "UTC",
     )  # fmt: skip
@@ -186,7 +188,9 @@ def seconds(text: str) -> float:
 def test_a_task_file_finds_its_calendar_beside_it(command, tmp_path) -> None:
     (tmp_path / "free.ics").write_text(CALENDAR)
     table = '[[task]]\nname = "a"\ncron = "0 9 * * *"\ncategory = "loop"\nchannel = "c"\nprompt = "p"\n'
-    (tmp_path / "a.toml").write_text(table + 'exclude = ["free.ics", "2027-01-01"]\nbudget = {turns_per_day = 3}\n')
+    (tmp_path / "a.toml").write_text(
+        table + f'exclude = ["free.ics", "{YEAR + 1}-01-01"]\nbudget = {{turns_per_day = 3}}\n'
+    )
     assert command("apply", str(tmp_path / "a.toml"))[0] == 0
     assert json.loads(command("show", "a", "-o", "json")[1])["exclude"] == EXCLUDED
     (tmp_path / "free.ics").write_text("BEGIN:VCALENDAR\nBEGIN:VEVENT\nEND:VEVENT\nEND:VCALENDAR\n")

@@ -29,6 +29,23 @@ def test_ranges_include_their_last_day_and_spans_do_not_include_their_end() -> N
     assert table.next_after(datetime(2026, 12, 27, 9, tzinfo=UTC)) == datetime(2026, 12, 27, 12, tzinfo=UTC)
 
 
+def test_a_span_without_offsets_is_one_of_the_tasks_wall_clock() -> None:
+    for place, hours in (("UTC", 0), ("Europe/Riga", 2), ("America/New_York", -5)):
+        table = hourly("2026-12-24T10:00:00..2026-12-24T12:00", place=place)
+        first = datetime(2026, 12, 24, 9, tzinfo=UTC) - timedelta(hours=hours)
+        assert table.next_after(first) == first + timedelta(hours=3)
+    # In a gap a time is its end, and of two times that are shown alike it is the first.
+    night = parse_every("30m", anchor=T0)
+    spring = excluding(
+        night, check_excluded(["2026-03-29T03:30..2026-03-29T05:00"], zone("Europe/Riga")), zone("Europe/Riga")
+    )
+    assert spring.next_after(datetime(2026, 3, 29, 0, 30, tzinfo=UTC)) == datetime(2026, 3, 29, 2, tzinfo=UTC)
+    autumn = excluding(
+        night, check_excluded(["2026-10-25T03:30..2026-10-25T04:00"], zone("Europe/Riga")), zone("Europe/Riga")
+    )
+    assert autumn.next_after(datetime(2026, 10, 25, 0, 0, tzinfo=UTC)) == datetime(2026, 10, 25, 2, tzinfo=UTC)
+
+
 def test_a_day_that_the_zone_skipped_excludes_nothing() -> None:
     assert hourly("2011-12-30", place="Pacific/Apia").count(
         datetime(2011, 12, 29, tzinfo=UTC), datetime(2012, 1, 1, tzinfo=UTC)
@@ -41,7 +58,9 @@ def test_a_day_that_the_zone_skipped_excludes_nothing() -> None:
         (["25 December"], "not a day"),
         (["2026-13-01"], "not a day"),
         (["2026-12-26..2026-12-24"], "ends before"),
-        (["2026-12-24T10:00..2026-12-24T12:00"], "not a day"),
+        (["2026-12-24T10:00..2026-12-24T12:00Z"], "not a day"),
+        (["2026-12-24..2026-12-24T12:00"], "not a day"),
+        (["2026-12-24T10:00..2026-12-24T10:00"], "ends before"),
         (["2026-12-24T12:00:00Z..2026-12-24T12:00:00Z"], "ends before"),
         ([f"{2000 + n // 300}-{n % 12 + 1:02}-{n % 25 + 1:02}" for n in range(12000)], "more than"),
     ],
