@@ -1,6 +1,10 @@
-"""Which build this is: the version, and the commit that it was made from."""
+"""Which build this is: the version, and the commit that it was made from; and how packages are added beside it."""
 
+import shlex
+import shutil
 import subprocess
+import sys
+from importlib import util
 from pathlib import Path
 
 from turnkeeper import __version__
@@ -14,6 +18,21 @@ def build() -> str:
     except FileNotFoundError:
         commit = _commit_of(folder.parent)
     return f"{__version__}+g{commit}" if commit else __version__
+
+
+def installer() -> list[str]:
+    """Return the program that installs packages where this one is installed: uv if there is no pip."""
+    if util.find_spec("pip") is None and (uv := shutil.which("uv")):
+        return [uv, "pip", "install", "--python", sys.executable]
+    return [sys.executable, "-m", "pip", "install"]
+
+
+def install_command(*wanted: str) -> str:
+    """Return the command, for a person, that installs packages where this program is installed."""
+    if util.find_spec("pip") is None and shutil.which("uv"):
+        return f"uv pip install {shlex.join(wanted)} --python {shlex.quote(sys.executable)}"
+    command = f"{shlex.quote(sys.executable)} -m pip install {shlex.join(wanted)}"
+    return command if util.find_spec("pip") else f"{shlex.quote(sys.executable)} -m ensurepip && {command}"
 
 
 def _commit_of(checkout: Path) -> str:

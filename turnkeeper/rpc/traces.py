@@ -15,6 +15,7 @@ from typing import Any
 from turnkeeper import __version__
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
+from turnkeeper.config.build import install_command
 from turnkeeper.config.settings import TracesSettings
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.metrics import count_events
@@ -52,7 +53,7 @@ class Tracing:
             from opentelemetry.sdk import trace as sdk  # noqa: PLC0415
             from opentelemetry.sdk.trace import export, id_generator  # noqa: PLC0415
         except ImportError as error:
-            raise InvalidInput(_MISSING, where="traces.enabled", hint="pip install 'turnkeeper[otel]'") from error
+            raise InvalidInput(_MISSING, where="traces.enabled", hint=install_command("turnkeeper[otel]")) from error
         self.content, self._clock = settings.content, clock
         self._api, self._nothing = trace, context.Context()
 

@@ -5,7 +5,6 @@ A project says so as LangGraph projects do: `dependencies` of its `langgraph.jso
 """
 
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,12 +12,13 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from agent_runtime.graph.foreign.project import Reference
+from turnkeeper.config.build import installer
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 LONGEST_INSTALL_S = 1800.0
@@ -40,7 +40,7 @@ class Packages:
     def command(self) -> str:
         """The command that installs what is missing where Turnkeeper is installed; empty if nothing is."""
         return (
-            shlex.join([*_installer(), *(part for one in self.missing for part in _argument(one))])
+            shlex.join([*installer(), *(part for one in self.missing for part in _argument(one))])
             if self.missing
             else ""
         )
@@ -82,7 +82,7 @@ def install(packages: Packages) -> None:
     wanted = [one for one in packages.missing if not one.startswith("-")]
     places = [part for one in packages.missing if one.startswith("-") for part in _argument(one)]
     with _lines(dict.fromkeys(pinned)) as constraints, _lines(wanted) as requirements:
-        program = [*_installer(), "--constraint", constraints, *(["-r", requirements] if wanted else []), *places]
+        program = [*installer(), "--constraint", constraints, *(["-r", requirements] if wanted else []), *places]
         done = subprocess.run(program, stdout=sys.stderr, timeout=LONGEST_INSTALL_S, check=False)  # noqa: S603  what the author asked for
     if done.returncode:
         what = f"the installer ended with exit code {done.returncode}; nothing that was installed has changed"
@@ -96,12 +96,6 @@ def _lines(lines: Iterable[str]) -> Iterator[str]:
         file.write("\n".join(lines))
         file.flush()
         yield file.name
-
-
-def _installer() -> list[str]:
-    if util.find_spec("pip") is None and (uv := shutil.which("uv")):
-        return [uv, "pip", "install", "--python", sys.executable]
-    return [sys.executable, "-m", "pip", "install"]
 
 
 def _argument(asked: str) -> Sequence[str]:

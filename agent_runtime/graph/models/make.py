@@ -19,7 +19,9 @@ from pydantic import SecretStr
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.graph.offline.model import OfflineModel
 from turnkeeper.clock import Clock
+from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
+from turnkeeper.config.models import full_name, package_of
 from turnkeeper.config.settings import ModelSettings
 from turnkeeper.errors import InvalidInput
 
@@ -83,7 +85,6 @@ def _long_enough(values: Iterable[str | None]) -> frozenset[str]:
 
 DELAY = "TURNKEEPER_OFFLINE_DELAY_S"
 LONGEST_DELAY_S = 3600.0
-_EXTRAS = frozenset({"openai", "anthropic"})
 _WANTED = {
     "max_retries": 0,  # one layer retries, and that is ours: it waits on our clock and writes what it does
     "streaming": True,  # a turn that is cancelled stops at the next piece
@@ -107,12 +108,14 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
         hint = "write for example http://127.0.0.1:8000/v1"
         raise InvalidInput("is not the address of a server", where=f"{home.config}: model.base_url", hint=hint)
     try:
-        return _make(settings)
+        name = full_name(settings.name, settings.base_url)
+    except InvalidInput as error:
+        raise InvalidInput(f"{settings.name!r}: {error.what}", where=where, hint=error.hint) from error
+    try:
+        return _make(name if settings.base_url else settings.name, settings.base_url)
     except ImportError as error:
-        provider = settings.name.partition(":")[0].replace("_", "-")
-        package = f"'turnkeeper[{provider}]'" if provider in _EXTRAS else f"langchain-{provider}"
         what = f"the model {settings.name!r} needs a package that is not installed"
-        raise InvalidInput(what, where=where, hint=f"run: pip install {package}") from error
+        raise InvalidInput(what, where=where, hint=f"run: {install_command(package_of(name))}") from error
     except Exception as error:
         hint = "use 'offline' or a string such as openai:gpt-5, with its key in the environment or in .env"
         if settings.base_url:
@@ -121,13 +124,13 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
         raise InvalidInput(f"the model {settings.name!r} cannot be made: {said}", where=where, hint=hint) from error
 
 
-def _make(settings: ModelSettings) -> BaseChatModel:
+def _make(name: str, base_url: str) -> BaseChatModel:
     """Make the model, then make it again with what its class understands of `_WANTED`: providers differ."""
-    options: dict[str, Any] = {"base_url": settings.base_url} if settings.base_url else {}
-    first: BaseChatModel = init_chat_model(settings.name, **options)
+    options: dict[str, Any] = {"base_url": base_url} if base_url else {}
+    first: BaseChatModel = init_chat_model(name, **options)
     understood = {name: value for name, value in _WANTED.items() if name in type(first).model_fields}
     options |= understood
-    made: BaseChatModel = init_chat_model(settings.name, **options)
+    made: BaseChatModel = init_chat_model(name, **options)
     show_refusals(made)
     return made
 

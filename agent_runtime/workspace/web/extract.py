@@ -17,6 +17,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from turnkeeper.config.build import install_command
 from turnkeeper.errors import InvalidInput, Unreachable, machine_trouble
 from turnkeeper.rpc.process import loading
 
@@ -114,7 +115,7 @@ def _read(said: bytes) -> tuple[str, str]:
         raise InvalidInput("the page could not be read: it takes too much time or memory", where="url")
     answer = json.loads(said)
     if answer["missing"]:
-        hint = "install it with: pip install 'turnkeeper[web-fetch]'"
+        hint = f"install it with: {install_command('turnkeeper[web-fetch]')}"
         raise InvalidInput("reading web pages needs an optional package", where="web.fetch", hint=hint)
     if not answer["text"]:
         raise InvalidInput("has no text that could be extracted", where="url")

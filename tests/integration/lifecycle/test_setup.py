@@ -17,10 +17,11 @@ import pytest
 
 from tests.support.chat_server import serving
 from turnkeeper.config.home import Home
+from turnkeeper.config.models import key_name
 from turnkeeper.config.settings import load_settings
 from turnkeeper.constellation.install import setup
 from turnkeeper.constellation.install.init import config_text, initialise
-from turnkeeper.constellation.install.setup import chosen_model, key_name
+from turnkeeper.constellation.install.setup import chosen_model
 
 KEY = "sk-planted-0123456789abcdef"
 PROGRAM = (sys.executable, "-m", "turnkeeper.constellation")
@@ -166,6 +167,48 @@ def test_a_key_of_the_shell_is_kept_for_the_daemons(home: Home, monkeypatch: pyt
     assert ("goes into .env" in (said := capsys.readouterr().err), KEY in said) == (True, False)
     home.environment.write_text("OPENAI_API_KEY=another\n")
     assert chosen_model(home, "openai:gpt-5", None, None).key == ""
+
+
+def test_a_server_makes_a_name_one_of_openais_dialect_and_a_typed_key_is_kept_where_the_model_cannot_be_made(
+    home: Home,
+) -> None:
+    rest = [("Time zone", ""), ("example", "n"), ("service", "n")]
+    answers = [
+        ("Model", "opnai:gpt-5"),
+        ("Model", "llama3"),
+        ("Address", ""),
+        ("Address", "http://127.0.0.1:9/v1"),
+        ("OPENAI_API_KEY", KEY),
+    ]
+    code, screen = typed(home, "init", answers=[*answers, *rest])
+    assert (code, KEY in screen, "did you mean openai:gpt-5?" in screen) == (0, False, True), screen
+    assert "'llama3' does not say its provider" in screen
+    assert load_settings(home).model.name == "openai:llama3"
+    again = Home(root=home.root.with_name("again"))
+    answers = [("Model", "groq:x"), ("Address", ""), ("GROQ_API_KEY", KEY)]
+    code, screen = typed(again, "init", answers=[*answers, *rest])
+    assert (code, load_settings(again).model.name) == (0, "offline"), screen
+    assert "needs a package that is not installed" in screen
+    assert "langchain-groq" in screen
+    assert f"GROQ_API_KEY={KEY}\n" in again.environment.read_text()
+
+
+def test_yes_asks_for_no_key_and_nothing_of_a_server(home: Home) -> None:
+    with serving() as server:
+        code, screen = typed(home, "init", "--model", "gpt-5", "--base-url", server.url, "-y", answers=[])
+    assert (code, load_settings(home).model.name) == (0, "openai:gpt-5"), screen
+    assert "not among them" in screen
+
+
+@pytest.mark.parametrize("graph", ["", '[agents.agent0]\ngraph = "some.module:graph"\n'])
+def test_a_mistyped_provider_changes_nothing_whichever_graph_runs(home: Home, graph: str) -> None:
+    initialise(home, example=False)
+    before = f'{graph}[model]\nname = "openai:x"\nbase_url = "http://127.0.0.1:9/v1"\n'
+    home.config.write_text(before)
+    done = run(home, "model", "opnai:gpt-5")
+    assert (done.returncode, "did you mean openai:gpt-5?" in done.stderr) == (2, True), done.stderr
+    assert home.config.read_text() == before
+    assert "pip" not in done.stderr
 
 
 @pytest.mark.parametrize(("model", "key"), [("offline", ""), ("x", ""), ("xai:grok-4", "XAI_API_KEY")])

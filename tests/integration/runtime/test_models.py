@@ -22,6 +22,7 @@ from tests.integration.runtime.harness import STATES, Bench, look_again
 from tests.support.chat_server import KEY, ChatServer, Reply, serving
 from tests.support.clock import ManualClock
 from turnkeeper.bus.event_log import read_events
+from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import CategorySettings, ModelSettings, Settings
 from turnkeeper.errors import InvalidInput
@@ -502,12 +503,15 @@ class TestAModelThatCannotBeMade:
         [
             ({"base_url": ""}, "model.name: the model 'openai:stub-model' cannot be made: Missing credentials"),
             ({}, "OPENAI_API_KEY=none"),
-            ({"name": "nosuch:model", "base_url": ""}, "cannot be made: Unable to infer model provider"),
+            (
+                {"name": "nosuch:model", "base_url": ""},
+                "model.name: 'nosuch:model': no provider 'nosuch'; write offline",
+            ),
             (
                 {"name": "mistralai:large"},
-                "needs a package that is not installed; run: pip install langchain-mistralai",
+                f"needs a package that is not installed; run: {install_command('langchain-mistralai')}",
             ),
-            ({"name": "anthropic:claude"}, "run: pip install 'turnkeeper[anthropic]'"),
+            ({"name": "anthropic:claude"}, f"run: {install_command('turnkeeper[anthropic]')}"),
             ({"base_url": "localhost:8000"}, "model.base_url: is not the address of a server"),
             ({"base_url": "http://127.0.0.1:99999/v1"}, "model.base_url: is not the address of a server"),
         ],

@@ -17,6 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from turnkeeper.config.build import install_command
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.config.started import changes, read_start, settings_now
@@ -311,7 +312,7 @@ def missing_packages(settings: Settings) -> Iterator[TurnkeeperError]:
     """Yield what is enabled whose packages are not installed."""
     if settings.web.enabled and any(find_spec(name) is None for name in _OF_WEB):
         what = "is enabled, and the packages that it takes are not installed"
-        yield InvalidInput(what, where="[web]", hint="run: pip install 'turnkeeper[web]'")
+        yield InvalidInput(what, where="[web]", hint=f"run: {install_command('turnkeeper[web]')}")
 
 
 def _missing(home: Home) -> Iterator[TurnkeeperError]:

@@ -11,6 +11,7 @@ import sys
 import zoneinfo
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ from typing import Annotated
 import typer
 
 from turnkeeper.config.home import Home
+from turnkeeper.config.models import OFFLINE, OPENAI, full_name, key_name
 from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.config.toml_file import TomlFile, read_text, with_key
 from turnkeeper.console import home, note
@@ -38,12 +40,9 @@ from turnkeeper.constellation.supervisor import daemons
 from turnkeeper.errors import Conflict, InvalidInput, TurnkeeperError, meant
 from turnkeeper.storage.files import replace_whole
 
-OFFLINE = "offline"
-_PREFIXES = {"gpt": "openai", "claude": "anthropic", "gemini": "google_genai"}  # names that say whose they are
 _NO_KEY = "none"  # what libraries of providers take where a server asks for no key
-_KEYS = {"google_genai": "GOOGLE_API_KEY", "mistralai": "MISTRAL_API_KEY", "ollama": "", "bedrock": ""}
 _KEY = re.compile(r"[!-&(-\[\]-~]{1,4096}")  # no quote and no backslash, which would mean something in .env
-_MODEL = re.compile(r"[!-~]{1,200}")
+_UNKNOWN_YET = "http://"  # the address of a server that is asked for after the model
 
 ModelOption = Annotated[
     str | None,
@@ -96,6 +95,7 @@ class Choices:
     example: bool = False
     service: bool = False
     asked: bool = False  # on a terminal: a model that cannot be made yet is no reason to have no home
+    silent: bool = False  # nothing may be asked, also on a terminal
 
 
 def init(
@@ -135,9 +135,9 @@ def init(
     place = home()
     given = (model, base_url, key_file, graph, threads)
     silent = yes or timezone or example or service_ or install or any(one is not None for one in given)
-    choices = Choices(timezone=zone_of(timezone), example=example, service=service_)
+    choices = Choices(timezone=zone_of(timezone), example=example, service=service_, silent=yes)
     if given[:3] != (None, None, None):
-        choices = replace(choices, model=chosen_model(place, model, base_url, key_file))
+        choices = replace(choices, model=chosen_model(place, model, base_url, key_file, asks=not yes))
     elif not silent and not place.config.exists() and _on_a_terminal():
         choices = ask()
     if install:
@@ -191,7 +191,7 @@ def set_up(place: Home, choices: Choices) -> list[Path]:
             text = with_key(read_text(place.config), "scheduler", "timezone", choices.timezone)
             _write(place, text, place.config)
         if choices.model is not None:
-            _try_model(place, choices.model, asked=choices.asked)
+            _try_model(place, choices.model, choices)
     except TurnkeeperError:
         if is_new:
             shutil.rmtree(place.root, ignore_errors=True)
@@ -199,13 +199,18 @@ def set_up(place: Home, choices: Choices) -> list[Path]:
     return written
 
 
-def _try_model(place: Home, model: Model, *, asked: bool) -> None:
+def _try_model(place: Home, model: Model, choices: Choices) -> None:
     try:
-        set_model(place, model)
+        set_model(place, model, asks=not choices.silent)
     except InvalidInput as error:
-        if not asked:
+        if not choices.asked:
             raise
-        note(f"the model stays offline: {error}; try again with: turnkeeper model {model.name}")
+        kept = ""
+        if model.key:  # it was typed blind: nobody should have to do that twice
+            _save_key(place, model)
+            kept = f", and {key_name(model.name)} is kept in {place.environment}"
+        again = f"turnkeeper model {model.name}{f' --base-url {model.base_url}' if model.base_url else ''}"
+        note(f"the model stays offline{kept}: {error}; try again with: {again}")
 
 
 def _on_a_terminal() -> bool:
@@ -218,23 +223,29 @@ def ask() -> Choices:
     name = _answer("Model, such as openai:gpt-5", OFFLINE, _model_name)
     model = None
     if name != OFFLINE:
-        base_url = typer.prompt("Address of its server, if not the provider's", "", show_default=False, err=True)
-        key = _asked_key(name, base_url)
-        model = Model(name=name, base_url=base_url.strip(), key=key)
+        base_url = _answer("Address of its server, if not the provider's", "", partial(_address_for, name), shows=False)
+        name = full_name(name, base_url)
+        model = Model(name=name, base_url=base_url, key=_asked_key(name, base_url))
     zone = _answer("Time zone of tasks, such as Europe/Riga", "the machine's", _zone_or_machine)
     example = typer.confirm("Write an example to try out: four pages on a garden, three tasks?", default=True, err=True)
     as_service = typer.confirm("Write a service that starts it when you log in?", default=False, err=True)
     return Choices(model=model, timezone=zone, example=example, service=as_service, asked=True)
 
 
-def _answer(question: str, default: str, read: Callable[[str], str]) -> str:
+def _address_for(name: str, text: str) -> str:
+    """Return the address of a model's server. Raises InvalidInput if the name says no provider and there is none."""
+    full_name(name, text.strip())
+    return text.strip()
+
+
+def _answer(question: str, default: str, read: Callable[[str], str], *, shows: bool = True) -> str:
     def checked(text: str) -> str:
         try:
             return read(text)
         except InvalidInput as error:  # the question is asked again
             raise typer.BadParameter(str(error)) from error
 
-    return str(typer.prompt(question, default, value_proc=checked, err=True))
+    return str(typer.prompt(question, default, value_proc=checked, show_default=shows, err=True))
 
 
 def _zone_or_machine(text: str) -> str:
@@ -255,33 +266,19 @@ def zone_of(name: str) -> str:
 
 
 def _model_name(text: str) -> str:
-    if not _MODEL.fullmatch(text):
-        raise InvalidInput(
-            "is not the name of a model", where="model", hint="write offline, or for example openai:gpt-5"
-        )
+    """Return a name as it was typed. One without a provider is good if a server's address comes next."""
+    full_name(text, "" if ":" in text else _UNKNOWN_YET)
     return text
 
 
-def key_name(model: str) -> str:
-    """Return the variable in which a provider's library looks for its key; empty if it needs none.
-
-    >>> key_name("openai:gpt-5"), key_name("claude-sonnet-4-5"), key_name("ollama:llama3")
-    ('OPENAI_API_KEY', 'ANTHROPIC_API_KEY', '')
-    """
-    provider, named, _ = model.partition(":")
-    if not named:
-        provider = next((one for prefix, one in _PREFIXES.items() if model.startswith(prefix)), "")
-    return _KEYS.get(provider, f"{provider.upper()}_API_KEY" if provider else "")
-
-
-def _asked_key(name: str, base_url: str) -> str:
+def _asked_key(name: str, base_url: str, *, asks: bool = True) -> str:
     variable = key_name(name)
     if not variable:
         return ""
     if found := os.environ.get(variable):  # which daemons have only where they were started with it
         note(f"{variable} of this shell goes into .env in the home")
         return checked_key(found)
-    if not _on_a_terminal():
+    if not (asks and _on_a_terminal()):
         return _NO_KEY if base_url else ""
     enter = "none, if your server needs no key" if base_url else "later"
     question = f"{variable}, which is not shown (Enter: {enter})"
@@ -296,13 +293,19 @@ def checked_key(text: str) -> str:
     return key
 
 
-def chosen_model(place: Home, name: str | None, base_url: str | None, key_file: Path | None) -> Model:
-    """Return the model that options name, and what they leave out as it is set; asks for its key on a terminal."""
+def chosen_model(
+    place: Home, name: str | None, base_url: str | None, key_file: Path | None, *, asks: bool = True
+) -> Model:
+    """Return the model that options name, and what they leave out as it is set; may ask for its key on a terminal."""
     present = load_settings(place).model
-    chosen = _model_name(present.name if name is None else name)
+    wanted = present.name if name is None else name
+    # A name that says no provider stays with the server of the present model, if that speaks OpenAI's dialect.
+    unsaid = ":" not in wanted and not key_name(wanted)
+    stays = present.base_url if unsaid and key_name(present.name) == key_name(f"{OPENAI}:") else ""
+    chosen = full_name(wanted, stays if base_url is None else base_url)
     url = _kept_url(present.base_url, present.name, chosen) if base_url is None else base_url
     if key_file is None:
-        key = "" if chosen == OFFLINE or _has_key(place, chosen) else _asked_key(chosen, url)
+        key = "" if chosen == OFFLINE or _has_key(place, chosen) else _asked_key(chosen, url, asks=asks)
     else:
         key = checked_key(sys.stdin.read() if str(key_file) == "-" else read_text(key_file))
     if key and not key_name(chosen):
@@ -330,7 +333,7 @@ def _has_key(place: Home, model: str) -> bool:
     return place.environment.exists() and f"\n{name}=" in f"\n{read_text(place.environment)}"
 
 
-def set_model(place: Home, model: Model) -> None:
+def set_model(place: Home, model: Model, *, asks: bool = True) -> None:
     """Write the model into `config.toml` and its key into `.env`, mode 0600, if agent-runtime can start with them.
 
     Raises:
@@ -338,12 +341,12 @@ def set_model(place: Home, model: Model) -> None:
     """
     place.check_keys()
     if model.base_url:
-        _check_server(place, model)
+        _check_server(place, model, asks=asks)
     before = {path: read_text(path) for path in (place.config, place.environment) if path.exists()}
     text = with_key(before.get(place.config, ""), "model", "name", model.name)
     _write(place, with_key(text, "model", "base_url", model.base_url), place.config)
     if model.key:
-        _write(place, _with_line(before.get(place.environment, ""), key_name(model.name), model.key), place.environment)
+        _save_key(place, model)
     with spinner("loading the model"):
         environ = daemons.environ_of(place, daemons.SUPERVISOR) or os.environ
         why = daemons.refusal(place, daemons.AGENT_RUNTIME, environ) if model.name != OFFLINE else ""
@@ -355,16 +358,23 @@ def set_model(place: Home, model: Model) -> None:
         note(f"{model.name} can be loaded; its provider was not asked, so the first turn shows whether it answers")
 
 
+def _save_key(place: Home, model: Model) -> None:
+    text = read_text(place.environment) if place.environment.exists() else ""
+    _write(place, _with_line(text, key_name(model.name), model.key), place.environment)
+
+
 _PATIENCE_S = 5.0
 _MOST_NAMED = 10
 
 
-def _check_server(place: Home, model: Model) -> None:
+def _check_server(place: Home, model: Model, *, asks: bool) -> None:
     """Say what a server of the author's own offers; ask about a name that it does not offer, on a terminal."""
     with spinner("asking the server"):
         told, offers_it = of_server(model, model.key or _key_of(place, model.name))
     note(told)
-    if not offers_it and _on_a_terminal() and not typer.confirm("Use it all the same?", default=False, err=True):
+    if offers_it or not (asks and _on_a_terminal()):
+        return
+    if not typer.confirm("Use it all the same?", default=False, err=True):
         raise InvalidInput("nothing was changed", where="model")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
+from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.supervisor import markers
 from turnkeeper.errors import InvalidInput
@@ -168,7 +169,7 @@ def _by_apprise(address: str, text: str) -> str:
     try:
         import apprise  # noqa: PLC0415  an optional extra
     except ImportError:
-        return "this kind of address needs a package: pip install 'turnkeeper[notify]'"
+        return f"this kind of address needs a package: {install_command('turnkeeper[notify]')}"
     logging.getLogger("apprise").disabled = True  # it would name the address
     sender = apprise.Apprise()
     if not sender.add(address):

@@ -4,6 +4,7 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 
+from turnkeeper.config.build import install_command
 from turnkeeper.console import home, note
 from turnkeeper.errors import InvalidInput
 
@@ -19,7 +20,7 @@ def mcp() -> None:
     place = home()
     place.check()
     if find_spec("mcp") is None:
-        hint = "run: pip install 'turnkeeper[mcp]'"
+        hint = f"run: {install_command('turnkeeper[mcp]')}"
         raise InvalidInput("the package that it takes is not installed", where="turnkeeper mcp", hint=hint)
     if sys.stdin.isatty():
         note("this speaks MCP to a program that starts it, and waits for one; end it with Ctrl-D")

@@ -13,6 +13,7 @@ import typer
 from turnkeeper import console
 from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import Column, Output, OutputOption, home, note, when
@@ -55,7 +56,7 @@ def serve() -> None:
     place = _place()
     load_settings(place)
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        hint = "run: pip install 'turnkeeper[web]'"
+        hint = f"run: {install_command('turnkeeper[web]')}"
         raise InvalidInput("the packages that it takes are not installed", where="turnkeeper web", hint=hint)
     os.execv(sys.executable, [sys.executable, "-P", "-m", "turnkeeper.gateway", str(place.root)])  # noqa: S606  becomes the server
 

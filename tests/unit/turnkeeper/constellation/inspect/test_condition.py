@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.inboxes import message, open_inbox
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.inspect import condition
 from turnkeeper.constellation.inspect.condition import examine, findings
@@ -32,7 +33,7 @@ def test_a_web_server_that_is_enabled_and_not_installed_is_named_with_what_to_in
     assert broken(home) == {}
     monkeypatch.setattr(condition, "find_spec", lambda name: None if name == "uvicorn" else object())
     what = "[web]: is enabled, and the packages that it takes are not installed"
-    assert broken(home) == {what: "run: pip install 'turnkeeper[web]'"}
+    assert broken(home) == {what: f"run: {install_command('turnkeeper[web]')}"}
 
 
 def test_what_is_meant_to_run_and_does_not(home: Home):

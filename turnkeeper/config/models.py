@@ -1,0 +1,115 @@
+"""Names of models: which are valid, which provider each means, and what that provider needs.
+
+Commands and the runtime judge a name by :func:`full_name` alone.
+"""
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from turnkeeper.errors import InvalidInput
+
+OFFLINE = "offline"
+OPENAI = "openai"
+# By provider, as LangChain's `init_chat_model` names them: its package, and the variable that holds its key; empty if
+# the provider takes no key, or more than one.
+PROVIDERS: Mapping[str, tuple[str, str]] = {
+    "anthropic": ("langchain-anthropic", "ANTHROPIC_API_KEY"),
+    "anthropic_bedrock": ("langchain-aws", ""),
+    "azure_ai": ("langchain-azure-ai", ""),
+    "azure_openai": ("langchain-openai", "AZURE_OPENAI_API_KEY"),
+    "baseten": ("langchain-baseten", "BASETEN_API_KEY"),
+    "bedrock": ("langchain-aws", ""),
+    "bedrock_converse": ("langchain-aws", ""),
+    "bedrock_mantle_anthropic": ("langchain-aws", ""),
+    "bedrock_mantle_openai": ("langchain-aws", ""),
+    "cohere": ("langchain-cohere", "COHERE_API_KEY"),
+    "deepseek": ("langchain-deepseek", "DEEPSEEK_API_KEY"),
+    "fireworks": ("langchain-fireworks", "FIREWORKS_API_KEY"),
+    "google_anthropic_vertex": ("langchain-google-vertexai", ""),
+    "google_genai": ("langchain-google-genai", "GOOGLE_API_KEY"),
+    "google_vertexai": ("langchain-google-vertexai", ""),
+    "groq": ("langchain-groq", "GROQ_API_KEY"),
+    "huggingface": ("langchain-huggingface", "HUGGINGFACEHUB_API_TOKEN"),
+    "ibm": ("langchain-ibm", "WATSONX_APIKEY"),
+    "langsmith": ("langchain-openai", "LANGSMITH_API_KEY"),
+    "litellm": ("langchain-litellm", ""),
+    "meta": ("langchain-meta", ""),
+    "mistralai": ("langchain-mistralai", "MISTRAL_API_KEY"),
+    "nvidia": ("langchain-nvidia-ai-endpoints", "NVIDIA_API_KEY"),
+    "ollama": ("langchain-ollama", ""),
+    "openai": ("langchain-openai", "OPENAI_API_KEY"),
+    "openrouter": ("langchain-openrouter", "OPENROUTER_API_KEY"),
+    "perplexity": ("langchain-perplexity", "PPLX_API_KEY"),
+    "together": ("langchain-together", "TOGETHER_API_KEY"),
+    "upstage": ("langchain-upstage", "UPSTAGE_API_KEY"),
+    "xai": ("langchain-xai", "XAI_API_KEY"),
+}
+EXTRAS = frozenset({"openai", "anthropic"})  # of our own package: what installs a provider in the version that fits
+# Names that say whose they are by how they begin, as LangChain reads them.
+_FAMILIES = {
+    **dict.fromkeys(("gpt-", "o1", "o3", "chatgpt", "text-davinci"), OPENAI),
+    "claude": "anthropic",
+    "command": "cohere",
+    "accounts/fireworks": "fireworks",
+    "gemini": "google_genai",
+    **dict.fromkeys(("amazon.", "anthropic.", "meta."), "bedrock"),
+    "mistral": "mistralai",
+    "mixtral": "mistralai",
+    "deepseek": "deepseek",
+    "grok": "xai",
+    "sonar": "perplexity",
+    "solar": "upstage",
+}
+_WORD = re.compile(r"[!-~]{1,200}")
+_FORMS = "write offline, or PROVIDER:NAME such as openai:gpt-5"
+
+
+def full_name(text: str, base_url: str = "") -> str:
+    """Return a model's name with its provider. With the address of a server, a name without one is OpenAI's dialect.
+
+    >>> full_name("gpt-5"), full_name("llama3:8b", "http://localhost:8000/v1"), full_name("offline")
+    ('openai:gpt-5', 'openai:llama3:8b', 'offline')
+
+    Raises:
+        InvalidInput: it is no name, or names a provider that is not known; says what may be meant.
+    """
+    if not _WORD.fullmatch(text):
+        raise InvalidInput("is not the name of a model", where="model", hint=_FORMS)
+    provider, colon, name = text.partition(":")
+    if text == OFFLINE or (provider in PROVIDERS and name):
+        return text
+    if text.rstrip(":") in PROVIDERS:
+        raise InvalidInput(f"{provider} is a provider, without a model", where="model", hint=_FORMS)
+    family = _family(text)
+    # A server's models may have colons and begin as a provider's name does, such as mistral:7b.
+    typed_as = (OPENAI, "anthropic") if base_url else PROVIDERS if colon else (OFFLINE,)
+    close = get_close_matches(provider.lower(), typed_as, n=1, cutoff=0.8)
+    if close and (colon or not base_url):
+        server = "" if base_url or not colon else " Or give --base-url URL for a server of your own"
+        hint = f"did you mean {close[0]}{colon}{name}?{server}"
+        raise InvalidInput(f"no {'provider' if colon else 'model'} {provider[:40]!r}", where="model", hint=hint)
+    if base_url or family:
+        return f"{OPENAI if base_url else family}:{text}"
+    what = f"no provider {provider[:40]!r}" if colon else f"{text[:40]!r} does not say its provider"
+    raise InvalidInput(what, where="model", hint=f"{_FORMS}; for a server of your own, also give --base-url URL")
+
+
+def key_name(model: str) -> str:
+    """Return the variable in which the library of a model's provider looks for its key; empty if none is known.
+
+    >>> key_name("openai:gpt-5"), key_name("claude-sonnet-4-5"), key_name("ollama:llama3")
+    ('OPENAI_API_KEY', 'ANTHROPIC_API_KEY', '')
+    """
+    provider = model.partition(":")[0]
+    return PROVIDERS.get(provider if provider in PROVIDERS else _family(model), ("", ""))[1]
+
+
+def package_of(model: str) -> str:
+    """Return what an installer is asked for, so that a model with its provider can be made."""
+    provider = model.partition(":")[0]
+    return f"turnkeeper[{provider}]" if provider in EXTRAS else PROVIDERS[provider][0]
+
+
+def _family(text: str) -> str:
+    return next((one for begin, one in _FAMILIES.items() if text.lower().startswith(begin)), "")
