@@ -77,7 +77,7 @@ def show(approval: ApprovalId, output: OutputOption = Output.TABLE) -> None:
         row,
         "approval=interrupt_id kind asks arguments missing_scope category task=task_name turn=turn_id thread=thread_id "
         "channel since=created_at expires reminded=reminded_at alerted=escalated_at status because refused "
-        "only_once=once_only answer_with",
+        "only_once=once_only answer_with to_grant",
         asks=_question(row) if asks is None else texts.request_text(asks),
         expires=_end_of(row),
         because="" if waits else row["message"],
@@ -86,6 +86,7 @@ def show(approval: ApprovalId, output: OutputOption = Output.TABLE) -> None:
         refused=row["message"] if waits else "",
         only_once=row["once_only"] if waits and row["task_name"] else "",
         answer_with="\n".join([resolve_command(row), *_other_ways(row)]) if waits else "",
+        to_grant="\n".join(texts.grants(row)) if waits else "",
     )
     show_record(row, output, name_key="interrupt_id", lines=lines)
 

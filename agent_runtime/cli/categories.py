@@ -14,11 +14,17 @@ from agent_runtime.cli.rows import columns, show_cut
 from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
 from turnkeeper import console as terminal
+from turnkeeper.bus.event_log import record_act
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
 from turnkeeper.console import Output, OutputOption, home, note, show_record, show_rows, status
-from turnkeeper.errors import EXIT_USAGE, the_one
+from turnkeeper.errors import EXIT_USAGE, InvalidInput, the_one
+from turnkeeper.storage.files import replace_whole
+from turnkeeper.storage.locking import is_held
 
 if TYPE_CHECKING:
     from agent_runtime.permissions.categories import Categories, CategoryEntry, Finding
+    from agent_runtime.permissions.grant import Grant
 
 app = typer.Typer(help="Categories: what each kind of standing work may do.", rich_markup_mode=None)
 _MODULE = "agent_runtime.permissions.categories"
@@ -91,6 +97,63 @@ def show(
         ("limits", f"{row['seconds']} s, {row['tool_calls']} tool calls, {row['tokens']} tokens"),
     ]
     show_record(row, output, name_key="name", lines=[(key, value) for key, value in lines if value])
+
+
+@app.command("grant")
+def grant(
+    name: Annotated[str, typer.Argument(help="The category's name.")],
+    tools: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOOL]", help="A tool or a scope, or KIND:VALUE as a question names it: memory:account."
+        ),
+    ] = None,
+    autonomous: Annotated[
+        bool, typer.Option("--autonomous", help="Also let fires of the category finish without you, in its scopes.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Let a category use tools without a question; with --autonomous, its fires wait for nobody.
+
+    Writes the category's file in the home, and with --autonomous also autonomous_allowed in config.toml; prints what
+    changed. What a tool writes and which memory it reaches is granted with it. The comments of both files stay.
+
+    Example: turnkeeper categories grant garden read_beds --autonomous
+    """
+    if not tools and not autonomous:
+        raise InvalidInput("nothing to grant", where="TOOL", hint="name tools, or give --autonomous")
+    place = home()
+    place.check()
+    settings = import_module("turnkeeper.config.settings").load_settings(place)
+    found = import_module("agent_runtime.permissions.grant").plan_grant(
+        place, settings, name, tools or (), autonomous=autonomous
+    )
+    for path, text in ((found.path, found.text if found.changes else ""), (place.config, found.config)):
+        if text:
+            place.create()
+            replace_whole(path, text.encode())
+    record_act(
+        place.logs, "agent-runtime", "categories grant", f"{name} {' '.join(tools or ())}".strip(), SystemClock()
+    )
+    _show_grant(place, found, output)
+
+
+def _show_grant(place: Home, found: "Grant", output: Output) -> None:
+    """Say which files say what now, what of it can do nothing yet, and whether a restart is needed."""
+    row: dict[str, Any] = {"category": found.path.stem, "file": str(found.path), "added": found.added}
+    row |= {"declared_autonomous": found.autonomous, "allowed_autonomous": bool(found.config)}
+    said = [f"{key}: {', '.join(values)}" for key, values in found.added.items()]
+    said += ["autonomous = true"] * found.autonomous
+    copied = "; a copy of the shipped one, which it overrides" * found.is_new
+    lines = [(str(found.path), f"{'; '.join(said)}{copied}")] if found.changes else []
+    lines += [(str(place.config), f"autonomous_allowed names {found.path.stem}")] if found.config else []
+    show_record(row, output, name_key="category", lines=lines)
+    if not lines:
+        note("all of it is granted already")
+    for one in import_module(_MODULE).lint(found.path) if found.path.exists() else ():
+        note(f"{one.level}: {one.where}: {one.what}")
+    if found.config and is_held(place, "agent-runtime"):
+        note("agent-runtime reads config.toml when it starts: turnkeeper up --restart")
 
 
 @app.command("check")

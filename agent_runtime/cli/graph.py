@@ -6,6 +6,7 @@ Loading a graph takes LangGraph, which takes a second to import: it is loaded on
 import asyncio
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -169,7 +170,9 @@ async def _report(place: Home, settings: Any, name: str, text: str, base: Path) 
     async with opening.open_graph(text, base, trusted=trusted, environ=os.environ) as opened:
         known = {"label": catalog.label(name) if catalog else "", "assistants": own}
         where = opening.absolute_text(text, base), settings.memory.default_tier
-        return {"name": name, **opening.report(opened, usable, *where, **known)}
+        mine = [entry.name for entry in categories.all() if entry.source == "author"]
+        said = opening.report(opened, usable, *where, **known)
+        return {"name": name, **said, "categories": [one for one in said["categories"] if one in mine]}
 
 
 def _show(found: Mapping[str, Any], output: Output) -> None:
@@ -201,7 +204,17 @@ def _lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         *(("ignored", f"{key}: {why}") for key, why in found["ignored"].items()),
         *([("not set", f"{', '.join(found['unset'])}: put them into the project's .env")] if found["unset"] else []),
         *((what, f"{', '.join(found[key])}: {why}") for key, what, why in _NOTES if found[key]),
+        *_grant(found),
     ]
+
+
+def _grant(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Write the command that lets an unattended fire use the tools that none of the home's own categories grants."""
+    own, tools = found["categories"], [*found["tools"], *found["made_tools"]]
+    asks = [one["name"] for one in tools if not set(own) & set(one["granted_by"])]
+    if not asks or not own:
+        return []
+    return [("unattended", f"turnkeeper categories grant {own[0]} {shlex.join(asks)} --autonomous")]
 
 
 def _store(store: Mapping[str, Any]) -> list[tuple[str, str]]:

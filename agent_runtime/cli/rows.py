@@ -204,6 +204,21 @@ def resolve_command(interrupt: Mapping[str, Any]) -> str:
     return f"{command} {ways(interrupt)[0]}"
 
 
+def grants(interrupt: Mapping[str, Any]) -> list[str]:
+    """Return the command after which no later fire of the category asks for what is missing; empty if none does that.
+
+    >>> grants({"kind": "permission", "task_name": "t", "category": "garden", "missing_scope": "tool:look"})
+    ['turnkeeper categories grant garden tool:look']
+    """
+    missing, stem = str(interrupt["missing_scope"]), f"turnkeeper categories grant {interrupt['category']}"
+    if not interrupt["task_name"] or interrupt["kind"] not in {"permission", "proposal"}:
+        return []
+    if interrupt["kind"] == "proposal":  # the scope is granted, and the category does not act by itself
+        return [f"{stem} --autonomous"]
+    beyond = missing.startswith(("effect:", "recurring:")) or " " in missing  # what no list of a category holds
+    return [] if beyond or not missing else [f"{stem} {missing}"]
+
+
 def can_stand(interrupt: Mapping[str, Any]) -> bool:
     """Return whether an author can approve what he is asked for its task, from now on."""
     return interrupt["kind"] != "question" and bool(interrupt["task_name"]) and not interrupt["once_only"]

@@ -258,6 +258,11 @@ def read_draft(path: Path, settings: Settings) -> tuple[Category, bool]:
     return category, file.autonomous
 
 
+def read_draft_text(path: Path, text: str, settings: Settings) -> Category:
+    """Return the category that a file of this text would be. Raises InvalidInput with file, line and key."""
+    return _to_category(_read_file(path, text), autonomous=False, default_graph=settings.default_graph)
+
+
 def _read_file(path: Path, text: str) -> _File:
     """Read a category file of this text. Raises InvalidInput with file, line and key."""
     toml = TomlFile(path, text)

@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import tomllib
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -108,18 +109,18 @@ def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
         raise InvalidInput(f"is not UTF-8 at byte {error.start}", where=str(path)) from error
 
 
-def with_key(text: str, table: str, key: str, value: str) -> str:
-    r"""Return TOML with a text as `key` of `[table]`: in its line, else in that of its default behind a `#`, else new.
+def with_key(text: str, table: str, key: str, value: str | bool | Sequence[str]) -> str:
+    r"""Return TOML with a value as `key` of `[table]`: in its line, else in that of its default behind a `#`, else new.
+
+    Without a table, it is a key of the whole file.
 
     >>> with_key('[model]\n# name = "offline"\n[memory]\n', "model", "name", "openai:gpt-5")
     '[model]\nname = "openai:gpt-5"\n[memory]\n'
     """
     lines, wanted = text.splitlines(), f"{key} = {json.dumps(value, ensure_ascii=False)}"
-    headers = [number for number, line in enumerate(lines) if _HEADER.match(line)]
-    begin = next((number for number in headers if (_HEADER.match(lines[number]) or [""] * 3)[2] == table), None)
+    begin, end = _lines_of(lines, table)
     if begin is None:
         return "\n".join([*lines, *([""] if lines else []), f"[{table}]", wanted, ""])
-    end = next((number for number in headers if number > begin), len(lines))
     stated = [number for mark in ("", r"#\s*") for number in range(begin + 1, end)
               if re.match(rf"\s*{mark}{re.escape(key)}\s*=", lines[number])]  # fmt: skip
     if stated:
@@ -127,6 +128,55 @@ def with_key(text: str, table: str, key: str, value: str) -> str:
     else:
         lines.insert(begin + 1, wanted)
     return "\n".join([*lines, ""])
+
+
+def _lines_of(lines: Sequence[str], table: str) -> tuple[int | None, int]:
+    """Return the number of a table's header, -1 for the whole file's, None without one; and where the table ends."""
+    headers = [number for number, line in enumerate(lines) if _HEADER.match(line)]
+    named = (number for number in headers if (_HEADER.match(lines[number]) or [""] * 3)[2] == table)
+    begin = next(named, None) if table else -1
+    return begin, next((number for number in headers if begin is not None and number > begin), len(lines))
+
+
+def with_items(text: str, table: str, key: str, items: Sequence[str], before: Sequence[str]) -> str:
+    r"""Return TOML with more texts at the end of a list of `[table]`; `before` is the list if the file has none.
+
+    A line that holds one of them behind a `#` is taken out. The other lines stay.
+
+    >>> with_items('[a]\nb = ["x"]  # mine\n', "a", "b", ["y"], [])
+    '[a]\nb = ["x", "y"]  # mine\n'
+    """
+    lines = text.splitlines()
+    begin, end = _lines_of(lines, table)
+    said = "" if begin is None else "\n".join(lines[begin + 1 : end])
+    opened = re.search(rf"^\s*{re.escape(key)}\s*=\s*\[", said, re.MULTILINE)
+    if begin is None or opened is None:
+        return with_key(text, table, key, [*before, *items])
+    fresh = [json.dumps(one, ensure_ascii=False) for one in items]
+    behind = rf"\n[ \t]*#[ \t]*(?:{'|'.join(map(re.escape, fresh))}),?[ \t]*(?=\n)"
+    said = said[: opened.end()] + re.sub(behind, "", said[opened.end() :])
+    last, close = _ends_of_list(said, opened.end())
+    comma = "" if said[last - 1] in ",[" else ","
+    if "\n" in said[opened.end() : close]:
+        space = said[last:close].rstrip(" \t")
+        more = (space if space.endswith("\n") else f"{space}\n") + "".join(f"    {one},\n" for one in fresh)
+    else:
+        more = " " * (said[last - 1] != "[") + ", ".join(fresh)
+    return "\n".join([*lines[: begin + 1], f"{said[:last]}{comma}{more}{said[close:]}", *lines[end:], ""])
+
+
+_TOKEN = re.compile(r"""\"(?:\\.|[^"\\])*\"|'[^']*'|#[^\n]*|\s+|.""")
+
+
+def _ends_of_list(text: str, begin: int) -> tuple[int, int]:
+    """Return where the last item, or its comma, ends in a list that is opened before `begin`; and where `]` stands."""
+    last = begin
+    for token in _TOKEN.finditer(text, begin):
+        if token[0] == "]":
+            return last, token.start()
+        if not token[0].isspace() and not token[0].startswith("#"):
+            last = token.end()
+    return last, len(text)
 
 
 def line_of(text: str, at: Location) -> int:

@@ -351,7 +351,7 @@ def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
     question = row["kind"] == "question"
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in row["args"].items()]
     stem, standing = answer.removesuffix("--approve"), rows.can_stand(row)
-    always = [("for the task", f"{answer} --for-task")] if standing else []
+    always = [("for the task", f"{answer} --for-task")] * standing + [("grant", one) for one in rows.grants(row)]
     commands = [("approve", answer), *always, ("reject", f'{stem}--reject "why"'), ("change", f"{stem}--edit JSON")]
     keys = f"a {number} · r {number} why · e {number} JSON{f' · f {number} for the task' if standing else ''}"
     keys, commands = (f"t {number} text", [("answer", answer)]) if question else (keys, commands)

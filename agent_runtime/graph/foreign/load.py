@@ -384,6 +384,7 @@ def report(
         "context_schema": context.schema.json_schema() if context.declared else None,
         "assistants": [_assistant(name, one, context, schema) for name, one in sorted(assistants.items())],
         "tools": [_tool(name, () if name in shared else of_tools) for name in opened.inspection.tools],
+        "categories": [one.name for one in of_tools],
         "made_tools": [_tool(name, of_tools) for name in opened.inspection.made],
         "shared_names": sorted(shared),
         "makes_tools": list(opened.inspection.makers),

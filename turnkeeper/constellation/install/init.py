@@ -82,7 +82,7 @@ AGENT = "agent0"
 LONGEST_LOOK_S = 120.0
 _CATEGORY = """\
 # What a task of this project may do. A tool that is not granted asks you at each call.
-# `turnkeeper graph check` shows the tools and who grants them; `turnkeeper categories check` looks at this file.
+# `turnkeeper categories grant {name} TOOL` grants one, and --autonomous lets fires finish without you.
 name = "{name}"
 description = "Runs the graph {graph}"
 autonomous = false  # true, and named in autonomous_allowed in config.toml: its first call waits for nobody
@@ -142,7 +142,7 @@ def next_steps(home: Home, project: Project | None, tasks: Tasks, *, example: bo
             f"          creates the three tasks in {home.tasks}/example.toml, with their schedules",
         ]
         return ["next: turnkeeper up", *(steps if example else [])]
-    grant = f"      grant the tools that may run without asking: {home.categories / project.name}.toml"
+    grant = f"      for tools that may run without asking: turnkeeper categories grant {project.name} TOOL"
     create = f"turnkeeper task create NAME --cron '0 7 * * *' --category {project.name} --channel {project.name} \\"
     return [
         "next: turnkeeper graph check",

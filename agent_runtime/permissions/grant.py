@@ -1,0 +1,93 @@
+"""What a category's file and `config.toml` must say, so that tools run without a question. Pure but for reading.
+
+Both files keep their comments and the order of their lines.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_runtime.permissions.categories import Categories, read_draft_text
+from agent_runtime.permissions.judge import FOREIGN, SCOPES, known_scope
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings
+from turnkeeper.config.toml_file import TomlFile, read_text, with_items, with_key
+from turnkeeper.errors import InvalidInput, meant
+
+KINDS = ("writes", "memory", "channels", "subagents", "network")  # what a call may lack besides the scope of its tool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """Changes of two files.
+
+    Attributes:
+        path: the category's file; a shipped category gets one in the home.
+        is_new: whether the file is not there yet.
+        text: what the file has to say.
+        added: by list of `[scopes]`, what is new there.
+        autonomous: whether the file declares the category autonomous only now.
+        config: what `config.toml` has to say; empty if it stays as it is.
+    """
+
+    path: Path
+    is_new: bool
+    text: str
+    added: Mapping[str, Sequence[str]]
+    autonomous: bool
+    config: str
+
+    @property
+    def changes(self) -> bool:
+        """Whether the category's file changes."""
+        return self.autonomous or bool(self.added)
+
+
+def plan_grant(home: Home, settings: Settings, name: str, wanted: Sequence[str], *, autonomous: bool) -> Grant:
+    """Return what to write, so that turns of a category may use some tools, and need nobody if `autonomous`.
+
+    Raises:
+        NotFound: there is no such category.
+        InvalidInput: a tool's name is no scope, or a file cannot be changed so.
+    """
+    categories = Categories(home, settings)
+    category = categories.get(name)
+    entry = next(one for one in categories.all() if one.name == name)
+    text, path = read_text(Path(entry.path)), home.categories / f"{name}.toml"
+    added: dict[str, list[str]] = {}
+    for key, values in _lists(wanted, has_tier=bool(category.memory), tier=settings.memory.default_tier).items():
+        present = sorted(getattr(category, key))
+        if fresh := [value for value in dict.fromkeys(values) if value not in present]:
+            text, added[key] = with_items(text, "scopes", key, fresh, present), fresh
+    declares = autonomous and not entry.declared_autonomous
+    text = with_key(text, "", "autonomous", True) if declares else text
+    found = read_draft_text(path, text, settings)
+    if any(not set(fresh) <= getattr(found, key) for key, fresh in added.items()):
+        hint = f"add to [scopes] by hand: {'; '.join(f'{key} {fresh}' for key, fresh in added.items())}"
+        raise InvalidInput("its lists cannot be changed by this command", where=str(path), hint=hint)
+    config, allowed = "", settings.categories.autonomous_allowed
+    if autonomous and name not in allowed:
+        before = read_text(home.config) if home.config.exists() else ""
+        config = with_items(before, "categories", "autonomous_allowed", [name], allowed)
+        if name not in TomlFile(home.config, config).validate(Settings).categories.autonomous_allowed:
+            raise InvalidInput(f"add {name!r} to [categories] autonomous_allowed by hand", where=str(home.config))
+    return Grant(path=path, is_new=not path.exists(), text=text, added=added, autonomous=declares, config=config)
+
+
+def _lists(wanted: Sequence[str], *, has_tier: bool, tier: str) -> Mapping[str, list[str]]:
+    """Return what has to stand in each list of `[scopes]`: scopes of tools, and what these write and reach."""
+    lists: dict[str, list[str]] = {"tools": [], **{kind: [] for kind in KINDS}}
+    for name in wanted:
+        kind, colon, value = name.partition(":")
+        kind = "channels" if kind == "channel" else kind  # as a question names it
+        if colon and value and kind in KINDS:
+            lists[kind].append(value)
+            continue
+        scope = name if known_scope(name) else f"{FOREIGN}{name}"
+        if not known_scope(name) and not name.replace("-", "_").isidentifier():
+            raise InvalidInput(f"no scope {name[:80]!r}", where="TOOL", hint=meant(name, SCOPES))
+        lists["tools"].append(scope)
+        if (rule := SCOPES.get(scope)) is not None:
+            lists["writes"] += [rule.writes] * bool(rule.writes)
+            lists["memory"] += [tier] * (rule.tier and not has_tier)
+    return lists
