@@ -113,10 +113,10 @@ def grant(
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Let a category use tools without a question; with --autonomous, its fires wait for nobody.
+    """Let a category use tools without a question; with --autonomous, its fires finish without you.
 
     Writes the category's file in the home, and with --autonomous also autonomous_allowed in config.toml; prints what
-    changed. What a tool writes and which memory it reaches is granted with it. The comments of both files stay.
+    changed. A tool's kind of write and its memory tier are granted with it. The comments of both files stay.
 
     Example: turnkeeper categories grant garden read_beds --autonomous
     """

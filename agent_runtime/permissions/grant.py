@@ -1,4 +1,4 @@
-"""What a category's file and `config.toml` must say, so that tools run without a question. Pure but for reading.
+"""Changes of a category's file and of `config.toml`, after which tools run without a question. Nothing is written.
 
 Both files keep their comments and the order of their lines.
 """
@@ -44,7 +44,7 @@ class Grant:
 
 
 def plan_grant(home: Home, settings: Settings, name: str, wanted: Sequence[str], *, autonomous: bool) -> Grant:
-    """Return what to write, so that turns of a category may use some tools, and need nobody if `autonomous`.
+    """Plan the changes of both files, so that a category may use tools; if `autonomous`, its fires finish unattended.
 
     Raises:
         NotFound: there is no such category.
@@ -75,7 +75,7 @@ def plan_grant(home: Home, settings: Settings, name: str, wanted: Sequence[str],
 
 
 def _lists(wanted: Sequence[str], *, has_tier: bool, tier: str) -> Mapping[str, list[str]]:
-    """Return what has to stand in each list of `[scopes]`: scopes of tools, and what these write and reach."""
+    """Return the values for each list of `[scopes]`: scopes of tools, their kinds of writes, and memory tiers."""
     lists: dict[str, list[str]] = {"tools": [], **{kind: [] for kind in KINDS}}
     for name in wanted:
         kind, colon, value = name.partition(":")

@@ -106,7 +106,7 @@ def key_name(model: str) -> str:
 
 
 def package_of(model: str) -> str:
-    """Return what an installer is asked for, so that a model with its provider can be made."""
+    """Return the package, with its extra, that an installer needs to add a model's provider."""
     provider = model.partition(":")[0]
     return f"turnkeeper[{provider}]" if provider in EXTRAS else PROVIDERS[provider][0]
 

@@ -206,7 +206,7 @@ def _try_model(place: Home, model: Model, choices: Choices) -> None:
         if not choices.asked:
             raise
         kept = ""
-        if model.key:  # it was typed blind: nobody should have to do that twice
+        if model.key:  # it was typed unseen, and is not asked for twice
             _save_key(place, model)
             kept = f", and {key_name(model.name)} is kept in {place.environment}"
         again = f"turnkeeper model {model.name}{f' --base-url {model.base_url}' if model.base_url else ''}"

@@ -86,7 +86,7 @@ def _require_startable(home: Home, daemon: daemons.Daemon, environ: Mapping[str,
     """Raise TurnkeeperError if a daemon could not start under the supervisor's variables, or else under `environ`."""
     known = daemons.environ_of(home, daemons.SUPERVISOR) or environ
     if why := daemons.refusal(home, daemon, known):
-        what = f"{daemon.name} goes on as it is, since it could not start again: {why}"
+        what = f"{daemon.name} keeps running as it is, since it could not start again: {why}"
         raise TurnkeeperError(what, hint="fix it, then run the command again")
 
 
