@@ -2,14 +2,14 @@
 
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from agent_runtime.cli import rows as texts
-from agent_runtime.cli.client import Ask, change, complete_channel, find, read, rows
+from agent_runtime.cli.client import Ask, again, change, complete_channel, find, read, refused, rows
 from agent_runtime.cli.rows import ID_DIGITS, asked, clipped, columns, left, lines_of, resolve_command, shown
 from agent_runtime.model import forms
 from agent_runtime.model.approval import DEEPEST_ARGS, EXPIRED, LONGEST_ARGS
@@ -72,13 +72,15 @@ def show(approval: ApprovalId, output: OutputOption = Output.TABLE) -> None:
     Example: turnkeeper approvals show 3f2a9c01
     """
     row = _find(approval, read)
-    asks, waits = texts.request_in(row), row["status"] == "pending"
+    asks, question, waits = texts.request_in(row), texts.plain_question(row), row["status"] == "pending"
     lines = lines_of(
         row,
-        "approval=interrupt_id kind asks arguments missing_scope category task=task_name turn=turn_id thread=thread_id "
-        "channel since=created_at expires reminded=reminded_at alerted=escalated_at status because refused "
-        "only_once=once_only answer_with to_grant",
+        "approval=interrupt_id kind asks options shows arguments missing_scope category task=task_name "
+        "turn=turn_id thread=thread_id channel since=created_at expires reminded=reminded_at alerted=escalated_at "
+        "status because refused only_once=once_only answer_with to_grant",
         asks=_question(row) if asks is None else texts.request_text(asks),
+        options=texts.options_text(question),
+        shows=json.dumps(question.more, indent=2, ensure_ascii=False) if question.text and question.more else "",
         expires=_end_of(row),
         because="" if waits else row["message"],
         arguments=json.dumps(row["args"], indent=2, ensure_ascii=False) if row["tool"] else "",
@@ -97,7 +99,7 @@ def _other_ways(row: Row) -> list[str]:
 
 def _question(row: Row) -> str:
     """Return what is asked; a value of the graph's own that is JSON, as lines."""
-    text = asked(row)
+    text = str(row["question"]) if row["kind"] == "question" else asked(row)
     value = parsed(text) if row["kind"] == "question" and text.startswith(("{", "[")) else None
     return json.dumps(value, indent=2, ensure_ascii=False) if value else text
 
@@ -153,14 +155,16 @@ def resolve(
         what = f"was decided before: {row['decision']}" if row["decision"] else "is void: its turn is over"
         raise Conflict(f"approval {row['interrupt_id']} {what}", hint="see: turnkeeper approvals list")
     decision, message, args_json = given if not call else _call_by_call(row, given, call)
+    if answer is not None and texts.plain_question(row).picked(answer):
+        message, args_json = answer, ""  # the option, also one that reads as JSON
     standing = {"for_task": for_task, "any_value": any_value or ()}
     done = to_json(change("ResolveInterrupt", _request(row, decision, message, args_json, **standing)))
+    _refuse_if_refused([done])
     lines = lines_of(done, "approval=interrupt_id decision turn=turn_id")
     show_record(done, output, name_key="interrupt_id", lines=lines)
     if answer is not None:
         note("the answer was taken as JSON" if args_json else "the answer was taken as text")
-    asks = texts.request_in(row)
-    if asks is not None and asks.form == "inbox" and why:
+    if why and row["kind"] == "question" and getattr(texts.request_in(row), "form", "inbox") == "inbox":
         note("this graph takes no reason with a rejection: it is on record, and the graph does not read it")
     if done["exception"]:
         number, revoke = done["exception"], "turnkeeper approvals exceptions revoke"
@@ -233,7 +237,17 @@ def decide(
     requests = [_request(_among(found, id_), *decision) for id_, *decision in given]
     answered = change("ResolveInterrupts", wire.ResolveInterruptsRequest(decisions=requests))
     done = [to_json(one) for one in answered.interrupts]
+    _refuse_if_refused(done)
     show_rows(done, _COLUMNS, output, name_key="interrupt_id", footer="all of these are decided")
+
+
+def _refuse_if_refused(done: Sequence[Row]) -> None:
+    """Raise Conflict if a graph failed on an answer that was given just now, so that its question waits again."""
+    for row in done:
+        if row["kind"] == "question" and (error := refused(row)):
+            raise Conflict(
+                f"the graph failed on this answer: {error}", where=row["interrupt_id"], hint=again(row, error)
+            )
 
 
 def _one_at_a_time() -> InvalidInput:

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from agent_runtime.model.mapping import Row, to_json
+from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.console import home, note
 from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable, the_one
@@ -22,6 +23,8 @@ from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 
 PROCESS = "agent-runtime"
 LONGEST_IMPORT_S = 600.0
+_WANTS_OBJECT = ("has no attribute 'get'", "is not subscriptable", "indices must be integers")  # in a graph's error
+ANSWER_S, LOOK_S = 3.0, 0.1  # how long a command waits for a graph that fails on its answer, and between two looks
 Ask = Callable[[str, Any], Any]
 
 
@@ -60,6 +63,33 @@ def change(method: str, request: Any, surface: str = "cli") -> Any:
         raise
     finally:
         caller.close()
+
+
+def refused(decided: Row) -> str:
+    """Return the error of a graph that failed on an answer which was given just now; empty if it took the answer.
+
+    A graph that works on for longer than `ANSWER_S` took it.
+    """
+    clock, thread_id = SystemClock(), decided["thread_id"]
+    until = clock.monotonic() + ANSWER_S
+    while clock.monotonic() < until:
+        waiting = change("ListInterrupts", wire.ListInterruptsRequest(thread_id=thread_id)).interrupts
+        if again := [one for one in waiting if one.interrupt_id == decided["interrupt_id"]]:
+            return again[0].message or "it asks again"
+        status = change("GetTurn", wire.GetTurnRequest(turn_id=decided["turn_id"])).status
+        if waiting or status not in {"interrupted", "running"}:
+            return ""
+        clock.block(LOOK_S)
+    return ""
+
+
+def again(decided: Row, error: str) -> str:
+    """Return a hint for an answer that made the graph fail."""
+    command = f"turnkeeper approvals resolve {decided['interrupt_id'][:10]} --answer"
+    if not any(mark in error for mark in _WANTS_OBJECT):
+        return f"the question waits again; answer otherwise: {command} …"
+    yes = {"approve": '{"approved": true}', "reject": '{"approved": false}'}.get(decided["decision"], "{…}")
+    return f"the question waits again; its node may read an object: {command} '{yes}'"
 
 
 def import_threads(request: Any) -> Any:

@@ -2,12 +2,13 @@
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from agent_runtime.model.forms import OF_MIDDLEWARE, WAYS, Request, from_dict
+from agent_runtime.model.forms import WAYS, Question, Request, from_dict, option_text, question_in
 from agent_runtime.model.mapping import parsed
 from turnkeeper.console import Column, Output, show_page, when
 from turnkeeper.rpc.pages import page_of
@@ -227,12 +228,17 @@ def can_stand(interrupt: Mapping[str, Any]) -> bool:
 def ways(interrupt: Mapping[str, Any]) -> list[str]:
     """Return the options by which what an author is asked can be decided.
 
-    >>> ways({"kind": "permission"}), ways({"kind": "question", "args": {}})
-    (['--approve', '--reject "why"', "--edit '{…}'"], ['--answer "…"'])
+    >>> ways({"kind": "permission"})
+    ['--approve', '--reject "why"', "--edit '{…}'"]
+    >>> ways({"kind": "question", "args": {}})
+    ['--answer "…"', '--approve', '--reject']
+    >>> ways({"kind": "question", "args": {"value": {"options": ["yes", "no"]}}})
+    ['--answer yes']
     """
     asks = request_in(interrupt)
     if interrupt["kind"] == "question" and asks is None:
-        return ['--answer "…"']
+        picks = [f"--answer {shlex.quote(option_text(one))}" for one in plain_question(interrupt).options[:1]]
+        return picks or ['--answer "…"', "--approve", "--reject"]
     takes = WAYS[:3] if asks is None else [way for way in WAYS if all(way in call.takes for call in asks.calls)]
     if asks is not None and len(asks.calls) > 1:
         return [_OPTIONS[way] for way in takes if way != "edit"] + ["--call '1 approve' --call …"]
@@ -244,6 +250,25 @@ def request_in(interrupt: Mapping[str, Any]) -> Request | None:
     return from_dict(interrupt["args"]) if interrupt["kind"] == "question" else None
 
 
+def plain_question(interrupt: Mapping[str, Any]) -> Question:
+    """Return a question as it stands; one without a value for anything else."""
+    return question_in(interrupt["args"]) if interrupt["kind"] == "question" else Question()
+
+
+def arguments_text(args: Mapping[str, Any]) -> str:
+    """Return arguments in full, one a line."""
+    return "\n".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in args.items())
+
+
+def options_text(question: Question) -> str:
+    """Return the options of a question, numbered: by its number one can be picked in `triage`.
+
+    >>> options_text(Question(value={"options": ["yes", "no"]}))
+    '[1] yes  [2] no'
+    """
+    return "  ".join(f"[{number}] {option_text(one)}" for number, one in enumerate(question.options, 1))
+
+
 def request_text(asks: Request) -> str:
     """Return in full what a graph asks about: each call, what the graph says of it, and how it may be decided."""
     lines = []
@@ -253,7 +278,7 @@ def request_text(asks: Request) -> str:
         lines += [f"   {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in call.args.items()]
         lines += [f"   the graph says: {line}" for line in call.note.splitlines() if line.strip()]
         lines.append(f"   takes: {', '.join(call.takes)}")
-    if asks.form in OF_MIDDLEWARE and all(call.call_id for call in asks.calls):
+    if all(call.counts(asks.form) for call in asks.calls):
         lines.append("an approval lets exactly this run once, whatever the category grants")
     return "\n".join(lines)
 
@@ -281,7 +306,8 @@ def asked(interrupt: Mapping[str, Any], *, whole: bool = False) -> str:
         calls = (call_text(call.tool, call.args, whole=whole) for call in asks.calls)
         return f"{'; '.join(calls)}: the graph asks you"
     if interrupt["kind"] == "question":
-        return str(interrupt["question"])
+        options = " | ".join(map(option_text, plain_question(interrupt).options))
+        return f"{interrupt['question']}{f' ({options})' if options and plain_question(interrupt).text else ''}"
     call = call_text(str(interrupt["tool"]), interrupt["args"], whole=whole)
     why = f": {interrupt['question']}" if interrupt["question"] else ""
     return f"{call} needs {interrupt['missing_scope']}{why}"

@@ -580,6 +580,7 @@ class _Basis:
                 one.loaded.lent.store = memory
             # Our own agent asks before each model call; calls inside a foreign graph can only be counted afterwards.
             allow = budget.check if of_author else None
+            how["hash_of"] = partial(gate.hash_of, self.graphs.catalog.label(name))
             engines[name] = Engine(graph, self.saver, foreign=of_author, allow=allow, **how)
         return Engines(engines, self.graphs.catalog)
 

@@ -129,7 +129,7 @@ class AskedCall:
     @property
     def tool_hash(self) -> str:
         """What tells the tool from every other one."""
-        return _VERSION + _digest([self.tool, self.scope, self.code])
+        return tool_hash(self.tool, self.scope, self.code)
 
     @property
     def key(self) -> str:
@@ -148,6 +148,11 @@ class AskedCall:
     def was_asked(self, keys: Collection[str]) -> bool:
         """Return whether this call is among those whose keys (:func:`call_key`) these are."""
         return self.key in keys
+
+
+def tool_hash(tool: str, scope: str, code: str) -> str:
+    """Return a digest of a tool's name, scope and code."""
+    return _VERSION + _digest([tool, scope, code])
 
 
 def call_key(asked: InterruptRecord | RaisedInterrupt) -> str:
@@ -219,10 +224,13 @@ def read_interrupt(
             question=", ".join(call.tool for call in asks.calls),
             allows_text=len(asks.calls) == 1 and "respond" in asks.calls[0].takes,
         )
-    question = said.get("question") or said.get("q") or value
-    text = question if isinstance(question, str) else canonical(question)
+    plain = forms.Question(value=json.loads(canonical(value)))
     return RaisedInterrupt(
-        interrupt_id=interrupt_id, kind="question", question=text, allows_text=said.get("allows_text") is not False
+        interrupt_id=interrupt_id,
+        kind="question",
+        args=plain.to_dict(),
+        question=plain.text or canonical(said.get("question") or said.get("q") or value),
+        allows_text=said.get("allows_text") is not False,
     )
 
 
@@ -245,10 +253,10 @@ def answer_to(asked: InterruptRecord | RaisedInterrupt, thread_id: str, decided:
     asks = request_of(asked)
     if asks is not None and (decided.decision != EXPIRED or all("reject" in call.takes for call in asks.calls)):
         return forms.answer(asks, [_choice(decided)] * len(asks.calls))
-    if decided.decision in {"reject", EXPIRED} and decided.message:
-        return {"approved": False, "message": decided.message}
-    plain = {"answer": decided.message, "edit": decided.args or {}}
-    return plain.get(decided.decision, decided.decision == "approve")
+    if decided.decision == "answer":
+        return next(iter(question_of(asked).picked(decided.message)), decided.message)
+    # True or False alone: a graph that tests `if interrupt(…)` takes any object for a yes, whatever is in it.
+    return (decided.args or {}) if decided.decision == "edit" else decided.decision == "approve"
 
 
 def request_of(asked: InterruptRecord | RaisedInterrupt) -> forms.Request | None:
@@ -258,6 +266,15 @@ def request_of(asked: InterruptRecord | RaisedInterrupt) -> forms.Request | None
     if isinstance(asked, RaisedInterrupt):
         return forms.from_dict(asked.args)
     return forms.from_dict(json.loads(asked.args_json)) if asked.args_json else None
+
+
+def question_of(asked: InterruptRecord | RaisedInterrupt) -> forms.Question:
+    """Return a question as it stands; one without a value for anything else, and for what an earlier version asked."""
+    if asked.kind != "question":
+        return forms.Question()
+    if isinstance(asked, RaisedInterrupt):
+        return forms.question_in(asked.args)
+    return forms.question_in(json.loads(asked.args_json) if asked.args_json else None)
 
 
 def _choice(decided: AuthorDecision) -> forms.Choice:
@@ -313,10 +330,11 @@ def approved_before(asked: Iterable[InterruptRecord], call: RaisedInterrupt) -> 
         if asks is None or one.status != "resolved" or one.decision in {"reject", EXPIRED}:
             continue
         approved = forms.approved(asks, forms.choices_in(asks, resume_value(one)))
-        for number, (tool, args, call_id) in enumerate(approved, 1):
+        for number, own in enumerate(approved, 1):
             mark = f"{APPROVED_WITH}{one.interrupt_id}, call {number}"
-            same = (tool, call_id, canonical(args)) == (call.tool, call.call_id, canonical(call.args))
-            if same and mark not in used:
+            same = (own.tool, canonical(own.args)) == (call.tool, canonical(call.args))
+            known = own.call_id in ("", call.call_id) and own.tool_hash in ("", call.tool_hash)
+            if same and known and mark not in used:
                 return mark
     return ""
 

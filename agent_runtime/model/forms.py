@@ -5,10 +5,11 @@
     inbox          agent-inbox's `HumanInterrupt`, one or a list; takes a list of `HumanResponse`
     step           the graph stopped by itself before its next steps; takes one decision, as `tool_approval`
 
-A value that is not exactly of one of these forms is a question as it stands, which any JSON answers.
+A value that is not exactly of one of these forms is a :class:`Question` as it stands, which any JSON answers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast
 
@@ -18,6 +19,9 @@ Form = Literal["decisions", "tool_approval", "inbox", "step"]
 WAYS = ("approve", "reject", "edit", "respond")
 OF_MIDDLEWARE = frozenset({"decisions", "tool_approval"})
 _WHERE = "answer"
+_OPTIONS = ("options", "choices")
+_SHOWN_APART = frozenset({"question", "q", "allows_text", *_OPTIONS})
+MOST_OPTIONS = 100
 _INBOX = {"approve": "accept", "reject": "ignore", "edit": "edit", "respond": "response"}
 _INBOX_ALLOWS = {
     "approve": "allow_accept", "reject": "allow_ignore", "edit": "allow_edit", "respond": "allow_respond",
@@ -32,6 +36,7 @@ class Call:
         takes: how it may be decided, of :data:`WAYS`.
         note: what the graph says about it.
         call_id: the call in the thread's messages; empty where it is not known, or not the only one like it.
+        tool_hash: a digest of the graph's only tool of this name, as it was when the graph asked; empty for none.
     """
 
     tool: str
@@ -39,6 +44,14 @@ class Call:
     takes: tuple[str, ...]
     note: str = ""
     call_id: str = ""
+    tool_hash: str = ""
+
+    def counts(self, form: Form) -> bool:
+        """Return whether an approval of this call counts for the guard: it has to say which call and which tool it is.
+
+        agent-inbox names no call, and its name is often a title: there the tool has to be one of the graph's.
+        """
+        return bool(self.call_id) if form in OF_MIDDLEWARE else form == "inbox" and bool(self.tool_hash)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +79,61 @@ class Choice:
     way: str
     text: str = ""
     args: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question as it stands: the value that a graph gave `interrupt`, as JSON."""
+
+    value: Any = None
+
+    @property
+    def text(self) -> str:
+        """The text of the question; empty if the value is no text and has no field for it."""
+        said = self._fields.get("question") or self._fields.get("q") or self.value
+        return said if isinstance(said, str) else ""
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """The answers that the graph offers: texts, numbers, true or false; none unless all of them are such."""
+        found = next((self._fields[name] for name in _OPTIONS if name in self._fields), ())
+        if not isinstance(found, list) or len(found) > MOST_OPTIONS:
+            return ()
+        return tuple(found) if all(isinstance(one, str | int | float) for one in found) else ()
+
+    @property
+    def more(self) -> Mapping[str, Any]:
+        """All that the value has beside the text and the options."""
+        shown = _SHOWN_APART if self.options else _SHOWN_APART - set(_OPTIONS)
+        return {key: one for key, one in self._fields.items() if key not in shown or not self.text}
+
+    @property
+    def _fields(self) -> Mapping[str, Any]:
+        return self.value if isinstance(self.value, dict) else {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON, which :func:`question_in` reads and :func:`from_dict` takes for no request."""
+        return {"value": self.value}
+
+    def picked(self, text: str) -> list[Any]:
+        """Return the option that a text names, in a list; an empty one for any other text.
+
+        >>> Question(value={"options": ["yes", "No", 5]}).picked("no "), Question(value={"options": [5]}).picked("6")
+        (['No'], [])
+        """
+        said, names = text.strip(), [(option_text(one), one) for one in self.options]
+        same = [one for name, one in names if name == said]
+        return (same or [one for name, one in names if name.strip().casefold() == said.casefold()])[:1]
+
+
+def option_text(option: object) -> str:
+    """Return an option as a person reads and types it."""
+    return option if isinstance(option, str) else json.dumps(option)
+
+
+def question_in(data: object) -> Question:
+    """Return the question whose `to_dict` this is; one without a value for anything else."""
+    return Question(value=data["value"]) if isinstance(data, Mapping) and set(data) == {"value"} else Question()
 
 
 def from_dict(data: object) -> Request | None:
@@ -163,6 +231,11 @@ def with_ids(request: Request, made: Sequence[Mapping[str, Any]]) -> Request:
         ids = [str(one["id"] or "") for one in made if one["name"] == call.tool and one["args"] == call.args]
         calls.append(replace(call, call_id=ids[0]) if len(alike) == len(ids) == 1 else call)
     return replace(request, calls=tuple(calls))
+
+
+def with_tools(request: Request, hash_of: Callable[[str], str]) -> Request:
+    """Return a request with the digests of the tools that its calls name, which `hash_of` knows."""
+    return replace(request, calls=tuple(replace(call, tool_hash=hash_of(call.tool)) for call in request.calls))
 
 
 def answer(request: Request, choices: Sequence[Choice]) -> object:
@@ -273,11 +346,11 @@ def fits(request: Request) -> str:
     return "; ".join(dict.fromkeys(takes))
 
 
-def approved(request: Request, choices: Sequence[Choice]) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """Yield tool, arguments and call id of each call that the author lets run, as it was shown or as it was edited."""
+def approved(request: Request, choices: Sequence[Choice]) -> Iterator[Call]:
+    """Yield each call that the author lets run and that counts for the guard, as it was shown or as it was edited."""
     for call, choice in zip(request.calls, choices, strict=True):
-        if choice.way in {"approve", "edit"} and call.call_id and request.form in OF_MIDDLEWARE:
-            yield call.tool, call.args if choice.args is None else choice.args, call.call_id
+        if choice.way in {"approve", "edit"} and call.counts(request.form):
+            yield call if choice.args is None else replace(call, args=choice.args)
 
 
 def _known(names: object) -> tuple[str, ...]:

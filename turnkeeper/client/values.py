@@ -143,7 +143,7 @@ class Approval:
 
     Attributes:
         kind: permission, proposal or question.
-        tool, args: the call that it is about.
+        tool, args: the call that it is about; of a graph's own question, `args["value"]` is what it gave `interrupt`.
         args_hash: of those arguments; a decision holds for them alone.
         status: pending, resolved or void.
         decision, message, decided_by: what was decided, with which words, and by what it came.

@@ -10,9 +10,10 @@ import typer
 from rich.text import Text
 
 from agent_runtime.cli.chat.render import Change, Lines, Panels, Safe, render
-from agent_runtime.cli.client import change, change_in_conversation, complete_channel
-from agent_runtime.cli.rows import asked, can_stand, clipped, request_in
-from agent_runtime.model.mapping import Row, to_json
+from agent_runtime.cli.client import again, change, change_in_conversation, complete_channel, refused
+from agent_runtime.cli.rows import asked, can_stand, clipped, options_text, plain_question, request_in, ways
+from agent_runtime.model.forms import option_text
+from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.console import console, note
 from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
@@ -168,9 +169,11 @@ def _checked(does: Does, item: Item, text: str, proposed: Item | None) -> Comman
     elif does == "answer" and not question and asks is None:
         problem = "that is no question; a or r decides it"
     elif does == "answer" and not text:
-        problem = "what is the answer? t 1 text"
-    elif does in {"approve", "reject"} and question:
-        problem = "that is a question; answer it with t 1 text"
+        problem = "what is the answer? its text follows t"
+    elif does in {"approve", "reject"} and question and (options := plain_question(item.row).options):
+        problem = f"that is a question: t answers it, for example with {option_text(options[0])}"
+    elif does == "approve" and question and text:
+        problem = "nothing may follow an approval; t answers with a text"
     return Command(does="problem", text=problem) if problem else Command(does=does, item=item, text=text)
 
 
@@ -238,36 +241,42 @@ def would_end(channel: str, change: Callable[[str, Any], Any], *, thread_id: str
 
 
 def _resolve(command: Command, item: Item, change: Callable[[str, Any], Any]) -> str:
+    answers = command.does == "answer" and request_in(item.row) is None
+    as_json = command.does == "edit" or (answers and command.text[:1] in "{[" and bool(parsed(command.text)))
     request = wire.ResolveInterruptRequest(
         interrupt_id=item.id,
         decision="approve" if command.does == "for_task" else command.does,
         for_task=command.does == "for_task",
         any_value=command.text.split() if command.does == "for_task" else (),
-        message=command.text if command.does in {"reject", "answer"} else "",
-        args_json=command.text if command.does == "edit" else "",
+        message=command.text if command.does in {"reject", "answer"} and not as_json else "",
+        args_json=command.text if as_json else "",
         args_hash=item.row["args_hash"],  # of the arguments that were shown
     )
     done = change("ResolveInterrupt", request)
     if command.does == "for_task":
         revoke = f"turnkeeper approvals exceptions revoke {done.exception}"
         return f"approved from now on, as standing exception {done.exception} ({revoke}): {item.text}"
+    if command.does == "answer":
+        return f"answered “{clipped(command.text, 60)}”, and the turn continues: {item.text}"
     return f"{_DONE[command.does]}: {item.text.partition(' needs ')[0]}"
 
 
 _WAYS = {
     "candidate": "[a]ccept, [r]eject why",
     "deviation": "[a]ccept what was found, [r] the page stands",
-    "permission": "[a]pprove, [f]or the task from now on, [r]eject why, [e]dit JSON",
-    "proposal": "[a]pprove, [f]or the task from now on, [r]eject why, [e]dit JSON",
-    "question": "[t]ext of the answer",
-    "calls": "[a]pprove, [r]eject why, [e]dit JSON, [t]ext of the answer",
+    "permission": "[a]pprove, [f]or its task, [r]eject why, [e]dit JSON",
+    "proposal": "[a]pprove, [f]or its task, [r]eject why, [e]dit JSON",
+    "question": "your answer; or [a]pprove: True, [r]eject: False",
 }
-_SHORT = ("a", "f", "r", "e", "t")
+_OF_CALLS = {
+    "approve": "[a]pprove", "reject": "[r]eject why", "edit": "[e]dit JSON", "respond": "[t]ext of the answer",
+}  # fmt: skip
+_LEAVES = "Enter skips, [q]uit"
+_WORDS: dict[str, Does] = _VERBS | {"for": "for_task", "text": "answer"}
 _DONE = {
     "approve": "approved, and the turn goes on",
     "reject": "rejected, and the turn is told why",
     "edit": "approved as you edited it, and the turn goes on",
-    "answer": "answered, and the turn goes on",
 }
 
 
@@ -286,8 +295,7 @@ def triage(
         if item is None:
             continue  # decided meanwhile
         _show(turn, item)
-        calls = item.kind == "interrupt" and request_in(item.row) is not None
-        said = _ask(waiting, _WAYS["calls" if calls else item.row["kind"] if item.kind == "interrupt" else item.kind])
+        said = _ask(waiting, item)
         if said is None:
             note(f"{done} decided; the rest waits")
             return
@@ -295,6 +303,10 @@ def triage(
             left += 1
             continue
         came = perform(said, channel, SystemEntropy().hex(32), change_in_conversation)
+        if _is_question(item) and not came.startswith(REFUSED) and (error := refused(item.row)):
+            came = (
+                f"{REFUSED}the graph failed on this answer: {error}; {again(item.row | {'decision': said.does}, error)}"
+            )
         note(came)
         if said.item.kind == "interrupt" and not came.startswith(REFUSED):
             note(f"what it answers: turnkeeper turns show {turn.turn_id}")
@@ -326,18 +338,64 @@ def _show(turn: wire.ConversationTurn, item: Item) -> None:
         out.print(Safe(block) if out.is_terminal else block, soft_wrap=not out.is_terminal)
 
 
-def _ask(waiting: Waiting, ways: str) -> Command | None:
+def _ask(waiting: Waiting, item: Item) -> Command | None:
     """Return what the author decides on the one thing that waits; without an item: skip; None: leave."""
+    offered = _ways_of(item)
     while True:
-        print(f"{ways}, Enter skips, [q]uit: ", end="", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        print(f"{offered}, {_LEAVES}\n> ", end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
-        verb, _, rest = line.strip().partition(" ")
-        if not line or verb in {"q", "quit"}:
-            return None
-        if not verb or verb in {"s", "skip"}:
-            return Command(does="nothing")
-        unknown = Command(does="problem", text=f"write one of these: {ways}, or q")
-        command = parse(f"{verb} 1 {rest}", waiting) if verb in _SHORT else unknown
-        if command.item is not None:
+        if not sys.stdin.isatty():
+            print(line.strip(), file=sys.stderr, flush=True)  # as a terminal shows what is typed
+        command = typed(line, waiting, item) if line else None
+        if command is None or command.does == "nothing" or command.item is not None:
             return command
         note(command.text)
+
+
+def _ways_of(item: Item) -> str:
+    if item.kind != "interrupt":
+        return _WAYS[item.kind]
+    if request_in(item.row) is not None:
+        given = " ".join(ways(item.row))
+        return ", ".join(text for way, text in _OF_CALLS.items() if f"--{way}" in given)
+    options = options_text(plain_question(item.row))
+    return f"{options}, or another answer" if options else _WAYS[item.row["kind"]]
+
+
+def _is_question(item: Item) -> bool:
+    return item.kind == "interrupt" and item.row["kind"] == "question"
+
+
+def typed(line: str, waiting: Waiting, item: Item) -> Command | None:
+    """Return the decision that a line makes about the one item, which has number 1; None to leave. Pure.
+
+    Letters and whole words do the same. A question as it stands takes any line as its answer; the number or the name of
+    an option picks that.
+    """
+    line = line.strip()
+    verb, _, rest = line.partition(" ")
+    if line in {"q", "quit"}:
+        return None
+    if line in {"", "s", "skip"}:
+        return Command(does="nothing")
+    if _is_question(item) and request_in(item.row) is None:
+        return _answer_of(line, item)
+    if verb not in _WORDS:
+        return Command(does="problem", text=f"write one of these: {_ways_of(item)}, {_LEAVES}")
+    return _checked(_WORDS[verb], item, rest.strip(), waiting.proposed(item))
+
+
+def _answer_of(line: str, item: Item) -> Command:
+    """Return the decision that a line makes about a question as it stands."""
+    asks, (verb, _, rest) = plain_question(item.row), line.partition(" ")
+    said = rest.strip() if verb in {"t", "answer"} and rest.strip() else line
+    numbered = asks.options[int(said) - 1 :][:1] if said in map(str, range(1, len(asks.options) + 1)) else ()
+    if picked := asks.picked(said) or list(numbered):
+        return Command(does="answer", item=item, text=option_text(picked[0]))
+    decides = line in {"a", "approve"} or (verb in {"r", "reject"} and not (asks.options and rest))
+    if not decides:
+        return Command(does="answer", item=item, text=said)
+    if asks.options:
+        return Command(does="problem", text=f"that is a question: {_ways_of(item)}; t before it answers {line!r}")
+    return Command(does="approve" if line in {"a", "approve"} else "reject", item=item, text=rest.strip())

@@ -5,7 +5,6 @@ rules, panels and Markdown on a terminal, `Lines` writes lines of text. `plain`,
 terminal would obey or not show. `Safe` is needed after them, because Markdown turns entities into characters.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from rich.text import Text
 
 from agent_runtime.cli import rows
 from agent_runtime.model.conversation import mark_text
-from agent_runtime.model.forms import Request
+from agent_runtime.model.forms import Request, option_text
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.clock import SystemClock
 from turnkeeper.console.unseen import plain, prose
@@ -84,7 +83,8 @@ def changes_of(turn: wire.ConversationTurn, known: Known | None = None) -> list[
         change = Change(kind=kind, turn=turn, at=at)
         if kind == "interrupt" and change.subject.status != "pending":
             asked_at = change.subject.created_at.ToNanoseconds()
-            before = [one for one in found[begin:] if one.kind == "message" and not _is_later(one, asked_at)]
+            said = (one for one in found[begin:] if one.kind == "message")
+            before = [one for one in said if one.message.at.ToNanoseconds() <= asked_at]
             found.insert(begin + len(before) + answered, change)  # what came of it stands after it
             answered += 1
         else:
@@ -93,10 +93,6 @@ def changes_of(turn: wire.ConversationTurn, known: Known | None = None) -> list[
     if known.status not in {"", turn.status} and turn.status not in {"interrupted", "running"}:
         found.append(Change(kind="ended", turn=turn))
     return found
-
-
-def _is_later(change: Change, ns: int) -> bool:
-    return bool(change.message.at.ToNanoseconds() > ns)
 
 
 def known_of(turn: wire.ConversationTurn) -> Known:
@@ -348,44 +344,44 @@ def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
     asks = rows.request_in(row)
     if asks is not None:
         return _calls_asked_about(row, asks, number)
-    question = row["kind"] == "question"
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in row["args"].items()]
+    if row["kind"] == "question":
+        return _plain_question(row, number)
     stem, standing = answer.removesuffix("--approve"), rows.can_stand(row)
     always = [("for the task", f"{answer} --for-task")] * standing + [("grant", one) for one in rows.grants(row)]
     commands = [("approve", answer), *always, ("reject", f'{stem}--reject "why"'), ("change", f"{stem}--edit JSON")]
     keys = f"a {number} · r {number} why · e {number} JSON{f' · f {number} for the task' if standing else ''}"
-    keys, commands = (f"t {number} text", [("answer", answer)]) if question else (keys, commands)
-    return Card(
-        does="asks you",
-        kind=str(row["kind"]),
-        id=str(row["interrupt_id"])[: rows.ID_DIGITS],
-        title=row["question"] if question else f"{row['tool']} needs {row['missing_scope']}",
-        note=row["message"] if question else row["question"],
-        args="" if question else "\n".join(lines),
-        facts=_waits(row),
-        commands=[*_here(number, keys), *commands],
-        number=number,
-        style="bold yellow",
-    )
+    told = {"title": f"{row['tool']} needs {row['missing_scope']}", "note": row["question"], "facts": _waits(row)}
+    told["args"] = rows.arguments_text(row["args"])
+    return _asking(row, number, commands=[*_here(number, keys), *commands], **told)
+
+
+def _asking(row: Row, number: int | None, **shown: Any) -> Card:
+    id_ = str(row["interrupt_id"])[: rows.ID_DIGITS]
+    return Card(does="asks you", kind=str(row["kind"]), id=id_, number=number, style="bold yellow", **shown)
+
+
+def _plain_question(row: Row, number: int | None) -> Card:
+    """Return the card of a question as it stands: all of its value, with the answers that it offers."""
+    asks = rows.plain_question(row)
+    options = [("options", rows.options_text(asks))] if asks.options else []
+    keys = f"t {number} {option_text(asks.options[0]) if asks.options else f'text · a {number} · r {number}'}"
+    shown = rows.arguments_text(asks.more if asks.text else {})
+    told = {"title": row["question"], "note": row["message"], "args": shown, "facts": [*options, *_waits(row)]}
+    return _asking(row, number, commands=[*_here(number, keys), *_commands(row, rows.ways(row))], **told)
+
+
+def _commands(row: Row, ways: Sequence[str]) -> Pairs:
+    stem = f"turnkeeper approvals resolve {str(row['interrupt_id'])[: rows.ID_DIGITS]}"
+    return [(way.partition(" ")[0].strip("-"), f"{stem} {way}") for way in ways]
 
 
 def _calls_asked_about(row: Row, asks: Request, number: int | None) -> Card:
     """Return the card of a question in which a graph asks about calls of its own."""
-    id_ = str(row["interrupt_id"])[: rows.ID_DIGITS]
-    stem, ways = f"turnkeeper approvals resolve {id_}", rows.ways(row)
-    takes = [key for key in _KEYS if any(way.startswith(f"--{key}") for way in ways)]
-    commands = [(option.partition(" ")[0].strip("-"), f"{stem} {option}") for option in ways]
-    return Card(
-        does="asks you",
-        kind=str(row["kind"]),
-        id=id_,
-        title=f"the graph asks about {', '.join(call.tool for call in asks.calls)}",
-        note=row["message"],
-        args=rows.request_text(asks),
-        commands=[*_here(number, " · ".join(_KEYS[key].format(number) for key in takes)), *commands],
-        number=number,
-        style="bold yellow",
-    )
+    ways = rows.ways(row)
+    keys = " · ".join(_KEYS[key].format(number) for key in _KEYS if any(way.startswith(f"--{key}") for way in ways))
+    told = {"title": f"the graph asks about {', '.join(call.tool for call in asks.calls)}", "note": row["message"]}
+    told["args"] = rows.request_text(asks)
+    return _asking(row, number, commands=[*_here(number, keys), *_commands(row, ways)], **told)
 
 
 def _here(number: int | None, keys: str) -> Pairs:

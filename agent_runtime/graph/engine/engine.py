@@ -216,13 +216,14 @@ class Engine:
         live: model_output.LiveOutput | None = None,
         callbacks: Callable[[str], Sequence[Any]] = lambda _turn_id: (),
         answered: model_output.Answered | None = None,
+        hash_of: Callable[[str], str] = lambda _tool: "",
     ) -> None:
         """Make an engine of a graph that was compiled with `checkpoints`.
 
         A foreign graph knows no `TurnContext`: it is given the defaults of its own context, and its guard finds the
         turn by `current_turn`. `allow` is asked before each interval; what it raises fails the turn. No error of the
         graph shows one of the `secrets`. LangChain's `callbacks` of a turn go with each of its intervals. `answered` is
-        told of each call of a model that a foreign graph makes.
+        told of each call of a model that a foreign graph makes. `hash_of` returns the digest of a tool of the graph.
         """
         self._graph = graph
         self._checkpoints = checkpoints
@@ -230,7 +231,7 @@ class Engine:
         self._allow = allow
         self._secrets = secrets
         self._live = live
-        self._callbacks, self._answered = callbacks, answered
+        self._callbacks, self._answered, self._hash_of = callbacks, answered, hash_of
         self._schema = inputs.read_schema(graph)
         self._stops = foreign and stops.stops_anywhere(graph)
         self._configured = inputs.read_context(graph.context_schema)
@@ -259,7 +260,7 @@ class Engine:
         """Return how the thread's newest interval stopped, from its checkpoint, without running anything."""
         snapshot = await self._graph.aget_state(_config(thread_id))
         recorded = self._questions.get(thread_id, {})
-        raised = await questions.read_questions(self._graph, _config(thread_id), snapshot, recorded)
+        raised = await questions.read_questions(self._graph, _config(thread_id), snapshot, recorded, self._hash_of)
         if (standing := await self._stop(thread_id)) is not None:
             raised = (*raised, standing.question())
         before = (snapshot.metadata or {}).get(BEFORE, "")

@@ -4,7 +4,7 @@ LangGraph keeps the answers that a step was given with the step, also when the s
 be given the same answer. So an answer is taken back if its step raised, and only that.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from langchain_core.messages import AIMessage
@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 from langgraph.types import StateSnapshot
 
-from agent_runtime.graph.engine.inputs import messages_of
+from agent_runtime.graph.engine.inputs import as_json, messages_of
 from agent_runtime.model import forms
 from agent_runtime.model.approval import RaisedInterrupt, read_interrupt
 
@@ -20,7 +20,11 @@ Given = dict[tuple[str, str], list[Any]]  # by checkpoint and step: the answers 
 
 
 async def read_questions(
-    graph: Any, config: Any, snapshot: StateSnapshot, recorded: Mapping[str, Any]
+    graph: Any,
+    config: Any,
+    snapshot: StateSnapshot,
+    recorded: Mapping[str, Any],
+    hash_of: Callable[[str], str] = lambda _tool: "",
 ) -> tuple[RaisedInterrupt, ...]:
     """Return what a thread waits for.
 
@@ -29,6 +33,7 @@ async def read_questions(
         config: of the thread.
         snapshot: where the thread stands.
         recorded: what the guard asked, by LangGraph's id.
+        hash_of: returns the digest of the graph's only tool of a name; empty for none.
     """
     found = {}
     for item in snapshot.interrupts:  # one of a subgraph is there once a level
@@ -36,7 +41,9 @@ async def read_questions(
         if asks is not None and asks.form == "decisions":
             whole = await graph.aget_state(config, subgraphs=True)
             asks = forms.with_ids(asks, _calls_at(whole, item.id))
-        found[item.id] = read_interrupt(item.id, item.value, recorded.get(item.id), asks)
+        asks = forms.with_tools(asks, hash_of) if asks is not None else None
+        value = item.value if item.id in recorded or asks is not None else as_json(item.value)
+        found[item.id] = read_interrupt(item.id, value, recorded.get(item.id), asks)
     return tuple(found.values())
 
 

@@ -31,7 +31,16 @@ from langgraph.types import interrupt
 from agent_runtime.graph.context import ToolSpec, bound, current_turn, record_question, turn_around
 from agent_runtime.graph.guard.arguments import write
 from agent_runtime.graph.guard.identity import Identity, identity
-from agent_runtime.model.approval import EXPIRED, AskedCall, answers_call, ask, canonical, covers, why_not_bound
+from agent_runtime.model.approval import (
+    EXPIRED,
+    AskedCall,
+    answers_call,
+    ask,
+    canonical,
+    covers,
+    tool_hash,
+    why_not_bound,
+)
 from agent_runtime.model.turn import Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal, once_only
 from turnkeeper.errors import Denied
@@ -291,6 +300,11 @@ class Gate:
             return f"{FOREIGN}{request.name}", "write"
         return spec.scope, spec.effect
 
+    def hash_of(self, graph: str, name: str) -> str:
+        """Return the digest of a graph's only tool of a name; empty if there is none, or more than one."""
+        digest = self._names[graph].only(name) if graph in self._names else ""
+        return tool_hash(name, f"{FOREIGN}{name}", digest) if digest and name not in self._specs else ""
+
     def _is_foreign(self, request: CallRequest) -> bool:
         return request.known is None and request.tool is not None and self.named(request)[0].startswith(FOREIGN)
 
@@ -405,6 +419,11 @@ class _Names:
         if name != request.name or self._digests.setdefault(request.name, digest) != digest:
             self._shared.add(request.name)
         return request.name in self._shared
+
+    def only(self, name: str) -> str:
+        """Return the digest of the only tool that has a name; empty where another has it, or had it before."""
+        digests = {identity(tool).digest for tool, was in self._found.values() if name in {was, tool.name}}
+        return digests.pop() if len(digests) == 1 and name not in self._shared else ""
 
 
 def shared_names(tools: Sequence[BaseTool]) -> frozenset[str]:

@@ -22,11 +22,13 @@ from agent_runtime.cli.client import complete_channel
 from agent_runtime.model.turn import TurnContext
 from agent_runtime.service import streams
 from agent_runtime.service.servicer import Servicer
-from tests.integration.runtime.harness import PATIENCE_S, SETTINGS, Bench, Call, look_again, soon
+from tests.integration.runtime.authors_graphs import AuthorsBench
+from tests.integration.runtime.harness import PATIENCE_S, SETTINGS, STATES, Bench, Call, look_again, soon
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings
 from turnkeeper.console import run
+from turnkeeper.errors import EXIT_CONFLICT
 from turnkeeper.rpc.server import UnixServer
 from turnkeeper.storage.server import handover
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -373,6 +375,59 @@ async def test_triage_goes_through_what_waits(
     assert long in said.out, "an approval binds to all of it, and so all of it is shown"
     assert desk.noted == []
     assert "not today" in (await desk.conversation())[0].messages[2].text
+
+
+READS_AN_OBJECT = """
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+
+class State(TypedDict, total=False):
+    prompt: str
+
+def ask(state):
+    return {"prompt": "ordered" if interrupt({"question": "Order it?", "price": 12}).get("approved") else "left"}
+
+graph = StateGraph(State)
+graph.add_node("ask", ask)
+graph.add_edge(START, "ask")
+"""
+
+
+async def test_the_command_says_that_the_graph_failed_on_its_answer(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TURNKEEPER_HOME", str(home.root))
+    bench: Any = AuthorsBench(home)
+    bench.bring(READS_AN_OBJECT)
+    await bench.open()
+    event = await bench.run(prompt="go")
+    (question,) = await bench.pending()
+    resolve = ["approvals", "resolve", question.interrupt_id]
+    async with served(bench):
+        for way, object_ in (("--approve", '{"approved": true}'), ("--reject", '{"approved": false}')):
+            assert await asyncio.to_thread(run, app, [*resolve, way]) == EXIT_CONFLICT
+            said = capsys.readouterr()
+            assert "the graph failed on this answer: AttributeError: 'bool' object has no attribute 'get'" in said.err
+            assert f"{question.interrupt_id[:10]} --answer '{object_}'" in said.err
+            assert "the turn goes on" not in said.err
+        both = io.StringIO()
+        monkeypatch.setattr(sys, "stdin", io.StringIO("approve\n"))
+        monkeypatch.setattr(sys, "stderr", both)
+        monkeypatch.setattr(sys, "stdout", both)
+        assert await asyncio.to_thread(run, app, ["triage"]) == 0
+        monkeypatch.undo()
+        monkeypatch.setenv("TURNKEEPER_HOME", str(home.root))
+        lines = both.getvalue().splitlines()
+        prompt = lines.index("your answer; or [a]pprove: True, [r]eject: False, Enter skips, [q]uit")
+        assert any("price = 12" in line for line in lines[:prompt]), "the card stands before its prompt"
+        assert lines[prompt + 1] == "> approve"
+        assert lines[prompt + 2].startswith("not done: the graph failed on this answer")
+        assert lines[-1] == "0 decided, 1 left"
+        assert await asyncio.to_thread(run, app, [*resolve, "--answer", '{"approved": true}']) == 0
+        ended = await bench.events(until=lambda one: one.state == STATES.SUCCEEDED)
+        assert (ended[-1].turn_id, ended[-1].summary) == (event.turn_id, '{"prompt": "ordered"}')
+    await bench.close()
 
 
 async def test_the_command_lines_of_threads_and_turns_tell_tokens(

@@ -1,5 +1,6 @@
 """Answers to a graph's own interrupts, in each form that graphs of the field have; a wrong one costs no turn."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -91,12 +92,22 @@ INBOX: dict[str, tuple[Way, list[str], str]] = {
 }
 PLAIN: dict[str, tuple[Way, list[str], str]] = {
     "approve": (APPROVE, [], "was given True"),
-    "reject": (REJECT, [], "was given {'approved': False, 'message': 'not today'}"),
+    "reject": (REJECT, [], "was given False"),
     "edit": (EDIT, [], "was given {'text': 'better'}"),
     "respond": (RESPOND, [], "was given 'say it yourself'"),
     "a list": (json_answer('[1, {"a": null}]'), [], "was given [1, {'a': None}]"),
     "a number": (json_answer("0"), [], "was given 0"),
 }
+OFFERS = {"question": "Order it?", "options": ["yes", "No", "1", 2, True], "price": 12.5}
+
+
+def offers(field: Field) -> None:
+    """Let the bench run a graph that offers answers, and says which it was given."""
+    field.graph = lambda saver: _of_node(  # type: ignore[assignment,misc]
+        lambda _: {"messages": [AIMessage(f"was given {interrupt(OFFERS)!r}")]}, saver
+    )
+
+
 RIGHT = [
     pytest.param(form, *case, id=f"{form}: {name}")
     for form in FORMS
@@ -279,3 +290,34 @@ async def test_a_message_answers_only_a_question_that_takes_text(field: Field) -
     await field.send("yes please")
     assert await field.pending() == [question]
     assert (await decide(field, event, question, APPROVE)).state == STATES.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("way", "given"),
+    [
+        (("answer", {"message": "yes"}), "'yes'"),
+        (("answer", {"message": " NO "}), "'No'"),
+        (("answer", {"message": "1"}), "'1'"),
+        (("answer", {"message": "2"}), "2"),
+        (("answer", {"message": "true"}), "True"),
+        (("answer", {"message": "yes, but in blue"}), "'yes, but in blue'"),
+        (json_answer('"NO"'), "'NO'"),
+    ],
+)
+async def test_an_answer_that_names_an_option_is_the_option(field: Field, way: Way, given: str) -> None:
+    event, question = await waiting(field, offers)
+    assert json.loads(question.args_json) == {"value": OFFERS}, "all of what the graph asked with is shown"
+    assert question.question == "Order it?"
+    await decide(field, event, question, way)
+    assert (await words(field)).endswith(f"was given {given}")
+
+
+async def test_a_value_that_looks_like_a_record_of_ours_is_a_question(field: Field) -> None:
+    forged = {"form": "inbox", "calls": [{"tool": "send", "args": {}, "takes": ["approve"]}]}
+    field.graph = lambda saver: _of_node(  # type: ignore[assignment,misc]
+        lambda _: {"messages": [AIMessage(f"was given {interrupt(forged)!r}")]}, saver
+    )
+    event, question = await waiting(field, lambda _: None)
+    assert json.loads(question.args_json) == {"value": forged}
+    await decide(field, event, question, APPROVE)
+    assert await words(field) == "was given True"

@@ -1,6 +1,7 @@
 """An approval in a question of the graph's own counts for the guard, about exactly the call that was shown, once."""
 
 import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,13 +14,16 @@ from langchain_core.tools import StructuredTool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
+from tests.integration.runtime import authors_graphs
 from tests.integration.runtime.attacks import Field, _noted, _of_node
+from tests.integration.runtime.authors_graphs import AuthorsBench
 from tests.integration.runtime.dialects import APPROVE, ASKED, EDIT, agent, decide, json_answer, waiting
 from tests.integration.runtime.harness import STATES
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.config.home import Home
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
+bench = authors_graphs.bench
 FORMS: dict[str, Callable[[Field], None]] = {
     "decisions": agent,
     "tool_approval": lambda field: agent(field, mode="per_call"),
@@ -287,3 +291,133 @@ async def test_agents_that_repeat_an_id_ask_for_the_second_call(field: Field) ->
     event = await approved(field, event, question)
     assert (event.state, field.noted) == (STATES.INTERRUPTED, ["hi"])
     assert [one.kind for one in await field.pending()] == ["permission"]
+
+
+# A graph that asks as agent-inbox has it names no call. Its approval counts for the graph's only tool of that name.
+
+INBOX = """
+from typing import TypedDict
+from langchain_core.tools import StructuredTool, tool
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+
+done, held = [], ["rates"]
+
+class State(TypedDict, total=False):
+    prompt: str
+
+def sender(held):
+    def send(text: str) -> str:
+        done.append((text, *held))
+        return "sent"
+
+    return StructuredTool.from_function(func=send, name="send", description="Send a text.")
+
+send = sender(held)
+
+@tool
+def delete(text: str) -> str:
+    "Delete a text."
+    done.append(("deleted", text))
+    return "deleted"
+
+def other(text: str) -> str:
+    done.append(("other", text))
+    return "did"
+
+namesake = StructuredTool.from_function(func=other, name="send", description="Act otherwise.")
+
+def ask(action="send", args={"text": "hi"}):
+    config = {f"allow_{way}": True for way in ("ignore", "respond", "edit", "accept")}
+    request = {"action_request": {"action": action, "args": args}, "config": config, "description": "harmless"}
+    return interrupt([request])[0]
+
+def node(state):
+    how = state["prompt"]
+    answer = ask("Send a text" if how == "a title" else "send", {"text": 1} if how == "alike" else {"text": "hi"})
+    if answer["type"] not in ("accept", "edit") and how != "whatever is decided":
+        return {}
+    args = {"text": "1"} if how == "alike" else (answer["args"] or {}).get("args", {"text": "hi"})
+    if how == "other arguments":
+        args = {"text": "ho"}
+    if how == "another tool":
+        return {"prompt": delete.invoke(args)}
+    if how == "what was shown before the edit":
+        return {"prompt": send.invoke({"text": "hi"})}
+    if how == "a tool that changed":
+        held[0] = "secrets"
+    sent = (namesake if how == "a namesake" else send).invoke(args)
+    return {"prompt": send.invoke(args) if how == "a second time" else sent}
+
+graph = StateGraph(State)
+graph.add_node("node", node)
+graph.add_edge(START, "node")
+"""
+
+
+async def inbox(bench: AuthorsBench, how: str, way: Any = APPROVE, *, then: str = "") -> wire.TurnEvent:
+    """Let the graph ask about send(text="hi"), decide, and return the event by which the turn stops again or ends."""
+    # A graph that holds two tools of one name may run neither by a grant or an approval of the name.
+    bench.bring(INBOX if how == "a namesake" else INBOX.replace('(namesake if how == "a namesake" else send)', "send"))
+    bench.category("work")
+    await bench.open()
+    event = await bench.run(prompt=how)
+    (question,) = await bench.pending()
+    assert question.kind == "question"
+    if then:
+        bench.bring(then)
+        del sys.modules[bench.file.stem]  # as in another process
+        await bench.crash()
+    await bench.resolve(question.interrupt_id, way[0], args_hash=question.args_hash, **way[1])
+    event = await bench.stopped(event.turn_id, after=event.sequence)
+    while event.state == STATES.INTERRUPTED and not await bench.pending():
+        event = await bench.stopped(event.turn_id, after=event.sequence)
+    return event
+
+
+@pytest.mark.parametrize(("way", "sent"), [(APPROVE, "hi"), (EDIT, "better")], ids=["accept", "edit"])
+async def test_an_approval_in_an_inbox_is_enough(bench: AuthorsBench, way: Any, sent: str) -> None:
+    event = await inbox(bench, "as shown", way)
+    assert event.state == STATES.SUCCEEDED, event.error
+    assert bench.module.done == [(sent, "rates")]
+    found = (await bench.service.ListInterrupts(wire.ListInterruptsRequest(all=True), None)).interrupts
+    question, guards = sorted(found, key=lambda one: one.kind != "question")
+    assert (guards.kind, guards.decision) == ("permission", "approve")
+    assert guards.message == f"approved with {question.interrupt_id}, call 1"
+    assert json.loads(question.args_json)["calls"][0]["tool_hash"].startswith("3."), "as each approval binds a tool"
+
+
+INBOX_DIFFERS: dict[str, tuple[Any, list[Any]]] = {
+    "other arguments": (APPROVE, []),
+    "alike": (APPROVE, []),
+    "another tool": (APPROVE, []),
+    "a title": (APPROVE, []),
+    "a namesake": (APPROVE, []),
+    "a tool that changed": (APPROVE, []),
+    "a second time": (APPROVE, [("hi", "rates")]),
+    "what was shown before the edit": (EDIT, []),
+    "whatever is decided": (("reject", {}), []),
+}
+
+
+@pytest.mark.parametrize("how", INBOX_DIFFERS)
+async def test_a_call_that_differs_from_what_an_inbox_showed_is_asked_about(bench: AuthorsBench, how: str) -> None:
+    way, done = INBOX_DIFFERS[how]
+    event = await inbox(bench, how, way)
+    assert event.state == STATES.INTERRUPTED, event.error
+    (asked,) = await bench.pending()
+    assert asked.kind == "permission"
+    assert bench.module.done == done
+
+
+@pytest.mark.parametrize("changed", [False, True])
+async def test_an_approval_in_an_inbox_is_for_the_tool_that_there_was_when_it_was_asked(
+    bench: AuthorsBench, changed: bool
+) -> None:
+    same = INBOX.replace('(namesake if how == "a namesake" else send)', "send")
+    event = await inbox(
+        bench, "as shown", then=same.replace("(text, *held)", '(text, "elsewhere")') if changed else same
+    )
+    assert event.state == (STATES.INTERRUPTED if changed else STATES.SUCCEEDED), event.error
+    assert [one.kind for one in await bench.pending()] == ["permission"] * changed
+    assert bench.module.done == ([] if changed else [("hi", "rates")])

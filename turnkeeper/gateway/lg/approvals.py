@@ -76,7 +76,9 @@ def _seen(note: str, args: Any) -> str:
 
 def _question(asked: wire.Interrupt) -> dict[str, Any]:
     config = {"allow_respond": True, "allow_ignore": True, "allow_accept": False, "allow_edit": False}
-    action = {"action": "question", "args": {}}
+    said = json.loads(asked.args_json) if asked.args_json else None
+    value = said.get("value") if isinstance(said, dict) else None
+    action = {"action": "question", "args": value if isinstance(value, dict) else {}}
     answer = (
         f"Answer it in an inbox, on the page, or with: turnkeeper approvals resolve {asked.interrupt_id} --answer TEXT"
     )

@@ -77,6 +77,7 @@ class Card:
     facts: Sequence[tuple[str, object]] = ()
     note: str = ""
     expires_at: Any = None
+    options: Sequence[str] = ()
 
     @property
     def waits(self) -> bool:
@@ -102,13 +103,16 @@ def card_of_interrupt(one: agents.Interrupt) -> Card:
     title = ", ".join(str(call.get("tool")) for call in calls) or one.tool or one.kind
     args = calls[0].get("args") if len(calls) == 1 else calls
     shown = json.dumps(args, indent=2, ensure_ascii=False) if calls else pretty(one.args_json)
+    value = _value_of(one)
+    if one.kind == "question" and not calls:
+        shown = json.dumps(value, indent=2, ensure_ascii=False) if isinstance(value, dict | list) else ""
     facts = {"missing scope": one.missing_scope, "category": one.category, "only this once": one.once_only}
     return Card(
         kind="interrupt", id=one.interrupt_id, does=_DOES.get(one.kind, one.kind), title=title,
         ways=_ways(one, calls) if one.status == "pending" else (), turn_id=one.turn_id,
         channel=one.channel, task=one.task_name, at=one.created_at, state=one.decision or one.status, args=shown,
         args_hash=one.args_hash,
-        body=one.question, facts=fields(facts), note=one.message,
+        body=one.question, facts=fields(facts), note=one.message, options=_options(value),
         expires_at=one.expires_at if one.HasField("expires_at") else None,
     )  # fmt: skip
 
@@ -122,12 +126,25 @@ def _calls_asked(one: agents.Interrupt) -> list[dict[str, Any]]:
         return []
 
 
+def _value_of(one: agents.Interrupt) -> Any:
+    """Return the value of a question as it stands; None for any other."""
+    said = json.loads(one.args_json) if one.kind == "question" and one.args_json else None
+    return said["value"] if isinstance(said, dict) and set(said) == {"value"} else None
+
+
+def _options(value: object) -> list[str]:
+    """Return the answers that a question offers, as they are typed."""
+    found = value.get("options", value.get("choices")) if isinstance(value, dict) else None
+    fits = isinstance(found, list) and all(isinstance(one, str | int | float) for one in found)
+    return [one if isinstance(one, str) else json.dumps(one) for one in found] if fits and found else []
+
+
 def _ways(one: agents.Interrupt, calls: Sequence[Mapping[str, Any]]) -> list[str]:
     if calls:
         takes = [way for way in ("approve", "reject", "edit", "respond") if all(way in call["takes"] for call in calls)]
         return ["answer" if way == "respond" else way for way in takes if way != "edit" or len(calls) == 1]
     if one.kind == "question":
-        return ["answer"]
+        return ["answer"] if _options(_value_of(one)) else ["approve", "reject", "answer"]
     return ["approve", "reject", "edit", *(["for_task"] if one.task_name and not one.once_only else [])]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from agent_runtime.cli import approvals, rows
 from agent_runtime.model.approval import EXPIRED, AuthorDecision, answer_to, read_interrupt
-from agent_runtime.model.forms import approved, choices_in, from_dict, read, with_ids
+from agent_runtime.model.forms import approved, choices_in, from_dict, read, with_ids, with_tools
 from turnkeeper.errors import InvalidInput
 
 SEND = {"name": "send", "args": {"text": "hi"}, "description": "harmless\x1b[31m"}
@@ -75,7 +75,7 @@ def test_a_call_has_the_id_of_the_one_call_that_it_can_be() -> None:
     assert with_ids(found, _made(("ho", "c0"))).calls[0].call_id == ""
 
 
-def test_only_calls_of_the_middlewares_forms_with_an_id_are_approved() -> None:
+def test_only_calls_that_say_which_call_and_which_tool_are_approved() -> None:
     answers: list[tuple[Any, Any]] = [
         (DECISIONS, {"decisions": [{"type": "approve"}]}),
         (INBOX, [{"type": "accept", "args": None}]),
@@ -88,7 +88,13 @@ def test_only_calls_of_the_middlewares_forms_with_an_id_are_approved() -> None:
     one = read(APPROVAL)
     assert one is not None
     edit = {"type": "edit", "edited_action": {"name": "send", "args": {"text": "ho"}}}
-    assert list(approved(one, choices_in(one, edit))) == [("send", {"text": "ho"}, "c1")]
+    (edited,) = approved(one, choices_in(one, edit))
+    assert (edited.tool, edited.args, edited.call_id) == ("send", {"text": "ho"}, "c1")
+    asked = read(INBOX)
+    assert asked is not None
+    known = with_tools(asked, lambda tool: f"digest of {tool}")
+    (accepted,) = approved(known, choices_in(known, [{"type": "accept", "args": None}]))
+    assert accepted.tool_hash == f"digest of {accepted.tool}"
 
 
 def _row(value: Any) -> dict[str, Any]:
@@ -150,7 +156,7 @@ def test_an_answer_is_json_if_it_is_json_and_text_if_not(typed: str, message: st
     (DECISIONS, {"decisions": [{"type": "reject", "message": "nobody answered within 1h"}]}),
     (APPROVAL, {"type": "reject", "message": "nobody answered within 1h"}),
     ({**INBOX, "config": {"allow_ignore": True}}, [{"type": "ignore", "args": None}]),
-    (INBOX, {"approved": False, "message": "nobody answered within 1h"}),
+    (INBOX, False),
 ], ids=["decisions", "tool_approval", "inbox", "takes no rejection"])  # fmt: skip
 def test_a_question_that_nobody_answers_is_rejected_in_its_form(value: Any, given: Any) -> None:
     asked = read_interrupt("i", value, asks=read(value))

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from agent_runtime.cli.chat.answer import Item, Waiting, parse, perform, would_end
+from agent_runtime.cli.chat.answer import Item, Waiting, parse, perform, typed, would_end
 from agent_runtime.cli.chat.follow import Typed
 from agent_runtime.cli.chat.render import Panels, Safe, changes_of, known_of, render
 from agent_runtime.cli.chat.screen import LineView, Screen
 from agent_runtime.graph.engine.model_output import LONGEST_MESSAGE, Listener, LiveOutput, RunningCall
+from agent_runtime.model.approval import read_interrupt
 from agent_runtime.model.conversation import project
 from agent_runtime.model.mapping import to_json
 from agent_runtime.service.reads import LONGEST_EXCERPT
@@ -250,9 +251,11 @@ def waiting() -> Waiting:
             'write all arguments of the call, as a JSON object; they are now: {"text": "x", "tier": "channel"}',
         ),
         ("e 3 {}", "problem", "", "only a tool call has arguments to change"),
-        ("a 2", "problem", "", "that is a question; answer it with t 1 text"),
+        ("a 2", "approve", "q", ""),
+        ("r 2 not yet", "reject", "q", "not yet"),
+        ("a 2 the blue one", "problem", "", "nothing may follow an approval; t answers with a text"),
         ("t 1 yes", "problem", "", "that is no question; a or r decides it"),
-        ("t 2", "problem", "", "what is the answer? t 1 text"),
+        ("t 2", "problem", "", "what is the answer? its text follows t"),
         ("a 1 hour meeting is too long", "problem", "", "not approved: nothing may follow an approval"),
         ("approve 3 pages a day", "problem", "", "not approved: nothing may follow an approval"),
         ("a 4 fine", "problem", "", "not approved: nothing may follow an approval"),
@@ -426,3 +429,78 @@ def test_what_was_asked_and_decided_stands_before_what_came_of_it() -> None:
             out.print(Safe(block))
     text = OURS.sub("", written(out))
     assert text.index("→ memory_put") < text.index("[approve]") < text.index("Done.")
+
+
+def asked_alone(value: Any) -> tuple[Waiting, Item]:
+    """Return a question as it stands, as triage has it."""
+    question = read_interrupt("q", value)
+    found, row = (
+        Waiting(),
+        replace(
+            ASKED, interrupt_id="q", kind="question", question=question.question, args_json=json.dumps(question.args)
+        ),
+    )
+    found.update(project(FIRE, [PROMPT], [row], first=True))
+    item = found.get(1)
+    assert item is not None
+    return found, item
+
+
+OFFERS = {"question": "Order it?", "options": ["yes", "no", "3"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "line", "does", "text"),
+    [
+        (OFFERS, "yes", "answer", "yes"),
+        (OFFERS, "NO", "answer", "no"),
+        (OFFERS, "2", "answer", "no"),
+        (OFFERS, "3", "answer", "3"),
+        (OFFERS, "4", "answer", "4"),
+        (OFFERS, "t 1", "answer", "yes"),
+        (OFFERS, "t approve", "answer", "approve"),
+        (OFFERS, "reject the large one", "answer", "reject the large one"),
+        (
+            OFFERS,
+            "approve",
+            "problem",
+            "that is a question: [1] yes  [2] no  [3] 3, or another answer; t before it answers 'approve'",
+        ),
+        (OFFERS, "only the small one", "answer", "only the small one"),
+        ("Which?", "the blue one", "answer", "the blue one"),
+        ("Which?", "1 yes", "answer", "1 yes"),
+        ("Which?", "t reject", "answer", "reject"),
+        ("Which?", "approve", "approve", ""),
+        ("Which?", "approve nothing", "answer", "approve nothing"),
+        ("Which?", "reject not yet", "reject", "not yet"),
+        ("Which?", "skip", "nothing", ""),
+    ],
+)
+def test_a_question_is_answered_as_it_is_read(value: Any, line: str, does: str, text: str) -> None:
+    waits, item = asked_alone(value)
+    command = typed(line, waits, item)
+    assert command is not None
+    assert (command.does, command.text) == (does, text)
+    assert typed("quit", waits, item) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "does", "text"),
+    [
+        ("approve", "approve", ""),
+        ("a", "approve", ""),
+        ("for", "for_task", ""),
+        ("reject not today", "reject", "not today"),
+        ('edit {"tier": "account"}', "edit", '{"tier": "account"}'),
+        ("perhaps", "problem", "write one of these: [a]pprove, [f]or its task, [r]eject why, [e]dit JSON, "
+         "Enter skips, [q]uit"),
+    ],
+)  # fmt: skip
+def test_triage_takes_letters_and_words(line: str, does: str, text: str) -> None:
+    found = Waiting()
+    found.update(project(FIRE, [PROMPT], [ASKED], first=True))
+    item = found.get(1)
+    assert item is not None
+    command = typed(line, found, item)
+    assert command is not None
+    assert (command.does, command.text) == (does, text)
