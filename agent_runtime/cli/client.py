@@ -68,15 +68,22 @@ def change(method: str, request: Any, surface: str = "cli") -> Any:
 def refused(decided: Row) -> str:
     """Return the error of a graph that failed on an answer which was given just now; empty if it took the answer.
 
-    A graph that works on for longer than `ANSWER_S` took it.
+    A graph that works on for longer than `ANSWER_S` took it. If the daemon stops meanwhile, the decision stands.
     """
-    clock, thread_id = SystemClock(), decided["thread_id"]
+    try:
+        return _refused(decided["interrupt_id"], decided["turn_id"], decided["thread_id"])
+    except Unreachable:
+        return ""
+
+
+def _refused(interrupt_id: str, turn_id: str, thread_id: str) -> str:
+    clock = SystemClock()
     until = clock.monotonic() + ANSWER_S
     while clock.monotonic() < until:
         waiting = change("ListInterrupts", wire.ListInterruptsRequest(thread_id=thread_id)).interrupts
-        if again := [one for one in waiting if one.interrupt_id == decided["interrupt_id"]]:
+        if again := [one for one in waiting if one.interrupt_id == interrupt_id]:
             return again[0].message or "it asks again"
-        status = change("GetTurn", wire.GetTurnRequest(turn_id=decided["turn_id"])).status
+        status = change("GetTurn", wire.GetTurnRequest(turn_id=turn_id)).status
         if waiting or status not in {"interrupted", "running"}:
             return ""
         clock.block(LOOK_S)

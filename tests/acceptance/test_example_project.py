@@ -149,7 +149,7 @@ def test_a_reader_of_the_main_page_sees_the_session_that_it_shows(reader: Reader
     assert len(steps) > 8
     for step in steps:
         if step.command == "turnkeeper triage":
-            answers = [("[q]uit:", key) for key in re.findall(r"\[q\]uit: (\w)$", step.printed, re.MULTILINE)]
+            answers = [("> ", key) for key in re.findall(r"^> (\w)$", step.printed, re.MULTILINE)]
             printed = OF_TERMINALS.sub("", typed(reader.home, "triage", answers=answers)[1])
         elif step.command.startswith("kill "):
             printed = reader.type("kill -9 $(cat ~/.turnkeeper/state/run/agent-runtime.pid)")
