@@ -12,7 +12,6 @@ delivered it, and each fire ends once. A restart reads all of this from the rows
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -179,6 +178,7 @@ class _Waiting:
     item: EncodedTrigger
     answer: "asyncio.Future[Receipt]"
     refusal: TurnkeeperError | None
+    is_told: bool = False
 
     @property
     def key(self) -> str:
@@ -263,7 +263,7 @@ class Acceptor:
         while self._waiting:
             group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
             try:
-                with told_if_late(self._log, partial(_arrivals, group)):
+                with told_if_late(self._log, lambda group=group: self._arrivals(group), again=True):
                     await self._write_group(group)
             except Exception as error:  # noqa: BLE001  each of the group's callers gets it as its answer
                 for item in group:
@@ -271,6 +271,13 @@ class Acceptor:
             finally:
                 self._ended_s = self._clock.monotonic()
                 self._opened.set()
+
+    def _arrivals(self, group: Sequence[_Waiting]) -> list[tuple[str, dict[str, object]]]:
+        """Return the arrivals that are not told: of a group that waits for the store, and of those behind it."""
+        untold = [item for item in (*group, *self._waiting) if not item.is_told]
+        for item in untold:
+            item.is_told = True
+        return [_arrival(item.item.header) for item in untold]
 
     async def _write_group(self, group: Sequence[_Waiting]) -> None:
         digests = await self._known({item.key for item in group})
@@ -333,10 +340,6 @@ class Acceptor:
         self._log.emit_all([line for line in lines if line])
         for item, fresh, _ in accepted:
             item.answer.set_result(Receipt(header=item.item.header, fresh=fresh))
-
-
-def _arrivals(group: Sequence[_Waiting]) -> list[tuple[str, dict[str, object]]]:
-    return [_arrival(item.item.header) for item in group]
 
 
 def _arrival(header: TriggerHeader) -> tuple[str, dict[str, object]]:

@@ -166,16 +166,15 @@ class Dispatcher:
             self.refusal = f"no fire can be sent: {error}"
             raise
         except TurnkeeperError:
-            now = self._clock.now()
-            await self._note_silence(now)
-            await self._store.run(lambda session: session.outages.seen(now))
-            raise
+            now, since = self._clock.now(), self._asked_at
 
-    async def _note_silence(self, now: datetime) -> None:
-        """Record that the runtime owed an answer for long, now that it gave one, or is known to be away."""
-        since, self._asked_at = self._asked_at, None
-        if since is not None and now - since > _SILENT_AFTER:
-            await self._store.run(lambda session: session.stoppages.happened(Cause.SILENT, since, now))
+            def seen(session: Session) -> None:
+                _note_silence(session, since, now)
+                session.outages.seen(now)
+
+            self._asked_at = None
+            await self._store.run(seen)
+            raise
 
     async def _serve(self, stream: FireStream) -> None:
         receipts: asyncio.Queue[wire.FireReceipt] = asyncio.Queue()
@@ -318,8 +317,10 @@ class Dispatcher:
         now = self._clock.now()
         held, freed = self._note_held(receipts)
         keys = [self._unanswered.popleft() if self._unanswered else None for _ in receipts]
+        since = self._asked_at
 
         def record(session: Session) -> planning.Planned:
+            _note_silence(session, since, now)
             for task, why in held.items():
                 session.stoppages.begin(Cause.HELD, task, now, why)
             for task in freed:
@@ -330,7 +331,6 @@ class Dispatcher:
             done = await self._store.run(record)
         self._kept_back = (self._kept_back | held.keys()) - freed
         self._log.emit_all(done.events)
-        await self._note_silence(now)
         self._asked_at = now if self._unanswered else None
         if any(receipt.HasField("error") for receipt in receipts):
             self._changed.set()
@@ -348,6 +348,12 @@ class Dispatcher:
                 self._held.pop(task, None)
                 freed |= {task} & self._kept_back
         return held, freed
+
+
+def _note_silence(session: Session, since: datetime | None, now: datetime) -> None:
+    """Record that the runtime has owed an answer for long, now that it gives one or is known to be away."""
+    if since is not None and now - since > _SILENT_AFTER:
+        session.stoppages.happened(Cause.SILENT, since, now)
 
 
 def _answers(receipts: Sequence[wire.FireReceipt]) -> list[log_records.LogRecord]:

@@ -101,17 +101,20 @@ def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id:
         return fire
     if state is TurnState.RELEASED:
         return _released(fire, at, error) if fire.outcome is Outcome.HELD else fire
+    # Clocks of two machines differ: no turn starts before its fire is sent, or ends before it starts.
+    moment = max(at, fire.started_at or fire.fired_at or at)
     known = replace(
         fire,
         ready_at=None,
         reason="",
         refusals=0,
-        fired_at=fire.fired_at or at,
-        accepted_at=fire.accepted_at or at,
+        fired_at=fire.fired_at or moment,
+        # A receipt may be recorded after the news of its turn.
+        accepted_at=min(fire.accepted_at or moment, fire.started_at or moment),
         turn_id=fire.turn_id or turn_id,
     )
     if state in _OPEN_STATES:
-        started = fire.started_at if state is TurnState.HELD else fire.started_at or at
+        started = fire.started_at if state is TurnState.HELD else fire.started_at or moment
         why = error[:LONGEST_REASON] if state is TurnState.HELD else ""
         return replace(known, outcome=_OPEN_STATES[state], started_at=started, reason=why)
     if state is TurnState.FAILED and fire.retries:
@@ -119,7 +122,7 @@ def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id:
     outcome, reason = _FINAL_STATES[state]
     if error.startswith(MISASKED):
         reason = ""  # also of a silent turn: its author has to hear of it
-    return replace(known, outcome=outcome, reason=reason or error[:LONGEST_REASON], ended_at=at)
+    return replace(known, outcome=outcome, reason=reason or error[:LONGEST_REASON], ended_at=moment)
 
 
 def spending(fire: Fire, spent: timedelta, tokens: int) -> Fire:

@@ -49,7 +49,7 @@ def of_plan(snapshot: Snapshot, plan: Plan, entries: Sequence[Fire]) -> list[Log
         events.append(LogRecord("cursor.moved", {"task_id": plan.task.id, "to": rfc3339(plan.task.cursor_at)}))
     armed = plan.task.pacing
     if armed is not None and armed.armed_at is not None and armed != snapshot.task.pacing:
-        told = {"task_id": plan.task.id, "at": rfc3339(armed.armed_at), "iteration": armed.iteration + 1}
+        told = {"task_id": plan.task.id, "wake_at": rfc3339(armed.armed_at), "iteration": armed.iteration + 1}
         events.append(LogRecord("task.armed", told | {"reason": armed.why}))
     if plan.task.state is not snapshot.task.state:
         events.append(LogRecord(f"task.{plan.task.state}", {"task_id": plan.task.id, "reason": plan.task.reason}))

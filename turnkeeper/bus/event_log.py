@@ -86,7 +86,7 @@ class EventLog:
             return
         at = rfc3339(self._clock.now())
         first = {"at": at, "process": self._process, "pid": os.getpid()}
-        lines = [_line({**first, "event": event, **fields}) for event, fields in events]
+        lines = [_line({**first, "event": event, **fields, **first}) for event, fields in events]
         self._write(at[:10], b"".join(lines), durable=durable)
 
     def _write(self, day: str, data: bytes, *, durable: bool) -> None:
@@ -117,13 +117,23 @@ LATE_S = 0.25
 
 
 @contextlib.contextmanager
-def told_if_late(log: EventLog, event: Callable[[], Sequence[tuple[str, Mapping[str, Any]]]]) -> Iterator[None]:
+def told_if_late(
+    log: EventLog, event: Callable[[], Sequence[tuple[str, Mapping[str, Any]]]], *, again: bool = False
+) -> Iterator[None]:
     """Write events, each a name and its fields, if the block takes long; for a block in an event loop.
 
     What reaches a process is in its trail so, however long a store then keeps the process waiting. Where the store
-    answers at once, what it answered is all there is to tell.
+    answers at once, what it answered is all there is to tell. With `again`, ask for more events until the block ends.
     """
-    late = asyncio.get_running_loop().call_later(LATE_S, lambda: log.emit_all(event()))
+    loop = asyncio.get_running_loop()
+
+    def tell() -> None:
+        nonlocal late
+        log.emit_all(event())
+        if again:
+            late = loop.call_later(LATE_S, tell)
+
+    late = loop.call_later(LATE_S, tell)
     try:
         yield
     finally:

@@ -280,5 +280,29 @@ async def test_a_time_that_was_missed_has_its_cause_and_its_span(
     assert cause in entry.cause
 
 
+@pytest.mark.sqlite_only("another connection looks into the file")
+async def test_a_silence_is_on_record_as_soon_as_the_answer_is(
+    rig: Rig, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rig.create()
+    world, seen = World(rig, peer), list[str]()
+    peer.answers.clear()
+    with closing(sqlite3.connect(rig.place)) as other:
+
+        def count(fires: int) -> int:
+            seen.extend(cause for (cause,) in other.execute("SELECT cause FROM stoppages"))
+            return fires
+
+        async with rig.running("dispatcher"):
+            await world.until(1)
+            await peer.saw(1)
+            await world.until(2)
+            monkeypatch.setattr(rig.trail, "emit_all", lambda events: count(len(events)))
+            peer.answers.set()
+            while not seen:
+                await look_again()
+    assert seen == ["no answer from the agent runtime"]
+
+
 async def fires(rig: Rig) -> list[wire.Fire]:
     return list((await rig.service.list_fires(wire.ListFiresRequest(name="digest"))).fires)

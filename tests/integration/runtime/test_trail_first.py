@@ -22,12 +22,13 @@ def locked(bench: Bench) -> Iterator[None]:
         yield
 
 
-async def until_told(bench: Bench, event: str) -> dict[str, Any]:
+async def until_told(bench: Bench, event: str, count: int = 1) -> dict[str, Any]:
+    """Return the newest of so many records of an event."""
     async with asyncio.timeout(8):  # less than a writer waits for the lock
         while True:
-            for record in read_events(bench.home.logs):
-                if record["event"] == event:
-                    return record
+            found = [record for record in read_events(bench.home.logs) if record["event"] == event]
+            if len(found) >= count:
+                return found[-1]
             await look_again()
 
 
@@ -43,6 +44,19 @@ async def test_a_fire_that_arrives_while_the_store_is_locked_is_told_before_the_
     receipt = await asked
     assert (told["fire_id"], told["turn_id"]) == (receipt.fire_id, receipt.turn_id)
     await bench.stopped(receipt.turn_id)
+
+
+async def test_each_fire_that_arrives_while_the_store_is_locked_is_told_once(bench: Bench) -> None:
+    with locked(bench):
+        asked = []
+        for number in (1, 2, 3):
+            asked.append(asyncio.create_task(bench.service.Fire(bench.fire(number), None)))
+            await until_told(bench, "fire.arrived", number)
+    receipts = await asyncio.gather(*asked)
+    told = [record["turn_id"] for record in read_events(bench.home.logs) if record["event"] == "fire.arrived"]
+    assert told == [receipt.turn_id for receipt in receipts]
+    for receipt in receipts:
+        await bench.stopped(receipt.turn_id)
 
 
 async def test_a_turn_whose_graph_stops_while_the_store_is_locked_says_so_before_the_store_answers(

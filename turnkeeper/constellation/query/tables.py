@@ -61,6 +61,22 @@ _FIELD = "json_extract(fields, '$.{}')"
 _SCHEDULE = "json_extract(definition, '$.schedule.{}')"
 _TASK = {"task_id": "id", "name": "name", "state": "state", "reason": "reason", "category": "category"}
 _TOLD = {"at": _at("at_us"), "event": "event", "process": "process"}
+# A start that fails before it is verified has an event of its own. The end of a verified process shows in the event
+# after it: the watchdog starts another one, or gives up.
+_CRASHES = """(
+    SELECT at_us, process, iif(event = 'revive.failed', id, id_before) AS start_id,
+        iif(event = 'revive.failed', served, 1) AS served, error
+    FROM (
+        SELECT at_us, event, json_extract(fields, '$.daemon') AS process, json_extract(fields, '$.id') AS id,
+            json_extract(fields, '$.served') AS served, json_extract(fields, '$.crashed') AS crashed,
+            json_extract(fields, '$.reason') AS error, lag(event) OVER earlier AS event_before,
+            lag(json_extract(fields, '$.id')) OVER earlier AS id_before
+        FROM trail WHERE event IN ('revive.failed', 'daemon.started', 'crashloop.suspected')
+        WINDOW earlier AS (PARTITION BY json_extract(fields, '$.daemon') ORDER BY at_us, rowid)
+    )
+    WHERE event = 'revive.failed'
+        OR (crashed OR event = 'crashloop.suspected') AND event_before IS NOT 'revive.failed'
+) AS c LEFT JOIN trail AS s ON s.source = 'restart-status' AND json_extract(s.fields, '$.id') = c.start_id"""
 
 TABLES = {
     "tasks": Table(
@@ -137,7 +153,9 @@ TABLES = {
         row="a turn",
         rows="agent.turns",
         columns={
-            **{name: name for name in ("turn_id", "thread_id", "channel", "agent", "category", "trigger", "status")},
+            **{name: name for name in ("turn_id", "thread_id", "channel", "agent", "category")},
+            "trigger": "CASE WHEN kind IN ('agent', 'agent-for-fire') THEN 'agent' ELSE trigger END",
+            "status": "status",
             "fire_id": "nullif(fire_id, '')",
             "attempt": "attempt",
             "task_id": "nullif(task_id, '')",
@@ -230,17 +248,13 @@ TABLES = {
     ),
     "crashes": Table(
         row="a process that ended unplanned, as the watchdog found it",
-        rows=TRAIL
-        + " AS c LEFT JOIN "
-        + TRAIL
-        + " AS s ON s.source = 'restart-status' AND json_extract(s.fields, '$.id') = json_extract(c.fields, '$.id')"
-        + " WHERE c.event = 'revive.failed'",
+        rows=_CRASHES,
         columns={
             "at": _at("c.at_us"),
-            "process": "json_extract(c.fields, '$.daemon')",
-            "start_id": "json_extract(c.fields, '$.id')",
-            "had_served": "json_extract(c.fields, '$.served')",
-            "error": "json_extract(s.fields, '$.error')",
+            "process": "c.process",
+            "start_id": "c.start_id",
+            "had_served": "c.served",
+            "error": "coalesce(nullif(json_extract(s.fields, '$.error'), ''), c.error)",
         },
         trails=("events-watchdog", "restart-status"),
     ),

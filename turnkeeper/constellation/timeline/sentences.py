@@ -33,7 +33,7 @@ SENTENCES = {
     "task.done": "the task runner ended task {task}: it has no time to fire left[; {reason}].",
     "task.expired": "the task runner ended task {task}: its end date is over.",
     "task.quarantined": "the task runner set task {task} aside, because it cannot be planned: {reason}.",
-    "task.armed": "the task runner set the next wake-up of task {task} to {at_at}[: {reason}].",
+    "task.armed": "the task runner set the next wake-up of task {task} to {wake_at}[: {reason}].",
     "cursor.moved": "the task runner finished planning task {task} up to {to_at}.",
     "clock.stepped_back": "the task runner noticed that the machine's clock was set back; task {task} was planned "
     "up to {cursor_was_at}.",

@@ -57,6 +57,21 @@ def test_a_receipt_after_the_outcome_changes_no_outcome() -> None:
     assert ledger.turned(settled, TurnState.STARTED, at(66), attempt=1) is settled
 
 
+def test_news_of_a_turn_that_overtakes_its_receipt_dates_the_acceptance() -> None:
+    accepted = ledger.accepted(SENT, at(64), attempt=1, turn_id="turn")
+    running = ledger.turned(accepted, TurnState.STARTED, at(63), attempt=1)
+    assert (running.accepted_at, running.started_at) == (at(63), at(63))
+    settled = ledger.turned(accepted, TurnState.SUCCEEDED, at(65), attempt=1)
+    assert (settled.accepted_at, settled.ended_at) == (at(64), at(65))
+
+
+def test_no_turn_starts_before_its_fire_was_sent_or_ends_before_it_started_whatever_a_clock_says() -> None:
+    running = ledger.turned(SENT, TurnState.STARTED, at(40), attempt=1)
+    assert (running.fired_at, running.accepted_at, running.started_at) == (at(61), at(61), at(61))
+    settled = ledger.turned(running, TurnState.SUCCEEDED, at(50), attempt=1)
+    assert (settled.started_at, settled.ended_at) == (at(61), at(61))
+
+
 def test_a_release_begins_the_next_attempt_and_old_news_is_ignored() -> None:
     held = ledger.turned(SENT, TurnState.HELD, at(62), attempt=1, error="waits for approval a")
     assert ledger.turned(held, TurnState.RELEASED, at(90), attempt=1).reason == ""

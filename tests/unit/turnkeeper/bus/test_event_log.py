@@ -19,6 +19,13 @@ def test_the_trail_is_whole_lines_by_day(home: Home, clock: ManualClock) -> None
     ]
 
 
+def test_no_field_of_an_event_takes_the_place_of_its_time_and_process(home: Home, clock: ManualClock) -> None:
+    fields = {"at": "2027-01-01T00:00:00Z", "process": "another", "pid": 1}
+    EventLog(home.logs, "task-runner", clock).emit_all([("task.armed", fields)])
+    (record,) = read_events(home.logs)
+    assert (record["at"], record["process"]) == ("2026-03-02T09:00:00Z", "task-runner")
+
+
 def test_a_torn_last_line_is_passed_over(home: Home, clock: ManualClock) -> None:
     EventLog(home.logs, "task-runner", clock).emit("task.created")
     (path,) = home.logs.iterdir()

@@ -1,6 +1,7 @@
 """`turnkeeper query`: what it answers, and every way to make it do more than read what it shows."""
 
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -167,6 +168,44 @@ def command(home: Home, *argv: str, capsys: Any) -> tuple[int, str, str]:
     code = console.run(app, ["--home", str(home.root), "query", *argv])
     said = capsys.readouterr()
     return code, said.out, said.err
+
+
+def test_each_end_of_a_process_that_was_not_planned_is_one_crash(tmp_path: Path) -> None:
+    home = Home(root=tmp_path / "home")
+    home.create()
+    killed, loop = "ended by signal 9", "it ended 6 times: ended by signal 11"
+    told: list[dict[str, Any]] = [
+        {"event": "daemon.started", "id": "s-1", "crashed": False},
+        {"event": "daemon.started", "id": "s-2", "crashed": True, "reason": killed},
+        {"event": "revive.failed", "id": "s-2", "served": False},
+        {"event": "daemon.started", "id": "s-3", "crashed": True, "reason": "cannot be configured"},
+        {"event": "crashloop.suspected", "reason": loop},
+        {"event": "daemon.started", "id": "s-4", "crashed": False},
+    ]
+    lines = (
+        {"at": f"2026-11-22T02:00:0{n}Z", "pid": 1, "process": "watchdog", "daemon": "task-runner"} | event
+        for n, event in enumerate(told)
+    )
+    home.logs.joinpath("events-watchdog-2026-11-22.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert ask(home, "SELECT process, start_id, had_served, error FROM crashes ORDER BY at") == [
+        ("task-runner", "s-1", 1, killed),
+        ("task-runner", "s-2", 0, None),
+        ("task-runner", "s-3", 1, loop),
+    ]
+
+
+def test_a_turn_that_another_agent_began_is_no_authors(filled: Home, tmp_path: Path) -> None:
+    home = Home(root=tmp_path / "home")
+    shutil.copytree(filled.root, home.root)
+    begun = {
+        "turn_id": "turn-9",
+        "trigger": "author",
+        "kind": "agent-for-fire",
+        "status": "succeeded",
+        "started_at_us": US,
+    }
+    insert(home.agent_db, runtime.turns, [begun])
+    assert ask(home, "SELECT trigger, count(*) FROM turns GROUP BY 1 ORDER BY 1") == [("agent", 1), ("author", 3)]
 
 
 def test_fires_are_counted_by_task_and_outcome(filled: Home) -> None:
