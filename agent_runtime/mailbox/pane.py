@@ -296,7 +296,8 @@ def _matcher(prompt: str) -> Callable[[str], bool]:
         busy = re2.compile(_BUSY)
     except re2.error as error:
         raise InvalidInput(f"{prompt[:80]!r} is not an RE2 expression: {error}", where="prompt") from error
-    return lambda screen: bool(found.search(screen)) and not busy.search(screen)
+    # A captured screen has lost the blank after its prompt, which an expression may name.
+    return lambda screen: any(map(found.search, (screen, f"{screen} "))) and not busy.search(screen)
 
 
 def _foreground(pane_pid: int) -> int:

@@ -7,14 +7,31 @@ from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from task_runner.model.fields import FIELDS, JSON, given
+from task_runner.model.fields import FIELDS, JSON, given, parse_instant
 from turnkeeper import console
+from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 
 
 def time(message: Any, field: str) -> str | None:
     """Return a timestamp field as RFC 3339, None where it is absent."""
     return rfc3339(instant(getattr(message, field))) if message.HasField(field) else None
+
+
+def time_of(text: str, flag: str, zone: str = "", *, past: bool = False) -> datetime:
+    """Return a time of the command line. Raises InvalidInput.
+
+    A time without an offset is wall time in `zone`, or in the machine's zone if `zone` is empty. With `past`, a
+    duration alone means so long ago.
+    """
+    written = console.time_given(text, past=past)
+    if zone:
+        return parse_instant(written, zone, field=flag)
+    try:
+        return datetime.fromisoformat(written).astimezone()
+    except (ValueError, OverflowError) as error:
+        hint = "write for example 2026-11-21T09:00:00Z or tomorrow 9am"
+        raise InvalidInput(f"{text[:60]!r} is not a time", where=flag, hint=hint) from error
 
 
 def local(text: str | None, *, day: bool = False) -> str:

@@ -8,7 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from task_runner.cli.client import NameArgument, complete_channel, complete_name, not_running, runner, tags_of
-from task_runner.cli.rows import column, fire_row, left_column, local, row_of, task_row, text_of, time, time_column
+from task_runner.cli.rows import (
+    column,
+    fire_row,
+    left_column,
+    local,
+    row_of,
+    task_row,
+    text_of,
+    time,
+    time_column,
+    time_of,
+)
 from task_runner.model.fields import FIELDS, INSTANT
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
@@ -202,7 +213,7 @@ def next_(
         if value is not None:
             setattr(request.spec, field, value)
     if from_ is not None:
-        getattr(request, "from").FromDatetime(_instant(from_, "--from"))
+        getattr(request, "from").FromDatetime(time_of(from_, "--from", tz or _zone_of(name)))
     answer = runner().call("PreviewSchedule", request)
     rows = [row_of(nominal) for nominal in answer.nominals]
     columns = [
@@ -215,13 +226,9 @@ def next_(
         console.note(f"fires when {answer.on} comes{'' if not rows else ', besides these times'}")
 
 
-def _instant(text: str, flag: str, *, past: bool = False) -> datetime:
-    """Return a time of the command line; with `past`, a duration alone means so long ago. Raises InvalidInput."""
-    try:
-        return datetime.fromisoformat(console.time_given(text, past=past)).astimezone()
-    except (ValueError, OverflowError) as error:
-        hint = "write for example 2026-11-21T09:00:00Z or tomorrow 9am"
-        raise InvalidInput(f"{text[:60]!r} is not an instant", where=flag, hint=hint) from error
+def _zone_of(name: str | None) -> str:
+    """Return the zone of a task; empty without a name."""
+    return str(runner().call("GetTask", wire.GetTaskRequest(name=name)).spec.timezone) if name else ""
 
 
 def _in_its_zone(text: str) -> str:
@@ -252,7 +259,7 @@ def history(
     request = wire.ListFiresRequest(name=name, limit=limit, without_folded=shortened, outcome=outcome, cursor=cursor)
     for field, given in (("from", from_), ("to", to)):
         if given is not None:
-            getattr(request, field).FromDatetime(_instant(given, f"--{field}", past=True))
+            getattr(request, field).FromDatetime(time_of(given, f"--{field}", _zone_of(name), past=True))
     _show_history(request, output)
 
 

@@ -1,16 +1,16 @@
 """`simulate`."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from task_runner.cli.client import all_tasks, complete_name, runner
-from task_runner.cli.rows import column, instant, time_column
+from task_runner.cli.rows import column, instant, time_column, time_of
 from task_runner.model.task import Definition
 from task_runner.service.simulate import LONGEST, Outage, Row, Span, simulated
 from task_runner.service.task_spec import Defaults, parse_spec
@@ -37,15 +37,17 @@ def simulate(
 
     Example: turnkeeper task simulate digest --from 2026-03-28 --to 2026-04-01 --down 2026-03-29T00:00..2026-03-29T06:00
     """
+    chosen = _chosen(names or [])
+    zone = _zone(chosen)
     span = Span(
-        start=_instant(from_, "--from"),
-        end=_instant(to, "--to"),
-        outages=sorted(_outage(text) for text in down or []),
+        start=time_of(from_, "--from", zone),
+        end=time_of(to, "--to", zone),
+        outages=sorted(_outage(text, zone) for text in down or []),
         turn=parse_duration(turn, field="--turn"),
     )
     if not timedelta(0) < span.end - span.start <= LONGEST:
         raise InvalidInput("must be later than --from, by ten years at most", where="--to")
-    tasks = _tasks(names or [], span)
+    tasks = [(each.id, _definition(each, span)) for each in chosen]
     if on := sorted(definition.name for _, definition in tasks if definition.on):
         console.note(f"events are not simulated: {', '.join(on)} would also fire for them")
     found = (row for task in tasks for row in simulated(*task, span))
@@ -56,51 +58,70 @@ def simulate(
     console.show_rows([_shape(row) for row in rows], _COLUMNS, output, name_key="task", footer=footer)
 
 
-def _tasks(names: list[str], span: Span) -> list[tuple[str, Definition]]:
+class _Chosen(NamedTuple):
+    """A task to simulate.
+
+    Attributes:
+        id: of the task; of one in a file, its name.
+        spec: what is declared.
+        since: when it was declared; None for one in a file, which is as if created when the span begins.
+        where: says where in a file a field stands.
+    """
+
+    id: str
+    spec: wire.TaskSpec
+    since: datetime | None = None
+    where: Callable[[str], str] = str
+
+
+def _chosen(names: list[str]) -> list[_Chosen]:
     files = [name for name in names if name.endswith(".toml")]
     if files and len(files) == len(names):
-        return list(_declared(files, span))
-    chosen = runner()
+        return list(_declared(files))
+    runs = runner()
     known = [name for name in names if name not in files]
-    found = [chosen.call("GetTask", wire.GetTaskRequest(name=name)) for name in known] or all_tasks()
-    return [*((task.id, _definition(task)) for task in found), *_declared(files, span)]
+    found = [runs.call("GetTask", wire.GetTaskRequest(name=name)) for name in known] or all_tasks()
+    return [*(_Chosen(task.id, task.spec, _since(task)) for task in found), *_declared(files)]
 
 
-def _declared(files: list[str], span: Span) -> Iterator[tuple[str, Definition]]:
-    """Yield the tasks of files, as if they were created when the span begins; this needs no home."""
+def _declared(files: list[str]) -> Iterator[_Chosen]:
+    """Yield the tasks of files; this needs no home."""
     if not files:
         return
     # Imported only now: few commands need TOML, or the machine's zone.
     timezone = import_module("task_runner.daemon.reads").machine_zone(os.environ)
     reading: Any = import_module("task_runner.cli.task_file")
     for each in reading.read_declarations(map(Path, files)):
-        try:
-            yield each.spec.name, parse_spec(each.spec, Defaults(timezone=timezone), span.start, own_id=each.spec.name)
-        except InvalidInput as error:
-            error.where = each.where(error.where)
-            raise
+        each.spec.timezone = each.spec.timezone or timezone
+        yield _Chosen(each.spec.name, each.spec, where=each.where)
 
 
-def _definition(task: Any) -> Definition:
+def _since(task: Any) -> datetime:
     # A schedule that counts from an anchor is read as if it were declared there; any other, before all time.
-    declared_at = instant(task.anchor_at) if task.HasField("anchor_at") else EPOCH
-    return parse_spec(task.spec, Defaults(timezone=task.spec.timezone), declared_at, own_id=task.id)
+    return instant(task.anchor_at) if task.HasField("anchor_at") else EPOCH
 
 
-def _outage(text: str) -> Outage:
+def _definition(chosen: _Chosen, span: Span) -> Definition:
+    try:
+        defaults = Defaults(timezone=chosen.spec.timezone)
+        return parse_spec(chosen.spec, defaults, chosen.since or span.start, own_id=chosen.id)
+    except InvalidInput as error:
+        error.where = chosen.where(error.where)
+        raise
+
+
+def _zone(chosen: list[_Chosen]) -> str:
+    """Return the zone of the tasks; empty if they have several."""
+    zones = {each.spec.timezone for each in chosen}
+    return zones.pop() if len(zones) == 1 else ""
+
+
+def _outage(text: str, zone: str) -> Outage:
     first, dots, last = text.partition("..")
-    outage = Outage(_instant(first, "--down"), _instant(last, "--down")) if dots else None
+    outage = Outage(time_of(first, "--down", zone), time_of(last, "--down", zone)) if dots else None
     if outage is None or outage.end <= outage.start:
         raise InvalidInput(f"{text[:60]!r} is not a span", where="--down", hint="write T1..T2, with T2 later than T1")
     return outage
-
-
-def _instant(text: str, flag: str) -> datetime:
-    try:
-        return datetime.fromisoformat(console.time_given(text)).astimezone()
-    except (ValueError, OverflowError) as error:
-        hint = "write for example 2026-11-21T09:00:00Z, tomorrow 9am, or 2026-11-21 for local time"
-        raise InvalidInput(f"{text[:60]!r} is not a time", where=flag, hint=hint) from error
 
 
 def _shape(row: Row) -> dict[str, Any]:

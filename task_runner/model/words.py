@@ -14,6 +14,7 @@ _COMPACT = rf"[0-9]+{_UNITS}(?:[0-9]+{_UNITS})*"
 _TIME_OF = r"(?!(?:ago|after|before|earlier|from|in|into|later|of|old|since)\b)"
 _LEADING = re.compile(rf"(?:every\s+({_SPAN})|({_COMPACT}))[:,]?\s+{_TIME_OF}(\S.*)", re.IGNORECASE | re.DOTALL)
 _TRAILING = re.compile(rf"(.*\S)[,;]?\s+every\s+({_SPAN})[.!]?", re.IGNORECASE | re.DOTALL)
+_UNFINISHED = re.compile(r"every(?:\s+\S+)?|.*\s+every", re.IGNORECASE | re.DOTALL)
 _NAMES = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun"
 _FIELD = re.compile(rf"(?:[0-9*/,#?L-]|H(?:\([0-9-]+\))?|{_NAMES})+", re.IGNORECASE)
 _NICKNAME = re.compile(r"@[a-z]+")
@@ -93,6 +94,9 @@ def _of_text(text: str) -> Words:
         return Words("every", trailing[2], trailing[1])
     if _INTERVAL.fullmatch(text) or _are_fields(text.split()):
         raise InvalidInput("a schedule and no prompt", where="loop create", hint="say what the agent must do")
+    if _UNFINISHED.fullmatch(text):
+        what = f"{text[:60]!r} lacks an interval after 'every', or a prompt"
+        raise InvalidInput(what, where="loop create", hint='for example: loop create "check the build every 15m"')
     return Words("dynamic", "", text)
 
 

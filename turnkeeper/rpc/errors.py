@@ -70,9 +70,11 @@ def from_rpc(error: grpc.RpcError, peer: str) -> TurnkeeperError:
     """Return what a failed call means to its caller; `peer` names the daemon that was called."""
     code = error.code()
     number = code.value[0]
-    if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
-        what = "does not answer in time" if code is grpc.StatusCode.DEADLINE_EXCEEDED else "cannot be reached"
-        return errors.Unreachable(f"{peer} {what}", hint="start it with: turnkeeper up")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        hint = "it may wait for its store, or be stopped; to see which, run: turnkeeper doctor"
+        return errors.Unreachable(f"{peer} does not answer in time", hint=hint)
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return errors.Unreachable(f"{peer} cannot be reached", hint="start it with: turnkeeper up")
     where, hint, in_trouble = _details(error)
     if in_trouble:
         return errors.MachineTrouble(error.details() or code.name, where=where, hint=hint)

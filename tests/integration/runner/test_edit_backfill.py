@@ -1,6 +1,8 @@
 """Edits count from now on; backfills fire for the past, beside what the ledger says of it."""
 
 import json
+import time  # noqa: TID251  to set the zone of this process
+from collections.abc import Iterator
 
 import pytest
 
@@ -206,3 +208,27 @@ def test_simulate_prints_what_the_planner_would_do_and_changes_nothing(command) 
     assert json.loads(command("history", "often", "-o", "json")[1]) == []
     for wrong in (("--down", "soon"), ("--down", "2026-03-29..2026-03-28"), ("--turn", "x"), ("--to", "2020-01-01")):
         assert command("simulate", *span, *wrong)[0] == 2
+
+
+@pytest.fixture
+def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the machine in another zone than its tasks."""
+    with monkeypatch.context() as within:
+        within.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_a_wall_time_is_read_in_the_zone_of_the_task_by_each_command(command, in_new_york: None) -> None:
+    command("create", "digest", "--cron", "0 9 * * *", "--tz", "Asia/Tokyo", *REST)
+    span = ("--from", "2030-03-02T09:00", "--to", "2030-03-02T09:01")
+    (row,) = map(json.loads, command("simulate", "digest", *span, "-o", "jsonl")[1].splitlines())
+    assert row["nominal_at"] == "2030-03-02T00:00:00Z"
+    (first,) = json.loads(command("next", "digest", "--from", "2030-03-02T08:59", "-n", "1", "-o", "json")[1])
+    zone = ("--tz", "Asia/Tokyo", "--from", "2030-03-02T08:59", "-n", "1", "-o", "json")
+    (also,) = json.loads(command("next", "--cron", "0 9 * * *", *zone)[1])
+    explained = json.loads(command("explain", "digest", "--at", "2030-03-02T09:00", "-o", "json")[1])
+    assert {first["nominal_at"], also["nominal_at"], explained["at"]} == {"2030-03-02T00:00:00Z"}
+    code, _, err = command("history", "digest", "--from", "noon o'clock")
+    assert (code, "is not a time" in err) == (2, True)

@@ -82,7 +82,13 @@ def test_what_a_line_means_that_is_typed_where_people_talk(line: str, meant: Wor
     assert read_line(line) == meant
 
 
-@pytest.mark.parametrize("words", [[], [" "], ["15m"], ["0 9 * * 1-5"], ["15x", "check CI"], ["check", "CI"]])
+UNFINISHED = ("every", "Every 2", "every day", "check CI every")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], [" "], ["15m"], ["0 9 * * 1-5"], ["15x", "check CI"], ["check", "CI"], *map(str.splitlines, UNFINISHED)],
+)
 def test_words_that_mean_nothing_are_refused(words: list[str]) -> None:
     with pytest.raises(InvalidInput):
         read_words(words)

@@ -50,6 +50,13 @@ def test_what_is_typed_asked_or_worked_on_is_no_empty_prompt(agent: str, screen:
     assert not _matcher(PROMPTS[agent])(screen)
 
 
+def test_a_prompt_may_end_in_a_blank_which_a_captured_screen_has_lost() -> None:
+    waits = _matcher(r"you> $")
+    assert waits("Done.\nyou>")
+    assert not waits("you> half")
+    assert not waits("you>half")
+
+
 def test_a_prompt_that_is_no_expression_is_refused() -> None:
     for text in ("(", r"(?=a)", r"(a)\1"):
         with pytest.raises(InvalidInput, match="not an RE2 expression"):

@@ -101,6 +101,16 @@ def peer_of(home: Home, name: str) -> Identity:
     return Identity.of_daemon(SERVICES[name][3].peer, name, home)
 
 
+def test_who_is_late_with_an_answer_runs_and_need_not_be_started() -> None:
+    nothing = grpc.aio.Metadata()
+    late, gone = (
+        from_rpc(grpc.aio.AioRpcError(code, nothing, nothing), "task-runner")
+        for code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+    )
+    assert ("turnkeeper up" in late.hint, "turnkeeper doctor" in late.hint) == (False, True)
+    assert gone.hint == "start it with: turnkeeper up"
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_each_method_of_the_contract_is_a_read_an_act_or_the_peers_alone(name: str):
     service, _, _, rules = SERVICES[name]
