@@ -10,7 +10,9 @@ from tests.support.constellation import AGENT_RUNTIME, Constellation
 
 pytestmark = pytest.mark.process
 EXAMPLE = Path(__file__).parents[2] / "turnkeeper" / "constellation" / "example" / "workspace"
-NOTES = "\n".join(f"remember: the pump of plot {number} was replaced" for number in (1, 2, 3))
+NOTES = "\n".join(
+    ["Summarise the garden.", *(f"remember: the pump of plot {number} was replaced" for number in (1, 2, 3))]
+)
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def test_a_walk_and_a_sweep_run_as_tasks_and_write_only_what_waits_for_the_autho
 
 
 def test_a_long_task_with_several_pauses_is_one_turn_of_one_fire(constellation: Constellation) -> None:
-    constellation.create("long", "--in", "1s", "--category", "loop", "--prompt", NOTES)
+    constellation.create("long", "--in", "1s", "--prompt", NOTES)
     answered = set[str]()
     for pause in (1, 2, 3):
         asked = constellation.until(f"question {pause}", lambda: _new_question(constellation, answered))
