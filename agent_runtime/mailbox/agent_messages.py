@@ -335,7 +335,7 @@ class Outboxes:
                 where["turn_id"] = trigger.turn_id
             self._log.emit("outbox.accepted", **where, fresh=fresh)
         if letter.requires_ack:
-            await self._mailboxes.post(ack_of(letter, at=self._clock.now()))
+            await self._mailboxes.post(ack_of(letter, at=self._clock.now(), by_key=True))
 
     async def _trigger(self, letter: Envelope) -> Trigger:
         """Return what a letter becomes. Raises InvalidInput for an answer to nothing that was asked."""

@@ -8,6 +8,7 @@ the same ids.
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,12 @@ def ack_id(envelope: Envelope) -> str:
     return f"ack-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
-def ack_of(envelope: Envelope, *, at: datetime) -> Envelope:
-    """Return the `ack` envelope that answers one which asked for it."""
-    receipt = ack_id(envelope)
+def ack_of(envelope: Envelope, *, at: datetime, by_key: bool = False) -> Envelope:
+    """Return the `ack` envelope that answers one which asked for it.
+
+    With `by_key`, all envelopes with one idempotency key have the same ack, so that an inbox takes it once.
+    """
+    receipt = ack_id(replace(envelope, id=envelope.idempotency_key) if by_key else envelope)
     return Envelope(
         id=receipt,
         sender=envelope.to,

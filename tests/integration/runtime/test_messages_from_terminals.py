@@ -136,6 +136,25 @@ async def test_an_ack_of_a_reader_in_a_terminal_comes_by_its_outbox(bench: Bench
             await look_again()
 
 
+async def test_a_message_whose_key_is_repeated_is_acknowledged_once(bench: Bench) -> None:
+    for number in ("1", "2"):
+        says(bench, number, id=f"m{number}", body="hello", idempotency_key="k", requires_ack=True)  # type: ignore[arg-type]
+        await until_trail(bench, "outbox.accepted", int(number))
+    says(bench, "3", body="hello again", requires_ack=True)  # type: ignore[arg-type]
+    await turns_of(bench, 2, "codex")
+    inbox = bench.home.inbox("codex") / "inbox"
+
+    def acked() -> list[str]:
+        found = [json.loads(path.read_text()) for path in sorted(inbox.glob("*.json"))]
+        return [each["meta"]["envelope"] for each in found if each["kind"] == "ack"]
+
+    async with asyncio.timeout(PATIENCE_S):
+        while len(acked()) < 2:
+            await look_again()
+    assert acked()[0] == "m1"
+    assert "m2" not in acked()
+
+
 async def test_one_agent_is_taken_from_at_a_bounded_rate_and_nothing_is_lost(home: Home) -> None:
     clock = ManualClock()
     bench = Bench(home, clock)
