@@ -12,6 +12,7 @@ delivered it, and each fire ends once. A restart reads all of this from the rows
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -263,7 +264,7 @@ class Acceptor:
         while self._waiting:
             group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
             try:
-                with told_if_late(self._log, lambda group=group: self._arrivals(group), again=True):
+                with told_if_late(self._log, partial(self._arrivals, group), again=True):
                     await self._write_group(group)
             except Exception as error:  # noqa: BLE001  each of the group's callers gets it as its answer
                 for item in group:

@@ -125,15 +125,18 @@ def told_if_late(
     What reaches a process is in its trail so, however long a store then keeps the process waiting. Where the store
     answers at once, what it answered is all there is to tell. With `again`, ask for more events until the block ends.
     """
-    loop = asyncio.get_running_loop()
+    late: asyncio.TimerHandle
+
+    def wait() -> None:
+        nonlocal late
+        late = asyncio.get_running_loop().call_later(LATE_S, tell)
 
     def tell() -> None:
-        nonlocal late
         log.emit_all(event())
         if again:
-            late = loop.call_later(LATE_S, tell)
+            wait()
 
-    late = loop.call_later(LATE_S, tell)
+    wait()
     try:
         yield
     finally:
