@@ -570,7 +570,7 @@ def test_a_demonstration_that_is_told_to_end_leaves_nothing(options: list[str], 
     with tempfile.TemporaryDirectory(prefix="tk-") as folder:
         Path(folder).chmod(0o755)  # for the user that PostgreSQL runs as
         environ = os.environ | {"TMPDIR": folder, "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "-m", "turnkeeper.constellation", "demo", *options]
+        command = [sys.executable, "-m", "examples.demo", *options]
         heed = partial(signal.signal, how, signal.SIG_DFL)  # which the tests ignore where they run in the background
         started = {"env": environ, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
         with subprocess.Popen(command, **started, preexec_fn=heed) as demo:  # noqa: PLW1509  no other thread forks
