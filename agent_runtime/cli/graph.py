@@ -44,6 +44,7 @@ _NOTES = (
     ("asks", "asks you", "questions of the graph's own, whatever a category grants"),
     ("catches", "catches", _CATCHES),
     ("calls_server", "calls server", _SERVER),
+    ("reads_terminal", "fails", "a turn has no terminal, so that the call for input ends it; ask with interrupt()"),
 )
 _VERDICTS = {
     "guarded": "every tool call is guarded",
@@ -117,7 +118,7 @@ def install(
     for conflict in needed.conflicts:
         note(f"the project {conflict}; that version stays")
     if not needed.missing:
-        note("nothing is missing")
+        note("nothing that the project lists is missing")
     elif dry_run:
         typer.echo(needed.command)
     else:
@@ -177,7 +178,8 @@ async def _report(place: Home, settings: Any, name: str, text: str, base: Path) 
 
 def _show(found: Mapping[str, Any], output: Output) -> None:
     named = f"{found['name']}, {found['reference']}" if found["name"] else str(found["reference"])
-    verdict = ("verdict", _VERDICTS[found["verdict"]])
+    fails = "; a turn that comes to what reads a terminal fails" if found.get("reads_terminal") else ""
+    verdict = ("verdict", f"{_VERDICTS[found['verdict']]}{fails}")
     lines = [("graph", named), *(_lines(found) if "tools" in found else ()), verdict]
     show_record(found, output, name_key="reference", lines=lines)
     if output not in FOR_PEOPLE or "tools" not in found:
@@ -214,7 +216,7 @@ def _grant(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     asks = [one["name"] for one in tools if not set(own) & set(one["granted_by"])]
     if not asks or not own:
         return []
-    return [("unattended", f"turnkeeper categories grant {own[0]} {shlex.join(asks)} --autonomous")]
+    return [("to grant", f"turnkeeper categories grant {own[0]} {shlex.join(asks)} --autonomous")]
 
 
 def _store(store: Mapping[str, Any]) -> list[tuple[str, str]]:

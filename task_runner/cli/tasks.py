@@ -138,7 +138,7 @@ def create(
     """Create a task: when it fires, what it may do, where it appears, and what the agent must do.
 
     Prints the task as it was understood, and when it fires next. A schedule (--cron, --every, --at, --in, --rrule or
-    --dynamic) or an event (--on), and a prompt are required.
+    --dynamic) or an event (--on), and a prompt are required. A graph that takes no prompt needs --input or --payload.
 
     Example: turnkeeper task create digest --cron "0 9 * * 1-5" --category catch-up-summary --channel general
     --prompt "Catch me up."
@@ -147,7 +147,7 @@ def create(
     fill(spec, given)
     if spec.WhichOneof("schedule") is None and not spec.on:
         raise InvalidInput("no schedule", where="create", hint=f"one of {flags()}")
-    if all(given[name] is None for name in ("prompt", "prompt_file", "input_json")):
+    if all(given[name] is None for name in ("prompt", "prompt_file", "input_json", "payload_json")):
         raise InvalidInput("give exactly one of --prompt and --prompt-file", where="prompt")
     create_spec(spec, dry_run=dry_run, output=output)
 

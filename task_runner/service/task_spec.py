@@ -222,7 +222,7 @@ def _expiry(given: _Given) -> datetime | None:
 def _prompt(given: _Given) -> str:
     text = given.spec.prompt
     if not text.strip():
-        if given.spec.input_json:
+        if given.spec.input_json or given.spec.payload_json:
             return ""  # a graph that is not talked to may take nothing else
         raise InvalidInput("is required", where="prompt", hint="say what the agent must do")
     if len(text.encode("utf-8", errors="replace")) > LONGEST_PROMPT:

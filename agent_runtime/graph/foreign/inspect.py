@@ -57,6 +57,9 @@ _ASKING_MIDDLEWARE = "HumanInTheLoopMiddleware"
 _RUNS = frozenset({"invoke", "ainvoke", "run", "arun"})
 _CLIENTS = frozenset({"get_client", "get_sync_client"})
 _TOOL_MODULES = frozenset({"langchain_core.tools", "langchain.tools"})
+_AT_TERMINAL = frozenset(
+    {"input", "breakpoint", "getpass", "getpass.getpass", "pdb.set_trace", "sys.stdin.read", "sys.stdin.readline"}
+)
 _LEAVES = (str, bytes, int, float, type, types.ModuleType, types.NoneType)
 
 
@@ -82,6 +85,7 @@ class Inspection:
         clients: paths of nodes that use LangGraph's client of a LangGraph server.
         inside: by name, the names of the tools that a tool calls, as its function shows or its metadata says.
         catching: functions that catch every error of a tool that they call, and so the guard's question about the call.
+        at_terminal: functions that read from a terminal, which no turn has.
         asking: paths of nodes that ask by themselves: with `interrupt()`, or as LangChain's middleware does.
     """
 
@@ -95,6 +99,7 @@ class Inspection:
     inside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     asking: tuple[str, ...] = ()
     catching: tuple[str, ...] = ()
+    at_terminal: tuple[str, ...] = ()
 
 
 def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
@@ -138,6 +143,7 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
         inside={one.name: called for one in tools if (called := _called_in(one))},
         asking=tuple(sorted(asking)),
         catching=tuple(sorted({_path(where, one.__name__) for where, one in functions if _catches_questions(one)})),
+        at_terminal=tuple(sorted({_path(where, one.__name__) for where, one in functions if _reads_terminal(one)})),
     )
 
 
@@ -265,6 +271,14 @@ def _catches_questions(function: types.FunctionType) -> bool:
     known = {name for name, value in (*cells, *function.__globals__.items()) if isinstance(value, BaseTool)}
     attempts = [node for node in ast.walk(_syntax(function)) if isinstance(node, ast.Try) and _keeps_all(node.handlers)]
     return any(_calls_tool(node, known) for one in attempts for part in one.body for node in ast.walk(part))
+
+
+def _reads_terminal(function: types.FunctionType) -> bool:
+    """Return whether a function of the author's waits for somebody to type."""
+    if _of_library(function):
+        return False
+    called = {ast.unparse(node.func) for node in ast.walk(_syntax(function)) if isinstance(node, ast.Call)}
+    return bool((called & _AT_TERMINAL) - (function.__globals__.keys() & {"input", "breakpoint"}))
 
 
 def _syntax(function: types.FunctionType) -> ast.AST:

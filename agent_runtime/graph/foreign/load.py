@@ -191,7 +191,7 @@ def _attribute(reference: Reference) -> Any:
     try:
         module = _import(reference)
     except (Exception, SystemExit) as error:
-        hint = packages.hint(reference) if isinstance(error, ModuleNotFoundError) else ""
+        hint = packages.hint(reference, error.name or "it") if isinstance(error, ModuleNotFoundError) else ""
         what = f"cannot be imported: {_sentence(error)}"
         raise InvalidInput(what, where=_place(error, reference), hint=hint) from error
     if not hasattr(module, reference.attribute):
@@ -392,6 +392,7 @@ def report(
         "calls_inside": [f"{name} calls {' and '.join(inner)}" for name, inner in opened.inspection.inside.items()],
         "asks": list(opened.inspection.asking),
         "catches": list(opened.inspection.catching),
+        "reads_terminal": list(opened.inspection.at_terminal),
         "calls_server": list(opened.inspection.clients),
         "store": store_report(opened.namespaces(default_tier), loaded.store, categories),
         "stops": _stops(loaded.graph),

@@ -4,6 +4,7 @@ A project says so as LangGraph projects do: `dependencies` of its `langgraph.jso
 `pyproject.toml` or a `requirements.txt`. Its own code is imported from its folder and needs no installation.
 """
 
+import json
 import shlex
 import subprocess
 import sys
@@ -16,9 +17,10 @@ from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from agent_runtime.graph.foreign.project import Reference
-from turnkeeper.config.build import installer
+from turnkeeper.config.build import install_command, installer
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 LONGEST_INSTALL_S = 1800.0
@@ -58,17 +60,22 @@ def packages_of(reference: Reference) -> Packages:
         here = _version(wanted.name)
         if wanted.marker is not None and not wanted.marker.evaluate():
             continue
-        if here is None:
+        if here is None or _lacks_extra(wanted):
             missing.append(asked)
         elif not wanted.specifier.contains(here, prereleases=True):
             conflicts.append(f"needs {wanted.name}{wanted.specifier}, and {here} is installed")
     return Packages(missing=tuple(missing), conflicts=tuple(conflicts))
 
 
-def hint(reference: Reference) -> str:
-    """Return what to do about a module that is not there."""
-    command = packages_of(reference).command
-    return f"run: {command}" if command else "install what the project needs where turnkeeper is installed"
+def hint(reference: Reference, module: str) -> str:
+    """Return what to do about a module that is not there. No package is guessed from its name."""
+    needed, name = packages_of(reference), module.partition(".")[0]
+    if not needed.missing:
+        return f"no file of the project lists a package with {name}; find it, then run: {install_command('PACKAGE')}"
+    listed = {canonicalize_name(Requirement(one).name) for one in needed.missing if _is_requirement(one)}
+    is_sure = canonicalize_name(name) in listed or len(listed) < len(needed.missing)
+    more = "" if is_sure else f"; if {name} is still missing then, no file of the project lists its package"
+    return f"run: {needed.command}{more}"
 
 
 def install(packages: Packages) -> None:
@@ -83,10 +90,50 @@ def install(packages: Packages) -> None:
     places = [part for one in packages.missing if one.startswith("-") for part in _argument(one)]
     with _lines(dict.fromkeys(pinned)) as constraints, _lines(wanted) as requirements:
         program = [*installer(), "--constraint", constraints, *(["-r", requirements] if wanted else []), *places]
+        asked = [Requirement(one) for one in wanted if _is_requirement(one) and Requirement(one).extras]
+        if asked and program[2] == "pip":  # uv takes no report; what it did is looked at below
+            _check_extras(program, asked)
         done = subprocess.run(program, stdout=sys.stderr, timeout=LONGEST_INSTALL_S, check=False)  # noqa: S603  what the author asked for
     if done.returncode:
         what = f"the installer ended with exit code {done.returncode}; nothing that was installed has changed"
-        raise TurnkeeperError(what, hint="what the project needs must go together with what is installed here")
+        raise TurnkeeperError(what, hint=_TOGETHER)
+    for one in asked:
+        if (here := _version(one.name)) is not None and _lacks_extra(one):
+            raise TurnkeeperError(f"{one.name} {here} was installed, which does not give {one}", hint=_TOGETHER)
+
+
+_TOGETHER = "what the project needs must go together with what is installed here"
+
+
+def _check_extras(program: Sequence[str], asked: Sequence[Requirement]) -> None:
+    """Raise TurnkeeperError if pip would go back to a version without an extra that is asked for.
+
+    pip installs such a version with a warning. What it cannot resolve at all, the installation itself says.
+    """
+    with tempfile.NamedTemporaryFile("r", suffix=".json", encoding="utf-8") as file:
+        argv = [*program, "--dry-run", "--quiet", "--report", file.name]
+        done = subprocess.run(argv, stdout=sys.stderr, timeout=LONGEST_INSTALL_S, check=False)  # noqa: S603  as below
+        chosen = [one["metadata"] for one in json.load(file)["install"]] if done.returncode == 0 else []
+    for one in asked:
+        for found in chosen:
+            has = {canonicalize_name(extra) for extra in found.get("provides_extra", ())}
+            lacking = {canonicalize_name(extra) for extra in one.extras} - has
+            if canonicalize_name(found["name"]) == canonicalize_name(one.name) and lacking:
+                version = f"{one.name} {found['version']}"
+                what = f"{one} cannot be installed here: of {version}, which can, there is no {', '.join(lacking)}"
+                raise TurnkeeperError(f"{what}; nothing was installed", hint=_TOGETHER)
+
+
+def _lacks_extra(wanted: Requirement) -> bool:
+    """Return whether an installed package lacks an extra that is asked for, or a package that the extra takes."""
+    if not wanted.extras or _version(wanted.name) is None:
+        return False
+    has = {canonicalize_name(one) for one in metadata.metadata(wanted.name).get_all("Provides-Extra") or ()}
+    takes = [Requirement(one) for one in metadata.requires(wanted.name) or ()]
+    own = [one for one in takes for extra in wanted.extras if one.marker and one.marker.evaluate({"extra": extra})]
+    return not {canonicalize_name(one) for one in wanted.extras} <= has or any(
+        _version(one.name) is None for one in own
+    )
 
 
 @contextmanager
@@ -112,6 +159,8 @@ def _asked(reference: Reference) -> Iterator[str]:
 
 
 def _of_folder(folder: Path) -> Iterator[str]:
+    """Yield what the nearest files ask for that say it: a graph may be in a folder of its project."""
+    folder = next((one for one in _upwards(folder) if any((one / name).is_file() for name in _SAYING)), folder)
     stated, listed = folder / "pyproject.toml", folder / "requirements.txt"
     if stated.is_file():
         project = _project_in(stated)
@@ -125,6 +174,20 @@ def _of_folder(folder: Path) -> Iterator[str]:
         yield from wanted if all(map(_is_requirement, wanted)) else [f"-r {listed}"]
     elif (folder / "setup.py").is_file():
         yield f"-e {folder}"
+
+
+_SAYING = ("pyproject.toml", "requirements.txt", "setup.py")
+_MOST_UP = 4  # folders
+
+
+def _upwards(folder: Path) -> Iterator[Path]:
+    """Yield a folder and those around it, up to that of its repository, and never as far as a home folder."""
+    for one in (folder, *folder.parents)[: _MOST_UP + 1]:
+        if one == Path.home() and one != folder:
+            return
+        yield one
+        if (one / ".git").exists():
+            return
 
 
 def _project_in(path: Path) -> dict[str, list[str]]:

@@ -83,7 +83,7 @@ def test_it_shows_where_namespaces_without_a_tier_are_kept_and_who_may_use_them(
     assert (found["default_tier"], found["kept_as"], found["search"]) == ("account", kept, "by words")
     assert ("house" in found["read_by"], "house" in found["written_by"], found["ignored"]) == (True, False, {})
     shown = shell(app, "graph", "check", reference)
-    assert f"store:      a namespace without a tier is in account as {kept}…, searched by words\n" in shown
+    assert f"store:     a namespace without a tier is in account as {kept}…, searched by words\n" in shown
     assert "granted:    reading the store to conversation, house" in shown
     shell.home.config.write_text('[memory]\ndefault_tier = "attic"\n')
     shell(app, "graph", "check", reference, code=2)
@@ -199,6 +199,20 @@ def test_a_graph_finds_the_keys_of_the_home_and_the_environment_before_its_own(s
     shell.home.environment.chmod(0o644)
     shell(app, "graph", "check", "./any.py:graph", code=2)
     assert "can be read by others; run: chmod 600" in shell.err
+
+
+def test_it_names_a_node_that_waits_for_a_terminal(shell: Shell) -> None:
+    asking = TALKER.replace("def model(state):\n", "def model(state):\n    input('sure? ')\n")
+    reference = shell.write(asking)
+    found = shell.check(reference)
+    assert found["reads_terminal"] == ["model/model"]
+    shown = " ".join(shell(app, "graph", "check", reference).split())
+    assert "a turn has no terminal" in shown
+    assert "every tool call is guarded; a turn that comes to what reads a terminal fails" in shown
+    assert "turnkeeper categories grant" not in shown, "the home has no category of its own"
+    (shell.home.categories / "house.toml").write_text('name = "house"\n[scopes]\ntools = ["tool:look"]\n')
+    shown = shell(app, "graph", "check", reference)
+    assert "turnkeeper categories grant house paint --autonomous" in shown
 
 
 def test_without_a_graph_there_is_nothing_to_check(shell: Shell) -> None:

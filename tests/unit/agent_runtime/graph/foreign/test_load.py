@@ -158,7 +158,10 @@ async def test_a_context_manager_is_entered_once_and_closed_at_the_end(project: 
         ("missing.py:graph", "no such file: "),
         ("missing.json:graph", "no such file: "),
         ("folder/graph:graph", "is not a Python file"),
-        ("no_such_module_here:graph", "ModuleNotFoundError: No module named 'no_such_module_here'; install what"),
+        (
+            "no_such_module_here:graph",
+            "ModuleNotFoundError: No module named 'no_such_module_here'; no file of the project lists a package with no_such_module_here",
+        ),
         ("made.py:missing", "has no missing; there is builder, compiled"),
         ("made.py:number", "number gives what is of type int; give a StateGraph, a compiled one"),
         ("made.py:asked", "asked is of type list; give a StateGraph"),
@@ -179,7 +182,7 @@ async def test_a_bad_reference_is_one_line(project: Path, text: str, said: str) 
 @pytest.mark.parametrize(
     ("code", "line", "said"),
     [
-        ("x = 1\nimport no_such_package_here\n", 2, "install what the project needs"),
+        ("x = 1\nimport no_such_package_here\n", 2, "no file of the project lists a package with no_such_package_here"),
         ("x = 1\n\ny = = 2\n", 3, "SyntaxError: invalid syntax"),
         ("\n\n\nraise ValueError('two\\nlines')\n", 4, "ValueError: two lines"),
         ("import sys\nsys.exit('bye')\n", 2, "SystemExit: bye"),

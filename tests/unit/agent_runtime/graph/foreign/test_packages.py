@@ -62,14 +62,58 @@ async def test_a_project_that_lacks_a_package_says_the_command(tmp_path: Path) -
             pass
 
 
-def wheel(folder: Path, requires: str) -> str:
-    file = folder / "tiny-1.0-py3-none-any.whl"
-    about = f"Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n{requires}"
+async def test_a_module_that_no_file_lists_is_named_and_no_package_is_guessed(tmp_path: Path) -> None:
+    needed(tmp_path, "langgraph")
+    with pytest.raises(InvalidInput, match="no file of the project lists a package with no_such_package_here; find it"):
+        async with load(find_graph("./langgraph.json:agent", tmp_path), {}):
+            pass
+    needed(tmp_path, "tiny>=1")
+    with pytest.raises(InvalidInput, match="install .*; if no_such_package_here is still missing then, no file"):
+        async with load(find_graph("./langgraph.json:agent", tmp_path), {}):
+            pass
+
+
+def test_a_project_file_above_the_folder_of_the_graph_counts_as_far_as_the_repository_goes(tmp_path: Path) -> None:
+    inner = tmp_path / "repository" / "src" / "agent"
+    inner.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[project]\ndependencies = ["stranger"]')
+    (tmp_path / "repository" / ".git").mkdir()
+    assert needed(inner, ".").missing == (), "a file above the repository belongs to another project"
+    (tmp_path / "repository" / "pyproject.toml").write_text('[project]\ndependencies = ["tiny"]')
+    assert needed(inner, ".").missing == ("tiny",)
+    assert packages_of(find_graph("./agent.py:graph", inner)).missing == ("tiny",)
+
+
+def test_an_extra_that_is_not_installed_is_missing(tmp_path: Path) -> None:
+    assert needed(tmp_path, "uvicorn[no-such-extra]", "uvicorn").missing == ("uvicorn[no-such-extra]",)
+
+
+def test_no_older_version_without_the_extra_is_installed_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wheel(tmp_path, "")
+    wheel(tmp_path, "Provides-Extra: more\nRequires-Dist: langgraph<0.1\n", version="2.0")
+    needed(tmp_path, "tiny[more]")
+    for name, value in {"TARGET": "here", "NO_INDEX": "1", "FIND_LINKS": str(tmp_path)}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.chdir(tmp_path)
+    assert run(app, ["graph", "install", "./langgraph.json:agent"]) == 1
+    said = capfd.readouterr().err
+    assert (
+        "tiny[more] cannot be installed here: of tiny 1.0, which can, there is no more; nothing was installed" in said
+    )
+    assert not (tmp_path / "here").exists()
+
+
+def wheel(folder: Path, requires: str, version: str = "1.0") -> str:
+    file = folder / f"tiny-{version}-py3-none-any.whl"
+    about = f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n{requires}"
+    info = f"tiny-{version}.dist-info"
     with zipfile.ZipFile(file, "w") as made:
         made.writestr("tiny.py", "")
-        made.writestr("tiny-1.0.dist-info/METADATA", about)
-        made.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        made.writestr("tiny-1.0.dist-info/RECORD", "")
+        made.writestr(f"{info}/METADATA", about)
+        made.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        made.writestr(f"{info}/RECORD", "")
     return f"tiny @ file://{file}"
 
 
@@ -101,4 +145,4 @@ def test_a_dry_run_prints_the_command_and_installs_nothing(
     assert capsys.readouterr().out.endswith("install 'tiny>=1'\n")
     needed(tmp_path, "langgraph")
     assert run(app, ["graph", "install", "./langgraph.json:agent"]) == 0
-    assert "nothing is missing" in capsys.readouterr().err
+    assert "nothing that the project lists is missing" in capsys.readouterr().err
