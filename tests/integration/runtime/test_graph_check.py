@@ -84,7 +84,7 @@ def test_it_shows_where_namespaces_without_a_tier_are_kept_and_who_may_use_them(
     assert ("house" in found["read_by"], "house" in found["written_by"], found["ignored"]) == (True, False, {})
     shown = shell(app, "graph", "check", reference)
     assert f"store:     a namespace without a tier is in account as {kept}…, searched by words\n" in shown
-    assert "granted:    reading the store to conversation, house" in shown
+    assert "granted:   reading the store to conversation, house" in shown
     shell.home.config.write_text('[memory]\ndefault_tier = "attic"\n')
     shell(app, "graph", "check", reference, code=2)
     assert "memory.default_tier" in shell.err
