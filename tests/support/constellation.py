@@ -130,12 +130,24 @@ class Constellation(Driver):
         return check(history, drained=drained, count_nominals=lambda *span: self._count(periods, *span))
 
     def _count(self, tasks: dict[str, Any], task_id: str, first: datetime, last: datetime) -> int:
-        """Count nominal times by asking the preview, which shares no code with the planner's own counting."""
+        """Count nominal times by asking the preview, which shares no code with the planner's own counting.
+
+        A recorded home may have been away for months: the times of an interval are as far apart as its first two.
+        """
         if tasks[task_id]["kind"] == "at":
             return 1
+        shown = self._previewed(tasks[task_id]["name"], first)
+        if tasks[task_id]["kind"] == "every":
+            return 1 + (last - first) // (shown[1] - shown[0])
+        while shown[-1] < last:
+            shown += self._previewed(tasks[task_id]["name"], shown[-1])[1:]
+        return sum(at <= last for at in shown)
+
+    def _previewed(self, name: str, first: datetime) -> list[datetime]:
+        """Return a thousand nominal times from `first` on."""
         start_at = datetime.fromtimestamp(first.timestamp() - 1, first.tzinfo).isoformat()
-        shown = self.ask("task-runner", "next", tasks[task_id]["name"], "--from", start_at, "-n", "1000")
-        return sum(datetime.fromisoformat(item["nominal_at"]) <= last for item in shown)
+        shown = self.ask("task-runner", "next", name, "--from", start_at, "-n", "1000")
+        return [datetime.fromisoformat(item["nominal_at"]) for item in shown]
 
 
 __all__ = ["AGENT_RUNTIME", "TASK_RUNNER", "Constellation", "Daemon"]

@@ -16,6 +16,7 @@ SQLITE_ALONE: Mapping[str, str] = {
     "tests/unit/agent_runtime/": "functions and classes by themselves; there is no store",
     "tests/unit/turnkeeper/constellation/": "functions and classes by themselves; what reads a store reads a file that it makes",
     "tests/unit/turnkeeper/gateway/": "functions and classes by themselves; there is no store",
+    "tests/unit/examples/": "the checker of histories by itself; there is no store",
     "tests/unit/task_runner/": "functions and classes by themselves; there is no store",
     "tests/unit/turnkeeper/bus/": "the format of envelope files",
     "tests/unit/turnkeeper/client/": "functions and classes by themselves; there is no store",

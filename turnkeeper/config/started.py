@@ -37,7 +37,7 @@ class Start:
     Attributes:
         pid: the process; a file may outlive its writer.
         build: version and commit of the program.
-        settings: by key, those that the process reads; `.env` is a digest.
+        settings: by key, those that the process reads; each long value, address, list and `.env` as a digest.
     """
 
     pid: int
@@ -70,24 +70,32 @@ def settings_now(home: Home, process: str) -> dict[str, Any]:
     found = {key: value for key, value, _ in effective(staffed(load_settings(home), home), home)
              if key.partition(".")[0] in reads}  # fmt: skip
     if process == "agent-runtime" and home.environment.is_file():
-        found[_KEYS] = sha256(home.environment.read_bytes()).hexdigest()
-    return dict(json.loads(json.dumps(found, default=str)))
+        found[_KEYS] = [sha256(home.environment.read_bytes()).hexdigest()]
+    return {key: _without_secrets(value) for key, value in found.items()}
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the settings that differ, each with both values if these are short and no address.
+    """Return the settings that differ, each with both values unless one is a digest.
 
-    >>> changes({"model.name": "offline", "x": [1]}, {"model.name": "openai:gpt-5", "x": [2]})
+    >>> changes({"model.name": "offline", "x": {"sha256": "a"}}, {"model.name": "openai:gpt-5", "x": {"sha256": "b"}})
     ["model.name ('offline', now 'openai:gpt-5')", 'x']
     """
     keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     return [f"{key}{_values(before.get(key), now.get(key))}" if key != _KEYS else _KEYS for key in keys]
 
 
+def _without_secrets(value: Any) -> Any:
+    """Return a short plain value unchanged, and a digest of any other value: an address may hold a password."""
+    text = json.dumps(value, default=str)
+    plain = isinstance(value, str | int | float | None) and "://" not in text and len(text) <= _LONGEST_SHOWN
+    return value if plain else {"sha256": sha256(text.encode()).hexdigest()}
+
+
 def _values(before: Any, now: Any) -> str:
+    if isinstance(before, dict) or isinstance(now, dict):
+        return ""
     shown = [repr(as_written(one)) if one is not None else "not set" for one in (before, now)]
-    plain = all(isinstance(one, str | int | float | None) and "://" not in str(one) for one in (before, now))
-    return f" ({shown[0]}, now {shown[1]})" if plain and max(map(len, shown)) <= _LONGEST_SHOWN else ""
+    return f" ({shown[0]}, now {shown[1]})"
 
 
 def _path(home: Home, process: str) -> Path:

@@ -25,6 +25,7 @@ def test_a_changed_setting_is_told_with_both_values_unless_it_is_an_address(home
     start = read_start(home, "agent-runtime", os.getpid())
     assert start is not None
     assert changes(start.settings, settings_now(home, "agent-runtime")) == []
+    assert b"word" not in (home.run / "agent-runtime.started").read_bytes(), "a digest stands for an address"
     home.config.write_text('[model]\nname = "openai:gpt-5"\n[agents.agent0]\nworkers = 2\n[scheduler]\ngrace_s = 1\n')
     home.environment.write_text("OPENAI_API_KEY=planted\n")
     told = changes(start.settings, settings_now(home, "agent-runtime"))
