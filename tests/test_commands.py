@@ -18,8 +18,6 @@ import typer
 
 import agent_runtime.cli
 import task_runner.cli
-import turnkeeper.constellation.cli
-import turnkeeper.gateway.cli
 from turnkeeper import console
 from turnkeeper.config.home import Home
 from turnkeeper.console import commands
@@ -46,11 +44,9 @@ stopped stops stores takes that the then to up uses waits was were when which wi
 
 def programs() -> dict[str, Any]:
     return {
-        "turnkeeper": dressed(typer.Typer(), Program),
+        "turnkeeper": dressed(console.program(), Program),
         "task-runner": dressed(task_runner.cli.application()),
         "agent-runtime": dressed(agent_runtime.cli.app),
-        "constellation": dressed(turnkeeper.constellation.cli.app),
-        "gateway": dressed(turnkeeper.gateway.cli.app),
     }
 
 
@@ -146,7 +142,7 @@ def test_a_command_that_does_not_exist_is_found() -> None:
 
 
 def outcome(*argv: str, program: str = "turnkeeper", capsys: Any) -> tuple[int, str, str]:
-    apps = {"turnkeeper": typer.Typer(), "agent-runtime": agent_runtime.cli.app}
+    apps = {"turnkeeper": console.program(), "agent-runtime": agent_runtime.cli.app}
     app = apps.get(program) or task_runner.cli.application()
     code = console.run(app, argv, Program if program == "turnkeeper" else Group)
     told = capsys.readouterr()
@@ -182,9 +178,7 @@ def test_turnkeeper_reaches_every_command_of_the_other_programs() -> None:
     people = {command.callback for path, command in COMMANDS.items() if path[0] == "turnkeeper"}
     unreached = [" ".join(path) for path, command in COMMANDS.items() if not isinstance(command, Group)
                  and unwrapped(command.callback) not in {unwrapped(one) for one in people}]  # fmt: skip
-    assert unreached == ["task-runner serve", "agent-runtime serve"], (
-        "name it in turnkeeper/console/commands.py::PACKAGES and in the package's PEOPLE"
-    )
+    assert unreached == ["task-runner serve", "agent-runtime serve"], "name it in a `surface.py` of the package"
 
 
 def unwrapped(callback: Any) -> Any:
@@ -231,12 +225,11 @@ def test_an_unknown_command_is_answered_with_what_may_be_meant(argv: tuple[str, 
 def test_a_package_is_imported_when_a_command_of_it_is_used_and_not_before() -> None:
     code = """
 import sys
-import typer
 from turnkeeper import console
 from turnkeeper.console import commands
 sys.stdout = open('/dev/null', 'w')
 def loaded(*argv):
-    console.run(typer.Typer(), argv, commands.Program)
+    console.run(console.program(), argv, commands.Program)
     return sorted(WATCHED & set(sys.modules))
 WATCHED = {'task_runner', 'agent_runtime', 'turnkeeper.constellation', 'sqlalchemy', 'alembic', 'langgraph', 'langchain_core'}
 print(loaded('--version'), loaded('task', 'next', '-h'), loaded('send', '-h'), loaded('--help'), file=sys.stderr, sep='\\n')
@@ -246,7 +239,7 @@ print(loaded('--version'), loaded('task', 'next', '-h'), loaded('send', '-h'), l
         "[]",
         "['task_runner']",
         "['agent_runtime', 'task_runner']",
-        "['agent_runtime', 'task_runner', 'turnkeeper.constellation']",
+        "['agent_runtime', 'task_runner']",
     ]
 
 
@@ -271,7 +264,7 @@ def test_help_imports_no_command_and_none_of_what_commands_need(program: str) ->
     modules = started(program, "--help")
     assert "typer" in modules
     assert modules & LIGHT == set()
-    assert [name for name in modules if ".cli." in name] == []
+    assert [name for name in modules if ".cli." in name and not name.endswith(".surface")] == []
 
 
 def test_a_list_and_a_preview_while_no_daemon_runs_import_neither_the_store_nor_grpc_nor_pydantic(home: Home) -> None:
@@ -322,11 +315,6 @@ def test_what_help_says_of_a_command_before_it_is_imported_is_the_first_sentence
             assert later.summary == command.get_short_help_str(300), name
             assert command.hidden == (later.panel is None)
     assert said > 60
-
-
-def test_turnkeeper_names_the_commands_that_the_packages_add() -> None:
-    for package, names in commands.PACKAGES.items():
-        assert set(names) == set(importlib.import_module(package).PEOPLE)
 
 
 FILE = '[[task]]\nname = "a"\ncron = "0 9 * * *"\ncategory = "loop"\nchannel = "general"\nprompt = "Look."\n'

@@ -3,8 +3,10 @@
 What a command needs is imported when it is used: the table holds what help says of it.
 """
 
+from task_runner.cli.surface import SUMMARY, SURFACE
 from turnkeeper import console
-from turnkeeper.console.commands import App, Later, Panel
+from turnkeeper.config.surfaces import Later, Panel
+from turnkeeper.console.commands import App
 
 _TASKS = {
     "create": Later(
@@ -71,24 +73,13 @@ _TASKS = {
     ),
     "tick": Later("task_runner.cli.state:tick", "Plan what is due now, then exit.", Panel.FIRE),
 }
-_EMIT = Later(
-    "task_runner.cli.state:emit",
-    "Emit an event: every task that waits for it fires, as its filters and debounce say.",
-    Panel.WORK,
-)
-_LOOP = Later(
-    "task_runner.cli.loop:app",
-    "Prompts that run again: on an interval, on a cron expression, or at their own pace.",
-    Panel.WORK,
-)
 _SERVE = Later("task_runner.cli.state:serve", "Run the daemon in the foreground, until SIGTERM or Ctrl-C.", Panel.START)
-task = App("Tasks: what an agent does on a schedule or at an event, and what became of it.", _TASKS)
-PEOPLE = {"emit": _EMIT, "task": Later("task_runner.cli:task", str(task.info.help), Panel.WORK), "loop": _LOOP}
+task = App(SUMMARY, _TASKS)
 
 
 def application() -> App:
     """Return the program with all its commands."""
-    commands = {"serve": _SERVE, **_TASKS, "emit": _EMIT, "loop": _LOOP}
+    commands = {"serve": _SERVE, **_TASKS, "emit": SURFACE.commands["emit"], "loop": SURFACE.commands["loop"]}
     return App("Tasks on a schedule, and the ledger of what fired.", commands)
 
 

@@ -70,7 +70,7 @@ def context(browser: Browser, constellation: Constellation) -> Iterator[BrowserC
     made = browser.new_context(locale="en-GB")
     made.set_default_timeout(PATIENCE_MS)
     page = made.new_page()
-    address = constellation.command("gateway", "web", "open", "--print").strip()
+    address = constellation.command("turnkeeper", "web", "open", "--print").strip()
     page.goto(address)
     page.wait_for_url("**/ui/")
     assert "token" not in page.url

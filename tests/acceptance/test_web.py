@@ -31,7 +31,7 @@ def test_up_starts_it_where_it_is_enabled_a_death_is_repaired_and_down_ends_it(c
     running = [process_of(home, daemon) for daemon in (SUPERVISOR, AGENT_RUNTIME, TASK_RUNNER)]
     assert [process.net_connections("inet") for process in running if process] == [[], [], []], "nothing listens"
     assert not (home.keys / "web.json").exists()
-    assert constellation.attempt("gateway", "web", "open", "--print").returncode == 5
+    assert constellation.attempt("turnkeeper", "web", "open", "--print").returncode == 5
 
     home.config.write_text(settings(port))
     assert "web is up" in constellation.attempt("turnkeeper", "up").stderr
@@ -40,7 +40,7 @@ def test_up_starts_it_where_it_is_enabled_a_death_is_repaired_and_down_ends_it(c
     rows = {row["process"]: row for row in constellation.ask("turnkeeper", "status")}
     assert (rows["web"]["state"], rows["web"]["pid"]) == ("running", first.pid)
     assert Web(home, port).ask("/lg/ok").status == 200
-    address = constellation.command("gateway", "web", "open", "--print").strip()
+    address = constellation.command("turnkeeper", "web", "open", "--print").strip()
     assert address.startswith(f"http://turnkeeper.localhost:{port}/#token=")
     constellation.command("turnkeeper", "doctor")
 

@@ -18,12 +18,11 @@ from examples.demo.driver import Driver, Record
 from examples.demo.history import History, Violation, check
 from task_runner.cli import application
 from tests.support.forked_daemons import fork_server
+from tests.support.program import app as turnkeeper
 from turnkeeper import console
 from turnkeeper.bus.event_log import read_events
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.cli import app as turnkeeper
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, DAEMONS, TASK_RUNNER, Daemon, log_of
-from turnkeeper.gateway.cli import app as gateway
 from turnkeeper.rpc.channel import is_serving
 from turnkeeper.storage.locking import is_held
 
@@ -31,7 +30,6 @@ PROGRAMS = {
     "task-runner": application,
     "agent-runtime": lambda: agent_runtime,
     "turnkeeper": lambda: turnkeeper,
-    "gateway": lambda: gateway,
 }
 PROCESSES = frozenset({"up", "down", "restart", "watchdog", "move", "query", "report"})  # the last two bound theirs
 INSTALLED = frozenset({"serve", "--foreground", "demo", "service", "watch"})

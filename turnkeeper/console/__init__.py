@@ -23,6 +23,7 @@ from typer.exceptions import Abort, Exit, TyperException
 
 from turnkeeper import errors
 from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.config import surfaces
 from turnkeeper.config.home import Home, locate, places
 from turnkeeper.console import commands
 from turnkeeper.console.unseen import as_json, plain
@@ -101,8 +102,13 @@ def run_process(app: typer.Typer, cls: type[commands.Group] = commands.Group) ->
 
 
 def main() -> int:
-    """Run `turnkeeper`, the program for people, whose commands the packages add; return the exit code."""
-    return run_process(typer.Typer(help=_TURNKEEPER_HELP, pretty_exceptions_enable=False), commands.Program)
+    """Run `turnkeeper`, the program for people, to which the surfaces add commands; return the exit code."""
+    return run_process(program(), commands.Program)
+
+
+def program() -> commands.App:
+    """Return `turnkeeper` with the commands of all installed surfaces."""
+    return commands.App(_TURNKEEPER_HELP, surfaces.commands())
 
 
 def home() -> Home:

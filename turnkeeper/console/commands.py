@@ -1,54 +1,26 @@
 """The commands of the programs: how help groups them, when they are imported, and what an unknown word may mean.
 
 A program's commands stand in tables of :class:`Later`, with all that its help says of them: what a command needs is
-imported when the command is used, and help imports none of it. The packages add commands to `turnkeeper` by the table
-`PEOPLE` of their command line.
+imported when the command is used, and help imports none of it. The surfaces add commands to `turnkeeper`
+(`turnkeeper/config/surfaces.py`).
 """
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from turnkeeper.config.surfaces import Later, Panel
 from turnkeeper.errors import meant
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 _MOST_MEANT = 3
 _MOST_NAMED = 8
 _MOST_DIGITS = 9  # of a number that is read without Pydantic
-# The command lines of the packages, and the commands of `turnkeeper` that each has in its `PEOPLE`, as help lists them.
-PACKAGES = {
-    "agent_runtime.cli": (
-        *("send", "triage", "conversation", "approvals", "candidates", "deviations", "revalidation", "turns"),
-        *("threads", "categories", "workspace", "memory", "graph", "assistants", "inbox", "interrupts"),
-    ),
-    "turnkeeper.constellation.cli": (
-        *("init", "model", "up", "down", "restart", "status", "logs", "events", "query", "report"),
-        *(
-            "doctor",
-            "backup",
-            "restore",
-            "move",
-            "migrate",
-            "forget",
-            "erase",
-            "peers",
-            "escalate",
-            "quiet",
-            "config",
-            "keys",
-        ),
-        *("audit", "service", "watchdog"),
-    ),
-    "turnkeeper.gateway.cli": ("web", "mcp"),
-    "task_runner.cli": ("emit", "task", "loop"),
-}
-
-
 # What most people need, and what the program says of it to who names no command.
 FIRST = {
     "init": "make a home for your agent; it asks for what is needed",
@@ -63,46 +35,21 @@ FIRST = {
 _WORDS = {"int": "N", "float": "N", "Path": "PATH"}  # what help calls a value, by its type
 
 
-class Panel(StrEnum):
-    """What people want to do, in the order in which help lists it."""
-
-    START = "Start and stop"
-    WORK = "Give an agent work"
-    FIRE = "Fire, pause and resume"
-    TALK = "Talk and decide"
-    LOOK = "See what happens and why"
-    KNOW = "What an agent knows and may do"
-    HOME = "Look after the home"
-
-
-class Later(NamedTuple):
-    """A command that is imported when it is used.
-
-    Attributes:
-        target: `MODULE:NAME` of a function, or of a Typer with a group.
-        summary: the first sentence of its help.
-        panel: what help lists it under; None for one that help does not list.
-    """
-
-    target: str
-    summary: str
-    panel: Panel | None
-
-    def load(self, name: str) -> Any:
-        """Import the command and return it, built, under its name."""
-        module, _, attribute = self.target.partition(":")
-        found = getattr(importlib.import_module(module), attribute)
-        holder = typer.Typer(add_completion=False)
-        holder.callback()(lambda: None)  # which makes a group of it, with one command
-        looks: Any = {"rich_help_panel": self.panel, "hidden": self.panel is None}
-        if isinstance(found, typer.Typer):
-            holder.add_typer(found, name=name, **looks)
-        else:
-            holder.command(name, **looks)(found)
-        command: Any = build(holder).commands[name]
-        if isinstance(found, App):
-            command.later = found.later
-        return command
+def load(name: str, later: Later) -> Any:
+    """Import a command and return it, built, under its name."""
+    module, _, attribute = later.target.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    holder = typer.Typer(add_completion=False)
+    holder.callback()(lambda: None)  # which makes a group of it, with one command
+    looks: Any = {"rich_help_panel": later.panel, "hidden": later.panel is None}
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name, **looks)
+    else:
+        holder.command(name, **looks)(found)
+    command: Any = build(holder).commands[name]
+    if isinstance(found, App):
+        command.later = found.later
+    return command
 
 
 class App(typer.Typer):
@@ -134,7 +81,7 @@ class Group(TyperGroup):
         """Return a command by its name, importing it if need be; None if there is none."""
         name = next((name for name in _forms(cmd_name) if name in self.commands or name in self.later), None)
         if name is not None and name not in self.commands:
-            self.commands[name] = self.later[name].load(name)
+            self.commands[name] = load(name, self.later[name])
         return None if name is None else self.commands[name]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -185,7 +132,7 @@ class Group(TyperGroup):
 
 
 class Program(Group):
-    """The program for people: packages add its commands. A package is imported when a command of it is used."""
+    """The program for people, to which the surfaces add their commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line; without a command, print what there is on one screen."""
@@ -207,22 +154,6 @@ class Program(Group):
         out.write_paragraph()
         out.write_text(f"What each does: {ctx.command_path} -h. How to use one: {ctx.command_path} COMMAND -h")
         return str(out.getvalue().rstrip("\n"))
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands."""
-        self.later = {name: one for package in PACKAGES for name, one in _table(package).items()}
-        return super().list_commands(ctx)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command by its name, importing the package that adds it."""
-        for package in (package for package, names in PACKAGES.items() if not {*_forms(cmd_name)}.isdisjoint(names)):
-            self.later = {**self.later, **_table(package)}
-        return super().get_command(ctx, cmd_name)
-
-
-def _table(package: str) -> Mapping[str, Later]:
-    table: Mapping[str, Later] = importlib.import_module(package).PEOPLE
-    return table
 
 
 def _panel_of(command: Any) -> Panel | None:

@@ -11,11 +11,11 @@ import pytest
 
 from tests.integration.lifecycle.conftest import RUNNER, RUNTIME, Supervised
 from tests.support.faults import without_descriptors
+from tests.support.program import app
 from tests.support.standin import STANDINS
 from tests.support.supervised import SUPERVISED
 from turnkeeper import console
 from turnkeeper.config.settings import load_settings
-from turnkeeper.constellation.cli import app
 from turnkeeper.constellation.inspect.condition import findings
 from turnkeeper.constellation.supervisor import markers
 from turnkeeper.constellation.supervisor.daemons import stop

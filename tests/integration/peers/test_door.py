@@ -13,13 +13,13 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from tests.support.program import app
 from turnkeeper import console
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.event_log import EventLog, read_events
 from turnkeeper.bus.letters import LONGEST_MESSAGE, turn_of_letter
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.cli import app
 from turnkeeper.constellation.peers import __main__ as process
 from turnkeeper.constellation.peers import door, pairing
 from turnkeeper.constellation.peers.exchange import Courier, Place, ToDeliver, accept, channel_to

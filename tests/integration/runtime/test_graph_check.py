@@ -12,10 +12,10 @@ import pytest
 from agent_runtime.cli import app
 from agent_runtime.permissions.categories import Categories
 from tests.integration.runtime.authors_graphs import BYPASS, TALKER, WAITER
+from tests.support.program import app as turnkeeper
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import run
-from turnkeeper.constellation.cli import app as turnkeeper
 from turnkeeper.constellation.install.init import Project, Tasks, take_on, would_move
 from turnkeeper.errors import Conflict
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.integration.runtime.harness import Bench, soon
 from tests.support.clock import look_again
+from tests.support.program import app
 from tests.support.scripted import calls
 from turnkeeper import console
 from turnkeeper.bus.event_log import read_events
-from turnkeeper.constellation.cli import app
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 

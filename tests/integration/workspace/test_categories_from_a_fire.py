@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent_runtime.cli import app
-from agent_runtime.cli.workspace import read_folder
+from agent_runtime.cli.knowledge.workspace import read_folder
 from agent_runtime.daemon.assembly import assemble
 from agent_runtime.permissions.judge import REQUEST, SCOPES, TIERS, WRITES
 from agent_runtime.service.servicer import Runtime, Servicer

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import insert
 
 from agent_runtime.cli import app
-from agent_runtime.cli.workspace import batches, parse, read_folder
+from agent_runtime.cli.knowledge.workspace import batches, parse, read_folder
 from agent_runtime.model.turn import Category, TurnContext
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.service.workspace import WorkspaceService, with_reads

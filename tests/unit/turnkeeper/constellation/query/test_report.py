@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.program import app
 from tests.unit.turnkeeper.constellation.query.test_snapshot import SECRET, US, filled, insert, runner, runtime  # noqa: F401
 from turnkeeper import console
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.cli import app
 from turnkeeper.constellation.query.report import MOST_BARS, QUESTIONS, page
 from turnkeeper.constellation.query.snapshot import Snapshot
 from turnkeeper.times import from_us

@@ -15,9 +15,9 @@ from sqlalchemy import create_engine
 
 import agent_runtime.store.schema as runtime
 import task_runner.store.schema as runner
+from tests.support.program import app
 from turnkeeper import console
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.cli import app
 from turnkeeper.constellation.query.snapshot import Snapshot
 from turnkeeper.constellation.query.tables import TABLES, Text, described
 from turnkeeper.constellation.supervisor import markers
@@ -427,7 +427,7 @@ def test_an_answer_that_is_too_large_to_be_printed_as_a_whole_is_refused(
 PROCESS = """
 import sys
 from turnkeeper.constellation.query import snapshot
-from turnkeeper.constellation.cli import app
+from tests.support.program import app
 from turnkeeper import console
 snapshot._GRACE_S = 0.2
 sys.exit(console.run(app, sys.argv[1:]))

@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import pytest
 
+from tests.support.program import app
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.console import run
-from turnkeeper.constellation.cli import app
 from turnkeeper.constellation.inspect.condition import findings
 from turnkeeper.constellation.supervisor import markers
 from turnkeeper.constellation.supervisor.escalation import Routes, post, send_all

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.program import app
 from turnkeeper.config.home import Home
 from turnkeeper.console import run
-from turnkeeper.constellation.cli import app
 from turnkeeper.constellation.cli.commands import LONGEST_NOTES
 from turnkeeper.constellation.inspect.condition import findings
 from turnkeeper.constellation.supervisor import markers

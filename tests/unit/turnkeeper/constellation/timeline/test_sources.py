@@ -11,9 +11,9 @@ from sqlalchemy import create_engine
 
 import agent_runtime.store.schema as runtime
 import task_runner.store.schema as runner
+from tests.support.program import app
 from turnkeeper import console
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.cli import app
 from turnkeeper.constellation.supervisor import markers
 from turnkeeper.errors import EXIT_INTERRUPTED
 from turnkeeper.times import parse_rfc3339, rfc3339, to_us

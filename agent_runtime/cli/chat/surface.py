@@ -1,0 +1,23 @@
+"""Chat: conversations with the agent in a terminal."""
+
+from turnkeeper.config.surfaces import Later, Panel, Surface
+
+SURFACE = Surface(
+    name="chat",
+    place=10,
+    commands={
+        "send": Later(
+            "agent_runtime.cli.chat.conversation:send", "Send a message into a channel's conversation.", Panel.TALK
+        ),
+        "triage": Later(
+            "agent_runtime.cli.chat.answer:triage",
+            "Go through what waits for you, one by one: questions, tool calls, proposals and contradictions.",
+            Panel.TALK,
+        ),
+        "conversation": Later(
+            "agent_runtime.cli.chat.conversation:app",
+            "The conversation of each channel: what triggered each turn and what came of it.",
+            Panel.TALK,
+        ),
+    },
+)

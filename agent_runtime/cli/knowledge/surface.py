@@ -1,0 +1,28 @@
+"""The commands of `turnkeeper` about pages, proposals to change them, and memory."""
+
+from turnkeeper.config.surfaces import Later, Panel, Surface
+
+_COMMANDS = {
+    "candidates": Later(
+        "agent_runtime.cli.knowledge.review:app",
+        "Changes that agents propose to the workspace; nothing there changes until you accept one.",
+        Panel.TALK,
+    ),
+    "deviations": Later(
+        "agent_runtime.cli.knowledge.review:deviations_app",
+        "Contradictions between a page of yours and something else; only you close one.",
+        Panel.TALK,
+    ),
+    "revalidation": Later(
+        "agent_runtime.cli.knowledge.review:revalidation_app",
+        "Pages to check again because something they are derived from has changed.",
+        Panel.TALK,
+    ),
+    "workspace": Later(
+        "agent_runtime.cli.knowledge.workspace:app", "The pages that agents read and propose to change.", Panel.KNOW
+    ),
+    "memory": Later(
+        "agent_runtime.cli.knowledge.memory:app", "What agents and you store in memory, in four tiers.", Panel.KNOW
+    ),
+}
+SURFACE = Surface(name="knowledge", place=21, commands=_COMMANDS)

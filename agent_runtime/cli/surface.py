@@ -1,0 +1,24 @@
+"""The commands of `turnkeeper` about turns, threads, approvals, categories and graphs."""
+
+from turnkeeper.config.surfaces import Later, Panel, Surface
+
+_APPROVALS = Later("agent_runtime.cli.approvals:app", "Approvals: what waits for your decision.", Panel.TALK)
+_COMMANDS = {
+    "approvals": _APPROVALS,
+    "turns": Later("agent_runtime.cli.turns:app", "Runs of the agent, whatever started them.", Panel.LOOK),
+    "threads": Later(
+        "agent_runtime.cli.turns:threads_app",
+        "Threads: each is a sequence of turns that share one history.",
+        Panel.LOOK,
+    ),
+    "categories": Later(
+        "agent_runtime.cli.categories:app", "Categories: what each kind of standing work may do.", Panel.KNOW
+    ),
+    "graph": Later("agent_runtime.cli.graph:app", "Your own LangGraph graph, if turns run one.", Panel.KNOW),
+    "assistants": Later("agent_runtime.cli.graph:assistants_app", "Graphs with a configuration, by name.", Panel.KNOW),
+    "inbox": Later(
+        "agent_runtime.cli.inbox:app", "The inboxes of agents, and the envelopes that wait there.", Panel.HOME
+    ),
+    "interrupts": _APPROVALS._replace(panel=None),
+}
+SURFACE = Surface(name="agent-runtime", place=20, commands=_COMMANDS)

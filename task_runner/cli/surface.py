@@ -1,0 +1,22 @@
+"""The commands of `turnkeeper` about tasks, loops and events."""
+
+from turnkeeper.config.surfaces import Later, Panel, Surface
+
+SUMMARY = "Tasks: what an agent does on a schedule or at an event, and what became of it."
+SURFACE = Surface(
+    name="task-runner",
+    place=50,
+    commands={
+        "emit": Later(
+            "task_runner.cli.state:emit",
+            "Emit an event: every task that waits for it fires, as its filters and debounce say.",
+            Panel.WORK,
+        ),
+        "task": Later("task_runner.cli:task", SUMMARY, Panel.WORK),
+        "loop": Later(
+            "task_runner.cli.loop:app",
+            "Prompts that run again: on an interval, on a cron expression, or at their own pace.",
+            Panel.WORK,
+        ),
+    },
+)

@@ -1,0 +1,96 @@
+"""The table of surfaces: what each part of the program adds to it, and which parts are installed.
+
+A part that adds commands, a daemon, settings or checks says so in a module `surface.py` of its own, which defines
+`SURFACE` and imports nothing but this module. The table is what a scan of the installed packages finds: a part whose
+folder was removed adds nothing, and the rest runs on without it.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from os import scandir
+from pathlib import Path
+from typing import NamedTuple
+
+_ROOT = Path(__file__).parents[2]
+_PACKAGES = ("agent_runtime", "task_runner", "turnkeeper")
+_DEEPEST = 2  # folders below a package in which a surface may register
+
+
+class Panel(StrEnum):
+    """What people want to do, in the order in which help lists it."""
+
+    START = "Start and stop"
+    WORK = "Give an agent work"
+    FIRE = "Fire, pause and resume"
+    TALK = "Talk and decide"
+    LOOK = "See what happens and why"
+    KNOW = "What an agent knows and may do"
+    HOME = "Look after the home"
+
+
+class Later(NamedTuple):
+    """A command that is imported when it is used.
+
+    Attributes:
+        target: `MODULE:NAME` of a function, or of a Typer with a group.
+        summary: the first sentence of its help.
+        panel: the heading under which help lists it; None for one that help does not list.
+    """
+
+    target: str
+    summary: str
+    panel: Panel | None
+
+
+class Surface(NamedTuple):
+    """What one part of the program adds to it.
+
+    Attributes:
+        name: the part, as documents call it.
+        place: where its commands stand in help among those of other parts, the lowest first.
+        commands: its commands of `turnkeeper`, by name.
+    """
+
+    name: str
+    place: int = 50
+    commands: Mapping[str, Later] = {}
+
+
+@cache
+def surfaces() -> Mapping[str, Surface]:
+    """Return the installed surfaces by the name of the folder's module, in the order of help."""
+    found = {module: _read(module, file) for module, file in _files()}
+    return dict(sorted(found.items(), key=lambda one: (one[1].place, one[1].name)))
+
+
+def commands(package: str = "") -> dict[str, Later]:
+    """Return the commands that the surfaces within a package add, by name; those of all packages if none is named."""
+    found = (one for module, one in surfaces().items() if f"{module}.".startswith(f"{package}." if package else ""))
+    return {name: later for surface in found for name, later in surface.commands.items()}
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    """Yield each folder that registers a surface, as a module's name, and the file that does so."""
+    folders = [_ROOT / package for package in _PACKAGES]
+    for _ in range(_DEEPEST):
+        folders = [Path(one) for folder in folders for one in scandir(folder) if one.is_dir()]
+        for folder in folders:
+            if (file := folder / "surface.py").is_file():
+                yield ".".join(folder.relative_to(_ROOT).parts), file
+
+
+def _read(folder: str, file: Path) -> Surface:
+    """Import a module `surface.py`, but none of the packages around it, which may load what takes long."""
+    name = f"{folder}.surface"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{file} cannot be imported")
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module
+    surface: Surface = sys.modules[name].SURFACE
+    return surface

@@ -1,0 +1,20 @@
+"""Questions in SQL on a snapshot of the home, and a page of plots."""
+
+from turnkeeper.config.surfaces import Later, Panel, Surface
+
+SURFACE = Surface(
+    name="query",
+    place=32,
+    commands={
+        "query": Later(
+            "turnkeeper.constellation.cli.query:query",
+            "Answer a question in SQL on a snapshot of the home: tasks, fires, turns, approvals, restarts and more.",
+            Panel.LOOK,
+        ),
+        "report": Later(
+            "turnkeeper.constellation.cli.report:report",
+            "Write one page with plots: fires by outcome, lateness, turns, tokens, approvals, restarts.",
+            Panel.LOOK,
+        ),
+    },
+)
