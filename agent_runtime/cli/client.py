@@ -179,8 +179,11 @@ def channel_named(given: str) -> str:
 
 
 @cache
-def _note_once(_home: Home) -> None:
+def _note_once(place: Home) -> None:
     note("agent-runtime does not answer; this is what its store holds")
+    older = import_module("turnkeeper.storage.schema_revision")
+    if place.agent_db in older.older_stores(place):
+        note(older.told(place.agent_db))
 
 
 def complete_channel(incomplete: str) -> list[str]:

@@ -24,6 +24,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import Output, note, show_record, show_rows, time_given
 from turnkeeper.errors import InvalidInput
+from turnkeeper.storage.schema_revision import older_stores, told
 from turnkeeper.times import from_us, rfc3339, to_us
 
 AT_ONCE = 500
@@ -142,6 +143,8 @@ def show(found: Found, output: Output, *, only_least: bool) -> None:
 
 
 def _past(place: Home, *, channel: str, task: str, since: datetime | None, limit: int) -> list[rehearsal.PastTurn]:
+    if place.agent_db in older_stores(place):
+        note(told(place.agent_db))
     database = open_stored(place)
     if database is None:
         return []

@@ -176,7 +176,7 @@ async def import_threads(home: Home, request: Any) -> Any:
     if settings.store.is_shared:
         raise Unreachable(f"{PROCESS} does not run", where="[store]", hint="start it with: turnkeeper up")
     clock, entropy = SystemClock(), SystemEntropy()
-    with closing(open_database(home.agent_db)) as database:
+    with closing(open_database(home.agent_db, upgrade=not request.dry_run)) as database:
         store, saver = await Store.take_over(database, clock, entropy), await open_saver(home.checkpoints_db)
         try:
             moving = ThreadImport(

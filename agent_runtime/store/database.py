@@ -20,14 +20,14 @@ from turnkeeper.storage.statements import Statement, upsert
 MIGRATIONS = "agent_runtime.store:migrations"
 
 
-def open_database(place: Path | str, *, read_only: bool = False) -> Database:
+def open_database(place: Path | str, *, read_only: bool = False, upgrade: bool = True) -> Database:
     """Open the runtime's store, a file or a PostgreSQL URL, and bring its schema up to date.
 
-    Raises as `Database`; NotFound if there is no file to read.
+    `read_only` and `upgrade` are those of `Database`. Raises as that does; NotFound if there is no file to read.
     """
     if read_only and isinstance(place, Path) and not place.exists():
         raise NotFound("nothing has run here yet", where=str(place), hint="start the daemon: turnkeeper up")
-    return Database(place, migrations=MIGRATIONS, read_only=read_only, inline=not read_only)
+    return Database(place, migrations=MIGRATIONS, read_only=read_only, inline=not read_only, upgrade=upgrade)
 
 
 def open_stored(home: Home) -> Database | None:

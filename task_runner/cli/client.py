@@ -37,7 +37,7 @@ class Runner:
         self.homeless = not os.path.lexists(home.root)
         if not self.homeless:
             home.check()
-        self.home = home
+        self.home, self._is_noted = home, False
         self.serving = not self.homeless and is_held(home, PROCESS)
         self._caller = self._connect() if self.serving else None
 
@@ -92,6 +92,8 @@ class Runner:
                 at = Home(root=Path(empty))
                 return importlib.import_module("task_runner.daemon.assembly").call(at, method, request)
         local = importlib.import_module("task_runner.daemon.assembly")
+        if local.changes_nothing(method, request):
+            self._note_older()
         try:
             return local.call(self.home, method, request)
         except Conflict as error:
@@ -100,6 +102,12 @@ class Runner:
             self.serving = True  # it started a moment ago
             self._caller = self._connect()
             return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
+
+    def _note_older(self) -> None:
+        older = importlib.import_module("turnkeeper.storage.schema_revision")
+        if not self._is_noted and self.home.schedules_db in older.older_stores(self.home):
+            console.note(older.told(self.home.schedules_db))
+            self._is_noted = True
 
     def _connect(self) -> Any:
         channel = importlib.import_module("turnkeeper.rpc.channel")

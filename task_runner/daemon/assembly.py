@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -88,23 +88,23 @@ class Runner:
 
 
 @asynccontextmanager
-async def assemble(home: Home, *, daemon: bool, staggered: bool = True) -> AsyncIterator[Runner]:
+async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: Any) -> AsyncIterator[Runner]:
     """Open the store and put a runner around it. The caller holds the process's lock.
 
     Args:
         home: the state directory.
         daemon: whether the parts will run; a command line only calls the service.
         staggered: whether caught-up fires leave one by one, with pauses.
+        how: how the home's file is opened, as `Store` has it.
     """
     loaded = load_settings(home)
     settings, shared, works = loaded.scheduler, loaded.store.is_shared, "runner" in loaded.node.roles
     entropy, failpoints = SystemEntropy(), Failpoints(os.environ)
-    clock, store, runtime, beat = await _opened(home, loaded, entropy, daemon=daemon)
+    clock, store, runtime, beat = await _opened(home, loaded, entropy, how, daemon=daemon)
     log = WatchedLog(home.logs, PROCESS, clock)
     log.changes = TaskChanges(entropy.hex(8))
     changed, planned = asyncio.Event(), asyncio.Event()
-    stagger_s = settings.catch_up_stagger_s if staggered else 0.0
-    pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=stagger_s)
+    pace = sending.Pace(concurrency=settings.catch_up_concurrency, stagger_s=settings.catch_up_stagger_s * staggered)
     common: Any = {"clock": clock, "log": log}
     sends: Any = {"failpoints": failpoints, "pace": pace, "changed": changed, "planned": planned}
     dispatcher, follower, runtime_events = _exchange(store, runtime, entropy, common, sends)
@@ -188,14 +188,15 @@ def _listener(
 
 
 async def _opened(
-    home: Home, settings: Settings, entropy: Entropy, *, daemon: bool
+    home: Home, settings: Settings, entropy: Entropy, how: Mapping[str, Any], *, daemon: bool
 ) -> tuple[SystemClock, Store, Runtime, nodes.Beat | None]:
     """Open the store; return the clock that goes with it, the store, the runtime, and what tells that we live."""
     identity = Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else Identity(_COMMAND)
     at_home = f" --home {shlex.quote(str(home.root))}"
     if not settings.store.is_shared:
         own = SystemClock()
-        return own, Store(home.schedules_db, at_home, own, entropy), Runtime(home.socket(_RUNTIME), identity), None
+        store = Store(home.schedules_db, at_home, own, entropy, **how)
+        return own, store, Runtime(home.socket(_RUNTIME), identity), None
     clock = SharedClock()
     make_schemas(settings.store.url, upgrade=daemon)
     recorder = Recorder.of(home, clock.now(), entropy, nodes.name_of(settings.node))
@@ -227,14 +228,22 @@ def call(home: Home, method: str, request: Any) -> Any:
 
     async def operation() -> Any:
         callers.answer_for(callers.read_via(_COMMAND))
-        async with assemble(home, daemon=False) as runner:
+        async with assemble(home, daemon=False, **how) as runner:
             answer = await getattr(runner.service, operations.METHODS[method])(request)
             callers.record(runner.log, operations.RULES, method, request, answer, callers.current())
             return answer
 
     home.create()
     with ProcessLock(home, PROCESS):
+        is_made = home.schedules_db.exists() and home.schedules_db.stat().st_size > 0
+        reads = method in operations.RULES.reads
+        how = {"read_only": reads and is_made, "upgrade": not changes_nothing(method, request)}
         return asyncio.run(operation())
+
+
+def changes_nothing(method: str, request: Any) -> bool:
+    """Return whether an operation only reads, or only shows what it would change."""
+    return method in operations.RULES.reads or bool(getattr(request, "dry_run", False))
 
 
 def deliver(home: Home) -> int:

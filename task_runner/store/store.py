@@ -205,16 +205,23 @@ class Store:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         recorder: Recorder | None = None,
+        *,
+        read_only: bool = False,
+        upgrade: bool = True,
     ) -> None:
         """Open it, making it or bringing its schema up to date: a file, or a PostgreSQL URL. Raises as `Database`.
 
-        Into a store that machines share this one's records are written as by `recorder`.
+        Into a store that machines share this one's records are written as by `recorder`. `read_only` and `upgrade` are
+        those of `Database`.
         """
-        self._database = Database(place, migrations=MIGRATIONS, connections=CONNECTIONS)
+        how: Any = {"read_only": read_only, "upgrade": upgrade}
+        self._database = Database(place, migrations=MIGRATIONS, connections=CONNECTIONS, **how)
         self._at_home = at_home
         self._clock = clock or SystemClock()
         if recorder is not None:
             self._database.check = nodes.refuse_restored(self._clock)
+        if read_only:
+            return
         at, drawn = self._clock.now(), entropy or SystemEntropy()
         self._database.submit(
             lambda connection: audit.begin(connection, at, drawn, partial(_known, connection), recorder)

@@ -14,6 +14,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -26,6 +27,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, TurnkeeperError, Unreachable, machine_trouble, unopened
 from turnkeeper.storage import schema_revision, statements
 from turnkeeper.storage.damage import judged
+from turnkeeper.storage.schema_revision import readable
 from turnkeeper.storage.server.url import SEARCHES, in_schema, noticing, parsed, shown
 
 T = TypeVar("T")
@@ -302,24 +304,27 @@ class Database:
         Args:
             place: a file, which is made, mode 0600, unless `read_only`; or a PostgreSQL URL.
             migrations: the Alembic script location, as `package:folder`.
-            read_only: open without the right to write; the schema must be current already.
+            read_only: open without the right to write; if a file has an older schema, open a migrated copy of it.
             inline: :meth:`look` reads a file on the caller's thread, by a connection of its own.
             connections: how many units may run at once on a server; with one they run in the order they came.
-            upgrade: bring tables of an older version up to date. On a server daemons alone do that: other machines,
-                whose programs may still be older, use them, and could not start again.
+            upgrade: bring tables of an older version up to date; if False, changes to an older file go into a copy.
+                On a server daemons alone do that: other machines, whose programs may be older, could not start again.
 
         Raises:
             Conflict: written by a newer version; it is left as it is. On a server also if its tables are older and
                 are not to be changed, or a machine lives whose version could not go on with the newer ones.
-            Corrupt: it cannot be read as a store, or, with `read_only`, it is a file of an older schema.
+            Corrupt: it cannot be read as a store, or, with `read_only`, it is a file without tables.
             InvalidInput: a URL that is not PostgreSQL's, or its driver is not installed.
             MachineTrouble: the machine cannot read or write it at the moment.
             Unreachable: the server does not answer.
         """
         self.path = place if isinstance(place, Path) else shown(place)
+        self._copied = ExitStack()
         try:
             if isinstance(place, Path):
                 schema_revision.check_revision(place, migrations)
+                if read_only or not upgrade:
+                    place = self._copied.enter_context(readable(place, migrations))
                 self._engine = _open_file(place, read_only=read_only)
             else:
                 self._engine = _open_server(place, read_only=read_only)
@@ -379,6 +384,7 @@ class Database:
         for connection in filter(None, (self._near, *self._connections)):
             connection.close()
             connection.engine.dispose()
+        self._copied.close()
 
 
 def _read(connection: Connection, work: Callable[[Connection], T]) -> T:

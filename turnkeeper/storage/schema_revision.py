@@ -1,13 +1,17 @@
 """Which version of its schema a store has, asked without opening the store for writing; and how it gets the newest."""
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from turnkeeper.errors import Conflict, Corrupt, unopened
+from turnkeeper.config.home import Home
+from turnkeeper.config.toml_file import shared_url_in
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, unopened
 from turnkeeper.storage.damage import judged
 
 T = TypeVar("T")
@@ -84,6 +88,63 @@ def _reader(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{path}?{how}", uri=True, timeout=10)
 
 
+def is_older(path: Path, migrations: str) -> bool:
+    """Return whether a store has tables of an earlier version; False if it cannot be read."""
+    try:
+        return revision_of(path) not in {None, newest(migrations)}
+    except sqlite3.Error:
+        return False
+
+
+def older_stores(home: Home) -> list[Path]:
+    """Return the files of a home whose tables are of an earlier version; none if its stores are a server's."""
+    with suppress(InvalidInput):
+        if shared_url_in(home.config):
+            return []
+    found = zip((home.schedules_db, home.agent_db), STORES.values(), strict=True)
+    return [path for path, migrations in found if is_older(path, migrations)]
+
+
+def told(path: Path) -> str:
+    """Return a sentence for a person who reads an older store."""
+    return f"{path.name} has an older schema: `turnkeeper up` will bring it up to date"
+
+
+@contextmanager
+def readable(path: Path, migrations: str) -> Iterator[Path]:
+    """Yield the file of a store; if its schema is older, a copy with the newest one, which is removed afterwards.
+
+    A program that opened the copy for reading can read on after this. Raises Corrupt or MachineTrouble.
+    """
+    if not is_older(path, migrations):
+        yield path
+        return
+    with TemporaryDirectory(prefix="turnkeeper-") as folder:
+        copied = Path(folder) / path.name
+        try:
+            _copy(path, copied)
+        except sqlite3.Error as error:
+            raise unopened(judged(error, str(path)), str(path), "a store") from error
+        import_module("turnkeeper.storage.database").Database(copied, migrations=migrations).close()
+        with closing(sqlite3.connect(copied, isolation_level=None)) as closed:
+            closed.execute("PRAGMA journal_mode=DELETE")  # a reader then needs no file beside it
+        yield copied
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Copy a store as it is; once more if another program opened it meanwhile, which an immutable file rules out."""
+    log = path.with_name(f"{path.name}-wal")
+    was_open = log.exists()
+    with closing(_reader(path)) as source:
+        target.touch(mode=0o600)
+        with closing(sqlite3.connect(target, isolation_level=None)) as written:
+            source.backup(written)
+            written.execute("PRAGMA journal_mode=DELETE")
+    if log.exists() and not was_open:
+        target.unlink()
+        _copy(path, target)
+
+
 def known_revisions(migrations: str) -> frozenset[str]:
     """Return the revisions of `migrations`, by the names of the files."""
     package, _, folder = migrations.rpartition(":")
@@ -106,7 +167,7 @@ def migrate(engine: Any, migrations: str, where: str, *, read_only: bool, upgrad
         what = "has no tables yet" if found is None else "its tables are of an older version"
         raise Conflict(what, where=where, hint="a daemon that starts brings them up to date: turnkeeper up")
     if read_only:
-        raise Corrupt("has an older schema", where=where, hint="start the daemon once to migrate it")
+        raise Corrupt("has an older schema", where=where, hint="to bring it up to date, run: turnkeeper up")
     for left in reversed(range(MOST_TRIES)):
         try:
             _upgrade(engine, migrations, where)

@@ -32,7 +32,7 @@ from turnkeeper.storage import damage
 from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.keys import PURPOSES, KeyFile, permission_faults
 from turnkeeper.storage.locking import is_held, reader_of
-from turnkeeper.storage.schema_revision import check_revision
+from turnkeeper.storage.schema_revision import check_revision, older_stores
 from turnkeeper.times import rfc3339
 
 _UP = "fix the cause, then run: turnkeeper up"
@@ -42,7 +42,7 @@ RELOAD = "turnkeeper up --restart"
 def findings(home: Home, now: float) -> list[Finding]:
     """Return what stands in the way, and what the markers say, the worst first for each process."""
     own = (item for daemon in EVERY for item in _of(home, daemon.name))
-    return [*_troubles(home), *own, *_of_all(home, now), *_unread(home, now)]
+    return [*_troubles(home), *own, *_of_all(home, now), *_older(home), *_unread(home, now)]
 
 
 def outdated(home: Home) -> Iterator[Finding]:
@@ -58,6 +58,15 @@ def outdated(home: Home) -> Iterator[Finding]:
         if orders is not None and orders != orders_of(load_settings(home)):
             what = "[watchdog], [logs], [web], [peers] or [node] was changed since the last turnkeeper up"
             yield Finding(process=SUPERVISOR.name, what=what, fix="run: turnkeeper up", degraded=False)
+
+
+def _older(home: Home) -> Iterator[Finding]:
+    """Yield the stores that the next start brings up to date."""
+    for path in older_stores(home):
+        owner = DAEMONS[0] if path == home.agent_db else DAEMONS[1]
+        if not is_held(home, owner.name):
+            what = f"{path.name} has an older schema; commands read a copy until it is brought up to date"
+            yield Finding(process="", what=what, fix="to bring it up to date, run: turnkeeper up", degraded=False)
 
 
 def _unread(home: Home, now: float) -> Iterator[Finding]:

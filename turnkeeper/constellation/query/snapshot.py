@@ -26,6 +26,7 @@ from turnkeeper.constellation.timeline.sources import Sources
 from turnkeeper.constellation.timeline.stores import FOREVER_US, Wanted, shared_url
 from turnkeeper.errors import EXIT_FAILURE, Conflict, Exhausted, InvalidInput, TurnkeeperError
 from turnkeeper.storage import nodes
+from turnkeeper.storage.schema_revision import STORES, readable, told
 from turnkeeper.storage.server import handover
 from turnkeeper.storage.sqlite_files import locator
 
@@ -150,9 +151,12 @@ class Snapshot:
         if not path.exists():
             self.notes.append(f"{path.name} is not there: its tables are missing")
             return
-        place = locator(path)
-        self._unlocked += [path] if "immutable" in place else []
-        with _unreadable(self.notes, path.name):
+        with _unreadable(self.notes, path.name), readable(path, STORES[_STORES[name]]) as file:
+            place = locator(file)
+            if file != path:
+                self.notes.append(told(path))
+            elif "immutable" in place:
+                self._unlocked.append(path)
             self._connection.execute(f"ATTACH ? AS {name}", [place])
 
     def _outline(self, url: str) -> None:

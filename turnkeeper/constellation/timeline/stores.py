@@ -18,6 +18,7 @@ from turnkeeper.config.settings import load_settings
 from turnkeeper.constellation.timeline.records import Record
 from turnkeeper.errors import TurnkeeperError, Unreachable
 from turnkeeper.storage import nodes
+from turnkeeper.storage.schema_revision import STORES, readable
 from turnkeeper.storage.server import handover
 from turnkeeper.storage.sqlite_files import reader
 from turnkeeper.times import from_us, rfc3339, to_us
@@ -135,7 +136,9 @@ class Stores:
                     self._shared = self._shared or handover.SharedSnapshot(url, _SCHEMAS, named=True)
                     self._open[path] = self._shared
                 elif path.exists():
-                    self._open[path] = reader(path, _WAIT_S)
+                    schema = nodes.SCHEMA if path == self._home.schedules_db else handover.SCHEMA
+                    with readable(path, STORES[schema]) as file:
+                        self._open[path] = reader(file, _WAIT_S)
             except (sqlite3.Error, TurnkeeperError) as error:
                 self._skipped[path.name] = f"cannot be read: {error}"
         return self._open.get(path)
