@@ -1,14 +1,14 @@
-"""Approvals that nobody answers: the author is reminded, an alert is raised, and the approval ends, each once.
+"""Approval deadlines: remind the author, raise an alert and expire the approval, each once.
 
-The instants are absolute and on disk with the question, so they hold over restarts and while the machine is off. What
-was done is on disk too: a kill between the end of an approval and the resume of its turn leaves a decision on record,
-as an author's answer would, and the next process resumes with it. Where several are overdue, only the end counts.
+Deadlines are absolute instants stored with the question, so they survive restarts and power-off. Each completed step is
+stored too. If the process dies after an approval expires and before its turn resumes, the stored decision counts like
+an author's answer, and the next process resumes the turn. If several deadlines are overdue, only expiry counts.
 
-An alert is a marker that the supervisor sends as it sends its own (docs/lifecycle.md). It is written before the store
-says so: a kill in between writes it again. Once the approval waits no more, an alert that was not sent is withdrawn.
+An alert is a marker file that the supervisor sends like its own alerts (docs/lifecycle.md). The file is written before
+the store records the alert; after a kill in between, it is written again. When the approval is no longer pending, an
+unsent alert is withdrawn.
 
-Where machines share the store, each has such a timer. What the store says was done, one of them did: the alert of any
-other is withdrawn at once.
+If machines share the store, each runs such a timer. The first to record an alert keeps it; others withdraw theirs.
 """
 
 import hashlib
@@ -28,37 +28,37 @@ from turnkeeper.config.home import Home
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.times import rfc3339
 
-LONGEST_WAIT_S = 30.0  # while something has such a time: the wall clock may be set, or the machine have slept
-IDLE_S = 3600.0  # while nothing has one
+LONGEST_WAIT_S = 30.0  # if an approval has a deadline: the wall clock may change, or the machine may sleep
+IDLE_S = 3600.0  # if no approval has a deadline
 TROUBLE_S = 2.0
 _ALERTS = "escalate-failed-{}-approvals"
 Tell = Callable[[Event, InterruptRecord, str], None]
 
 
 class Deadlines:
-    """One timer for all approvals that wait."""
+    """One timer for all pending approvals."""
 
     def __init__(self, parts: Parts, lanes: Lanes, tell: Tell, *, home: Home, clock: Clock) -> None:
-        """Go on with a thread by its lane; `tell` notifies the author."""
+        """Use `lanes` to continue a thread after a decision, and `tell` to notify the author."""
         self._store, self._log, self._failpoints = parts.store, parts.log, parts.failpoints
         self._lanes, self._tell, self._home, self._clock = lanes, tell, home, clock
-        # Another machine may have asked, and be gone since.
+        # Another machine may have asked the question and stopped since.
         self._idle_s = LONGEST_WAIT_S if parts.mailboxes.is_shared else IDLE_S
         self._files = SystemFiles()
 
     async def run(self) -> None:
-        """Do what is due, for ever: at its time, and whenever something new is asked."""
+        """Handle due deadlines until cancelled; look again at each deadline and after each new question."""
         while True:
             news = self._store.asked.next()
             try:
                 wait_s = await self.do_due()
-            except Exception as error:  # noqa: BLE001  recorded; approvals wait as before, and it is tried again soon
+            except Exception as error:  # noqa: BLE001  recorded; approvals stay pending, and the next try is soon
                 self._log.emit("approvals.trouble", reason=f"{type(error).__name__}: {error}"[:500])
                 wait_s = TROUBLE_S
             await self._clock.wait(news, wait_s)
 
     async def do_due(self) -> float:
-        """Do what is due by now; return how many seconds to wait before looking again."""
+        """Handle all deadlines that are due; return how many seconds to wait before the next look."""
         for item in await self._store.expire():
             self._failpoints.reach("runtime.approval_expired")
             self._log.emit("interrupt.expired", **_names(item), reason=_expired(item), waited_s=item.waited_s)
@@ -67,7 +67,7 @@ class Deadlines:
         waiting, now = await self._store.read(timed_interrupts), self._clock.now()
         for item in waiting:
             if _is_due(item.expires_at, now):
-                continue  # since a moment ago: it ends at the next look, which is at once
+                continue  # just became due: the next look, at once, expires it
             if item.reminded_at is None and _is_due(item.remind_at, now):
                 await self._remind(item)
             if item.escalated_at is None and _is_due(item.escalate_at, now):
@@ -87,7 +87,7 @@ class Deadlines:
         self._failpoints.reach("runtime.approval_escalated")
         if await self._store.told(item.interrupt_id, "escalated_at"):
             self._log.emit("interrupt.escalated", durable=True, **_names(item))
-        else:  # another machine did it, or it waits no more
+        else:  # another machine raised the alert, or the approval is no longer pending
             self._files.unlink(self._alert_of(item))
 
     def _write_alert(self, item: InterruptRecord) -> None:
@@ -120,7 +120,7 @@ def _is_due(at: datetime | None, now: datetime) -> bool:
 
 
 def _next_times(item: InterruptRecord, now: datetime) -> list[datetime]:
-    """Return when an approval that waits is to be looked at; of what was due by `now`, only its end is to come."""
+    """Return the next deadlines of a pending approval. Past reminders and alerts are left out, a past expiry is not."""
     ahead = [at for at in (item.remind_at, item.escalate_at) if at is not None and at > now]
     return ahead if item.expires_at is None else [*ahead, item.expires_at]
 
@@ -130,4 +130,4 @@ def _names(item: InterruptRecord) -> dict[str, Any]:
 
 
 def _expired(item: InterruptRecord) -> str:
-    return f"nobody answered by {rfc3339(item.expires_at)}" if item.expires_at else ""
+    return f"no answer by {rfc3339(item.expires_at)}" if item.expires_at else ""

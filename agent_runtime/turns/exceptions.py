@@ -1,7 +1,7 @@
-"""Which standing exceptions hold now: each is held against its task and its category before it counts or is shown.
+"""Standing exceptions that are valid now: each is checked against its task and category before it is used or shown.
 
-The task runner is asked what became of the task. While it does not answer, only the category and the turn's own row
-count: the row has the category, and whether the task only reads.
+The task comes from the task runner. If the runner does not answer, only the category and the turn's own row are
+checked. The row holds the category and whether the task is read-only.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -25,13 +25,13 @@ class StandingExceptions:
         self._store, self._categories, self._find_task, self._log = store, categories, find_task, log
 
     async def holding(self, turn: TurnRecord) -> list[int]:
-        """Return the numbers of those that count for a turn; none unless its task's fire began it."""
+        """Return the numbers of the exceptions that apply to a turn; empty unless a fire of its task began the turn."""
         if not turn.fire_id or not turn.task_id:
             return []
         return [one.number for one in await self.review(turn.task_id) if one.category == turn.category]
 
     async def review(self, task_id: str = "") -> list[StandingException]:
-        """End those that hold no more, of one task or of all; return the others."""
+        """End the exceptions of one task, or of all tasks, that are no longer valid; return the valid ones."""
         found = await self._store.read(rows.of_task, task_id)
         tasks = {each: await self._task(each) for each in {one.task_id for one in found}}
         ends, held = dict[int, str](), list[StandingException]()
@@ -46,12 +46,12 @@ class StandingExceptions:
         return held
 
     async def revoke(self, number: int, by: str) -> StandingException:
-        """End one; one that ended before stays as it is. Raises NotFound."""
+        """End an exception. An exception that has already ended does not change. Raises NotFound."""
         self.ended(await self._store.end_exceptions({number: REVOKED}, by))
         return await self._store.read(rows.get, number)
 
     def ended(self, ended: Iterable[StandingException]) -> None:
-        """Log what ended, and wake who watches: a question may be asked again."""
+        """Log the ended exceptions and wake all watchers, because a question may be asked again."""
         for one in ended:
             what: dict[str, Any] = {"exception": one.number, "task_id": one.task_id, "tool": one.tool}
             self._log.emit("exception.ended", **what, reason=one.ended_why, via=one.ended_by)
@@ -66,7 +66,7 @@ class StandingExceptions:
             return None
 
     def _category(self, name: str) -> tuple[Category | None, bool]:
-        """Return a category as it is now, and whether that can be known: its file may be half written."""
+        """Return the current category and whether it is known; a half-written file makes it unknown."""
         try:
             return self._categories.get(name), True
         except NotFound:

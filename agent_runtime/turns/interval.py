@@ -1,4 +1,4 @@
-"""One interval of a turn: the graph runs under the turn's grant, can be cancelled, and is recorded as it goes."""
+"""One interval of a turn: the graph runs under the turn's grant, can be cancelled, and its progress is recorded."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -17,17 +17,17 @@ from agent_runtime.store.turn_store import Store
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.rpc.process import Failpoints
 
-CANCEL_AGAIN_S = 1.0  # a graph that swallows a cancel meets another, until its interval is over
-RECORD_S = 0.25  # how long after it was said the conversation may show it
-OVERDUE_S = 1.0  # past its time limit, at which it was cancelled once
-_COPIED = (  # what a turn's context has from its row
+CANCEL_AGAIN_S = 1.0  # between cancels of a graph that swallows them, until its interval ends
+RECORD_S = 0.25  # the longest delay before new messages are stored
+OVERDUE_S = 1.0  # after the time limit, at which the graph was cancelled once
+_COPIED = (  # the fields that a turn's context copies from its row
     *("turn_id", "thread_id", "channel", "agent", "read_only", "fire_id", "task_name", "prompt"),
     *("nominal_at", "stands_for", "context_json", "config_json"),
 )
 
 
 class Intervals:
-    """Runs intervals, and knows which turns run now."""
+    """Runs intervals and tracks the running turns."""
 
     def __init__(
         self, *, store: Store, engines: Engines, narrowing: Narrowing, log: EventLog, failpoints: Failpoints
@@ -41,23 +41,23 @@ class Intervals:
 
     @property
     def running(self) -> int:
-        """How many turns run now."""
+        """Number of turns that are running."""
         return len(self._running)
 
     def cancel(self, turn_id: str) -> bool:
-        """Stop a turn that runs, at its next await; False if it does not run. The cancel must be stored before."""
+        """Stop a running turn at its next await; return False if it is not running. Store the cancel first."""
         task = self._running.get(turn_id)
         if task is not None:
             _cancel(task)
         return task is not None
 
     async def run(self, turn: TurnRecord, order: Order, mode: str) -> Ended | None:
-        """Run one interval; None if it was cancelled.
+        """Run one interval; return None if it was cancelled.
 
         Args:
-            turn: its row, already on disk.
-            order: what the graph is given.
-            mode: for the log: start, continue or resume.
+            turn: the turn's row, already on disk.
+            order: the input of the graph.
+            mode: start, continue or resume, for the log.
         """
         recording = _Recording(self._store, self._failpoints, turn.turn_id, self._log, is_new=mode == "start")
         self._log_start(turn, mode)
@@ -69,9 +69,9 @@ class Intervals:
         seconds, in_time = context.category.seconds, {task}
         try:
             if await self._store.look(is_cancelled, turn.turn_id):
-                _cancel(task)  # stored after the decision to run was made
+                _cancel(task)  # the cancel was stored after the decision to run
             in_time, _ = await asyncio.wait([task], timeout=seconds + OVERDUE_S)
-        except asyncio.CancelledError:  # the process is to stop and would wait no longer; the next one goes on
+        except asyncio.CancelledError:  # the process stops and its grace period is over; the next process continues
             self._log.emit("turn.stopped", turn_id=turn.turn_id, thread_id=turn.thread_id, state="drained")
             await self._store.give_back(turn.turn_id)
             raise
@@ -90,7 +90,7 @@ class Intervals:
         await self._pin(turn, category)
         with_handoffs = self._store.right.shared or turn.turn_id in self._store.with_handoffs
         handoffs = await self._store.look(handoffs_of, turn.turn_id) if with_handoffs else []
-        fresh = turn.tries == 1 and not turn.answers and not turn.resumes  # it has not asked anything yet
+        fresh = turn.tries == 1 and not turn.answers and not turn.resumes  # the turn has not asked a question yet
         asked = [] if fresh else await self._store.look(asked_in_turn, turn)
         copied: dict[str, Any] = {name: getattr(turn, name) for name in _COPIED}
         return TurnContext(
@@ -108,7 +108,7 @@ class Intervals:
         )
 
     async def _pin(self, turn: TurnRecord, category: Category) -> None:
-        """Keep what is left of a turn's grant: what was narrowed stays narrow, whatever its category becomes."""
+        """Store what is left of a turn's grant, so that a narrowed grant stays narrow if its category changes."""
         if category != turn.grant:
             await self._store.narrow(turn.turn_id, canonical(category.to_dict()))
 
@@ -127,33 +127,33 @@ def _cancel(task: asyncio.Task[Ended]) -> None:
 
 
 def _writes_outcome(task: asyncio.Task[Ended]) -> bool:
-    """Return whether an interval's outcome will be written, with all that the turn has said."""
+    """Return whether the outcome of an interval will be written together with all its messages."""
     if task.cancelled() or task.exception() is not None:
         return False
     return task.result().stopped != "drained" and task.result().step.messages is not None
 
 
 def _is_over(write: asyncio.Task[None]) -> bool:
-    """Return whether a write has ended. Its error is known by this: what failed is written with the outcome."""
+    """Return whether a write has ended. Retrieve its error too; the outcome repeats a failed write."""
     if write.done() and not write.cancelled():
         write.exception()
     return write.done()
 
 
 def _approves_writes(asked: InterruptRecord, turn_id: str) -> bool:
-    if asked.message.startswith((APPROVED_WITH, ALLOWED_BY)):  # that was about one call
+    if asked.message.startswith((APPROVED_WITH, ALLOWED_BY)):  # the approval covers one call
         return False
     return asked.turn_id == turn_id and asked.kind == "proposal" and asked.decision in {"approve", "edit"}
 
 
 class _Recording:
-    """Writes what a turn says while it goes on: soon, not at each step, as a short turn's end writes all of it.
+    """Writes the messages of a running turn, with a delay, because the end of a short turn writes all of them.
 
-    Tokens are written at once: the cap on a day's looks at them before each call of a model.
+    Tokens are written at once, because the daily cap is checked against them before each model call.
     """
 
     def __init__(self, store: Store, failpoints: Failpoints, turn_id: str, log: EventLog, *, is_new: bool) -> None:
-        """Take whether the turn begins: what it said in an earlier interval was told then."""
+        """Take `is_new`: False if the turn continues, so that tool calls of earlier intervals are not logged again."""
         self._log, self._told = log, 0 if is_new else None
         self._store = store
         self._failpoints = failpoints
@@ -166,7 +166,7 @@ class _Recording:
         self._writes: list[asyncio.Task[None]] = []
 
     async def step(self, step: Step) -> None:
-        """Tell what tools are called, then queue what is new."""
+        """Log the new tool calls, then queue the new messages."""
         if step.messages is not None:
             self._tell_calls(step.messages)
         tokens = (step.tokens_in, step.tokens_out)
@@ -192,14 +192,14 @@ class _Recording:
             self._log.emit_all([("tool.called", what) for what in named])
 
     async def finished(self, *, written: bool) -> None:
-        """Wait for all that was queued, and write what waits still unless it is `written` with the outcome.
+        """Wait for all queued writes; write the remaining messages unless they are `written` with the outcome.
 
-        That is written after it, and whole, so that a failure here heals.
+        The outcome is written later and is complete, so it repairs a failed write.
         """
         if self._soon is not None:
             self._soon.cancel()
         if not written:
-            self._write(cancelled=True)  # it was said before
+            self._write(cancelled=True)  # the messages precede the cancel
         await asyncio.gather(*self._writes, return_exceptions=True)
 
     def _count(self, tokens: tuple[int, int]) -> None:

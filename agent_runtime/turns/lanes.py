@@ -1,4 +1,4 @@
-"""One lane a thread: its triggers in order, one turn at a time; and a bound on turns at once over all lanes."""
+"""One lane per thread: triggers run in order, one turn at a time, with a limit on concurrent turns over all lanes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -11,18 +11,18 @@ from agent_runtime.model.trigger import Trigger
 from turnkeeper.clock import Clock
 from turnkeeper.errors import TurnkeeperError
 
-NEXT_S = 0.2  # until a thread for which something waits still is let go, or that is taken up
+NEXT_S = 0.2  # retry interval for releasing a thread of a shared store
 LONGEST_WAIT_S = 3600.0  # a lane looks again after this long in any case
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """Something to be dealt with on a thread.
+    """An item to handle on a thread.
 
     Attributes:
-        asked: as the decision sees it.
-        trigger: the fire or message itself; None for a decision, a cancel or a look after a crash.
-        delivery: its envelope, to be archived; None where it has none or had one.
+        asked: the item as the decision sees it.
+        trigger: the fire or message; None for a decision, a cancel or a recovery after a crash.
+        delivery: the envelope to archive; None if the item has no envelope, or its envelope was archived.
     """
 
     asked: Incoming
@@ -32,13 +32,13 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Handled:
-    """What dealing with an item came to.
+    """The result of handling an item.
 
     Attributes:
-        done: it is over; otherwise it stays in the lane.
-        until: when to look again, if nothing comes before.
-        rest_s: it failed, and is tried again after so many seconds. What came after it in the lane waits too, except
-            decisions and cancels.
+        done: True if the item is finished; otherwise it stays in the lane.
+        until: when to look again at the latest, or None.
+        rest_s: seconds until the retry of a failed item. Later triggers in the lane wait too; decisions and cancels
+        do not.
     """
 
     done: bool
@@ -49,7 +49,7 @@ class Handled:
 @dataclass
 class _Lane:
     items: list[Item] = field(default_factory=list)
-    resting: dict[int, float] = field(default_factory=dict)  # until when, by the steady clock; by the item's identity
+    resting: dict[int, float] = field(default_factory=dict)  # item identity -> monotonic time of its retry
     news: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
@@ -58,7 +58,7 @@ Handle = Callable[[str, Item], Awaitable[Handled]]
 
 
 class Lanes:
-    """The lanes of a process. A lane lives as long as it has items."""
+    """The lanes of a process. A lane exists while it has items."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class Lanes:
         shared: Mailboxes | None = None,
         settle: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """Take what deals with an item; it must not raise. `on_done` is called whenever an item is over.
+        """Take the handler of items, which must not raise, and `on_done`, which is called after each finished item.
 
-        With `shared`, a lane lives while this process owns its thread, which is let go when the lane is empty, after
-        `settle` has waited for what is still written for it.
+        With `shared`, a lane exists while this process owns its thread. When the lane is empty, `settle` waits for
+        pending writes of the thread, and then the thread is released.
         """
         self._shared = shared
         self._settle = settle
@@ -82,34 +82,34 @@ class Lanes:
         self._slots = asyncio.Semaphore(most_at_once)
         self._on_done = on_done
         self._lanes: dict[str, _Lane] = {}
-        self._pauses: dict[str, asyncio.Task[None]] = {}  # by thread: each waits for its pause's end
+        self._pauses: dict[str, asyncio.Task[None]] = {}  # by thread: each task waits until the pause ends
         self._dropped: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._depth = 0
 
     @property
     def depth(self) -> int:
-        """How many items wait or are being dealt with."""
+        """Number of items that wait or are being handled."""
         return self._depth
 
     def has(self, thread_id: str) -> bool:
-        """Return whether something goes on or waits on a thread."""
+        """Return whether a thread has running or waiting items."""
         return thread_id in self._lanes
 
     def serves(self, thread_id: str) -> bool:
-        """Return whether a live task deals with what waits on a thread."""
+        """Return whether a live task handles the items of a thread."""
         lane = self._lanes.get(thread_id)
         return lane is not None and lane.task is not None and not lane.task.done()
 
     def put(self, thread_id: str, item: Item) -> None:
-        """Queue an item behind those of its thread; nothing for one of another process, to which a row says it."""
+        """Queue an item behind others of its thread; ignore a thread of another process, which is told by a row."""
         if self._shared is not None and not self._shared.owns(thread_id):
             return
         lane = self._lanes.setdefault(thread_id, _Lane())
         lane.items.append(item)
         self._depth += 1
         lane.news.set()
-        if lane.task is None or lane.task.done():  # done, and still here: it died
+        if lane.task is None or lane.task.done():  # the lane's task has died
             lane.task = asyncio.create_task(self._serve(thread_id, lane), name=f"lane-{thread_id}")
 
     def put_decision(self, thread_id: str) -> None:
@@ -117,21 +117,21 @@ class Lanes:
         self.put(thread_id, Item(asked=Incoming(source="decision")))
 
     def put_all(self, kept: Iterable[Trigger]) -> None:
-        """Queue messages that were kept back until their threads were released."""
+        """Queue messages that were held until their threads were released."""
         for trigger in kept:
             asked = Incoming(source=trigger.source, turn_id=trigger.turn_id, kept=True)
             self.put(trigger.thread_id, Item(asked=asked, trigger=trigger))
 
     def put_at(self, thread_id: str, until: datetime) -> None:
-        """Look at a paused thread when its pause ends, whatever comes for it before; only the last call counts."""
+        """Look at a paused thread when its pause ends, even if a trigger arrives earlier; only the last call counts."""
         if self._shared is not None:
-            return  # a row that waits for that time says it
+            return  # a stored row wakes the thread at that time
         if (earlier := self._pauses.get(thread_id)) is not None:
             earlier.cancel()
         self._pauses[thread_id] = asyncio.create_task(self._end_pause(thread_id, until), name=f"pause-{thread_id}")
 
     async def stop(self, grace_s: float) -> None:
-        """Begin nothing new; let what runs come to a stop for `grace_s` seconds, then cancel it."""
+        """Start no new items, wait `grace_s` seconds for running items to stop, then cancel them."""
         self._stopping = True
         for pause in self._pauses.values():
             pause.cancel()
@@ -154,7 +154,7 @@ class Lanes:
         self.put(thread_id, Item(asked=Incoming(source="recovery")))
 
     def drop(self, thread_id: str) -> None:
-        """Stop what goes on on a thread, and forget what waits for it: another process owns it."""
+        """Cancel the running item of a thread and drop the waiting ones, because another process owns the thread."""
         if (lane := self._lanes.pop(thread_id, None)) is None:
             return
         self._depth -= len(lane.items)
@@ -177,23 +177,23 @@ class Lanes:
             del self._lanes[thread_id]
 
     async def _goes_on(self, thread_id: str, lane: _Lane) -> bool:
-        """Return whether there is more to do; the thread is let go where there is not."""
+        """Return whether the lane has more to do; if not, release its thread."""
         if lane.items or self._stopping or self._shared is None:
             return bool(lane.items) and not self._stopping
         await self._settled(thread_id)
         try:
             let_go = await self._shared.let_go(thread_id)
-        except TurnkeeperError:  # the server is away
+        except TurnkeeperError:  # the server does not answer
             let_go = False
         self._on_done()
-        return bool(lane.items) or not let_go  # it may have been taken again meanwhile
+        return bool(lane.items) or not let_go  # a new item may have arrived meanwhile
 
     async def _settled(self, thread_id: str) -> None:
         if self._settle is not None:
             await self._settle(thread_id)
 
     async def _pass(self, thread_id: str, lane: _Lane) -> float | None:
-        """Deal with the first item that can be dealt with; return how many seconds to wait if none can."""
+        """Handle the first item that is ready; return how many seconds to wait if none is ready."""
         soonest, held_up = LONGEST_WAIT_S, False
         for item in list(lane.items):
             if held_up and item.trigger is not None:
@@ -205,7 +205,7 @@ class Lanes:
                         return soonest
                     handled = await self._handle(thread_id, item)
                 if item not in lane.items:
-                    return None  # the thread was lost meanwhile
+                    return None  # this process lost the thread meanwhile
                 if handled.done:
                     lane.items.remove(item)
                     lane.resting.pop(id(item), None)

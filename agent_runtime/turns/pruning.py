@@ -1,12 +1,12 @@
-"""Letting old turns go, a little at a time, with all that was said in them.
+"""Pruning of old turns, in small batches, together with their messages.
 
-What goes has been over for longer than `[history]` says. What stays, however old: a turn that is not over; the newest
-turn of a thread, which says where that goes on, unless one fire had the thread for itself; an answer that is owed;
-anything at all while the runner has yet to read how a fire of that time ended. Keys stay for ever, so that a fire or a
-message that comes again has no second effect, and so do proposals, pages, and the records' hashes.
+A turn is pruned after it has been finished for longer than `[history]` says. Some turns are kept whatever their age:
+unfinished turns, turns that owe an answer, and the newest turn of a thread unless the thread belongs to one fire. While
+the runner has not read every fire outcome of that time, no turn is pruned. Keys are kept permanently, so that a
+repeated fire or message has no second effect. Proposals, pages and the hashes of records are kept too.
 
-Where several machines share the store, each batch is one transaction of whichever comes first, checkpoints included.
-A thread that goes is taken for it, so that no turn begins there meanwhile.
+If machines share the store, each batch is one transaction on whichever machine is first, including checkpoints. It
+takes the lease of each thread that it deletes, so that no turn begins there meanwhile.
 """
 
 from datetime import datetime, timedelta
@@ -27,7 +27,7 @@ from turnkeeper.times import to_us
 LARGEST_BATCH = 100
 FIRST_AFTER_S = 90.0
 BETWEEN_PASSES_S = 3600.0
-BETWEEN_BATCHES_S = 0.05  # in which turns have the store
+BETWEEN_BATCHES_S = 0.05  # pause in which turns can use the store
 _OF_TURN = (
     *(schema.messages, schema.interrupts, schema.effects, schema.delegations, schema.handoffs),
     *(schema.bridged_events, schema.cancels, schema.turn_events),
@@ -35,10 +35,10 @@ _OF_TURN = (
 
 
 class Old(NamedTuple):
-    """A turn that may go.
+    """A turn that may be pruned.
 
     Attributes:
-        own_thread: its thread, if that goes with it; else empty.
+        own_thread: the thread to delete with the turn; empty if the thread stays.
     """
 
     number: int
@@ -47,7 +47,7 @@ class Old(NamedTuple):
 
 
 class Pruner:
-    """Goes through the turns once an hour, oldest first."""
+    """Prunes the turns once an hour, oldest first."""
 
     def __init__(
         self, store: Store, saver: GroupedSaver, *, clock: Clock, log: EventLog, keep: HistorySettings
@@ -55,14 +55,14 @@ class Pruner:
         self._store, self._saver, self._clock, self._log, self._keep = store, saver, clock, log, keep
 
     async def run(self) -> None:
-        """Prune for ever."""
+        """Prune until cancelled."""
         await self._clock.sleep(FIRST_AFTER_S)
         while True:
             await self.pass_over()
             await self._clock.sleep(BETWEEN_PASSES_S)
 
     async def pass_over(self) -> tuple[int, int]:
-        """Go through everything once, each batch in a transaction; return how many turns went, and other rows."""
+        """Prune all old rows, one transaction per batch; return the numbers of deleted turns and other rows."""
         turns = await self._turns() if self._keep.keep_turns else 0
         others = await self._others() if self._keep.keep_events else 0
         if turns or others:
@@ -87,7 +87,7 @@ class Pruner:
 
     async def _batch(self, before: datetime) -> int:
         found = await self._store.read(old_turns, before)
-        # First: a kill in between leaves the rows, which say that the thread is to go.
+        # Delete threads first: after a kill in between, the rows still say which threads to delete.
         for thread_id in {one.own_thread for one in found} - {""}:
             await self._saver.adelete_thread(thread_id)
         await self._store.write(remove_turns, found)
@@ -106,20 +106,20 @@ class Pruner:
 
 
 def _is_unread(connection: Connection, before: datetime, read_up_to: int) -> bool:
-    """Tell whether the runner has yet to read how a fire went before a time."""
+    """Return whether the runner has not yet read some outcome of a fire from before a time."""
     events = schema.turn_events.c
     unread = ~_read(connection, read_up_to) & (events.at_us < to_us(before)) & (events.fire_id != "")
     return connection.execute(select(events.sequence).where(unread).limit(1)).first() is not None
 
 
 def _read(connection: Connection, read_up_to: int) -> ColumnElement[bool]:
-    """Return that a runner has read an event: of a shared store each says so itself."""
+    """Return the condition that a runner has read an event; in a shared store, each event has its own flag."""
     events = schema.turn_events.c
     return events.taken if of_server(connection) else events.sequence <= read_up_to
 
 
 def old_turns(connection: Connection, before: datetime, limit: int = LARGEST_BATCH) -> list[Old]:
-    """Return the oldest turns that may go."""
+    """Return the oldest turns that may be pruned."""
     turns, later, owed = schema.turns.c, schema.turns.alias("later").c, schema.delegations.c
     goes_on = exists(select(later.number).where(later.thread_id == turns.thread_id, later.number > turns.number))
     first = schema.turns.alias("first").c
@@ -132,15 +132,15 @@ def old_turns(connection: Connection, before: datetime, limit: int = LARGEST_BAT
 
 
 def prune_shared(connection: Connection, before: datetime, limit: int = LARGEST_BATCH) -> int:
-    """Remove a batch of turns of a shared store, with the checkpoints of threads that go; return how many.
+    """Remove a batch of turns of a shared store, with the checkpoints of deleted threads; return the number of turns.
 
-    None, where another process does that. A thread stays while an owner of it lives.
+    Remove none while another process prunes. Keep each thread that has a live owner.
     """
     if not alone(connection, "pruning turns"):
         return 0
     taken = {""}
     for thread_id in sorted({one.own_thread for one in old_turns(connection, before, limit)} - {""}):
-        if leases.take(connection, thread_id, owner="") is not None:  # nobody owns it, or can until this is committed
+        if leases.take(connection, thread_id, owner="") is not None:  # no owner, and none until the commit
             taken.add(thread_id)
     found = [one for one in old_turns(connection, before, limit) if one.own_thread in taken]
     threads = sorted(taken - {""})
@@ -152,7 +152,7 @@ def prune_shared(connection: Connection, before: datetime, limit: int = LARGEST_
 
 
 def remove_turns(connection: Connection, found: list[Old]) -> None:
-    """Remove turns and what was said in them; what a thread of one fire remembered goes with its last turn."""
+    """Remove turns and their messages, and the memory of each thread that is deleted with its last turn."""
     ids, threads = [one.turn_id for one in found], {one.own_thread for one in found} - {""}
     for table in _OF_TURN:
         connection.execute(delete(table).where(table.c.turn_id.in_(ids)))
@@ -163,7 +163,7 @@ def remove_turns(connection: Connection, found: list[Old]) -> None:
 
 
 def _prune_events(connection: Connection, before: datetime, read_up_to: int) -> int:
-    """Remove outcomes that were read; of what goes on, or waits to be sent again, all stay."""
+    """Remove outcomes that the runner has read; keep those of unfinished turns and of triggers that are held back."""
     events, keys, turns = schema.turn_events.c, schema.keys.c, schema.turns.c
     waits = select(keys.turn_id).where(keys.became.in_(["held", "kept"]), keys.released.is_(False))
     goes_on = select(turns.turn_id).where(turns.status.in_(UNFINISHED))
@@ -173,7 +173,7 @@ def _prune_events(connection: Connection, before: datetime, read_up_to: int) -> 
 
 
 def _prune_handoffs(connection: Connection, before: datetime, _read_up_to: int) -> int:
-    """Remove handoffs that a turn was shown, once that is over."""
+    """Remove handoffs that were shown to a turn, after that turn is finished."""
     handoffs, turns = schema.handoffs.c, schema.turns.c
     goes_on = select(turns.turn_id).where(turns.status.in_(UNFINISHED))
     shown = (handoffs.turn_id != "") & handoffs.turn_id.not_in(goes_on) & (handoffs.at_us < to_us(before))
@@ -181,7 +181,7 @@ def _prune_handoffs(connection: Connection, before: datetime, _read_up_to: int) 
 
 
 def _drop(connection: Connection, table: Any, key: Any, condition: ColumnElement[bool]) -> int:
-    """Remove a batch of rows; return how many. None, where another process does that."""
+    """Remove a batch of rows; return how many. Remove none while another process prunes."""
     if not alone(connection, f"pruning {table.name}"):
         return 0
     found = connection.execute(select(key).where(condition).order_by(key).limit(LARGEST_BATCH)).scalars().all()

@@ -1,8 +1,8 @@
-"""Dealing with one trigger: read what is known, decide, do it, archive the envelope, notify the author.
+"""Handling of one trigger: read the facts, decide, act, archive the envelope, notify the author.
 
-A turn's row and its key are on disk before its graph is given anything; the envelope is archived after the outcome is.
-So whatever moment a crash picks, the next process finds either the envelope or the row, and decides again. The author
-is notified by a local command, which may fail, hang or not exist without any harm to turns.
+The turn's row and its key are stored before the graph gets any input. The envelope is archived after the outcome is
+stored. So after a crash, the next process always finds the envelope or the row, and decides again. The author is
+notified by a local command; if the command fails, hangs or is missing, turns are not affected.
 """
 
 import asyncio
@@ -41,11 +41,11 @@ _PASSED_ON = (
 
 @dataclass(frozen=True, kw_only=True)
 class Notification:
-    """Something an author may want to know at once. The command finds each field in its environment.
+    """A message that the author may want at once. The command gets each field as an environment variable.
 
     Attributes:
         task: the task's name; empty for an author's own turn.
-        interrupt_id: what is asked; empty for a failure.
+        interrupt_id: the question; empty for a failure.
     """
 
     event: Event
@@ -65,7 +65,7 @@ class Notifier:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def notify(self, notification: Notification) -> None:
-        """Start the command if the settings name this event. Never waits, never raises."""
+        """Start the command if the settings list this event. Never wait, never raise."""
         if not self._settings.command or notification.event not in self._settings.on:
             return
         if len(self._under_way) >= MOST_NOTIFYING:
@@ -76,7 +76,7 @@ class Notifier:
         task.add_done_callback(self._under_way.discard)
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Stop the running commands."""
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
@@ -93,7 +93,7 @@ class Notifier:
             self._log.emit("notify.done", turn_id=notification.turn_id, about=notification.event)
 
     async def _shell(self, environ: Mapping[str, str]) -> str:
-        """Run the command in its own session; return why it failed, or nothing."""
+        """Run the command in its own session; return the reason of a failure, or an empty string."""
         process = await asyncio.create_subprocess_shell(
             self._settings.command,
             env=dict(environ),
@@ -114,18 +114,18 @@ class Notifier:
         return "" if code == 0 else f"exit status {code}"
 
 
-PRUNING_S = 0.05  # how long an end waits before it asks again for what was put off
+PRUNING_S = 0.05  # interval between requests for pruning that was postponed
 MOST_ROUNDS = 10  # decisions about one trigger: a crashed turn, a stored decision, a pause, then the trigger itself
-MOST_OUTSIDE = 20  # tries where the machine fails what a graph calls: a minute and a half; our own stores: for ever
+MOST_OUTSIDE = 20  # retries of a graph's calls that the machine fails, about 90 s; our own stores have no limit
 _ENDINGS = {"cancelled": "was cancelled", "failed": "failed"}
-# What comes of carrying a decision out: True, it is done; False, it waits for the next process; None, what was decided
-# on is no longer so, nothing was done, and it is to be decided anew.
+# The result of an action: True if it is done, False if it waits for the next process, None if the facts changed
+# before the action took effect, so that a new decision is needed.
 Do = Callable[[Item, Decision, Facts], Awaitable[bool | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What turns are made with."""
+    """The parts that turns use."""
 
     store: Store
     engines: Engines
@@ -135,12 +135,12 @@ class Parts:
     notifier: Notifier
     log: EventLog
     failpoints: Failpoints
-    waits: Waits  # of approvals that a turn without a task asks for
+    waits: Waits  # the deadlines for approvals of a turn without a task
     exceptions: StandingExceptions
 
 
 class Turns:
-    """Carries out decisions, one at a time on each thread; the lanes see to that."""
+    """Carries out decisions; the lanes allow one at a time on each thread."""
 
     def __init__(self, parts: Parts, lanes: Lanes) -> None:
         self._store = parts.store
@@ -154,9 +154,9 @@ class Turns:
         self._waits = parts.waits
         self._exceptions = parts.exceptions
         self._lanes = lanes
-        self._pruning: dict[asyncio.Task[None], str] = {}  # with the thread of each
-        self._called: dict[str, int] = {}  # by turn: how often in a row the machine failed what its graph calls
-        self._uncounted: set[str] = set()  # turns whose last interval the machine broke off: the next one counts no try
+        self._pruning: dict[asyncio.Task[None], str] = {}  # with the thread of each task
+        self._called: dict[str, int] = {}  # by turn: how often in a row the machine failed its graph's calls
+        self._uncounted: set[str] = set()  # turns whose last interval the machine broke off; the next is not counted
         self._acts: Mapping[Action, Do] = {
             Action.DROP: self._drop,
             Action.GIVE_INPUT: self._give_input,
@@ -179,7 +179,7 @@ class Turns:
         }
 
     async def handle(self, thread_id: str, item: Item) -> Handled:
-        """Deal with an item until it is done, waits, or the process is to stop."""
+        """Handle an item until it is done, has to wait, or the process stops."""
         key = item.trigger.key if item.trigger else ""
         for _ in range(MOST_ROUNDS):
             facts = await self._store.facts(item.asked, thread_id, key)
@@ -197,7 +197,7 @@ class Turns:
         raise RuntimeError(f"no end to decisions about {item.asked} after {MOST_ROUNDS}")
 
     async def _with_thread(self, thread_id: str, item: Item, facts: Facts) -> Facts:
-        """Return the facts with where the thread stands in its graph, unless the trigger belongs to another one."""
+        """Add the thread's position in its graph to the facts, or the other graph if the trigger belongs to one."""
         known = facts.own or facts.newest
         elsewhere = self._engines.catalog.belongs_elsewhere(item.trigger, known.graph) if item.trigger and known else ""
         if elsewhere:
@@ -207,7 +207,7 @@ class Turns:
         return replace(facts, thread=await self._engines.of(graph).read(thread_id, asked_about))
 
     def released(self, finished: Finished) -> None:
-        """Go on with what waited for a turn's end: messages that were kept back, and an agent that wants an answer."""
+        """Queue the messages that waited for the end of a turn, and wake the agent that waits for an answer."""
         self._lanes.put_all(finished.kept)
         if finished.owes:
             self._agent_messages.owing.notify()
@@ -215,7 +215,7 @@ class Turns:
     def notify(
         self, event: Event, of: TurnRecord | Trigger | TriggerHeader | InterruptRecord, interrupt_id: str = ""
     ) -> None:
-        """Tell the author of something that may matter at once."""
+        """Notify the author of an event that may matter at once."""
         where = {"task": of.task_name, "channel": of.channel, "turn_id": of.turn_id}
         self._notifier.notify(Notification(event=event, **where, interrupt_id=interrupt_id))
 
@@ -226,7 +226,7 @@ class Turns:
     async def _drop(self, item: Item, _decision: Decision, facts: Facts) -> bool:
         newest = facts.newest
         if self._mailboxes.is_shared and item.asked.source == "recovery" and newest and newest.status == "paused":
-            await self._store.look_again(newest.turn_id)  # another machine's clock is ahead: its pause goes on
+            await self._store.look_again(newest.turn_id)  # another machine's clock is ahead, so the pause continues
         return True
 
     async def _start(self, item: Item, _decision: Decision, facts: Facts) -> bool:
@@ -235,7 +235,7 @@ class Turns:
         return await self._run(turn, _input(turn, facts.newest.status if facts.newest else ""), "start")
 
     async def _told(self, turn_id: str, begin: str, write: Awaitable[TurnRecord]) -> TurnRecord:
-        """Return what is written, and say that a turn is about to begin if its store keeps it waiting."""
+        """Return the written turn; log that a turn is about to begin if the store delays the write."""
         with told_if_late(self._log, lambda: [("turn.waits", {"turn_id": turn_id, "begin": begin})]):
             return await write
 
@@ -253,7 +253,7 @@ class Turns:
         return await self._run(await self._again(decision.turn_id), Continue(), "continue")
 
     async def _again(self, turn_id: str) -> TurnRecord:
-        """Write that another interval of a turn begins. The try counts unless the machine broke off the last one."""
+        """Record that another interval of a turn begins. Count the try unless the machine broke off the last one."""
         counted = turn_id not in self._uncounted
         turn = await self._told(turn_id, "go on", self._store.try_again(turn_id, counted=counted))
         self._uncounted.discard(turn_id)
@@ -277,7 +277,7 @@ class Turns:
 
     async def _give_up(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
         turn = await self._turn(decision.turn_id)
-        return await self._finish(turn, "failed", f"was tried {turn.tries} times and never came to an end")
+        return await self._finish(turn, "failed", f"was tried {turn.tries} times and never finished")
 
     async def _set_aside(self, item: Item, decision: Decision, _facts: Facts) -> bool:
         if item.delivery is not None:
@@ -310,13 +310,13 @@ class Turns:
 
     async def _seal_pause(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
         turn = await self._turn(decision.turn_id)
-        return await self._finish(turn, "cancelled", "its pause ended without the fire that it waited for")
+        return await self._finish(turn, "cancelled", "its pause ended before the awaited fire came")
 
     async def _release(self, _item: Item, decision: Decision, facts: Facts) -> bool:
         turn = await self._turn(decision.turn_id)
         state = "succeeded" if facts.thread.position is Position.END else "cancelled"
         return await self._finish(
-            turn, state, "" if state == "succeeded" else "what it waited for was settled elsewhere"
+            turn, state, "" if state == "succeeded" else "the question that it waited for was settled elsewhere"
         )
 
     async def _settle_cancelled(self, item: Item, decision: Decision, _facts: Facts) -> bool:
@@ -332,14 +332,14 @@ class Turns:
         return True
 
     async def _run(self, turn: TurnRecord, order: Order, mode: str) -> bool:
-        """Run an interval and write what came of it. If the machine breaks it off, it counts as no try."""
+        """Run an interval and write its result. If the machine breaks off the interval, do not count the try."""
         try:
             return await self._run_counted(turn, order, mode)
         except Exception as error:
             if machine_trouble(error) is None:
                 raise
             self._uncounted.add(turn.turn_id)
-            await self._store.give_back(turn.turn_id)  # if this fails, too, the next interval is not counted
+            await self._store.give_back(turn.turn_id)  # if this fails too, the next interval is not counted
             self._uncounted.discard(turn.turn_id)
             raise
 
@@ -352,22 +352,22 @@ class Turns:
         self._called.pop(turn.turn_id, None)
         if ended is None:
             cancelled = await self._store.look(is_cancelled, turn.turn_id)
-            error = "" if cancelled else "was cancelled from within its graph"
+            error = "" if cancelled else "was cancelled by its own graph"
             return await self._finish(turn, "cancelled" if cancelled else "failed", error)
         ran = {"turn_id": turn.turn_id, "thread_id": turn.thread_id, "state": ended.stopped}
         with told_if_late(self._log, lambda: [("turn.ran", ran)]):
             return await self._settle(turn, ended)
 
     async def _outlast(self, turn: TurnRecord, trouble: MachineTrouble) -> bool:
-        """Raise the machine's trouble, so that the turn is tried again once the machine works.
+        """Raise the machine's trouble, so that the turn is retried when the machine works again.
 
-        The turn waits for our own stores without a limit. A file or device that only its graph uses fails the turn
-        after `MOST_OUTSIDE` tries, because it would hold up the thread.
+        Turns wait for our own stores without a limit. If a file or device that only the graph uses fails, the turn
+        fails after `MOST_OUTSIDE` tries, because it would block the thread.
         """
         if trouble.where == CALLED:
             tries = self._called[turn.turn_id] = self._called.get(turn.turn_id, 0) + 1
             if tries >= MOST_OUTSIDE:
-                error = f"what it calls {trouble.what}; it was tried {tries} times"
+                error = f"a file or device of its graph {trouble.what}; it was tried {tries} times"
                 done = await self._finish(turn, "failed", error)
                 del self._called[turn.turn_id]
                 return done
@@ -375,7 +375,7 @@ class Turns:
         raise trouble
 
     async def _settle(self, turn: TurnRecord, ended: Ended) -> bool:
-        """Write what an interval came to; False if it only stopped because the process is to stop."""
+        """Write the result of an interval; return False if the interval stopped only because the process stops."""
         if ended.stopped == "drained":
             await self._store.give_back(turn.turn_id)
             self._stopped(turn, "drained")
@@ -400,17 +400,17 @@ class Turns:
         return done
 
     async def pruned(self, thread_id: str = "") -> None:
-        """Wait until what is dropped behind turns that are over, of one thread or of all, is on disk."""
+        """Wait until pruning after finished turns is on disk, for one thread or for all."""
         while waiting := [task for task, of in self._pruning.items() if thread_id in ("", of)]:
             self._engines.flush()
             await asyncio.wait(waiting, timeout=PRUNING_S)
 
     async def _prune(self, turn: TurnRecord) -> None:
-        """Drop checkpoints that the thread needs no more. What is left for now is dropped after its next turn."""
+        """Drop checkpoints that the thread no longer needs. The next turn's pruning drops the rest."""
         try:
             await self._engines.of(turn.graph).prune(turn.thread_id)
         except Fenced:
-            return  # its next owner does it
+            return  # the thread's next owner prunes it
         except Exception as error:  # noqa: BLE001  recorded; the turn is over
             what: dict[str, Any] = {"thread_id": turn.thread_id, "turn_id": turn.turn_id, "tries": 1}
             self._log.emit("turn.trouble", **what, reason=f"its thread cannot be pruned: {error}"[:500])
@@ -444,7 +444,7 @@ class Turns:
         return True
 
     async def _ask_again(self, turn: TurnRecord, ended: Ended) -> bool:
-        """Let questions stand again whose answers the graph refused; False if none of them is the graph's own."""
+        """Reopen the questions whose answers the graph refused; return False if none was asked by the graph."""
         left = (await self._engines.of(turn.graph).read(turn.thread_id)).pending
         again = await self._store.ask_again(turn.turn_id, ended.refused, left, ended.error)
         self._store.asked.notify()
@@ -479,12 +479,12 @@ class Turns:
 
     async def _turn(self, turn_id: str) -> TurnRecord:
         turn = await self._store.look(get_turn, turn_id)
-        assert turn is not None, "a decision names a turn that is in the table"
+        assert turn is not None, "a decision must name a stored turn"
         return turn
 
 
 def _trigger(item: Item) -> Trigger:
-    assert item.trigger is not None, "only fires and messages lead here"
+    assert item.trigger is not None, "only fires and messages have this decision"
     return item.trigger
 
 

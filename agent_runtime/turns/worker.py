@@ -1,6 +1,6 @@
-"""The worker: claims envelopes, adopts what a crash left, and feeds the lanes.
+"""The worker: claims envelopes, recovers unfinished turns after a crash, and feeds the lanes.
 
-It also keeps what an agent's next turn is shown: handoffs from the bus and notes from files.
+It also stores the input for an agent's next turn: handoffs from the bus and notes from files.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from turnkeeper.errors import InvalidInput, TurnkeeperError, machine_trouble
 from turnkeeper.storage.files import SystemFiles
 
 SENDER = "watchdog"
-LARGEST_NOTES = 1 << 20  # bytes of a notes file; how much of it is shown is bounded apart
-_MARKERS = ("escalate-failed-*", "*-crashloop-suspected")  # as docs/lifecycle.md says
+LARGEST_NOTES = 1 << 20  # bytes of a notes file; the shown part has its own limit
+_MARKERS = ("escalate-failed-*", "*-crashloop-suspected")  # see docs/lifecycle.md
 
 
 class HandoffIntake:
-    """Keeps handoffs until a turn is shown them."""
+    """Stores handoffs until a turn has been shown them."""
 
     def __init__(self, store: Store, *, home: Home, clock: Clock, log: EventLog) -> None:
         self._store = store
@@ -47,17 +47,17 @@ class HandoffIntake:
         self._files = SystemFiles()
 
     async def receive(self, delivery: Delivery) -> None:
-        """Keep a handoff; when this returns it is on disk, once, however often its envelope comes."""
+        """Store a handoff on disk before returning; repeated envelopes are stored once."""
         envelope, at = delivery.claimed.envelope, self._clock.now()
         key = envelope.idempotency_key or envelope.id
-        # What a planned restart leaves is about work with the author; a loop that ticks first has no use for it.
+        # A handoff of a planned restart concerns work with the author, so a loop that ticks first is not shown it.
         kept_as = f"{FOR_AUTHOR}{key}" if envelope.meta.get("reason") == "planned" else key
         item = Handoff(key=kept_as, agent=delivery.agent, kind="handoff", sender=envelope.sender, text=envelope.text)
         fresh = await self._store.write(add_handoff, item, at)
         self._log.emit("handoff.received", agent=delivery.agent, id=envelope.id, key=key, fresh=fresh)
 
     async def take_up_notes(self, agent: str) -> None:
-        """Keep what `state/notes/<agent>.md` says for the agent's next turn; the file stays as it is."""
+        """Store the text of `state/notes/<agent>.md` for the agent's next turn; do not change the file."""
         path, at = self._home.run.parent / "notes" / f"{agent}.md", self._clock.now()
         try:
             text = self._files.read(path, LARGEST_NOTES).decode("utf-8", "replace").strip()
@@ -72,10 +72,10 @@ class HandoffIntake:
             await self._store.write(put_notes, item, at)
 
     async def waiting_at_start(self) -> dict[str, Any]:
-        """Return how much waits for the author as the runtime starts.
+        """Return how much waits for the author at the start of the runtime.
 
-        `waiting`: undecided approvals; `held`: fires that wait for them; `alarms`: markers of the watchdog that
-        something is wrong.
+        `waiting`: undecided approvals; `held`: fires that wait for them; `alarms`: marker files of the watchdog that
+        report a problem.
         """
 
         def count(connection: Connection) -> tuple[int, int]:
@@ -90,18 +90,18 @@ class HandoffIntake:
 
 MOST_TAKEN = 4096  # envelopes claimed and not yet archived
 LARGEST_CLAIM = 256
-POLL_S = 1.0  # other processes put without a notification
-MOST_TROUBLE = 5  # tries of a fire or message; what concerns a turn that exists is tried for ever
-TROUBLE_S = 0.2  # doubled at each further try
+POLL_S = 1.0  # other processes add envelopes without a notification
+MOST_TROUBLE = 5  # tries of a fire or message; items of a stored turn are retried without a limit
+TROUBLE_S = 0.2  # doubled after each failed try
 LONGEST_TROUBLE_S = 30.0
-OWNERLESS_S = 30.0  # after which a trigger that no lane deals with is told
-LONGEST_WAIT_S = 5.0  # for the machine: it may be well again at any moment
-MAY_END = frozenset({"watchdog", "author"})  # whose shutdown envelopes are meant
+OWNERLESS_S = 30.0  # after which a trigger without a lane is reported
+LONGEST_WAIT_S = 5.0  # for the machine, which may recover at any moment
+MAY_END = frozenset({"watchdog", "author"})  # senders whose shutdown envelopes count
 
 
 @dataclass
 class _Stuck:
-    """An envelope that could neither be routed nor quarantined, and when to try again, by the steady clock."""
+    """An envelope that could neither be routed nor quarantined, and the monotonic time of its next try."""
 
     delivery: Delivery
     tries: int
@@ -109,7 +109,7 @@ class _Stuck:
 
 
 class Worker:
-    """Everything between an envelope in an inbox and its archive."""
+    """Takes each envelope from its inbox to its archive."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Worker:
         clock: Clock,
         most_at_once: int,
     ) -> None:
-        """Run at most `most_at_once` turns at a time. `arrived` is notified when something was put into an inbox."""
+        """Run at most `most_at_once` turns at a time. `arrived` signals new envelopes in an inbox."""
         self._terminal_deliveries = terminal_deliveries
         self._outboxes = outboxes
         self._agent_messages = parts.agent_messages
@@ -144,14 +144,14 @@ class Worker:
         )
         self._turns = Turns(parts, self._lanes)
         self._deadlines = Deadlines(parts, self._lanes, self._turns.notify, home=home, clock=clock)
-        self._trouble: dict[int, int] = {}  # by item: tries in a row that came to nothing
-        self._failed: dict[int, int] = {}  # by item: those of them for which the machine is not to blame
+        self._trouble: dict[int, int] = {}  # by item: failed tries in a row
+        self._failed: dict[int, int] = {}  # by item: failed tries that the machine did not cause
         self.waits: dict[str, str] = {}
-        """What of the machine each thread's turn waits for, by thread; it is tried again until it can go on."""
-        self._ownerless: dict[str, float] = {}  # since when no lane deals with a trigger, by its key
+        """By thread: the machine fault that its turn waits for. The turn is retried until the fault is gone."""
+        self._ownerless: dict[str, float] = {}  # by key: since when a trigger has no lane
         self._stuck: list[_Stuck] = []
         self.unreadable = ""
-        """What of the machine keeps the inboxes from being read; empty where nothing does."""
+        """The machine fault that keeps the inboxes from being read; empty if there is none."""
         self._claiming: asyncio.Task[None] | None = None
         self._answering: asyncio.Task[None] | None = None
         self._taking: asyncio.Task[None] | None = None
@@ -161,11 +161,11 @@ class Worker:
 
     @property
     def waiting(self) -> int:
-        """How many items wait or run."""
+        """Number of items that wait or run."""
         return self._lanes.depth
 
     async def start(self, on_shutdown: Callable[[], None] | None = None) -> None:
-        """Look what an earlier process left and go on with it, in the order in which it came; then claim.
+        """Continue the work of an earlier process in its original order, then start to claim envelopes.
 
         `on_shutdown` is called when an envelope asks the runtime to end.
         """
@@ -173,7 +173,7 @@ class Worker:
         await self._handoffs.take_up_notes(FIRST_AGENT)
         elsewhere = await self._mailboxes.begin(self._lanes.drop)
         await self._terminal_deliveries.start(elsewhere)
-        # Where machines share the store rows say it, to whoever owns the threads.
+        # If machines share the store, rows tell the owners of the threads about unfinished turns.
         going_on = 0 if self._mailboxes.is_shared else await self._go_on()
         found = await self._handoffs.waiting_at_start()
         self._log.emit("runtime.up", continued=going_on, **found)
@@ -184,7 +184,7 @@ class Worker:
         self._timing = asyncio.create_task(self._deadlines.run(), name="deadlines")
 
     async def _go_on(self) -> int:
-        """Queue what an earlier process left; return how many turns go on."""
+        """Queue the unfinished work of an earlier process; return how many turns were running."""
         unfinished = await self._store.read(unfinished_turns)
         for turn in unfinished:
             if turn.paused_until is not None and turn.status == "paused":
@@ -195,7 +195,7 @@ class Worker:
         return sum(turn.status == "running" for turn in unfinished)
 
     async def stop(self, grace_s: float) -> None:
-        """Claim nothing more; let running turns come to a superstep's end, then cancel them. Rows stay unfinished."""
+        """Stop claiming, wait for the end of each running superstep, then cancel. Leave the rows unfinished."""
         started = (self._claiming, self._answering, self._taking, self._timing)
         ending = [task for task in started if task is not None]
         for task in ending:
@@ -209,7 +209,7 @@ class Worker:
         await self._mailboxes.leave()
 
     async def cancel(self, turn_id: str, thread_id: str, reason: str, *, unless_waiting: bool = False) -> bool:
-        """Store a cancel, then see to it that it is carried out; return whether it was stored."""
+        """Store a cancel and carry it out; return whether it was stored."""
         if not await self._store.cancel(turn_id, reason, thread_id=thread_id, unless_waiting=unless_waiting):
             return False
         self._intervals.cancel(turn_id)
@@ -217,10 +217,10 @@ class Worker:
         return True
 
     def ownerless(self) -> str:
-        """Return which triggers no lane has dealt with for longer than `OWNERLESS_S`; empty if there are none.
+        """Return the triggers that no lane has handled for longer than `OWNERLESS_S`; empty if there are none.
 
-        They lie in the inboxes, claimed or not, and were accepted. While there is no room for more, they are in order.
-        If machines share the store, leases say the same.
+        They were accepted and are in the inboxes, claimed or not. While the lanes are full, triggers may wait. If
+        machines share the store, the leases show this instead.
         """
         if self._mailboxes.is_shared or self._lanes.depth > MOST_TAKEN - LARGEST_CLAIM:
             return ""
@@ -236,10 +236,10 @@ class Worker:
         self._ownerless = {key: self._ownerless.get(key, now) for key in found}
         late = [found[key] for key, since in self._ownerless.items() if now - since > OWNERLESS_S]
         named = f"{', '.join(late[:3])}{f' and {len(late) - 3} more' if late[3:] else ''}"
-        return f"accepted, and no turn deals with it: {named}; to begin again, run: turnkeeper restart" if late else ""
+        return f"accepted, but no turn handles it: {named}; to start it, run: turnkeeper restart" if late else ""
 
     def answered(self, thread_id: str) -> None:
-        """Go on with a thread whose interrupt was decided."""
+        """Continue a thread whose interrupt was decided."""
         self._store.asked.notify()
         self._lanes.put_decision(thread_id)
 
@@ -255,7 +255,7 @@ class Worker:
             await self._route_all(taken)
             if taken:
                 self._failpoints.reach("runtime.claimed")
-            # An inbox remembers what it listed and did not hand out: after a full claim only an empty one is the end.
+            # An inbox caches its listing, so after a full claim only an empty claim proves that it is empty.
             behind = bool(taken) and (behind or len(taken) + len(aside) >= room)
             if not behind:
                 await self._clock.wait(news, POLL_S)
@@ -263,7 +263,7 @@ class Worker:
     async def _claim_some(self, room: int) -> list[Delivery]:
         try:
             taken = await self._mailboxes.claim(room)
-        except Exception as error:  # noqa: BLE001  recorded; tried again at the next poll, as long as the process lives
+        except Exception as error:  # noqa: BLE001  recorded; retried at the next poll, as long as the process runs
             self._log.emit("inbox.unreadable", reason=_sentence(error))
             self.unreadable = str(machine_trouble(error, "the inboxes") or "")
             return []
@@ -271,7 +271,7 @@ class Worker:
         return taken
 
     async def _route_all(self, deliveries: list[Delivery]) -> None:
-        """Route each; one that cannot be is tried again later, ever less often, and holds up none behind it."""
+        """Route each envelope. Retry a failed one later, at growing intervals, without blocking the next ones."""
         for delivery in deliveries:
             await self._try_route(delivery, tries=0)
 
@@ -287,10 +287,10 @@ class Worker:
             with under(delivery.lease):
                 await (self._terminal_deliveries.lay_out if delivery.elsewhere else self._route)(delivery)
             if delivery.lease is not None and not self._lanes.has(delivery.lease.thread_id):
-                await self._mailboxes.let_go(delivery.lease.thread_id)  # it was set aside
+                await self._mailboxes.let_go(delivery.lease.thread_id)  # the envelope was quarantined
         except Fenced:
-            return  # the thread's next owner gets it again
-        except Exception as error:  # noqa: BLE001  recorded; without the claim loop nothing would run any more
+            return  # the thread's next owner gets the envelope again
+        except Exception as error:  # noqa: BLE001  recorded; an error must not end the claim loop
             again_s = rest_after(tries + 1)
             self._stuck.append(_Stuck(delivery=delivery, tries=tries + 1, at=self._clock.monotonic() + again_s))
             where: dict[str, Any] = {"agent": delivery.agent, "name": delivery.claimed.name, "tries": tries + 1}
@@ -308,7 +308,7 @@ class Worker:
             self._log.emit("ack.received", agent=delivery.agent, sender=envelope.sender, id=envelope.id)
             await self._mailboxes.archive(delivery)
             return
-        if envelope.kind == "handoff" and envelope.sender == SENDER:  # it starts no turn; the next one is shown it
+        if envelope.kind == "handoff" and envelope.sender == SENDER:  # starts no turn; the next turn gets it
             await self._handoffs.receive(delivery)
             self._failpoints.reach("runtime.handoff_kept")
             await self._mailboxes.archive(delivery)
@@ -325,7 +325,7 @@ class Worker:
         self._lanes.put(trigger.thread_id, Item(asked=asked, trigger=trigger, delivery=delivery))
 
     async def _look(self, delivery: Delivery, wish: Incoming) -> None:
-        """Look at a thread: a turn of it is cancelled, or something was decided, or is over."""
+        """Look at a thread after a turn was cancelled, a question was decided or a turn finished."""
         thread_id = delivery.claimed.envelope.thread
         if wish.source == "cancel":
             self._intervals.cancel(wish.turn_id)
@@ -333,7 +333,7 @@ class Worker:
         self._lanes.put_all(await self._store.read(kept, thread_id))
 
     async def _shut_down(self, delivery: Delivery) -> None:
-        """Begin to drain, as at SIGTERM; what was put before this process began was meant for an earlier one."""
+        """Begin to drain, as after SIGTERM. Ignore an envelope from before this process began."""
         envelope = delivery.claimed.envelope
         stale = envelope.at < self._began
         await self._mailboxes.archive(delivery)
@@ -342,7 +342,7 @@ class Worker:
             self._on_shutdown()
 
     async def _set_aside(self, delivery: Delivery, reason: str) -> None:
-        """Quarantine what cannot be read, and record that it failed if it was accepted."""
+        """Quarantine an envelope that cannot be read; if it was accepted, record that its turn failed."""
         unread = identify(delivery.claimed.envelope)
         why = reason if delivery.field else f"its envelope cannot be read: {reason}"
         if unread is not None and await self._store.refuse_unread(unread, why, delivery.field):
@@ -359,7 +359,7 @@ class Worker:
         await self._turns.pruned(thread_id)
 
     async def _handle_owned(self, thread_id: str, item: Item) -> Handled:
-        """Deal with an item under the lease of its thread; one of an earlier ownership is over here."""
+        """Handle an item under the lease of its thread; an item of an earlier lease counts as done."""
         lease = self._mailboxes.lease_of(thread_id)
         if lease is None or (item.delivery is not None and item.delivery.lease != lease):
             return Handled(done=True)
@@ -372,7 +372,7 @@ class Worker:
         except Fenced as fenced:
             self._mailboxes.lost(fenced.lease)
             return Handled(done=True)
-        except Exception as error:  # noqa: BLE001  counted, recorded, bounded; one trigger must not stop a lane
+        except Exception as error:  # noqa: BLE001  counted, recorded, limited; one trigger must not stop a lane
             return await self._in_trouble(thread_id, item, error)
         self._forget_trouble(thread_id, item)
         return handled
@@ -400,9 +400,9 @@ class Worker:
         return Handled(done=True)
 
     async def _give_up(self, trigger: Trigger, delivery: Delivery | None, reason: str) -> bool:
-        """Record that a trigger comes to nothing; return False if even that fails, and it is to be tried again.
+        """Record that a trigger failed for good; return False if that cannot be recorded and needs a retry.
 
-        If machines share the store, this process then releases the thread, and the trigger's next owner tries.
+        If machines share the store, release the thread instead, so that its next owner tries the trigger.
         """
         try:
             finished = await self._store.refuse(trigger, reason)
@@ -412,7 +412,7 @@ class Worker:
             if delivery is not None:
                 await self._mailboxes.quarantine(delivery, reason)
         except Exception as error:  # noqa: BLE001  recorded, and tried again
-            what = f"cannot be recorded: {_sentence(error)}"
+            what = f"the failure cannot be recorded: {_sentence(error)}"
             self._log.emit("turn.trouble", thread_id=trigger.thread_id, turn_id=trigger.turn_id, reason=what)
             self.waits[trigger.thread_id] = what
             if delivery is None or delivery.lease is None:
@@ -437,7 +437,7 @@ def _sentence(error: Exception) -> str:
 
 
 def rest_after(tries: int) -> float:
-    """Return how many seconds to wait after so many tries that failed.
+    """Return how many seconds to wait after a number of failed tries.
 
     >>> [rest_after(tries) for tries in (1, 2, 8, 9, 100_000)]
     [0.2, 0.4, 25.6, 30.0, 30.0]

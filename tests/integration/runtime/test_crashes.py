@@ -251,7 +251,7 @@ async def test_restarts_in_good_order_are_no_failed_tries(bench: Bench, monkeypa
     await soon(bench.blocked.wait(), "the turn to block")
     await bench.crash()
     event = await bench.stopped(receipt.turn_id)
-    assert (event.state, event.error) == (STATES.FAILED, "was tried 1 times and never came to an end"), "a crash is one"
+    assert (event.state, event.error) == (STATES.FAILED, "was tried 1 times and never finished"), "a crash is one"
 
 
 async def test_a_drain_does_not_wait_for_ever(bench: Bench) -> None:

@@ -245,7 +245,7 @@ async def test_a_pause_ends_by_itself_though_nothing_comes(
     assert (await bench.turn(event.turn_id)).status == "paused"
     clock.advance(2.0)
     ended = await bench.stopped(event.turn_id, after=event.sequence)
-    assert (ended.state, ended.error) == (STATES.CANCELLED, "its pause ended without the fire that it waited for")
+    assert (ended.state, ended.error) == (STATES.CANCELLED, "its pause ended before the awaited fire came")
     bench.script["later"] = []
     assert (await bench.run(2, prompt="later")).state == STATES.SUCCEEDED
     await messages(bench)

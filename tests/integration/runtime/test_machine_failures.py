@@ -82,7 +82,7 @@ async def test_a_fire_without_a_lane_is_named_once_that_lasts(home: Home, clock:
     bench.runtime.worker._lanes.drop(thread)
     assert bench.runtime.trouble() == ""
     clock.advance(2 * worker.OWNERLESS_S)
-    assert bench.runtime.trouble().startswith(f"accepted, and no turn deals with it: {receipt.fire_id}; ")
+    assert bench.runtime.trouble().startswith(f"accepted, but no turn handles it: {receipt.fire_id}; ")
     await bench.close()
 
 
@@ -242,7 +242,10 @@ async def test_a_graph_that_the_machine_fails_for_ever_fails_and_says_how_often_
             await bench.crash()
         event = await bench.stopped(receipt.turn_id, after=event.sequence)
     assert event.state == STATES.FAILED
-    assert event.error == "what it calls cannot be read or written: Input/output error; it was tried 20 times"
+    assert (
+        event.error
+        == "a file or device of its graph cannot be read or written: Input/output error; it was tried 20 times"
+    )
     await bench.rest()
     assert bench.runtime.worker.waits == {}
     bench.noted, bench.script["go"] = [], [calls(("note", {"text": "x"}))]
