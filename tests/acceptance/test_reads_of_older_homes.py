@@ -167,14 +167,6 @@ def named(home: Constellation) -> dict[str, str]:
     return found
 
 
-def program_of(argv: list[str]) -> list[str]:
-    """Return a command of `turnkeeper` as the program has it that it belongs to, which runs in this process."""
-    if argv[0] == "task":
-        return ["task-runner", *argv[1:]]
-    known = {"constellation": "turnkeeper", "gateway": "gateway", "agent-runtime": "agent-runtime"}
-    return [next((known[name] for name in known if (name, argv[0]) in COMMANDS), "task-runner"), *argv]
-
-
 def test_every_command_that_reads_answers_and_changes_no_store(stopped: Constellation, files: Path) -> None:
     is_older = {path.name for path in older_stores(stopped.home)}
     names = named(stopped) | {"FOLDER": str(files), "QUESTION": "SELECT count(*) FROM fires"}
@@ -186,7 +178,7 @@ def test_every_command_that_reads_answers_and_changes_no_store(stopped: Constell
             continue
         before = stores(stopped.home, whole=line not in LOCKS)
         client._note_once.cache_clear()
-        done = stopped.attempt(*program_of(argv))
+        done = stopped.attempt("turnkeeper", *argv)
         printed = done.stdout + done.stderr
         trouble = [f"exit code {done.returncode}: {printed}"] * (done.returncode not in {0, CODES.get(line, 0)})
         trouble += [
