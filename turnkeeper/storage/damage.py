@@ -220,28 +220,37 @@ class StoreWatch:
                         self._stop(path, found)
 
     def keep(self) -> None:
-        """End the process if a store's file was removed or replaced: what it writes would be lost with it.
+        """End the process if files of stores were removed or replaced: what it writes would be lost with them.
 
-        Its content is still open. It is put back, or beside the file that lies there now. Raises OSError where it
-        cannot be written; then the process goes on, for the next call to try again.
+        Their content is still open. It is put back, or beside the file that lies there now. Raises OSError if it
+        cannot be written; then the process continues, for the next call to try again.
         """
-        for path in self._paths:
-            for file in (path, path.with_name(f"{path.name}-wal")):
-                found = _identity(file)
-                if self._opened.setdefault(file, found) is None:
-                    self._opened[file] = found  # a log is made by the first write
-                elif found != self._opened[file]:
-                    self._end_with(path, _save(path, self._opened))
+        lost = [path for path in self._paths if self._is_lost(path)]
+        saved = {path: _save(path, self._opened) for path in lost}  # all of them, before the process ends
+        for path, error in saved.items():
+            self._tell(path, error, "was removed")
+        for error in saved.values():
+            self._end(error)
+
+    def _is_lost(self, path: Path) -> bool:
+        lost = False
+        for file in (path, path.with_name(f"{path.name}-wal")):
+            found = _identity(file)
+            if self._opened.setdefault(file, found) is None:
+                self._opened[file] = found  # a log is made by the first write
+            lost |= found != self._opened[file]
+        return lost
 
     def _stop(self, path: Path, found: str) -> None:
-        self._end_with(path, corrupt(path, found), found)
+        error = corrupt(path, found)
+        self._tell(path, error, found)
+        self._end(error)
 
-    def _end_with(self, path: Path, error: Corrupt, found: str = "was removed") -> None:
+    def _tell(self, path: Path, error: Corrupt, found: str) -> None:
         with contextlib.suppress(OSError):  # without the note, the next start reads for a short while only
             _note(path).write_text(f"{found}\n", encoding="utf-8")
         with contextlib.suppress(OSError):
             self._report(error)
-        self._end(error)
 
 
 def _save(path: Path, opened: Mapping[Path, tuple[int, int] | None]) -> Corrupt:
