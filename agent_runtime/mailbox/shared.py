@@ -42,10 +42,10 @@ from turnkeeper.bus.inbox import Claimed, Put
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
-from turnkeeper.storage import inboxes
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.nodes import can_begin
+from turnkeeper.storage.server import inboxes
 from turnkeeper.storage.server.handover import FIRE, LOOK, notify
 
 RENEW_S = 2.0

@@ -26,9 +26,9 @@ from turnkeeper.config.home import Home, make_private
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput, MachineTrouble, Unreachable
 from turnkeeper.rpc.process import Failpoints
-from turnkeeper.storage import inboxes
 from turnkeeper.storage.database import Database
 from turnkeeper.storage.locking import reader_of
+from turnkeeper.storage.server import inboxes
 from turnkeeper.storage.server.handover import LOOK_S, SCHEMA, SharedSnapshot
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import from_us, rfc3339

@@ -15,7 +15,7 @@ from tests.support.cluster import Do, doing
 from turnkeeper.bus.envelope import Encoded
 from turnkeeper.bus.folders import EnvelopeState, Quota, Retention
 from turnkeeper.errors import Exhausted
-from turnkeeper.storage import inboxes
+from turnkeeper.storage.server import inboxes
 from turnkeeper.storage.server.handover import SCHEMA
 from turnkeeper.storage.server.url import in_schema
 

@@ -22,8 +22,8 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Unreachable
 from turnkeeper.rpc.process import VARIABLE
-from turnkeeper.storage import inboxes
 from turnkeeper.storage.locking import ReaderLock
+from turnkeeper.storage.server import inboxes
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 PATIENCE_S = 60.0

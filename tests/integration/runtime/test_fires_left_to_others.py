@@ -12,7 +12,7 @@ from tests.integration.runtime.harness import STATES, Bench, soon
 from tests.integration.runtime.test_owners_of_threads import looked, looks_no_more
 from tests.support.clock import look_again
 from tests.support.scripted import calls
-from turnkeeper.storage import inboxes
+from turnkeeper.storage.server import inboxes
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 pytestmark = pytest.mark.parametrize("workers", [1])

@@ -26,8 +26,8 @@ from tests.support.cluster import taken
 from tests.support.scripted import calls
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.config.home import Home
-from turnkeeper.storage import inboxes, nodes
-from turnkeeper.storage.server import handover
+from turnkeeper.storage import nodes
+from turnkeeper.storage.server import handover, inboxes
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Pair = tuple[Bench, Bench]

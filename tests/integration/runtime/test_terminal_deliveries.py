@@ -21,8 +21,8 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.settings import AgentSettings
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict
-from turnkeeper.storage import inboxes
 from turnkeeper.storage.files import SystemFiles
+from turnkeeper.storage.server import inboxes
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 folders = pytest.mark.one_machine("of files")
