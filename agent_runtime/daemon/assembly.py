@@ -70,6 +70,7 @@ from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Recorder, Signer, signer_of
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.database import Database, make_schemas
+from turnkeeper.storage.identity import require, take
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
 from turnkeeper.storage.server.handover import FOLLOWED, NEWS, OUTCOMES, SCHEMA, WORDS, listen, tell
 from turnkeeper.storage.server.url import in_schema
@@ -124,27 +125,21 @@ async def assemble(
         if shared:
             make_schemas(shared)
         url = in_schema(shared, SCHEMA) if shared else ""
+        files = () if url or place else (home.agent_db, home.checkpoints_db)
+        require(home, *files)
         database = open_database(url or place or home.agent_db)
         stack.callback(database.close)
         saver = await open_saver(url or home.checkpoints_db, fenced=bool(url))
         stack.push_async_callback(saver.aclose)
         beat = None if shares is None else await _first_beat(database, shares, settings, entropy)
         basis = _Basis(
-            home=home,
-            settings=settings,
-            environ=environ,
-            clock=clock,
-            entropy=entropy,
-            log=log,
-            database=database,
-            saver=saver,
-            graphs=graphs,
-            stack=stack,
-            url=url,
-            beat=beat,
-        )
+            home=home, settings=settings, environ=environ, clock=clock, entropy=entropy, log=log, database=database,
+            saver=saver, graphs=graphs, stack=stack, url=url, beat=beat,
+        )  # fmt: skip
         await _say_who_writes(database, home, settings, clock, entropy)
-        yield basis.runtime(own, await Store.take_over(database, clock, entropy, shared=bool(url)))
+        store = await Store.take_over(database, clock, entropy, shared=bool(url))
+        await take(home, *files, run=database.run, chain=audit, at=clock.now(), entropy=entropy, starts=True)
+        yield basis.runtime(own, store)
 
 
 async def _say_who_writes(database: Any, home: Home, settings: Settings, clock: Clock, entropy: Entropy) -> None:
@@ -176,6 +171,7 @@ async def import_threads(home: Home, request: Any) -> Any:
     if settings.store.is_shared:
         raise Unreachable(f"{PROCESS} does not run", where="[store]", hint="start it with: turnkeeper up")
     clock, entropy = SystemClock(), SystemEntropy()
+    require(home, home.agent_db, home.checkpoints_db)
     with closing(open_database(home.agent_db, upgrade=not request.dry_run)) as database:
         store, saver = await Store.take_over(database, clock, entropy), await open_saver(home.checkpoints_db)
         try:

@@ -13,6 +13,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.errors import Conflict, NotFound
 from turnkeeper.storage.database import Database
+from turnkeeper.storage.identity import require
 from turnkeeper.storage.server.handover import SCHEMA
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.storage.statements import Statement, upsert
@@ -31,10 +32,16 @@ def open_database(place: Path | str, *, read_only: bool = False, upgrade: bool =
 
 
 def open_stored(home: Home) -> Database | None:
-    """Open the store of a home for reading, wherever it is; None where nothing has run yet. Raises as `Database`."""
+    """Open the store of a home for reading, wherever it is; None if nothing has run yet.
+
+    Raises as `Database`; Corrupt if it is gone.
+    """
     url = load_settings(home).store.shared_url
     place = in_schema(url, SCHEMA) if url else home.agent_db
-    return None if place == home.agent_db and not home.agent_db.exists() else open_database(place, read_only=True)
+    if place == home.agent_db and not home.agent_db.exists():
+        require(home, home.agent_db)
+        return None
+    return open_database(place, read_only=True)
 
 
 def get_meta(connection: Connection, key: str) -> str:

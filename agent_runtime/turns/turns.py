@@ -314,10 +314,12 @@ class Turns:
 
     async def _release(self, _item: Item, decision: Decision, facts: Facts) -> bool:
         turn = await self._turn(decision.turn_id)
-        state = "succeeded" if facts.thread.position is Position.END else "cancelled"
-        return await self._finish(
-            turn, state, "" if state == "succeeded" else "the question that it waited for was settled elsewhere"
-        )
+        if facts.thread.position is Position.END:
+            return await self._finish(turn, "succeeded", "")
+        is_lost = facts.thread.position is Position.NONE
+        elsewhere = "the question that it waited for was settled elsewhere"
+        why = "the state of its conversation is lost" if is_lost else elsewhere
+        return await self._finish(turn, "cancelled", why)
 
     async def _settle_cancelled(self, item: Item, decision: Decision, _facts: Facts) -> bool:
         if decision.turn_id:

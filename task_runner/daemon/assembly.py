@@ -36,6 +36,7 @@ from turnkeeper.rpc.process import Failpoints, last_alive
 from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Recorder, Signer, signer_of
 from turnkeeper.storage.database import make_schemas
+from turnkeeper.storage.identity import require, take
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.storage.server.handover import OUTCOMES, TASKS
 from turnkeeper.storage.server.url import in_schema
@@ -194,8 +195,11 @@ async def _opened(
     identity = Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else Identity(_COMMAND)
     at_home = f" --home {shlex.quote(str(home.root))}"
     if not settings.store.is_shared:
-        own = SystemClock()
-        store = Store(home.schedules_db, at_home, own, entropy, **how)
+        own, path = SystemClock(), home.schedules_db
+        require(home, path)
+        store = Store(path, at_home, own, entropy, **how)
+        if how.get("upgrade", True):
+            await take(home, path, run=store.transact, chain=audit, at=own.now(), entropy=entropy, starts=daemon)
         return own, store, Runtime(home.socket(_RUNTIME), identity), None
     clock = SharedClock()
     make_schemas(settings.store.url, upgrade=daemon)

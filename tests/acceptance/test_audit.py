@@ -111,7 +111,7 @@ def edit(home: Home, chance: random.Random) -> str:
 
 @contextmanager
 def copied(home: Home, copy: Home) -> Iterator[None]:
-    shutil.copytree(home.root, copy.root, ignore=shutil.ignore_patterns("run", "checkpoints*", "channels", "logs"))
+    shutil.copytree(home.root, copy.root, ignore=shutil.ignore_patterns("run", "channels", "logs"))
     yield
     shutil.rmtree(copy.root)
 

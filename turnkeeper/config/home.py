@@ -95,6 +95,10 @@ class Home:
         """Return the file that says that a key for this purpose was made, so that its loss is noticed."""
         return self.root / "state" / f"key-made-{purpose}"
 
+    def store_made(self, name: str) -> Path:
+        """Return the file that says which store of this name the home has used, so that its loss is noticed."""
+        return self.root / "state" / f"store-made-{name.removesuffix('.db')}"
+
     @property
     def audit_heads(self) -> Path:
         """The signed heads of the chains of records, one to a line, oldest first."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.constellation.audit import verify
-from turnkeeper.storage import sqlite_files
+from turnkeeper.storage import identity, sqlite_files
 from turnkeeper.storage.chain import SCHEMAS, digest, public_key, read_seen
 from turnkeeper.storage.keys import AUDIT, KeyFile
 from turnkeeper.storage.server import handover
@@ -126,6 +126,8 @@ def examine(home: Home, keys: Collection[str] = ()) -> verify.Outcome:
     faults, notes = list(outcome.faults), list(outcome.notes)
     if outcome.keys and not trusted and not is_shared:
         faults.append(f"{KeyFile(home, AUDIT).path} is gone: nothing says whose signatures these are")
+    if not is_shared:
+        faults += [str(fault) for fault in identity.faults(home)]
     with _stores(home) as stores:
         for store, snapshot in stores.items():
             chains = [chain for (of, _), chain in outcome.chains.items() if of == store]

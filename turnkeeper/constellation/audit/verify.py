@@ -30,6 +30,7 @@ _OF_ITSELF: Mapping[str, Collection[str]] = {
     "pruned": {"through"},
     "broken": set(),
     "restored": {"ends"},
+    "lost": {"file"},
     "rotated": {"to"},
 }
 
@@ -106,6 +107,7 @@ class _History:
         self.heads: list[Head] = []  # that stand among the records
         self.apart: list[Head] = []  # that lie outside the store
         self.restored: list[Head] = []
+        self.lost: list[Head] = []
         self.faults: list[str] = []
         self.notes: list[str] = []
 
@@ -136,6 +138,11 @@ class _History:
             case "restored":
                 self.restored.append(said)
                 self.notes.append(f"{chain.name}: the database was put back to an earlier time, {said.get('at')}")
+            case "lost":
+                self.lost.append(said)
+                self.notes.append(
+                    f"{chain.name}: {said['file']} {said.get('why')}; the author accepted that, {said.get('at')}"
+                )
             case "rotated" if chain.key in self.trusted:
                 self.trusted.add(said["to"])
 
@@ -144,6 +151,8 @@ class _History:
         recorded = {(head["store"], head["signature"]) for head in self.heads}
         for head in [*self.apart, *self.heads]:
             chain = self.chain_of(head)
+            if head in self.apart and self._is_lost(head):
+                continue
             self.faults += [f"{chain.name}: {fault}" for fault in self._faults_of(head)]
             if "signature" not in head:
                 continue
@@ -179,6 +188,18 @@ class _History:
             and _us(head["at"]) <= said["at_us"]
             for said in self.restored
             if "at" in head
+        )
+
+    def _is_lost(self, head: Head) -> bool:
+        """Return True if a record, signed by a trusted key, says that what this head signed was lost before then."""
+        return "at" in head and any(
+            said["store"] == head["store"]
+            and (not self.trusted or said.get("public") in self.trusted)
+            and _us(head["at"]) <= said["at_us"]
+            and self.hashes.get((head["store"], "", head["through"])) != head["hash"]
+            and {"through", "hash", "public", "signature"} <= said.keys()
+            and _is_signed({**said, "store": f"lost {said['store']}"})
+            for said in self.lost
         )
 
 

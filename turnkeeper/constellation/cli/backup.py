@@ -12,7 +12,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import home, note
 from turnkeeper.console import status as spinner
-from turnkeeper.constellation.install.backup import back_up, back_up_among
+from turnkeeper.constellation.install.backup import back_up, back_up_among, go_on_without
 from turnkeeper.constellation.install.backup import restore as put_back
 from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.files import machine_errors
@@ -65,6 +65,14 @@ def restore(
             "--mark", help="The database that machines share was put back by PostgreSQL's means: say so in it."
         ),
     ] = False,
+    lost: Annotated[
+        str,
+        typer.Option(
+            "--lost",
+            help="No backup has what this store lost: use it as it is, or a new one.",
+            metavar="STORE",
+        ),
+    ] = "",
 ) -> None:
     """Restore a backup as the home. Refused while a process runs; the present home is moved aside, not removed.
 
@@ -74,9 +82,15 @@ def restore(
     With --mark, and without DIR: once, on one machine, after a shared database was put back to an earlier time, and
     before anything is started. Refused while any machine uses it.
 
+    With --lost, and without DIR: the next start uses schedules.db, agent.db or checkpoints.db as it is in the home's
+    state folder, or a new one if none is there. A record in the home's history tells what was lost.
+
     Example: turnkeeper down && turnkeeper restore ~/backups/monday && turnkeeper up --takeover
     """
     place = home()
+    if lost:
+        _go_on_without(place, lost, alone=folder is None and not mark)
+        return
     if mark or folder is None:
         _mark_restored(place, folder, mark=mark)
         return
@@ -91,9 +105,20 @@ def restore(
 def _mark_restored(place: Home, folder: Path | None, *, mark: bool) -> None:
     """Say in a shared database that it was put back."""
     if not mark or folder is not None:
-        raise InvalidInput("give either a directory or --mark", where="DIR", hint="turnkeeper restore --help")
+        raise InvalidInput("give a directory, --mark or --lost", where="DIR", hint="turnkeeper restore --help")
     place.check()
     made = import_module("turnkeeper.constellation.install.migrate").mark_restored(place)
     record_act(place.logs, "turnkeeper", "turnkeeper restore --mark", made, SystemClock())
     note("the database is marked as put back to an earlier time; now, on each machine: turnkeeper up")
     note("tasks catch up by their policies; what ran after that time, and is forgotten, may run again")
+
+
+def _go_on_without(place: Home, store: str, *, alone: bool) -> None:
+    """Accept what a store has lost."""
+    if not alone:
+        raise InvalidInput("is for a home without a backup", where="--lost", hint="give neither a directory nor --mark")
+    place.check()
+    found = go_on_without(place, store)
+    record_act(place.logs, "turnkeeper", "turnkeeper restore --lost", f"{store}: {found}", SystemClock())
+    note(f"{store} {found}")
+    note("the next start uses the store as it is, or a new one, and puts that on record: turnkeeper up")

@@ -348,6 +348,14 @@ def _store_errors(home: Home) -> Iterator[TurnkeeperError]:
         if path.exists() and (found := damage.trouble_of(path, within_s=damage.START_S)):
             yield found
     yield from newer_stores(home)
+    yield from strange_stores(home)
+
+
+def strange_stores(home: Home) -> Iterator[TurnkeeperError]:
+    """Yield an error for each store that is not the one that the home has used last; none if a server has them."""
+    with suppress(InvalidInput):  # another check says what is wrong with the settings
+        if not load_settings(home).store.is_shared:
+            yield from import_module("turnkeeper.storage.identity").faults(home)
 
 
 def fit_to_start(home: Home) -> Settings:
@@ -362,6 +370,8 @@ def fit_to_start(home: Home) -> Settings:
     if settings.store.is_shared:
         with suppress(Unreachable):  # its daemons wait for it
             import_module("turnkeeper.storage.database").check_schemas(settings.store.url)
+    for strange in strange_stores(home):
+        raise strange
     return settings
 
 

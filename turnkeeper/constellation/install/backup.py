@@ -23,7 +23,7 @@ from turnkeeper.constellation.inspect.condition import newer_stores
 from turnkeeper.constellation.supervisor import markers
 from turnkeeper.constellation.supervisor.daemons import EVERY, SUPERVISOR
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, TurnkeeperError, machine_trouble
-from turnkeeper.storage import sqlite_files
+from turnkeeper.storage import identity, sqlite_files
 from turnkeeper.storage.damage import trouble_of
 from turnkeeper.storage.keys import KeyFile
 from turnkeeper.storage.locking import ProcessLock
@@ -34,6 +34,7 @@ MANIFEST = "manifest.json"
 _PLAIN = (
     *("config.toml", ".env", "peers.toml", "state/workers", "state/audit-heads.jsonl", "state/peers.json"),
     *("state/audit-seen-task-runner.json", "state/audit-seen-agent-runtime.json"),
+    *("state/store-made-schedules", "state/store-made-agent", "state/store-made-checkpoints"),
 )
 _TREES = (
     "categories",
@@ -268,6 +269,14 @@ def _swap(home: Home, fresh: Path, at: datetime) -> Path | None:
         (aside / "state" / "run" / f"{daemon.name}.pid").unlink(missing_ok=True)
         (home.pid(daemon.name)).unlink(missing_ok=True)
     return aside
+
+
+def go_on_without(home: Home, store: str) -> str:
+    """Let the next start use a store as it is, or a new one; return the fault that was accepted. Raises Conflict."""
+    with ExitStack() as held:
+        for daemon in (SUPERVISOR, *EVERY):
+            held.enter_context(ProcessLock(home, daemon.name))  # raises Conflict: it runs
+        return identity.accept(home, store)
 
 
 def _renew(home: Home) -> None:

@@ -1,0 +1,145 @@
+"""A start stops at a store that is missing, empty, another home's or put back, until its author goes on without it."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.constellation import Constellation
+from turnkeeper.bus.event_log import read_events
+from turnkeeper.config.home import Home
+from turnkeeper.constellation.supervisor import markers
+
+pytestmark = pytest.mark.process
+
+STORES = ("schedules.db", "agent.db", "checkpoints.db")
+PAST_ITS_CATEGORY = "Summarise the garden, then remember: the pump was replaced"
+
+
+@pytest.fixture
+def used(home: Home) -> Iterator[Constellation]:
+    """A home that has run, with an approval that waits; nothing runs on it."""
+    made = Constellation(home)
+    made.start()
+    made.create("daily", "--in", "1s", "--prompt", PAST_ITS_CATEGORY)
+    made.until_outcome("daily", "interrupted")
+    made.stop()
+    yield made
+    made.stop()
+
+
+def remove(path: Path) -> None:
+    for file in path.parent.glob(f"{path.name}*"):
+        file.unlink()
+
+
+def refused(constellation: Constellation, name: str, what: str) -> None:
+    """Insist that nothing starts, and that every command says which store is why, and what to do."""
+    for argv in (("turnkeeper", "up"), ("turnkeeper", "doctor")):
+        done = constellation.attempt(*argv)
+        said = " ".join((done.stdout + done.stderr).split())
+        assert done.returncode, argv
+        assert f"{name}: {what}" in said, argv
+        assert f"turnkeeper restore --lost {name}" in said, argv
+        assert "turnkeeper down && turnkeeper restore DIR" in said, argv
+    done = constellation.attempt("turnkeeper", "audit", "verify")
+    assert (done.returncode, f"{name}: {what}" in done.stdout) == (1, True)
+    assert not markers.WANTED.at(constellation.home).exists()
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_store_that_is_missing_or_empty_stops_the_start(used: Constellation, name: str):
+    path = used.home.run.parent / name
+    remove(path)
+    refused(used, name, "is missing; it held ")
+    path.touch(mode=0o600)
+    refused(used, name, "is empty; it held ")
+    program = "task-runner" if name == "schedules.db" else "agent-runtime"
+    done = used.attempt(program, "serve")
+    assert (done.returncode, f"{path}: is empty" in done.stderr) == (1, True)
+    if name != "checkpoints.db":
+        asked = ("list",) if name == "schedules.db" else ("turns", "list")
+        remove(path)
+        done = used.attempt(program, *asked)
+        assert (done.returncode, f"{path}: is missing" in done.stderr) == (1, True)
+
+
+def of_another_home(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as store:
+        store.execute("PRAGMA application_id=12345")
+
+
+def cut_off(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as store:
+        store.execute("DELETE FROM audit WHERE number = (SELECT max(number) - 1 FROM audit)")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "what"),
+    [
+        *((name, of_another_home, "is not the store of this home") for name in STORES),
+        *((name, cut_off, "lacks its last records: it ends at record ") for name in STORES[:2]),
+    ],
+)
+def test_another_homes_store_and_one_that_is_older_than_its_signed_heads_stop_the_start(
+    used: Constellation, name: str, change: Callable[[Path], None], what: str
+):
+    change(used.home.run.parent / name)
+    refused(used, name, what)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_an_older_copy_stops_the_start_and_a_restored_backup_does_not(used: Constellation, name: str, tmp_path: Path):
+    path, backup = used.home.run.parent / name, tmp_path / "backup"
+    used.command("turnkeeper", "backup", str(backup))
+    used.start()
+    used.stop()
+    remove(path)
+    shutil.copy(backup / "state" / name, path)
+    refused(used, name, "is an older copy: it was used 1 times, and the home's store 2 times")
+    used.command("turnkeeper", "restore", str(backup))
+    used.command("turnkeeper", "up", "--takeover")
+    assert [row["name"] for row in used.ask("task-runner", "list")] == ["daily"]
+    used.command("turnkeeper", "down")
+    assert used.attempt("turnkeeper", "audit", "verify").returncode == 0
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_the_author_may_go_on_without_a_store_and_that_stays_on_record(used: Constellation, name: str):
+    done = used.attempt("turnkeeper", "restore", "--lost", name)
+    assert (done.returncode, "lacks nothing" in done.stderr) == (4, True)
+    remove(used.home.run.parent / name)
+    used.command("turnkeeper", "restore", "--lost", name)
+    used.command("turnkeeper", "up")
+    if name == "checkpoints.db":
+        used.until_outcome("daily", "cancelled")
+        assert used.history("daily")[0]["reason"] == "the state of its conversation is lost"
+    used.command("turnkeeper", "down")
+    done = used.attempt("turnkeeper", "audit", "verify")
+    assert f"{name} is missing; it held " in done.stdout
+    assert "the author accepted that" in done.stdout
+    assert "cut off" not in done.stdout
+    acts = [event for event in read_events(used.home.logs) if event.get("method") == "turnkeeper restore --lost"]
+    assert [act["subject"].startswith(name) for act in acts] == [True]
+    used.command("turnkeeper", "up")
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_home_of_an_earlier_version_notices_a_missing_store_by_the_others(used: Constellation, name: str):
+    """Such a home has neither numbers nor notes, and the oldest have no signed heads."""
+    home = used.home
+    for each in STORES:
+        home.store_made(each).unlink()
+        with closing(sqlite3.connect(home.run.parent / each)) as store:
+            store.execute("PRAGMA application_id=0")
+    home.audit_heads.unlink(missing_ok=True)
+    used.start()
+    used.stop()
+    assert all(home.store_made(each).exists() for each in STORES), "the first start takes the stores for the home's own"
+    home.store_made(name).unlink()
+    home.audit_heads.unlink(missing_ok=True)
+    remove(home.run.parent / name)
+    refused(used, name, "is missing; it held ")

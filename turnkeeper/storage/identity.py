@@ -1,0 +1,248 @@
+"""The identity of a home's stores: a start stops at a store that is missing, empty, another home's or put back.
+
+Each store has a number of its own in the header of its file, and beside it a count of the starts of its process. The
+home keeps both in `state/store-made-<name>`. How far a store must reach is also in the signed heads of its records.
+Stores of an earlier version have no number: the first start draws one. Until then rows of the other stores tell that a
+store was used.
+"""
+
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from turnkeeper.config.home import Home
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, meant
+from turnkeeper.storage import sqlite_files
+from turnkeeper.storage.chain import Chain, Fact, is_signed, signed_head
+from turnkeeper.storage.damage import HINT
+from turnkeeper.storage.files import replace_whole
+from turnkeeper.storage.keys import AUDIT, KeyFile
+
+LOST = "lost"  # the kind of the record that says that the author accepted the loss of a store
+_LOST_OPTION = "turnkeeper restore --lost"
+_LARGEST_TAIL = 1 << 20  # bytes of the file of signed heads, in which the last head of a store is looked for
+_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """One of a home's stores.
+
+    Attributes:
+        holds: what is gone with the store.
+        process: the process whose records the store has; empty if it has none.
+        traces: other stores, each with a query that finds a row if this store was used.
+    """
+
+    holds: str
+    process: str
+    traces: tuple[tuple[str, str], ...]
+
+
+_OF_FIRES, _OF_TURNS = "SELECT 1 FROM turns WHERE fire_id <> '' LIMIT 1", "SELECT 1 FROM turns LIMIT 1"
+_KINDS = {
+    "schedules.db": _Kind(
+        holds="the tasks and the history of fires", process="task-runner", traces=(("agent.db", _OF_FIRES),)
+    ),
+    "agent.db": _Kind(
+        holds="the turns, the conversations, the approvals and the memory",
+        process="agent-runtime",
+        traces=(
+            ("schedules.db", "SELECT 1 FROM fires WHERE turn_id <> '' LIMIT 1"),
+            ("checkpoints.db", "SELECT 1 FROM checkpoints LIMIT 1"),
+        ),
+    ),
+    "checkpoints.db": _Kind(
+        holds="the state of every conversation, without which no approval that waits can continue its turn",
+        process="",
+        traces=(("agent.db", _OF_TURNS),),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """What a home knows of a store.
+
+    Attributes:
+        number: the store's own number; 0 if it is not known yet.
+        starts: how often a process began to use the store.
+        heads_from: the offset in the file of signed heads from which they apply to the store.
+        lost: the record to write at the next start, which uses the store as it lies there; None without one.
+    """
+
+    number: int = 0
+    starts: int = 0
+    heads_from: int = 0
+    lost: Fact | None = None
+
+
+def faults(home: Home) -> Iterator[Corrupt]:
+    """Yield why the daemons must not start on the home's files, an error for each such store. Changes nothing."""
+    for name in _KINDS:
+        if fault := fault_of(home, home.run.parent / name):
+            yield fault
+
+
+def require(home: Home, *paths: Path) -> None:
+    """Raise Corrupt if a store is not the one that the home has used last."""
+    for path in paths:
+        if fault := fault_of(home, path):
+            raise fault
+
+
+def fault_of(home: Home, path: Path) -> Corrupt | None:
+    """Return the error that a store is missing, empty, another home's, or older than the home; None if it is not.
+
+    Damage of the file is not looked for. Raises Corrupt if the home's note about the store cannot be read.
+    """
+    made, kind = _read(home, path), _KINDS[path.name]
+    if made.lost is not None:
+        return None
+    head = _last_head(home.audit_heads, kind.process, made.heads_from)
+    what = "is missing"
+    if path.exists():
+        try:
+            with closing(sqlite_files.reader(path, _WAIT_S)) as store:
+                what = _strange(store, made, head) if _holds_tables(store) else "is empty"
+        except sqlite3.Error:
+            return None  # another check finds what is wrong with it
+    used = what not in {"is empty", "is missing"} or made.number or head or _has_traces(home, kind)
+    if not (what and used):
+        return None
+    hint = f"{HINT}; if no backup has it, use it as it is, or a new one: {_LOST_OPTION} {path.name}"
+    return Corrupt(f"{what}; it held {kind.holds}", where=str(path), hint=hint)
+
+
+def _holds_tables(store: sqlite3.Connection) -> bool:
+    return store.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+
+
+def _strange(store: sqlite3.Connection, made: _Made, head: Fact | None) -> str:
+    """Say in what a store differs from what the home knows of it; empty if in nothing."""
+    (number,), (starts,) = (store.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version"))
+    if made.number and number != made.number:
+        return "is not the store of this home"
+    if made.number and starts < made.starts:
+        return f"is an older copy: it was used {starts} times, and the home's store {made.starts} times"
+    if head is None:
+        return ""
+    found, last = None, 0
+    if sqlite_files.has_table(store, "audit"):
+        found = store.execute("SELECT hash FROM audit WHERE number = ?", [head["through"]]).fetchone()
+        last = store.execute("SELECT coalesce(max(number), 0) FROM audit").fetchone()[0]
+    if found is None:
+        through, at = head["through"], head.get("at", "")
+        return f"lacks its last records: it ends at record {last}, and was signed up to {through}, {at}"
+    return "" if bytes(found[0]).hex() == head["hash"] else f"has another record {head['through']} than was signed"
+
+
+def _has_traces(home: Home, kind: _Kind) -> bool:
+    """Return True if a row of another store tells that a store of this kind was used."""
+    for sibling, query in kind.traces:
+        path = home.run.parent / sibling
+        with suppress(sqlite3.Error), ExitStack() as opened:
+            store = opened.enter_context(closing(sqlite_files.reader(path, _WAIT_S))) if path.exists() else None
+            if store and store.execute(query).fetchone():
+                return True
+    return False
+
+
+def _last_head(path: Path, process: str, start: int) -> Fact | None:
+    """Return the last signed head of a process's store, from an offset in the file on; None if there is none."""
+    if not process or not path.exists():
+        return None
+    with path.open("rb") as file:
+        end = file.seek(0, 2)
+        file.seek(max(start, end - _LARGEST_TAIL) if start <= end else end)
+        lines = file.read().split(b"\n")
+    for line in reversed(lines):
+        with suppress(ValueError, KeyError, TypeError):
+            head = json.loads(line)
+            signed = head["through"], bytes.fromhex(head["hash"]), bytes.fromhex(head["signature"])
+            if head["store"] == process and is_signed(head["public"], process, *signed):
+                return dict(head)
+    return None
+
+
+async def take(
+    home: Home,
+    *paths: Path,
+    run: Callable[[Callable[[sa.Connection], Any]], Awaitable[Any]],
+    chain: Chain,
+    at: datetime,
+    entropy: Entropy,
+    starts: bool,
+) -> None:
+    """Note that a process uses stores which it has opened; with `starts`, count that. Each of them gets a number.
+
+    A loss that the author accepted goes on record, by `run` in a transaction of the store that has the `chain`.
+    """
+    for path in paths:
+        made = _read(home, path)
+        if made.lost is not None:
+            await run(partial(chain.append, at=at, facts=[made.lost]))
+        if made.lost is not None or starts or not made.number:
+            _number(home, path, made, (int(entropy.hex(8), 16) & 0x7FFFFFFF) or 1, starts=starts)
+
+
+def _number(home: Home, path: Path, made: _Made, drawn: int, *, starts: bool) -> None:
+    with closing(sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)) as store:
+        store.execute("BEGIN IMMEDIATE")
+        held, count = (store.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+        number = held if made.lost is None and held else drawn
+        count = max(count, made.starts) + starts
+        store.execute(f"PRAGMA application_id={number}")
+        store.execute(f"PRAGMA user_version={count}")
+        store.execute("COMMIT")
+    _write(home, path, _Made(number=number, starts=count, heads_from=made.heads_from))
+
+
+def accept(home: Home, name: str) -> str:
+    """Let the next start use a store as it is, or a new one if none is there; return the fault that was accepted.
+
+    The caller holds the locks of the processes. Raises InvalidInput, Corrupt, or Conflict if nothing is wrong with it.
+    """
+    if name not in _KINDS:
+        raise InvalidInput(f"the home has no store {name[:80]!r}", where="--lost", hint=meant(name, _KINDS))
+    path, process = home.run.parent / name, _KINDS[name].process
+    if (fault := fault_of(home, path)) is None:
+        raise Conflict("is the store of this home, and lacks nothing that is known", where=str(path))
+    made, fact = _read(home, path), {"kind": LOST, "file": name, "why": fault.what}
+    if head := _last_head(home.audit_heads, process, made.heads_from):
+        signed = signed_head(f"{LOST} {process}", head["through"], head["hash"], KeyFile(home, AUDIT).read()[0])
+        fact = {**signed, **fact}
+    size = home.audit_heads.stat().st_size if home.audit_heads.exists() else 0
+    _write(home, path, _Made(starts=made.starts, heads_from=size, lost=fact))
+    return fault.what
+
+
+def _read(home: Home, path: Path) -> _Made:
+    note = home.store_made(path.name)
+    try:
+        says = json.loads(note.read_bytes())
+        made = _Made(**{name: says[name] for name in ("number", "starts", "heads_from", "lost")})
+        if all(isinstance(count, int) for count in (made.number, made.starts, made.heads_from)) and (
+            made.lost is None or isinstance(made.lost, Mapping)
+        ):
+            return made
+    except FileNotFoundError:
+        return _Made()
+    except OSError as error:
+        raise MachineTrouble(f"cannot be read: {error.strerror}", where=str(note), hint="check its disk") from error
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise Corrupt("does not say which store the home has used", where=str(note), hint="restore it from a backup")
+
+
+def _write(home: Home, path: Path, made: _Made) -> None:
+    replace_whole(home.store_made(path.name), json.dumps({"v": 1, **asdict(made)}).encode())
