@@ -39,6 +39,11 @@ def local(text: str | None, *, day: bool = False) -> str:
     return console.when(parse_rfc3339(text), day=day) if text else ""
 
 
+def short(text: str | None) -> str:
+    """Return an RFC 3339 time for a narrow table; empty for None."""
+    return console.when_short(parse_rfc3339(text)) if text else ""
+
+
 def task_row(task: Any) -> dict[str, Any]:
     """Return a task with every field it was declared with, and what has become of it."""
     spec = task.spec
@@ -95,22 +100,22 @@ def instant(stamp: Timestamp) -> datetime:
     return stamp.ToDatetime(tzinfo=UTC)
 
 
-def column(header: str, key: str, missing: str = "", **looks: bool) -> console.Column:
+def column(header: str, key: str, missing: str = "", **looks: Any) -> console.Column:
     """Return the column of a value, `missing` where there is none."""
     return console.Column(header, lambda row: text_of(row[key]) or missing, **looks)
 
 
-def time_column(header: str, key: str, missing: str = "-", *, day: bool = False, **looks: bool) -> console.Column:
+def time_column(header: str, key: str, missing: str = "-", *, day: bool = False, **looks: Any) -> console.Column:
     return console.Column(header, lambda row: local(row[key], day=day) or missing, **looks)
 
 
-def left_column(now: datetime) -> console.Column:
+def left_column(now: datetime, rank: int = 0) -> console.Column:
     """Return the column of the time that is left until a task is due."""
 
     def left(row: Mapping[str, Any]) -> str:
         return format_rough(max(0.0, (parse_rfc3339(row["due_at"]) - now).total_seconds())) if row["due_at"] else "-"
 
-    return console.Column("LEFT", left)
+    return console.Column("LEFT", left, rank=rank)
 
 
 def text_of(value: object) -> str:

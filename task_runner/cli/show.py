@@ -1,8 +1,9 @@
 """`list`, `show`, `next`, `history` and `explain`."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from task_runner.cli.rows import (
     left_column,
     local,
     row_of,
+    short,
     task_row,
     text_of,
     time,
@@ -151,18 +153,18 @@ def _show_answer(answer: wire.ListTasksResponse, now: datetime, output: console.
 def _columns(now: datetime, *, waiting: bool) -> list[console.Column]:
     return [
         column("NAME", "name"),
-        console.Column("SCHEDULE", _schedule),
-        console.Column("NEXT", lambda row: local(row["next_fire_at"]) or ("event" if row["on"] else "-")),
-        left_column(now),
+        console.Column("SCHEDULE", _schedule, rank=1),
+        console.Column("NEXT", partial(_next, local), short=partial(_next, short)),
+        left_column(now, rank=2),
         column("STATE", "state"),
-        column("MISSED", "missed", right=True),
-        *([column("WAITS FOR", "waits_for", "-")] if waiting else ()),
-        time_column("LAST", "last_fire_at"),
+        column("MISSED", "missed", right=True, rank=1),
+        *([column("WAITS FOR", "waits_for", "-", rank=1)] if waiting else ()),
+        time_column("LAST", "last_fire_at", short=lambda row: short(row["last_fire_at"]) or "-"),
         column("RESULT", "last_outcome", "-"),
-        column("CATEGORY", "category"),
-        column("CHANNEL", "channel"),
-        column("CATCH-UP", "catch_up"),
-        column("FIRES", "fires", right=True),
+        column("CATEGORY", "category", rank=3),
+        column("CHANNEL", "channel", rank=3),
+        column("CATCH-UP", "catch_up", rank=3),
+        column("FIRES", "fires", right=True, rank=3),
         column("ID", "id", wide=True),
         *(column(field.column, field.written_as, wide=True) for field in FIELDS if field.column),
         console.Column("LATE-P95", lambda row: format_rough(row["late_p95_s"]), wide=True, right=True),
@@ -170,9 +172,14 @@ def _columns(now: datetime, *, waiting: bool) -> list[console.Column]:
     ]
 
 
+def _next(written: Callable[[str | None], str], row: Mapping[str, Any]) -> str:
+    return written(row["next_fire_at"]) or ("event" if row["on"] else "-")
+
+
 def _schedule(row: Mapping[str, Any]) -> str:
     # A self-paced task has no times: the number of its wakes says more.
-    return str(row["schedule"]) if row["iteration"] is None else f"{row['schedule']} #{row['iteration']}"
+    schedule = str(row["schedule"]).removesuffix(", exactly")
+    return schedule if row["iteration"] is None else f"{schedule} #{row['iteration']}"
 
 
 def _footer(answer: wire.ListTasksResponse) -> str:

@@ -21,6 +21,17 @@ from turnkeeper.errors import InvalidInput
 from turnkeeper.v1 import schedules_pb2 as wire
 
 F = TypeVar("F", bound=Callable[..., Any])
+# The options as help groups them; all others are listed under the last heading.
+PANELS = {
+    "What to do": "channel prompt prompt_file payload_json input_json thread_id graph context_json config_json agent"
+    " tags",
+    "When": "cron every at in rrule dynamic on filters debounce first if_silent timezone jitter exclude start_at"
+    " end_at",
+    "What it may do": "category read_only approval_reminder approval_escalation approval_timeout",
+    "If missed, or while the last fire runs": "catch_up grace catch_up_window max_catch_up overlap",
+    "Limits": "paused expires_at max_fires retries pause_after_failures budget ephemeral",
+    "Output": "dry_run output help",
+}
 NONE = "none"
 """What an option is given to remove a value."""
 # What fits into a field; `int` reads digits of every script, and as many as there are.
@@ -66,6 +77,7 @@ def takes_task_options(command: F) -> F:
     own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
     command.__signature__ = signature.replace(parameters=own + added)  # type: ignore[attr-defined]
     command.__annotations__.update(options)
+    command.panels = PANELS  # type: ignore[attr-defined]
     return command
 
 
@@ -137,8 +149,9 @@ def create(
 ) -> None:
     """Create a task: when it fires, what it may do, where it appears, and what the agent must do.
 
-    Prints the task as it was understood, and when it fires next. A schedule (--cron, --every, --at, --in, --rrule or
-    --dynamic) or an event (--on), and a prompt are required. A graph that takes no prompt needs --input or --payload.
+    Prints the task as it was understood, and when it fires next; with -q its name alone. A schedule (--cron, --every,
+    --at, --in, --rrule or --dynamic) or an event (--on), and a prompt are required. A graph that takes no prompt needs
+    --input or --payload.
 
     Example: turnkeeper task create digest --cron "0 9 * * 1-5" --category catch-up-summary --channel general
     --prompt "Catch me up."
@@ -169,7 +182,8 @@ def create_spec(spec: wire.TaskSpec, *, dry_run: bool, output: console.Output, l
         *(("next", f"{local(time(nominal, 'nominal_at'), day=True)}") for nominal in answer.next),
         *events_lines(answer.task.spec),
     ]
-    console.show_record(row, output, name_key="name", lines=lines)
+    alone = console.is_quiet() and output in {console.Output.TABLE, console.Output.WIDE}
+    console.show_record(row, console.Output.NAME if alone else output, name_key="name", lines=lines)
     if loop and not dry_run:
         console.note(f"run it now: turnkeeper task run {answer.task.id}")
         console.note(f"stop it: turnkeeper loop stop {answer.task.id}")

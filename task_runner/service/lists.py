@@ -4,7 +4,7 @@ A command answers with these while no daemon runs. So nothing here imports what 
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from task_runner.model.task import Definition, Task, TaskState
@@ -16,14 +16,17 @@ from turnkeeper.rpc.pages import page_of
 from turnkeeper.v1 import schedules_pb2 as wire
 
 LATENESS_OF = 100
+# A runner that starts beside its runtime records an outage until it tries again, at most 2 s after the runtime serves.
+_STARTS_WITHIN = timedelta(seconds=15)
 _LATENESS_UP_TO = 100
 _MOST_PREVIEWED = 1000
 _PREVIEWED_AT_ONCE = 10
 
 
-def away(session: Any) -> str:
-    """Say since when the runtime has not answered; empty while it does."""
-    return next((str(each) for each in session.outages.listed()[:1] if each.lasts), "")
+def away(session: Any, now: datetime) -> str:
+    """Say since when the runtime has not answered; empty while it does, and while it may still be starting."""
+    newest = session.outages.listed()[:1]
+    return next((str(each) for each in newest if each.lasts and now - each.since >= _STARTS_WITHIN), "")
 
 
 def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> wire.ListTasksResponse:
@@ -41,7 +44,7 @@ def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> w
         found = [task for task in found if state_of(task, standing[task.id].open) == request.state]
     found, told = page_of(found, "id", limit=request.limit, cursor=request.cursor)
     glances = session.fires.glances([task.id for task in found])
-    gone = away(session)
+    gone = away(session, now)
     # How late fires were is a look at each task's history: too much for a list that nobody can read anyway.
     looked_at = {task.id for task in found} if len(found) <= _LATENESS_UP_TO else set()
     shown = [

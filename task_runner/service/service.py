@@ -399,9 +399,9 @@ class Service:
         return {task.id: {"task": self._shown(session, task)} for task in found if task.state is not TaskState.DELETED}
 
     def _shown(self, session: Session, task: Task) -> wire.Task:
-        glance = session.fires.glances([task.id])[task.id]
-        lateness, away = session.fires.lateness(task.id, lists.LATENESS_OF), bool(lists.away(session))
-        shown = show_task(task, glance, self._clock.now(), lateness, away=away)
+        glance, now = session.fires.glances([task.id])[task.id], self._clock.now()
+        lateness, away = session.fires.lateness(task.id, lists.LATENESS_OF), bool(lists.away(session, now))
+        shown = show_task(task, glance, now, lateness, away=away)
         shown.edited_by = session.tasks.edited_by(task)
         stamp(shown.updated_at, session.tasks.edited_at([task.id])[task.id])
         return shown

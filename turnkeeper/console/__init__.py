@@ -34,6 +34,8 @@ _HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
 _TURNKEEPER_HELP = "Run scheduled work for an AI agent, talk with it, and decide what waits for you."
 _GAP = 2  # between columns, as kubectl and systemctl print tables
 _NARROWEST = 23  # as wide as a date and time with its zone
+_NARROWEST_SHORT = 16  # as wide as a short one
+_NEEDED = 1  # the highest rank of a column for which a table shows short values
 _CUT = "…"
 _BAR_AFTER_S = 1.0
 _ISO = re.compile(r"(?<!--from )(?<!--to )(?<!--at )\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
@@ -132,6 +134,24 @@ def when(at: datetime | None, zone: tzinfo | None = None, *, fine: bool = False,
     fraction = f".{shown.microsecond // 1000:03}" if fine else ""
     week = f"{shown:%a }" if day else ""
     return f"{week}{shown:%Y-%m-%d %H:%M:%S}{fraction}{'Z' if _common.utc else f'{shown: %Z}'}"
+
+
+def when_short(at: datetime | None) -> str:
+    """Write an instant for a narrow table: to the minute, with its zone; in another year, the day. Empty for None."""
+    if at is None:
+        return ""
+    zone = UTC if _common.utc else None
+    shown, now = shown_in(at, zone), shown_in(SystemClock().now(), zone)
+    return (
+        f"{shown:%b %d %H:%M}{'Z' if _common.utc else f'{shown: %Z}'}"
+        if shown.year == now.year
+        else f"{shown:%Y-%m-%d}"
+    )
+
+
+def is_quiet() -> bool:
+    """Return True if the command line asks for data and errors only, by `-q`."""
+    return _common.quiet
 
 
 def for_people(text: str) -> str:
@@ -311,14 +331,16 @@ class Column:
         value: what it shows of a row.
         wide: shown only by `-o wide`.
         right: aligned right, for numbers.
-        whole: never cut, as a path is of no use then; for the last columns.
+        rank: how soon the column is left out on a narrow terminal: the highest rank first.
+        short: what it shows if the terminal has no room for the columns of rank 0 and 1.
     """
 
     header: str
     value: Callable[[Row], str]
     wide: bool = False
     right: bool = False
-    whole: bool = False
+    rank: int = 0
+    short: Callable[[Row], str] | None = None
 
 
 def show_rows(
@@ -377,17 +399,27 @@ def show_page(
 
 
 def _show_table(rows: Sequence[Row], columns: Sequence[Column], *, fit: bool) -> None:
-    cells = [[plain(column.value(row)).replace("\n", " ") for column in columns] for row in rows]
-    right, whole = [column.right for column in columns], sum(column.whole for column in columns)
-    grid = Grid(headers=[column.header for column in columns], cells=cells, right=right, whole=whole)
     width = console().width if fit and sys.stdout.isatty() else None
-    lines, hidden = grid.lines(width)
+    lines, hidden = _grid(rows, columns).lines(width)
+    if any(column.header in hidden and column.rank <= _NEEDED for column in columns):
+        lines, hidden = _grid(rows, columns, short=True).lines(width)
     _print_headed(next(lines), "")
     for line in lines:
         _write(line)
     if hidden and width:
         text = f"hidden columns: {', '.join(hidden)}; to show them: -o wide"
         note("\n".join(import_module("textwrap").wrap(text, width)))
+
+
+def _grid(rows: Sequence[Row], columns: Sequence[Column], *, short: bool = False) -> "Grid":
+    values = [(column.short if short else None) or column.value for column in columns]
+    return Grid(
+        headers=[column.header for column in columns],
+        cells=[[plain(value(row)).replace("\n", " ") for value in values] for row in rows],
+        right=[column.right for column in columns],
+        ranks=[column.rank for column in columns],
+        narrowest=_NARROWEST_SHORT if short and any(column.short for column in columns) else _NARROWEST,
+    )
 
 
 def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[tuple[str, str]]) -> None:
@@ -455,43 +487,45 @@ class Grid:
         headers: one a column.
         cells: rows of as many texts, in one line each.
         right: whether a column is aligned right.
-        whole: so many of the last columns are never cut: a terminal breaks their lines.
+        ranks: how soon each column is left out, the highest rank first; all alike if not given.
+        narrowest: the width below which no cell is cut.
     """
 
     headers: Sequence[str]
     cells: Sequence[Sequence[str]]
     right: Sequence[bool]
-    whole: int = 0
+    ranks: Sequence[int] = ()
+    narrowest: int = _NARROWEST
 
     def lines(self, width: int | None = None) -> tuple[Iterator[str], Sequence[str]]:
         """Return the lines, headings first, and the headings of the columns that `width` has no room for.
 
-        Wide columns are cut first, the widest most, as far as that helps; then the last columns are left out. The
-        first one never is. Without a width every cell is whole.
+        Wide columns are cut first, the widest most, as far as that helps. Then columns are left out, of the highest
+        rank the last one first. The first column always stays. Without a width every cell is whole.
         """
         widths = [max(map(_cells, texts)) for texts in zip(self.headers, *self.cells, strict=True)]
-        fitted = shown = len(widths) - self.whole
+        shown = list(range(len(widths)))
         if width is not None:
-            while shown > 1 and _total([min(one, _NARROWEST) for one in widths[:shown]]) > width:
-                shown -= 1
-            widths = _narrowed(widths[:shown], width) + (widths[fitted:] if shown == fitted else [])
-        return self._lines(widths), self.headers[len(widths) :]
+            ranks = self.ranks or [0] * len(widths)
+            while len(shown) > 1 and _total([min(widths[at], self.narrowest) for at in shown]) > width:
+                shown.remove(max(shown[1:], key=lambda at: (ranks[at], at)))
+            cut = _narrowed([widths[at] for at in shown], width, self.narrowest)
+            widths = [dict(zip(shown, cut, strict=True)).get(at, 0) for at in range(len(widths))]
+        return self._lines(shown, widths), [name for at, name in enumerate(self.headers) if at not in shown]
 
-    def _lines(self, widths: Sequence[int]) -> Iterator[str]:
+    def _lines(self, shown: Sequence[int], widths: Sequence[int]) -> Iterator[str]:
         for line in (self.headers, *self.cells):
-            # A row may have more cells than are shown.
-            placed = [_placed(*cell) for cell in zip(line, widths, self.right, strict=False)]
-            yield (" " * _GAP).join(placed).rstrip()
+            yield (" " * _GAP).join(_placed(line[at], widths[at], self.right[at]) for at in shown).rstrip()
 
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + _GAP * (len(widths) - 1)
 
 
-def _narrowed(widths: Sequence[int], width: int) -> list[int]:
+def _narrowed(widths: Sequence[int], width: int, narrowest: int) -> list[int]:
     """Return the widths with the widest columns cut to one size, so that all fit."""
     cap = max(widths)
-    while cap > _NARROWEST and _total([min(one, cap) for one in widths]) > width:
+    while cap > narrowest and _total([min(one, cap) for one in widths]) > width:
         cap -= 1
     return [min(one, cap) for one in widths]
 

@@ -183,8 +183,27 @@ def _read_plainly(command: Any) -> None:
     time that a command needs to start.
     """
     command.get_params = partial(_parameters, command.get_params)
+    if panels := getattr(command.callback, "panels", None):
+        command.format_options = partial(_write_in_panels, command, panels)
     for one in getattr(command, "commands", {}).values():
         _read_plainly(one)
+
+
+def _write_in_panels(command: Any, panels: Mapping[str, str], context: Any, formatter: Any) -> None:
+    """Write a command's options under headings, in the order of `panels`, which has the options' names by heading.
+
+    Options that `panels` does not name are written under the last heading.
+    """
+    headings = {name: heading for heading, names in panels.items() for name in names.split()}
+    rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in ("Arguments", *panels)}
+    for one in command.get_params(context):
+        is_argument = one.param_type_name == "argument"
+        heading = "Arguments" if is_argument else headings.get(one.name.rstrip("_"), list(panels)[-1])
+        rows[heading] += filter(None, [one.get_help_record(context)])
+    for heading, found in rows.items():
+        if found:
+            with formatter.section(heading):
+                formatter.write_dl(found)
 
 
 def _parameters(get: Callable[[Any], list[Any]], context: Any) -> list[Any]:

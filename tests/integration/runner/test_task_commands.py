@@ -1,12 +1,14 @@
 """The command line on a home without a daemon: what it prints, where, and how it exits."""
 
 import json
+import re
 from datetime import datetime
 
 import pytest
 
 from task_runner.cli import application
 from task_runner.cli.client import complete_channel, complete_name
+from task_runner.cli.tasks import PANELS
 from task_runner.model.fields import FIELDS
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
@@ -65,6 +67,39 @@ def test_the_table_shows_what_people_look_for(command) -> None:
     assert {"TZ", "OVERLAP", "JITTER", "THREAD", "AGENT"} <= set(columns)
     wide = command("list", "-o", "wide")[1].splitlines()[0].split()[12:]
     assert wide == ["ID", *columns, "LATE-P95", "PROMPT"]
+
+
+@pytest.mark.parametrize(("width", "hidden"), [(80, "CATEGORY"), (120, "FIRES")])
+def test_a_narrow_terminal_shows_the_last_fire_and_its_result(command, monkeypatch, width: int, hidden: str) -> None:
+    command("create", "digest", "--cron", "0 9 * * 1-5", *REST)
+    command("create", "a-name-that-takes-more-room-than-there-is", "--every", "15m", *REST)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    _, out, err = command("list")
+    headings, *rows = re.sub(r"\x1b\[\d*m", "", out).splitlines()
+    assert {"NAME", "NEXT", "STATE", "LAST", "RESULT"} <= set(headings.split())
+    assert max(map(len, [headings, *rows])) <= width
+    assert "a-name-that-takes" in rows[0]
+    assert hidden in err
+
+
+@pytest.mark.parametrize("words", [("create",), ("edit",)])
+def test_help_groups_the_options_of_a_task(command, words) -> None:
+    _, out, _ = command(*words, "-h")
+    headings = [line.removesuffix(":") for line in out.splitlines() if re.fullmatch(r"\S.*:", line)]
+    assert headings == ["Arguments", *PANELS]
+    under = {heading: out.partition(f"\n{heading}:\n")[2].partition("\n\n")[0] for heading in PANELS}
+    assert "--cron" in under["When"]
+    assert "--category" in under["What it may do"]
+    assert {"--dry-run", "--output", "--help"} <= set(re.findall(r"--[a-z-]+", under["Output"]))
+    grouped = {name for names in PANELS.values() for name in names.split()}
+    assert grouped >= {field.name for field in FIELDS if field.flag}
+
+
+def test_quietly_a_created_task_is_its_name_alone(command) -> None:
+    assert command("create", "-q", "digest", "--cron", "0 9 * * 1-5", *REST) == (0, "digest\n", "")
+    code, out, _ = command("create", "-q", "other", "--cron", "0 9 * * 1-5", *REST, "-o", "json")
+    assert (code, json.loads(out)["name"]) == (0, "other")
 
 
 def test_files_are_applied_and_exported_without_change(command, home, tmp_path) -> None:

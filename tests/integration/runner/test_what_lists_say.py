@@ -77,6 +77,18 @@ async def test_an_interval_that_becomes_a_rule_fires_on_whole_minutes(rig: Rig, 
     assert (await rig.task()).next_fire_at.ToDatetime(tzinfo=UTC) == T0 + timedelta(minutes=1)
 
 
+async def test_a_runtime_that_may_still_be_starting_is_not_said_to_be_away(rig: Rig, peer: Peer) -> None:
+    await peer.stop()
+    await rig.create()
+    with pytest.raises(Unreachable):
+        await rig.dispatcher.serve_once()
+    await rig.pass_time(14)
+    assert (await rig.service.list_tasks(wire.ListTasksRequest())).runtime_away == ""
+    await rig.pass_time(1)
+    assert "away since" in (await rig.service.list_tasks(wire.ListTasksRequest())).runtime_away
+    await rig.close()
+
+
 @pytest.mark.parametrize(("catch_up", "outcome"), [("run-once", "pending"), ("skip", "skipped")])
 async def test_an_outage_of_the_runtime_is_one_row_and_is_named_as_the_cause(
     rig: Rig, peer: Peer, catch_up: str, outcome: str

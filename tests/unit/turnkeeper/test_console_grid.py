@@ -37,9 +37,19 @@ def test_the_first_column_always_stands() -> None:
     assert hidden == ["PROMPT", "FIRES"]
 
 
-def test_a_last_column_that_is_of_no_use_in_part_is_whole() -> None:
-    path = "/srv/agents/of/somebody/logs/agent-runtime.log"
-    grid = Grid(headers=["PROCESS", "LOG"], cells=[["agent-runtime", path]], right=[False, False], whole=1)
-    lines, hidden = grid.lines(30)
-    assert list(lines)[1] == f"agent-runtime  {path}"
-    assert not hidden
+def test_columns_of_the_highest_rank_are_left_out_first() -> None:
+    grid = Grid(
+        headers=["NAME", "SCHEDULE", "STATE", "RESULT", "FIRES"],
+        cells=[["digest", "0 9 * * 1-5", "active", "succeeded", "12"]],
+        right=[False] * 5,
+        ranks=[0, 1, 0, 0, 2],
+    )
+    assert [grid.lines(width)[1] for width in (50, 44, 30)] == [[], ["FIRES"], ["SCHEDULE", "FIRES"]]
+    assert list(grid.lines(30)[0]) == ["NAME    STATE   RESULT", "digest  active  succeeded"]
+
+
+def test_a_cell_is_not_cut_below_the_narrowest_width() -> None:
+    grid = Grid(headers=["NAME", "NEXT"], cells=[["n" * 30, "Nov 27 09:00 UTC"]], right=[False] * 2, narrowest=16)
+    lines, hidden = grid.lines(36)
+    assert (list(lines)[1], hidden) == (f"{'n' * 17}…  Nov 27 09:00 UTC", [])
+    assert grid.lines(33)[1] == ["NEXT"]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,14 @@ def test_a_time_names_its_zone() -> None:
     told += "; print([when(datetime(2026, month, 2, 9, tzinfo=UTC)) for month in (1, 7)])"
     shown = subprocess.run([sys.executable, "-c", told], env={"TZ": "Europe/Berlin"}, capture_output=True, check=True)
     assert shown.stdout.decode().strip() == "['2026-01-02 10:00:00 CET', '2026-07-02 11:00:00 CEST']"
+
+
+def test_a_short_time_is_a_minute_of_this_year_or_a_day_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime(2026, 11, 26, 9, 30, 15, tzinfo=UTC)
+    monkeypatch.setattr(console.SystemClock, "now", lambda _self: now)
+    monkeypatch.setattr(console, "_common", console._Common(utc=True))
+    shown = [console.when_short(at) for at in (now, now + timedelta(days=60), None)]
+    assert shown == ["Nov 26 09:30Z", "2027-01-25", ""]
 
 
 def test_hidden_columns_are_named_in_lines_that_end_between_words(

@@ -341,7 +341,7 @@ _STATUS = (
     Column("STATE", lambda row: str(row["state"])),
     Column("PID", lambda row: str(row["pid"] or "-"), right=True),
     Column("SINCE", lambda row: when(datetime.fromisoformat(row["since"])) if row["since"] else "-"),
-    Column("LOG", lambda row: str(row["log"]), whole=True),
+    Column("LOG", lambda row: str(row["log"]), wide=True),
 )
 
 
@@ -366,7 +366,7 @@ def status(output: OutputOption = Output.TABLE) -> None:
     supervised = read_orders(place) is not None
     rows = asking.rows(place, found, supervised=supervised)
     shared, away = _shared(place)
-    _show_status(rows, shared, output, asking.decisions(place))
+    _show_status(rows, shared, output, "\n".join(filter(None, [f"logs: {place.logs}", asking.decisions(place)])))
     found += [*asking.unreachable(place, rows), *away]
     people = output in {Output.TABLE, Output.WIDE}
     for finding in found if people else ():
@@ -393,10 +393,10 @@ def _shared(place: Home) -> tuple[Any, list[Finding]]:
         return None, [Finding(process="", what=f"{error.where}: {error.what}", fix=error.hint, degraded=False)]
 
 
-def _show_status(rows: list[dict[str, Any]], shared: Any, output: Output, decisions: str) -> None:
+def _show_status(rows: list[dict[str, Any]], shared: Any, output: Output, footer: str) -> None:
     """Show the processes of this machine, then the machines that share its store, and what waits there."""
     if shared is None:
-        show_rows(rows, _STATUS, output, name_key="process", footer=decisions)
+        show_rows(rows, _STATUS, output, name_key="process", footer=footer)
         return
     nodes = import_module("turnkeeper.storage.nodes")
     machines = nodes.machines(shared.processes)
@@ -408,7 +408,7 @@ def _show_status(rows: list[dict[str, Any]], shared: Any, output: Output, decisi
         print()
         columns = import_module("turnkeeper.constellation.inspect.cluster").COLUMNS
         show_rows(machines, columns, output, name_key="node", footer=nodes.queue_line(shared.queue))
-        note(decisions) if decisions else None
+        note(footer)
 
 
 _CHECKS = (
