@@ -1,14 +1,68 @@
 """Surfaces: each registers itself in a light module, and lifts off: the main job works without it."""
 
 import ast
+import os
+import shutil
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from turnkeeper.config.surfaces import commands, surfaces
+from turnkeeper.config.toml_file import with_key
 
 ROOT = Path(__file__).parent.parent
+PACKAGES = ("turnkeeper", "task_runner", "agent_runtime")
+REMOVABLE = {module: one for module, one in surfaces().items() if not one.is_core}
+EVERY_COMMAND = """
+import sys
+from pathlib import Path
+import turnkeeper
+from turnkeeper import console
+from turnkeeper.console import commands
+assert Path(turnkeeper.__file__).is_relative_to(sys.argv[1]), "the copy is imported, not what is installed"
+for argv in ([], ["-h"]):
+    assert console.run(console.program(), argv, commands.Program) == 0
+app = console.program()
+console._declare_common(app)
+list(commands.every_command(commands.build(app, commands.Program), ("turnkeeper",)))
+"""
+MAIN_JOB = """
+import agent_runtime.daemon.assembly, agent_runtime.daemon.__main__
+import task_runner.daemon.assembly, task_runner.daemon.__main__
+import turnkeeper.constellation.restart, turnkeeper.constellation.supervisor.__main__
+"""
+TASK = ("--cron", "0 9 * * *", "--channel", "general", "--category", "catch-up-summary")
+
+
+def within(module: str, folders: Iterable[str]) -> bool:
+    return any(f"{module}.".startswith(f"{folder}.") for folder in folders)
+
+
+def gone_with(module: str) -> frozenset[str]:
+    """Return the folders that are removed with a surface: also those of surfaces that need it."""
+    gone, names = {module}, {one.name: folder for folder, one in surfaces().items()}
+    while more := {
+        folder
+        for folder, one in REMOVABLE.items()
+        if folder not in gone and any(names[name] in gone for name in one.needs)
+    }:
+        gone |= more
+    return frozenset(gone)
+
+
+def named(node: ast.AST) -> Iterator[str]:
+    """Yield the modules that a node imports, or names as a text."""
+    match node:
+        case ast.Import(names=aliases):
+            yield from (alias.name for alias in aliases)
+        case ast.ImportFrom(module=str(module), names=aliases):
+            yield from (module, *(f"{module}.{alias.name}" for alias in aliases))
+        case ast.Constant(value=str(text)) if " " not in text:
+            yield text.partition(":")[0]
 
 
 @pytest.mark.parametrize("module", surfaces())
@@ -22,3 +76,63 @@ def test_each_command_is_added_once() -> None:
     counted = Counter(name for surface in surfaces().values() for name in surface.commands)
     assert max(counted.values()) == 1
     assert set(commands("turnkeeper")) < set(counted) == set(commands())
+
+
+def test_no_other_module_names_a_surface_that_it_does_not_need() -> None:
+    found = []
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        importer = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        foreign = [module for module in REMOVABLE if not within(importer, gone_with(module))]
+        for node in ast.walk(ast.parse(path.read_text())):
+            found += [f"{importer}: {name}" for name in named(node) if within(name, foreign)]
+    assert not found
+
+
+def copy_without(folder: Path, gone: Iterable[str]) -> Path:
+    """Make a copy of the program in which the folders of some surfaces are missing."""
+    for package in (*PACKAGES, "categories"):
+        shutil.copytree(ROOT / package, folder / package)
+    for module in gone:
+        shutil.rmtree(folder / module.replace(".", "/"), ignore_errors=True)
+    return folder
+
+
+def run(copy: Path, *argv: str, home: Path | None = None) -> str:
+    """Run Python on a copy of the program; return what it prints."""
+    environ = {**os.environ, "PYTHONPATH": str(copy), "TURNKEEPER_HOME": str(home or copy / "home")}
+    done = subprocess.run(
+        [sys.executable, "-P", *argv], cwd=copy, env=environ, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("module", REMOVABLE)
+def test_without_a_surface_every_other_command_is_there(module: str, tmp_path: Path) -> None:
+    copy = copy_without(tmp_path, gone_with(module))
+    said = run(copy, "-c", EVERY_COMMAND, str(copy))
+    assert not [name for name in REMOVABLE[module].commands if f"  {name} " in said]
+    assert all(name in said for name in ("init", "up", "task", "approvals"))
+
+
+def test_without_any_surface_the_main_job_works(tmp_path_factory: pytest.TempPathFactory) -> None:
+    place = tmp_path_factory.mktemp("job")
+    copy, home = copy_without(place / "copy", REMOVABLE), place / "home"
+    run(copy, "-c", MAIN_JOB)
+
+    def turnkeeper(*argv: str) -> str:
+        return run(copy, "-m", "turnkeeper.constellation", *argv, home=home)
+
+    turnkeeper("init", "--yes")
+    config = home / "config.toml"
+    config.write_text(with_key(config.read_text(), "query", "texts", value=True))
+    turnkeeper("up")
+    try:
+        assert "running" in turnkeeper("status")
+        assert "[query] is ignored" in turnkeeper("doctor")
+        turnkeeper("task", "create", "digest", *TASK, "--prompt", "Summarize the day.")
+        turnkeeper("task", "run", "digest", "--wait")
+        assert "digest" in turnkeeper("task", "history")
+        turnkeeper("approvals", "list")
+    finally:
+        turnkeeper("down")

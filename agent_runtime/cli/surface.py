@@ -21,4 +21,4 @@ _COMMANDS = {
     ),
     "interrupts": _APPROVALS._replace(panel=None),
 }
-SURFACE = Surface(name="agent-runtime", place=20, commands=_COMMANDS)
+SURFACE = Surface(name="agent-runtime", place=20, commands=_COMMANDS, is_core=True)

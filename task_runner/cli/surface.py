@@ -6,6 +6,7 @@ SUMMARY = "Tasks: what an agent does on a schedule or at an event, and what beca
 SURFACE = Surface(
     name="task-runner",
     place=50,
+    is_core=True,
     commands={
         "emit": Later(
             "task_runner.cli.state:emit",

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.constellation import Constellation
+from tests.support.program import PEERS
 from tests.support.web import free_port
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.peers.__main__ import NICE
-from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, PEERS, process_of
+from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, process_of
 
 pytestmark = pytest.mark.process
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.constellation import Constellation
+from tests.support.program import WEB
 from tests.support.web import ROOT, Web, free_port, settings
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, SUPERVISOR, TASK_RUNNER, WEB, process_of
+from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, SUPERVISOR, TASK_RUNNER, process_of
 
 pytestmark = pytest.mark.process
 

@@ -37,7 +37,7 @@ from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
-RUNTIME, RUNNER, WEB = "agent-runtime", "task-runner", daemons.WEB.name
+RUNTIME, RUNNER, WEB = "agent-runtime", "task-runner", "web"
 PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "turnkeeper.constellation"}
 # The packages' names make each daemon known as what it is: it is looked up by its command line.
 PROGRAM = ["tests.support.forked_daemons", *(daemon.package for daemon in (*daemons.EVERY, daemons.SUPERVISOR))]

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlencode
 
+from tests.support import program
 from tests.support.forked_daemons import WEB, fork_server
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.supervisor import daemons
 from turnkeeper.constellation.supervisor.daemons import log_of
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.gateway.keys import Keys, sign_token
@@ -62,13 +62,13 @@ class Web:
 
     def start(self) -> None:
         """Start the process; return once it serves."""
-        self.pid = fork_server().start(self.home, WEB, log_of(self.home, daemons.WEB), os.environ)
+        self.pid = fork_server().start(self.home, WEB, log_of(self.home, program.WEB), os.environ)
 
         def serves() -> bool:
             beat = last_beat(self.home, WEB)
             return beat is not None and beat.pid == self.pid
 
-        assert SystemClock().poll(serves, timeout_s=60, every_s=0.02), log_of(self.home, daemons.WEB).read_text()
+        assert SystemClock().poll(serves, timeout_s=60, every_s=0.02), log_of(self.home, program.WEB).read_text()
 
     def kill(self) -> None:
         """End the process as a crash does."""

@@ -24,6 +24,7 @@ from pydantic import (
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.json_text import check_configurable
+from turnkeeper.config.surfaces import Process, processes, surfaces
 from turnkeeper.config.toml_file import read_toml
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.times import format_duration, parse_duration
@@ -343,6 +344,9 @@ class AssistantSettings(_Section):
             raise ValueError(error.what) from error
 
 
+OF_A_SURFACE: Any = {"of_a_surface": True}  # marks a section that is read by a part which may not be installed
+
+
 class Settings(_Section):
     """The whole of `config.toml`."""
 
@@ -360,11 +364,11 @@ class Settings(_Section):
     history: HistorySettings = Field(default_factory=HistorySettings)
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
     traces: TracesSettings = Field(default_factory=TracesSettings)
-    query: QuerySettings = Field(default_factory=QuerySettings)
+    query: QuerySettings = Field(default_factory=QuerySettings, json_schema_extra=OF_A_SURFACE)
     store: StoreSettings = Field(default_factory=StoreSettings)
-    web: WebSettings = Field(default_factory=WebSettings)
-    mcp: McpSettings = Field(default_factory=McpSettings)
-    peers: PeerSettings = Field(default_factory=PeerSettings)
+    web: WebSettings = Field(default_factory=WebSettings, json_schema_extra=OF_A_SURFACE)
+    mcp: McpSettings = Field(default_factory=McpSettings, json_schema_extra=OF_A_SURFACE)
+    peers: PeerSettings = Field(default_factory=PeerSettings, json_schema_extra=OF_A_SURFACE)
     node: NodeSettings = Field(default_factory=NodeSettings)
 
     @field_validator("node")
@@ -381,8 +385,12 @@ class Settings(_Section):
     def daemons(self) -> frozenset[str]:
         """The daemons that run on this machine: those of its roles, and those that answer what else it runs."""
         wanted = {f"{'task' if role == 'runner' else 'agent'}-{role}" for role in self.node.roles}
-        wanted |= {"task-runner", "agent-runtime"} if self.web.enabled else set()
-        return frozenset(wanted | ({"agent-runtime"} if self.peers.enabled else set()))
+        return frozenset(wanted.union(*(one.asks for one in self.processes)))
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        """The processes of surfaces that are enabled."""
+        return tuple(one for one in processes() if getattr(self, one.name).enabled)
 
     @property
     def common(self) -> dict[str, dict[str, Any]]:
@@ -433,6 +441,14 @@ def load_settings(home: Home) -> Settings:
     if settings.store.is_shared:
         take_server_keys(home)
     return settings
+
+
+def unread_sections(home: Home) -> list[str]:
+    """Return the sections that config.toml has for parts of the program that are not installed."""
+    optional = {name for name, one in Settings.model_fields.items() if one.json_schema_extra == OF_A_SURFACE}
+    read = {section for surface in surfaces().values() for section in surface.settings}
+    said = read_toml(home.config).data if home.config.exists() else {}
+    return sorted(section for section in optional - read if said.get(section))
 
 
 def way_to(home: Home, daemon: str) -> str:

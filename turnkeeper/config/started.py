@@ -16,6 +16,7 @@ from typing import Any
 from turnkeeper.config.build import build
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import as_written, effective, load_settings, staffed
+from turnkeeper.config.surfaces import processes
 
 READS: Mapping[str, frozenset[str]] = {
     "agent-runtime": frozenset(
@@ -23,9 +24,7 @@ READS: Mapping[str, frozenset[str]] = {
         | {"node", "notify", "store", "traces"}
     ),
     "task-runner": frozenset({"metrics", "node", "scheduler", "store", "traces"}),
-    "web": frozenset({"agents", "assistants", "categories", "graphs", "mcp", "store", "web"}),
-    "peers": frozenset({"node", "peers", "store"}),
-}
+} | {process.name: process.reads for process in processes()}
 _KEYS = ".env"  # stands for the home's keys among the settings
 _LONGEST_SHOWN = 60
 

@@ -6,13 +6,14 @@ folder was removed adds nothing, and the rest runs on without it.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import cache
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from os import scandir
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("agent_runtime", "task_runner", "turnkeeper")
@@ -45,6 +46,42 @@ class Later(NamedTuple):
     panel: Panel | None
 
 
+class Mount(NamedTuple):
+    """What the gateway serves under a path.
+
+    Attributes:
+        path: the path; empty for all that no other one takes.
+        target: `MODULE:NAME` of a function that makes the application.
+        package: the package of an extra without which it is not served; empty if it takes none.
+    """
+
+    path: str
+    target: str
+    package: str = ""
+
+
+class Process(NamedTuple):
+    """A process that runs if its section of config.toml says `enabled = true`.
+
+    Attributes:
+        name: the process, and the section.
+        package: the package that it is started from.
+        reads: the sections of config.toml that it reads.
+        asks: the daemons that must run on the machine, too.
+        extra: the extra that it needs; empty if it needs none.
+        needs: the modules of that extra.
+        listens: returns where settings let it listen on TCP.
+    """
+
+    name: str
+    package: str
+    reads: frozenset[str]
+    asks: frozenset[str]
+    extra: str = ""
+    needs: tuple[str, ...] = ()
+    listens: Callable[[Any], str] = lambda _settings: ""
+
+
 class Surface(NamedTuple):
     """What one part of the program adds to it.
 
@@ -52,11 +89,21 @@ class Surface(NamedTuple):
         name: the part, as documents call it.
         place: where its commands stand in help among those of other parts, the lowest first.
         commands: its commands of `turnkeeper`, by name.
+        settings: the sections of config.toml that it alone reads.
+        process: the process that it adds, if any.
+        mount: what it serves over HTTP, if anything.
+        needs: the names of surfaces without which this one does not work.
+        is_core: whether the main job needs it; any other one may be removed with its folder.
     """
 
     name: str
     place: int = 50
     commands: Mapping[str, Later] = {}
+    settings: tuple[str, ...] = ()
+    process: Process | None = None
+    mount: Mount | None = None
+    needs: tuple[str, ...] = ()
+    is_core: bool = False
 
 
 @cache
@@ -70,6 +117,17 @@ def commands(package: str = "") -> dict[str, Later]:
     """Return the commands that the surfaces within a package add, by name; those of all packages if none is named."""
     found = (one for module, one in surfaces().items() if f"{module}.".startswith(f"{package}." if package else ""))
     return {name: later for surface in found for name, later in surface.commands.items()}
+
+
+def processes() -> tuple[Process, ...]:
+    """Return the processes that surfaces add."""
+    return tuple(one.process for one in surfaces().values() if one.process is not None)
+
+
+def imported(target: str) -> Any:
+    """Import a module and return what `MODULE:NAME` names in it."""
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
 
 
 def _files() -> Iterator[tuple[str, Path]]:

@@ -5,7 +5,6 @@ imported when the command is used, and help imports none of it. The surfaces add
 (`turnkeeper/config/surfaces.py`).
 """
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from turnkeeper.config.surfaces import Later, Panel
+from turnkeeper.config.surfaces import Later, Panel, imported
 from turnkeeper.errors import meant
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -37,8 +36,7 @@ _WORDS = {"int": "N", "float": "N", "Path": "PATH"}  # what help calls a value, 
 
 def load(name: str, later: Later) -> Any:
     """Import a command and return it, built, under its name."""
-    module, _, attribute = later.target.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
+    found = imported(later.target)
     holder = typer.Typer(add_completion=False)
     holder.callback()(lambda: None)  # which makes a group of it, with one command
     looks: Any = {"rich_help_panel": later.panel, "hidden": later.panel is None}
@@ -146,7 +144,7 @@ class Program(Group):
         out = ctx.make_formatter()
         out.write_usage(ctx.command_path, "COMMAND [ARGS]...")
         with out.section("Begin with"):
-            out.write_dl(list(FIRST.items()))
+            out.write_dl([(words, said) for words, said in FIRST.items() if words.split()[0] in self.later])
         names = self._visible(ctx)
         panels = {panel: [name for name in names if self.later[name].panel == panel] for panel in Panel}
         with out.section("All commands"):

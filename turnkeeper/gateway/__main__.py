@@ -26,7 +26,7 @@ from turnkeeper.config.settings import WebSettings, load_settings
 from turnkeeper.config.started import write_start
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, exit_code_of
-from turnkeeper.gateway.app import build, surfaces
+from turnkeeper.gateway.app import build, offered
 from turnkeeper.gateway.calls import Gateway
 from turnkeeper.gateway.keys import Keys, Sessions
 from turnkeeper.rpc.process import Progress
@@ -196,7 +196,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     keys.create(entropy)
     gateway = Gateway(home, settings, Sessions(keys, clock, entropy), clock=clock, entropy=entropy)
     bound, health = listeners(settings.web), UnixServer(home.socket(PROCESS))
-    web = Server(config_of(build(gateway, keys, surfaces(gateway))))
+    web = Server(config_of(build(gateway, keys, offered(gateway))))
     for handler in filter(None, (logging.lastResort, *logging.root.handlers)):  # MCP's package has put one there
         handler.addFilter(Bounded(clock))
     parts = [asyncio.create_task(web.serve(bound), name="HTTP"), asyncio.create_task(web.ready.wait())]

@@ -8,31 +8,30 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 
-from turnkeeper.gateway import lg, mcp, page
-from turnkeeper.gateway.calls import Gateway, Surface
+from turnkeeper.config.surfaces import imported, surfaces
+from turnkeeper.gateway.calls import Gateway, Offered
 from turnkeeper.gateway.door import Door
 from turnkeeper.gateway.keys import Keys
 
 
-def surfaces(gateway: Gateway) -> dict[str, Surface]:
-    """Return what is served under which path; MCP only where its extra is installed."""
-    found = {"/lg": lg.surface(gateway)}
-    if find_spec("mcp") is not None:
-        found["/mcp"] = mcp.surface(gateway)
-    return {**found, "": page.surface(gateway)}
+def offered(gateway: Gateway) -> dict[str, Offered]:
+    """Return what is served under which path; nothing of an extra that is not installed."""
+    mounts = (surface.mount for surface in surfaces().values() if surface.mount)
+    served = (one for one in mounts if not one.package or find_spec(one.package))
+    return {one.path: imported(one.target)(gateway) for one in sorted(served, reverse=True)}
 
 
-def build(gateway: Gateway, keys: Keys, offered: Mapping[str, Surface]) -> Any:
-    """Return the whole application, which offers each surface under its path."""
+def build(gateway: Gateway, keys: Keys, parts: Mapping[str, Offered]) -> Any:
+    """Return the whole application, which serves each part under its path."""
 
     @asynccontextmanager
     async def running(_app: Starlette) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            for surface in offered.values():
-                await stack.enter_async_context(surface.running())
+            for part in parts.values():
+                await stack.enter_async_context(part.running())
             yield
 
-    exactly = [Route(path, endpoint=surface.app) for path, surface in offered.items() if path]
-    routes = [*exactly, *(Mount(path, app=surface.app) for path, surface in offered.items())]
+    exactly = [Route(path, endpoint=part.app) for path, part in parts.items() if path]
+    routes = [*exactly, *(Mount(path, app=part.app) for path, part in parts.items())]
     app = Starlette(routes=routes, lifespan=running)
     return Door(app, keys, gateway.sessions, gateway.settings.web, gateway.clock)

@@ -140,7 +140,7 @@ class Gateway:
             await channel.close()
 
 
-class Surface(NamedTuple):
+class Offered(NamedTuple):
     """What a package of the gateway offers.
 
     Attributes:

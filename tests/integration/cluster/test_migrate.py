@@ -22,9 +22,9 @@ from turnkeeper.bus.inbox import Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.audit.records import examine, export
-from turnkeeper.constellation.cli.events import _followed
 from turnkeeper.constellation.query.snapshot import Snapshot
 from turnkeeper.constellation.query.tables import TABLES
+from turnkeeper.constellation.timeline.commands import _followed
 from turnkeeper.constellation.timeline.records import merge
 from turnkeeper.constellation.timeline.sources import Sources
 from turnkeeper.constellation.timeline.stores import FOREVER_US, Wanted

@@ -19,19 +19,21 @@ from starlette.routing import Route
 
 from tests.support.clock import look_again
 from tests.support.constellation import Constellation
+from tests.support.program import WEB
 from tests.support.web import Web, free_port, serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import WebSettings, load_settings
-from turnkeeper.constellation.supervisor.daemons import WEB, log_of
+from turnkeeper.constellation.supervisor.daemons import log_of
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.gateway import __main__ as server
-from turnkeeper.gateway import door, page
+from turnkeeper.gateway import door
 from turnkeeper.gateway.app import build
-from turnkeeper.gateway.calls import Gateway, Surface, Who
+from turnkeeper.gateway.calls import Gateway, Offered, Who
 from turnkeeper.gateway.door import HEADERS, Door
 from turnkeeper.gateway.keys import Keys, Scope, Sessions
+from turnkeeper.gateway.page.application import surface as page
 from turnkeeper.gateway.streams import EventStream
 
 pytestmark = pytest.mark.process
@@ -54,7 +56,7 @@ class Idle:
     def __init__(self, gateway: Gateway) -> None:
         self.sessions = gateway.sessions
         self.streams, self.left, self.all_ended = gateway.streams, 64, asyncio.Event()
-        self.surface = Surface(Starlette(routes=[Route("/ok", self.ok), Route("/idle", self.idle)]))
+        self.surface = Offered(Starlette(routes=[Route("/ok", self.ok), Route("/idle", self.idle)]))
 
     async def ok(self, _request: Request) -> Response:
         return JSONResponse({"ok": True})
@@ -74,14 +76,14 @@ class Idle:
 
 @asynccontextmanager
 async def in_this_process(
-    home: Home, mcp: Callable[[Gateway], Surface] | None = None
+    home: Home, mcp: Callable[[Gateway], Offered] | None = None
 ) -> AsyncIterator[tuple[Idle, int]]:
     home.config.write_text(f"[web]\nport = {free_port()}\n")
     settings, clock, entropy, keys = load_settings(home), SystemClock(), SystemEntropy(), Keys(home)
     keys.create(entropy)
     gateway = Gateway(home, settings, Sessions(keys, clock, entropy), clock=clock, entropy=entropy)
     idle = Idle(gateway)
-    offered = {"/lg": idle.surface} | ({"/mcp": mcp(gateway)} if mcp else {}) | {"": page.surface(gateway)}
+    offered = {"/lg": idle.surface} | ({"/mcp": mcp(gateway)} if mcp else {}) | {"": page(gateway)}
     web = server.Server(server.config_of(build(gateway, keys, offered)))
     task = asyncio.create_task(web.serve(server.listeners(settings.web)))
     await web.ready.wait()
@@ -362,7 +364,7 @@ async def test_of_one_key_eight_requests_of_mcp_are_answered_at_once_and_a_ninth
             await go.wait()
             await Response("done")(*answering)
 
-    async with in_this_process(home, lambda gateway: Surface(App(cast("Any", Slow()), gateway.streams))) as (
+    async with in_this_process(home, lambda gateway: Offered(App(cast("Any", Slow()), gateway.streams))) as (
         idle,
         port,
     ):

@@ -84,4 +84,4 @@ _COMMANDS = {
     ),
     "watchdog": Later("turnkeeper.constellation.cli.commands:watchdog", "Check and repair the processes.", Panel.HOME),
 }
-SURFACE = Surface(name="constellation", place=30, commands=_COMMANDS)
+SURFACE = Surface(name="constellation", place=30, commands=_COMMANDS, is_core=True)

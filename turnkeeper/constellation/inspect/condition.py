@@ -19,8 +19,9 @@ from typing import Any
 
 from turnkeeper.config.build import install_command
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
-from turnkeeper.config.settings import Settings, load_settings
+from turnkeeper.config.settings import Settings, load_settings, unread_sections
 from turnkeeper.config.started import changes, read_start, settings_now
+from turnkeeper.config.surfaces import processes
 from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
 from turnkeeper.constellation.supervisor import markers
@@ -46,7 +47,7 @@ def findings(home: Home, now: float) -> list[Finding]:
 
 
 def outdated(home: Home) -> Iterator[Finding]:
-    """Yield each process that runs with settings of before a change, and which settings these are."""
+    """Yield each process that runs with settings of before a change, and each section that no part reads."""
     with suppress(InvalidInput):  # another check says what is wrong with the settings
         for daemon in EVERY:
             process = process_of(home, daemon)
@@ -56,8 +57,12 @@ def outdated(home: Home) -> Iterator[Finding]:
                 yield Finding(process=daemon.name, what=what, fix=f"run: {RELOAD}", degraded=False)
         orders = read_orders(home)
         if orders is not None and orders != orders_of(load_settings(home)):
-            what = "[watchdog], [logs], [web], [peers] or [node] was changed since the last turnkeeper up"
+            own = "".join(f", [{one.name}]" for one in processes())
+            what = f"[watchdog], [logs]{own} or [node] was changed since the last turnkeeper up"
             yield Finding(process=SUPERVISOR.name, what=what, fix="run: turnkeeper up", degraded=False)
+        for section in unread_sections(home):
+            what = f"{home.config}: [{section}] is ignored: the part of the program that reads it is not installed"
+            yield Finding(process="", what=what, fix="", degraded=False)
 
 
 def _older(home: Home) -> Iterator[Finding]:
@@ -234,12 +239,11 @@ def _listens(home: Home) -> Iterator[Finding]:
         return
     metrics = {DAEMONS[0].name: settings.metrics.agent_runtime_port, DAEMONS[1].name: settings.metrics.task_runner_port}
     places = {name: f"127.0.0.1:{port}" for name, port in metrics.items() if port and settings.metrics.enabled}
-    places |= {"web": f"{settings.web.bind}:{settings.web.port}", "peers": settings.peers.listen}
-    says = home.run / "peers.listens"  # where it listens since it started, whatever was set meanwhile
-    real = {"peers": says.read_text()} if says.is_file() else {}
+    places |= {one.name: one.listens(settings) for one in processes()}
     for process, place in places.items():
         if is_held(home, process):
-            now, fix = real.get(process, place), "turnkeeper down, then turnkeeper up"
+            says = home.run / f"{process}.listens"  # where it listens since it started, whatever was set meanwhile
+            now, fix = says.read_text() if says.is_file() else place, "turnkeeper down, then turnkeeper up"
             what = f"listens on {now}" if now == place else f"listens on {now}; set since: {place or 'nothing'}"
             yield Finding(process=process, what=what, fix="" if now == place else fix, degraded=False)
 
@@ -298,7 +302,6 @@ def _inboxes(home: Home) -> Iterator[Finding]:
 
 
 LEAST_FREE_BYTES = 64 << 20
-_OF_WEB = ("starlette", "uvicorn", "jinja2", "markdown_it")
 _ENTRY_POINTS = ("agent_runtime.daemon", "task_runner.daemon", "turnkeeper.constellation.supervisor")
 
 
@@ -319,9 +322,10 @@ def _program_errors() -> Iterator[TurnkeeperError]:
 
 def missing_packages(settings: Settings) -> Iterator[TurnkeeperError]:
     """Yield what is enabled whose packages are not installed."""
-    if settings.web.enabled and any(find_spec(name) is None for name in _OF_WEB):
-        what = "is enabled, and the packages that it takes are not installed"
-        yield InvalidInput(what, where="[web]", hint=f"run: {install_command('turnkeeper[web]')}")
+    for one in settings.processes:
+        if any(find_spec(name) is None for name in one.needs):
+            what = "is enabled, and the packages that it takes are not installed"
+            yield InvalidInput(what, where=f"[{one.name}]", hint=f"run: {install_command(f'turnkeeper[{one.extra}]')}")
 
 
 def _missing(home: Home) -> Iterator[TurnkeeperError]:

@@ -5,14 +5,16 @@ from turnkeeper.config.surfaces import Later, Panel, Surface
 SURFACE = Surface(
     name="query",
     place=32,
+    settings=("query",),
+    needs=("timeline",),
     commands={
         "query": Later(
-            "turnkeeper.constellation.cli.query:query",
+            "turnkeeper.constellation.query.commands:query",
             "Answer a question in SQL on a snapshot of the home: tasks, fires, turns, approvals, restarts and more.",
             Panel.LOOK,
         ),
         "report": Later(
-            "turnkeeper.constellation.cli.report:report",
+            "turnkeeper.constellation.query.report_commands:report",
             "Write one page with plots: fires by outcome, lateness, turns, tokens, approvals, restarts.",
             Panel.LOOK,
         ),

@@ -18,6 +18,7 @@ import psutil
 
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.config.surfaces import processes
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.rpc.process import last_beat
 from turnkeeper.storage.locking import holder_pid, is_held
@@ -51,9 +52,8 @@ AGENT_RUNTIME = Daemon(
 TASK_RUNNER = Daemon(name="task-runner", package="task_runner")
 SUPERVISOR = Daemon(name="supervisor", package="turnkeeper.constellation.supervisor", command=())
 DAEMONS = (AGENT_RUNTIME, TASK_RUNNER)
-WEB = Daemon(name="web", package="turnkeeper.gateway", command=())
-PEERS = Daemon(name="peers", package="turnkeeper.constellation.peers", command=())
-OPTIONAL = (WEB, PEERS)  # they run where the settings say so
+# The processes of surfaces run if the settings enable them.
+OPTIONAL = tuple(Daemon(name=one.name, package=one.package, command=()) for one in processes())
 EVERY = (*DAEMONS, *OPTIONAL)  # what may have left markers, a lock or a log
 
 

@@ -31,7 +31,8 @@ def read_now(home: Home) -> list[str]:
     """Return the agents in terminals whose inboxes are read now, by name."""
     folder = home.inbox("agent0").parent
     readers = {path.name: _reader(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
-    ours = (daemons.AGENT_RUNTIME.name, daemons.PEERS.name)  # no terminal: they are stopped with the rest
+    # These are no terminals: they are stopped with the rest.
+    ours = tuple(one.name for one in (daemons.AGENT_RUNTIME, *daemons.OPTIONAL))
     return [agent for agent, reader in readers.items() if reader and not reader.startswith(ours)]
 
 

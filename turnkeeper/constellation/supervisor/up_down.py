@@ -150,8 +150,7 @@ def orders_of(settings: Settings) -> Orders:
     said = settings.watchdog.model_dump()
     limits = {name: said.pop(name) for name in list(said) if name not in {"command", "webhook", "announce"}}
     kept = Kept(keep_s=settings.logs.keep, largest_mb=settings.logs.largest_mb)
-    enabled = {daemons.WEB.name: settings.web.enabled, daemons.PEERS.name: settings.peers.enabled}
-    optional = frozenset(name for name, wanted in enabled.items() if wanted)
+    optional = frozenset(one.name for one in settings.processes)
     left_out = frozenset(one.name for one in daemons.DAEMONS) - settings.daemons
     return Orders(limits=Limits(**limits), routes=Routes(**said), kept=kept, optional=optional, left_out=left_out)
 

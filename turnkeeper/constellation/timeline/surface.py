@@ -7,7 +7,7 @@ SURFACE = Surface(
     place=31,
     commands={
         "events": Later(
-            "turnkeeper.constellation.cli.events:events",
+            "turnkeeper.constellation.timeline.commands:events",
             "Print what happened in the home, in order of time, as every process, store and marker tells it.",
             Panel.LOOK,
         ),

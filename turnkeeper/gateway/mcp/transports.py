@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.gateway.calls import MOST_OF_ONE, MOST_STREAMS, RUNNER, RUNTIME, Gateway, Streams, Surface, Who
+from turnkeeper.gateway.calls import MOST_OF_ONE, MOST_STREAMS, RUNNER, RUNTIME, Gateway, Offered, Streams, Who
 from turnkeeper.gateway.door import page_of
 from turnkeeper.gateway.mcp.desk import Desk
 from turnkeeper.gateway.mcp.server import following, make_server
@@ -68,7 +68,7 @@ class App:
             self._streams.leave(name)
 
 
-def surface(gateway: Gateway) -> Surface:
+def surface(gateway: Gateway) -> Offered:
     """Return the surface."""
     who = Who(surface="mcp")
     desk = Desk(
@@ -87,4 +87,4 @@ def surface(gateway: Gateway) -> Surface:
         async with following(desk, subscribers.publish), manager.run():
             yield
 
-    return Surface(App(manager, gateway.streams), running)
+    return Offered(App(manager, gateway.streams), running)

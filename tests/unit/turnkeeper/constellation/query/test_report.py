@@ -83,9 +83,9 @@ class Read(HTMLParser):
 @pytest.fixture(autouse=True)
 def four_hours_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stands; and the bounds of a process, which would stay with the tests, are not set."""
-    monkeypatch.setattr("turnkeeper.constellation.cli.report.confine", lambda: None)
+    monkeypatch.setattr("turnkeeper.constellation.query.report_commands.confine", lambda: None)
     monkeypatch.setattr(
-        "turnkeeper.constellation.cli.report.SystemClock.now", lambda _clock: from_us(US + 14_400_000_000)
+        "turnkeeper.constellation.query.report_commands.SystemClock.now", lambda _clock: from_us(US + 14_400_000_000)
     )
 
 

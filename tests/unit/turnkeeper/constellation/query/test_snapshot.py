@@ -152,7 +152,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Home:
 @pytest.fixture(autouse=True)
 def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds of a process would stay with the tests; one test below tries them in a process of its own."""
-    monkeypatch.setattr("turnkeeper.constellation.cli.query.confine", lambda: None)
+    monkeypatch.setattr("turnkeeper.constellation.query.commands.confine", lambda: None)
 
 
 def ask(home: Home, sql: str, *, texts: bool = False, within_s: float = 20.0) -> list[tuple[Any, ...]]:
@@ -415,7 +415,7 @@ def test_what_would_take_all_memory_is_refused(filled: Home, sql: str) -> None:
 def test_an_answer_that_is_too_large_to_be_printed_as_a_whole_is_refused(
     filled: Home, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr("turnkeeper.constellation.cli.query.MOST_HELD_BYTES", 10_000)
+    monkeypatch.setattr("turnkeeper.constellation.query.commands.MOST_HELD_BYTES", 10_000)
     sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 2000) SELECT i FROM n"
     code, _, said = command(filled, sql, capsys=capsys)
     assert code != 0

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from tests.support.clock import ManualClock
-from turnkeeper.gateway.lg import routes
 from turnkeeper.gateway.lg.api import Api
+from turnkeeper.gateway.lg.application import routes
 
 ROOT = Path(__file__).parents[5]
 ROW = re.compile(r"^\| `([A-Z]+ /\S*)` \|", re.MULTILINE)

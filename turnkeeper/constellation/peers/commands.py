@@ -17,7 +17,6 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.constellation.peers import exchange, pairing
-from turnkeeper.constellation.supervisor import daemons
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Corrupt, InvalidInput
 from turnkeeper.rpc.pages import page_of
@@ -49,6 +48,7 @@ _STATES = (
     ),
     console.Column("REASON", lambda row: str(row["reason"]) or "-", wide=True),
 )
+_PROCESS = "peers"
 _SET = "nothing listens for peers yet: set enabled = true below [peers] in config.toml of the home; run: turnkeeper up"
 
 
@@ -91,11 +91,11 @@ def invite(
     )
     with pairing.changing(place) as box:
         box[0] = box[0].with_invitation(fresh, now)
-    record_act(place.logs, daemons.PEERS.name, "peers invite", name, clock)
+    record_act(place.logs, _PROCESS, "peers invite", name, clock)
     print(pairing.Invitation(address, own.root, secret, until).written())
     console.note(f"send this line to {name}, who accepts it by {console.when(until)} with:")
     console.note("  turnkeeper peers add NAME    (NAME: what this home is called over there)")
-    if not is_held(place, daemons.PEERS.name):
+    if not is_held(place, _PROCESS):
         console.note(_SET)
 
 
@@ -125,10 +125,10 @@ def add(
     pairing.read_registry(place).with_peer(fresh)
     asyncio.run(exchange.accept(given, own, address, clock))
     pairing.add_peer(place, fresh, now)
-    record_act(place.logs, daemons.PEERS.name, "peers add", f"{name} {fresh.fingerprint}", clock)
+    record_act(place.logs, _PROCESS, "peers add", f"{name} {fresh.fingerprint}", clock)
     console.note(f"paired with {name}, {given.address}; its key is {fresh.fingerprint}")
     console.note(f"agent0 can now send to agent0@{name}; a task does with: --agent agent0@{name}")
-    if not is_held(place, daemons.PEERS.name):
+    if not is_held(place, _PROCESS):
         console.note(_SET)
 
 
@@ -181,7 +181,7 @@ def status(
     Example: turnkeeper peers status
     """
     place = _place()
-    runs, contacts = is_held(place, daemons.PEERS.name), _contacts(place)
+    runs, contacts = is_held(place, _PROCESS), _contacts(place)
     rows = []
     for one in pairing.read_registry(place).peers:
         folder, says = place.inbox(one.agent), contacts.get(one.name, {})
@@ -212,7 +212,7 @@ def remove(name: Name, yes: Annotated[bool, typer.Option("-y", "--yes", help="Do
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Part from {name}? {waits} messages wait; nobody gets them.", abort=True, err=True)
     aside = pairing.remove_peer(place, name, clock.now())
-    record_act(place.logs, daemons.PEERS.name, "peers remove", name, clock)
+    record_act(place.logs, _PROCESS, "peers remove", name, clock)
     console.note(f"parted from {name}")
     if aside is not None:
         console.note(f"messages that waited: {waits}; no later peer gets them. All is kept in {aside}")

@@ -13,9 +13,9 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.console import home, note
 from turnkeeper.console.unseen import as_json
-from turnkeeper.constellation.cli.events import instant, zone_of
 from turnkeeper.constellation.query.report import QUESTIONS, page
 from turnkeeper.constellation.query.snapshot import Snapshot, confine
+from turnkeeper.constellation.timeline.commands import instant, zone_of
 from turnkeeper.errors import Conflict, InvalidInput
 
 _WITHIN_S = 60.0  # of each SELECT

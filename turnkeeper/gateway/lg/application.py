@@ -1,0 +1,51 @@
+"""The LangGraph API under `/lg`: what LangGraph's own clients ask, answered by both daemons.
+
+It adds no power and keeps no truth. `docs/langgraph-api.md` lists what it answers and what it refuses.
+"""
+
+from importlib import metadata
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.gateway.calls import Gateway, Offered, refuse
+from turnkeeper.gateway.lg.api import Api
+from turnkeeper.gateway.lg.runs import Runs
+from turnkeeper.gateway.lg.store import Store
+from turnkeeper.gateway.lg.tasks import Assistants, Crons
+from turnkeeper.gateway.lg.threads import Threads
+
+_FLAGS = {"assistants": True, "crons": True, "langsmith": False, "langsmith_tracing_replicas": False}
+
+
+async def _ok(_request: Request) -> JSONResponse:
+    return JSONResponse({"ok": True})
+
+
+async def _info(_request: Request) -> JSONResponse:
+    version = metadata.version("turnkeeper")
+    return JSONResponse({"version": version, "langgraph_py_version": None, "flags": _FLAGS, "metadata": {}})
+
+
+async def _unknown(_request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    detail = "this is not offered; docs/langgraph-api.md lists what is"
+    return JSONResponse({"detail": detail}, 404 if status == 405 else status)
+
+
+def routes(api: Api) -> list[Route]:
+    """Return all that is answered; what is more specific comes first."""
+    runs = Runs(api)
+    public = [Route("/ok", _ok), Route("/info", _info)]
+    parts = (Assistants(api), Crons(api), runs, Threads(api, runs), Store(api))
+    return [*public, *(route for part in parts for route in part.routes())]
+
+
+def surface(gateway: Gateway) -> Offered:
+    """Return the surface."""
+    handlers = {TurnkeeperError: refuse, HTTPException: _unknown}
+    return Offered(Starlette(routes=routes(Api(gateway)), exception_handlers=handlers))
