@@ -256,6 +256,20 @@ def meant(name: str, known: Iterable[str]) -> str:
     )
 
 
+def misspelt(name: str, known: Iterable[str]) -> str:
+    """Return the known name of which a new name may be a misspelling; empty if there is none.
+
+    Names whose digits differ are different names.
+
+    >>> misspelt("genral", ["general", "news-1"]), misspelt("news-2", ["general", "news-1"])
+    ('general', '')
+    """
+    digits = [letter for letter in name if letter.isdigit()]
+    alike = {one.lower(): one for one in known if [letter for letter in one if letter.isdigit()] == digits}
+    close = importlib.import_module("difflib").get_close_matches(name.lower()[:80], list(alike), n=1, cutoff=0.8)
+    return alike[close[0]] if close else ""
+
+
 def the_one(known: Sequence[str], given: str, what: str, *, see: str) -> str:
     """Return the one name or id that is `given` or begins with it.
 

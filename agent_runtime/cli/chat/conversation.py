@@ -17,7 +17,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.console import Output, OutputOption, console, note, show_rows, status
 from turnkeeper.console.unseen import plain, prose
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import Denied, InvalidInput, TurnkeeperError
+from turnkeeper.errors import Denied, InvalidInput, NotFound, TurnkeeperError, misspelt
 from turnkeeper.times import parse_duration
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -135,6 +135,7 @@ Keep = Annotated[bool, typer.Option("--keep-loop", help="A self-paced loop of th
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the answer and print it.")]
 Patience = Annotated[str, typer.Option("--timeout", help="The longest time that --wait waits.")]
 _POLL_S = 0.1
+_LOOPS = "agent_runtime.cli.chat.loops"  # knows the runner: loaded where it is needed
 _ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
 _ASKS = "interrupted"
 _WAITING = frozenset({_ASKS, "paused"})
@@ -146,6 +147,9 @@ def send(
     text: Words,
     thread: Thread = "",
     new: New = False,
+    new_channel: Annotated[
+        bool, typer.Option("--new-channel", help="Begin this channel, however similar to another one its name is.")
+    ] = False,
     graph: Graph = "",
     context: Context = "",
     config: Config = "",
@@ -159,7 +163,8 @@ def send(
     """Send a message into a channel's conversation.
 
     It continues the thread of the channel's newest turn, so the agent knows what was said there; --new begins a new
-    thread, and --thread continues another one.
+    thread, and --thread continues another one. A channel that does not exist begins with the message. If its name may
+    be a misspelling of another channel's, you are asked first; without a terminal the other name is printed.
 
     A text that begins with /loop is about loops: /loop 15m PROMPT makes one in this conversation; /loop list; /loop
     stop. //loop is sent as /loop. What is read from standard input is always a message.
@@ -171,30 +176,26 @@ def send(
     """
     if thread and new:
         raise InvalidInput("give only one of --thread and --new", where="thread")
-    if text.lstrip().startswith(("/loop", "//loop")):
-        loops = import_module("agent_runtime.cli.chat.loops")  # knows the runner: loaded where it is needed
-        if order := loops.parse_order(text):
-            for line in loops.carry_out(order, channel, thread_id=thread, new=new):
-                typer.echo(plain(line))
-            return
-        text = loops.message_of(text)
+    text, order = _read_loop(text)
+    if order is not None:
+        if order.does == "make" and not new_channel:
+            _check_channel(channel)
+        for line in import_module(_LOOPS).carry_out(order, channel, thread_id=thread, new=new):
+            typer.echo(plain(line))
+        return
     patience_s = parse_duration(timeout, field="--timeout").total_seconds()
     words = sys.stdin.read() if text == "-" else text
+    given: dict[str, Any] = {"channel": channel, "thread_id": thread, "graph": graph, "agent": agent}
+    given |= {"context_json": _json_of(context), "config_json": _json_of(config), "input_json": _json_of(input_)}
     request = wire.SendMessageRequest(
-        channel=channel,
+        **given,
         text=words,
-        thread_id=thread,
+        category=category,
+        keep_loop=keep_loop,
         new_thread=new or bool(graph and not thread),
         request_id=SystemEntropy().hex(32),
-        graph=graph,
-        context_json=_json_of(context),
-        config_json=_json_of(config),
-        input_json=_json_of(input_),
-        keep_loop=keep_loop,
-        agent=agent,
-        category=category,
     )
-    _look_before(request)
+    _look_before(request, new_channel=new_channel)
     sent = change("SendMessage", request)
     _tell_sent(sent, chosen=bool(thread))
     if wait:
@@ -215,14 +216,40 @@ def _tell_sent(sent: wire.SendMessageResponse, *, chosen: bool) -> None:
         note(f"{count} decision{'s' if count > 1 else ''} waiting on this thread: turnkeeper approvals list")
 
 
-def _look_before(request: wire.SendMessageRequest) -> None:
-    """Ask the author, before the message is sent, whether the loop that it would take over is to end."""
-    if request.keep_loop or request.new_thread or not sys.stdin.isatty():
-        return
-    look = wire.SendMessageRequest(channel=request.channel, thread_id=request.thread_id, look=True)
-    if loop := change("SendMessage", look).takes_over:
-        question = f"{loop} paces itself on this thread, and ends by your message. End it? (n: it goes on)"
+def _read_loop(text: str) -> tuple[str, Any]:
+    """Return a text as a message, and what it orders about loops; None if it orders nothing."""
+    if not text.lstrip().startswith(("/loop", "//loop")):
+        return text, None
+    loops = import_module(_LOOPS)
+    return loops.message_of(text), loops.parse_order(text)
+
+
+def _look_before(request: wire.SendMessageRequest, *, new_channel: bool) -> None:
+    """Ask the author, before the message is sent, about a new channel and about the loop that it would take over."""
+    to = wire.SendMessageRequest(
+        channel=request.channel, thread_id=request.thread_id, new_thread=request.new_thread, look=True
+    )
+    look = change("SendMessage", to)
+    if not (look.continues or request.thread_id or new_channel):
+        _check_channel(request.channel)
+    if look.takes_over and not (request.keep_loop or request.new_thread) and sys.stdin.isatty():
+        question = f"{look.takes_over} paces itself on this thread, and ends by your message. End it? (n: it goes on)"
         request.keep_loop = not typer.confirm(question, default=True, err=True)
+
+
+def _check_channel(channel: str) -> None:
+    """Ask the author whether a new channel whose name resembles another one's is meant; without a terminal, say so.
+
+    Raises NotFound if it is not meant.
+    """
+    known = [one.name for one in change("ListChannels", wire.ListChannelsRequest()).channels]
+    near = misspelt(channel, known)
+    if channel in known or not near:
+        return
+    if not sys.stdin.isatty():
+        note(f"begins the new channel {channel}; did you mean {near}?")
+    elif not typer.confirm(f"There is no channel {channel}. Did you mean {near}? Begin {channel}?", err=True):
+        raise NotFound(f"no channel {channel!r}, so nothing was sent", hint=f"write to {near}: turnkeeper send {near}")
 
 
 def _json_of(text: str) -> str:

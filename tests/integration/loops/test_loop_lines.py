@@ -23,6 +23,7 @@ from turnkeeper.console import run
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.rpc.callers import UNKNOWN, Via, answer_for
 from turnkeeper.rpc.server import UnixServer
+from turnkeeper.v1 import agent_runtime_pb2 as agent_wire
 from turnkeeper.v1 import schedules_pb2 as wire
 from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 
@@ -86,6 +87,30 @@ async def test_loops_are_listed_and_stopped_where_they_are(talking: Bench, runne
     await typed("/loop stop")
     assert await typed("/loop list") == ["no loop in main"]
     assert [one.spec.prompt for one in await tasks(runner) if one.state == "active"] == ["elsewhere"]
+
+
+@pytest.mark.parametrize("text", ["hello", "/loop 15m check the build"])
+async def test_a_channel_that_may_be_misspelt_begins_only_if_the_author_says_so(
+    talking: Bench, runner: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    async def send(channel: str, typed: str = "", *options: str) -> tuple[int, str]:
+        terminal = io.StringIO(f"{typed}\n")
+        terminal.isatty = lambda: bool(typed)  # type: ignore[method-assign]
+        monkeypatch.setattr(sys, "stdin", terminal)
+        code = await asyncio.to_thread(run, app, ["send", channel, text, *options])
+        return code, capsys.readouterr().err
+
+    code, said = await send("mainn", "n")
+    assert (code, "Did you mean main?" in said, "turnkeeper send main" in said) == (3, True, True)
+    channels = (await talking.service.ListChannels(agent_wire.ListChannelsRequest(), None)).channels
+    assert [one.name for one in channels] == ["main"]
+    assert not await tasks(runner)
+    assert (await send("mainn", "y"))[0] == 0
+    code, said = await send("mains")
+    assert (code, "begins the new channel mains; did you mean main?" in said) == (0, True), "scripts begin channels"
+    for quiet in (send("elsewhere", "n"), send("maine", "n", "--new-channel"), send("main", "n", "--new")):
+        code, said = await quiet
+        assert (code, "did you mean" in said.lower()) == (0, False)
 
 
 async def test_what_is_typed_into_send_is_read_and_what_a_pipe_writes_is_said(
