@@ -1,15 +1,23 @@
 """Which build this is: the version, and the commit that it was made from; and how packages are added beside it."""
 
+import contextlib
+import json
+import os
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from functools import cache
 from importlib import util
 from pathlib import Path
+from typing import Any
 
 from turnkeeper import __version__
+from turnkeeper.config.home import Home
 
 
+@cache
 def build() -> str:
     """Return version and commit, as `0.1.0+g1a2b3c4d5e6f`; the version alone if the commit is unknown."""
     folder = Path(__file__).parents[1]
@@ -18,6 +26,22 @@ def build() -> str:
     except FileNotFoundError:
         commit = _commit_of(folder.parent)
     return f"{__version__}+g{commit}" if commit else __version__
+
+
+def write_build(home: Home, process: str, settings: Mapping[str, Any]) -> None:
+    """Write the pid and the build of this process, with the settings that it loads, into `state/run`."""
+    says = {"pid": os.getpid(), "build": build(), "settings": settings}
+    path = start_file(home, process)
+    draft = path.with_suffix(".started.new")
+    with contextlib.suppress(OSError):  # a full disk must not keep a process from starting: its start is then unknown
+        draft.touch(mode=0o600)
+        draft.write_text(json.dumps(says), encoding="utf-8")
+        draft.replace(path)
+
+
+def start_file(home: Home, process: str) -> Path:
+    """Return the file in which a process writes what it started with."""
+    return home.run / f"{process}.started"
 
 
 def installer() -> list[str]:

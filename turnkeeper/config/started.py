@@ -1,19 +1,17 @@
 """What a daemon started with: the program's build, and the settings that it loaded.
 
-Each daemon writes `state/run/<process>.started` before it loads anything else. `up`, `status` and `doctor` compare that
-file with the configuration as it is now.
+Each daemon writes `state/run/<process>.started` before it loads anything else; the supervisor writes its build.
+`up`, `status` and `doctor` compare the file with the program and the configuration as they are now.
 """
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
-from turnkeeper.config.build import build
+from turnkeeper.config.build import start_file, write_build
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import as_written, effective, load_settings, staffed
 from turnkeeper.config.surfaces import processes
@@ -46,19 +44,13 @@ class Start:
 
 def write_start(home: Home, process: str) -> None:
     """Write what this process starts with. Call it before the settings are loaded for use."""
-    says = {"pid": os.getpid(), "build": build(), "settings": settings_now(home, process)}
-    path = _path(home, process)
-    draft = path.with_suffix(".started.new")
-    with contextlib.suppress(OSError):  # a full disk must not keep a daemon from starting: its start is then unknown
-        draft.touch(mode=0o600)
-        draft.write_text(json.dumps(says), encoding="utf-8")
-        draft.replace(path)
+    write_build(home, process, settings_now(home, process))
 
 
 def read_start(home: Home, process: str, pid: int) -> Start | None:
     """Return what the process `pid` started with; None if no file of it can be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        found = Start(**json.loads(_path(home, process).read_text("utf-8")))
+        found = Start(**json.loads(start_file(home, process).read_text("utf-8")))
         return found if found.pid == pid else None
     return None
 
@@ -95,7 +87,3 @@ def _values(before: Any, now: Any) -> str:
         return ""
     shown = [repr(as_written(one)) if one is not None else "not set" for one in (before, now)]
     return f" ({shown[0]}, now {shown[1]})"
-
-
-def _path(home: Home, process: str) -> Path:
-    return home.run / f"{process}.started"

@@ -4,7 +4,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +22,7 @@ from turnkeeper.config.toml_file import read_text
 from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows, when
 from turnkeeper.console import status as spinner
 from turnkeeper.console.unseen import plain
-from turnkeeper.constellation.inspect.condition import examine, findings, fit_to_start, outdated
+from turnkeeper.constellation.inspect.condition import RELOAD, examine, findings, fit_to_start, outdated
 from turnkeeper.constellation.inspect.finding import Finding
 from turnkeeper.constellation.install import setup
 from turnkeeper.constellation.supervisor import markers, terminals
@@ -32,6 +32,7 @@ from turnkeeper.constellation.supervisor.daemons import (
     OPTIONAL,
     POLL_S,
     SUPERVISOR,
+    environ_of,
     process_of,
     spawn,
 )
@@ -156,14 +157,17 @@ def up(
         typer.Option("--takeover", help="Start a restored home. Its original must not run any more, on any machine."),
     ] = False,
     restart_: Annotated[
-        bool, typer.Option("--restart", help="Restart the daemons that run with settings of before a change.")
+        bool,
+        typer.Option(
+            "--restart", help="Restart the processes that run another build, or with settings of before a change."
+        ),
     ] = False,
 ) -> None:
     """Start the daemons and their supervisor in the background, and return once they answer.
 
     Running it again is safe: it leaves running processes alone and starts those that died. It also clears the markers
-    of a crash loop, so that the watchdog tries again. A daemon keeps the settings that it started with: if they were
-    changed since, `up` says which, and --restart restarts the daemon.
+    of a crash loop, so that the watchdog tries again. A process keeps the build and the settings that it started with:
+    if one differs now, `up` says so, and --restart restarts the process.
 
     N is kept for later starts. If the runtime runs with another number of workers, it is restarted gracefully.
 
@@ -181,14 +185,13 @@ def up(
             how = set_workers(place, workers, os.environ)
         if how:
             note(f"{AGENT_RUNTIME.name} {how}; it starts again with {workers} workers")
-    if restart_:
-        _let_reload(place)
+    environ = _let_reload(place) if restart_ else os.environ
     if foreground:
         argv = [sys.executable, "-P", "-m", SUPERVISOR.package, str(place.root), "--foreground"]
         os.execv(sys.executable, argv)  # noqa: S606  becomes the supervisor
     record_act(place.logs, "turnkeeper", "turnkeeper up", "", SystemClock())
     with spinner("starting"):
-        fresh = bring_up(place, os.environ)
+        fresh = bring_up(place, environ)
     for daemon in (one for one in EVERY if one.name in fresh):
         process = process_of(place, daemon)
         how = "is up" if fresh[daemon.name] else "was up already"
@@ -199,12 +202,14 @@ def up(
         note(f"for the other commands: export TURNKEEPER_HOME={shlex.quote(str(place.root))}")
 
 
-def _let_reload(place: Home) -> None:
-    """Stop the daemons that run with settings of before a change; say so of each."""
+def _let_reload(place: Home) -> Mapping[str, str]:
+    """Stop the processes of another build or with older settings; return the variables for the next supervisor."""
     with spinner("restarting"):
-        stopped = stop_some(place, {one.process for one in outdated(place)}, os.environ)
+        environ = environ_of(place, SUPERVISOR) or os.environ  # what its successor starts the daemons with
+        stopped = stop_some(place, {one.process for one in outdated(place) if RELOAD in one.fix}, os.environ)
     for name, how in stopped.items():
-        note(f"{name} {how}; it starts again with the settings as they are now")
+        note(f"{name} {how}; it starts again with this build and the settings as they are now")
+    return environ
 
 
 def down(

@@ -17,15 +17,15 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from turnkeeper.config.build import install_command
+from turnkeeper.config.build import build, install_command
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.config.settings import Settings, load_settings, unread_sections
-from turnkeeper.config.started import changes, read_start, settings_now
+from turnkeeper.config.started import Start, changes, read_start, settings_now
 from turnkeeper.config.surfaces import processes
 from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
 from turnkeeper.constellation.supervisor import markers
-from turnkeeper.constellation.supervisor.daemons import DAEMONS, EVERY, SUPERVISOR, process_of
+from turnkeeper.constellation.supervisor.daemons import DAEMONS, EVERY, SUPERVISOR, Daemon, process_of, serves
 from turnkeeper.constellation.supervisor.up_down import orders_of
 from turnkeeper.constellation.supervisor.watchdog import read_orders, troubles_of
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError, Unreachable
@@ -47,12 +47,15 @@ def findings(home: Home, now: float) -> list[Finding]:
 
 
 def outdated(home: Home) -> Iterator[Finding]:
-    """Yield each process that runs with settings of before a change, and each section that no part reads."""
+    """Yield each process with another build or with older settings, and each section that no part reads."""
     with suppress(InvalidInput):  # another check says what is wrong with the settings
-        for daemon in EVERY:
+        for daemon in (*EVERY, SUPERVISOR):
             process = process_of(home, daemon)
             start = None if process is None else read_start(home, daemon.name, process.pid)
-            if start and (changed := changes(start.settings, settings_now(home, daemon.name))):
+            if process is not None and (other := _other_build(home, daemon, start)):
+                fix = f"run: {RELOAD}" if "--foreground" not in process.cmdline() else "restart its service"
+                yield Finding(process=daemon.name, what=other, fix=fix, degraded=False)
+            elif daemon in EVERY and start and (changed := changes(start.settings, settings_now(home, daemon.name))):
                 what = f"runs with settings of before a change: {', '.join(changed)}"
                 yield Finding(process=daemon.name, what=what, fix=f"run: {RELOAD}", degraded=False)
         orders = read_orders(home)
@@ -63,6 +66,15 @@ def outdated(home: Home) -> Iterator[Finding]:
         for section in unread_sections(home):
             what = f"{home.config}: [{section}] is ignored: the part of the program that reads it is not installed"
             yield Finding(process="", what=what, fix="", degraded=False)
+
+
+def _other_build(home: Home, daemon: Daemon, start: Start | None) -> str:
+    """Say which other build a process runs; empty if it runs this one, or is only starting."""
+    if start is not None:
+        return f"runs build {start.build}, and this is {build()}" if start.build != build() else ""
+    if daemon is SUPERVISOR or serves(home, daemon):
+        return f"runs a build of before {build()}, from when builds were not written down"
+    return ""
 
 
 def _older(home: Home) -> Iterator[Finding]:
@@ -203,7 +215,7 @@ def examine(home: Home, now: float) -> Iterator[Check]:
         ("can start", lambda: _preflight(home)),
         ("runs", lambda: _runs(home)),
         ("markers", lambda: iter(findings(home, now))),
-        ("settings", lambda: outdated(home)),
+        ("builds and settings", lambda: outdated(home)),
         ("stores", lambda: _stores(home)),
         ("keys", lambda: _keys(home)),
         ("inboxes", lambda: _inboxes(home)),

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from turnkeeper.config.home import Home
+from turnkeeper.config.started import read_start
 from turnkeeper.constellation.inspect.finding import Finding
 from turnkeeper.constellation.supervisor import daemons as known
 from turnkeeper.constellation.supervisor.watchdog import read_orders
@@ -37,10 +38,12 @@ def rows(place: Home, found: list[Finding], *, supervised: bool) -> list[dict[st
 def _row(place: Home, daemon: known.Daemon) -> dict[str, Any]:
     process, log = known.process_of(place, daemon), str(known.log_of(place, daemon))
     if process is None:
-        return {"process": daemon.name, "state": "stopped", "pid": None, "since": None, "log": log}
+        return {"process": daemon.name, "state": "stopped", "pid": None, "since": None, "log": log, "build": None}
+    start = read_start(place, daemon.name, process.pid)
     since = rfc3339(datetime.fromtimestamp(int(process.create_time()), UTC))
     state = _state(place, daemon, process)
-    return {"process": daemon.name, "state": state, "pid": process.pid, "since": since, "log": log}
+    said = {"process": daemon.name, "state": state, "pid": process.pid, "since": since, "log": log}
+    return said | {"build": start.build if start is not None else None}
 
 
 def _state(place: Home, daemon: known.Daemon, process: Any) -> str:

@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.config.build import write_build
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.supervisor import markers
 from turnkeeper.constellation.supervisor.daemons import SUPERVISOR, Daemon, process_of, serves
@@ -136,6 +137,7 @@ def main(argv: list[str]) -> int:
         home.check()
         signal.signal(signal.SIGHUP, lambda *_: None)  # another `up` sends it to whoever holds the lock
         with ProcessLock(home, SUPERVISOR.name) as lock:
+            write_build(home, SUPERVISOR.name, {})
             Supervisor(home, clock=SystemClock(), environ=os.environ, keep=lock.keep).run()
         if foreground:  # whoever ends this process means the whole constellation
             import_module("turnkeeper.constellation.supervisor.up_down").bring_down(home, supervisor=False)

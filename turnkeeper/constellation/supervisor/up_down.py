@@ -71,7 +71,9 @@ def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:
 
 
 def stop_some(home: Home, names: Collection[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Stop the daemons of these names, so that they start with the settings as they are; return how each ended.
+    """Stop the processes of these names, so that they start as they are set up now; return how each ended.
+
+    The supervisor is stopped first: it would start the others again.
 
     Raises:
         TurnkeeperError: one of them could not start again. None is stopped.
@@ -79,7 +81,8 @@ def stop_some(home: Home, names: Collection[str], environ: Mapping[str, str]) ->
     named = [daemon for daemon in daemons.EVERY if daemon.name in names]
     for daemon in named:
         _require_startable(home, daemon, environ)
-    return {daemon.name: daemons.stop(home, daemon) for daemon in named}
+    first = [daemons.SUPERVISOR] if daemons.SUPERVISOR.name in names else []
+    return {daemon.name: daemons.stop(home, daemon) for daemon in (*first, *named)}
 
 
 def _require_startable(home: Home, daemon: daemons.Daemon, environ: Mapping[str, str]) -> None:
