@@ -23,7 +23,7 @@ _DEADLINES_S = {"ApplyTasks": 120.0}
 def not_running(home: Home) -> str:
     """Say that nothing fires as no daemon runs, and what to do about it."""
     if os.path.lexists(home.restored):
-        return f"{RESTORED}, so nothing fires: {TAKE_OVER}"
+        return f"{RESTORED}{home.named_original}, so nothing fires: {TAKE_OVER}"
     if importlib.import_module("task_runner.daemon.reads").is_shared(home):
         return "task-runner is not running on this machine; what others do that share its store: `turnkeeper status`"
     return "task-runner is not running: nothing fires until `turnkeeper up` or `task-runner serve`"

@@ -10,6 +10,7 @@ Layout (`docs/contract.md` documents it for people and scripts)::
     logs/events-<process>-<date>.jsonl
 """
 
+import json
 import os
 import re
 import stat
@@ -114,6 +115,20 @@ class Home:
         return self.root / "state" / "restored"
 
     @property
+    def original(self) -> str:
+        """The folder of the home that this one is a copy of; empty if it is not known, or this one is taken over."""
+        try:
+            says = json.loads(self.restored.read_bytes())
+            return str(says.get("original") or "")
+        except (OSError, ValueError, AttributeError):
+            return ""
+
+    @property
+    def named_original(self) -> str:
+        """The words that name the original of a restored home."""
+        return f" in {self.original}" if self.original else " somewhere"
+
+    @property
     def logs(self) -> Path:
         """Event logs and the daemons' own output."""
         return self.root / "logs"
@@ -153,7 +168,8 @@ class Home:
     def check_taken_over(self) -> None:
         """Raise Conflict if the home was restored from a backup and nobody has taken it over."""
         if os.path.lexists(self.restored):
-            raise Conflict(f"{RESTORED}, and nothing runs until it is taken over", where=str(self.root), hint=TAKE_OVER)
+            what = f"{RESTORED}{self.named_original}, and nothing runs until it is taken over"
+            raise Conflict(what, where=str(self.root), hint=TAKE_OVER)
 
     def check_keys(self) -> None:
         """Raise InvalidInput if other users can read the keys of model providers: as ssh does with a key of its own."""

@@ -100,6 +100,15 @@ def require(home: Home, *paths: Path) -> None:
             raise fault
 
 
+def numbers(home: Home) -> frozenset[int]:
+    """Return the numbers of a home's stores, which a copy of the home has, too; none that cannot be read."""
+    found = set()
+    for name in _KINDS:
+        with suppress(Corrupt, MachineTrouble):
+            found.add(_read(home, home.run.parent / name).number)
+    return frozenset(found - {0})
+
+
 def fault_of(home: Home, path: Path) -> Corrupt | None:
     """Return the error that a store is missing, empty, another home's, or older than the home; None if it is not.
 

@@ -48,12 +48,18 @@ def test_nothing_runs_on_a_restored_home_until_it_is_taken_over(original: Conste
         assert done.returncode == 0, argv
         assert "turnkeeper up --takeover" in " ".join((done.stdout + done.stderr).split()), argv
         assert "restored from a backup" in " ".join((done.stdout + done.stderr).split()), argv
+        assert str(original.home.root) in " ".join((done.stdout + done.stderr).split()), argv
     assert not any(is_held(copy.home, daemon.name) for daemon in (AGENT_RUNTIME, TASK_RUNNER))
     assert copy.history("digest") == before
     original.await_outcome("digest", "succeeded", len(original.fires("digest")) + 1)
 
+    done = copy.attempt("turnkeeper", "up", "--takeover")
+    assert (done.returncode, f"runs on another copy of this home, {original.home.root}" in done.stderr) == (4, True)
+    assert copy.home.restored.exists()
     original.command("turnkeeper", "down")
     copy.command("turnkeeper", "up", "--takeover")
+    done = original.attempt("turnkeeper", "up")
+    assert (done.returncode, f"runs on another copy of this home, {copy.home.root}" in done.stderr) == (4, True)
     copy.await_outcome("digest", "succeeded", len(before) + 1)
     assert "restored" not in copy.attempt("turnkeeper", "status").stderr
     copy.command("turnkeeper", "down")

@@ -22,7 +22,7 @@ from turnkeeper.config.toml_file import read_text
 from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows, when
 from turnkeeper.console import status as spinner
 from turnkeeper.console.unseen import plain
-from turnkeeper.constellation.inspect.condition import RELOAD, examine, findings, fit_to_start, outdated
+from turnkeeper.constellation.inspect.condition import RELOAD, examine, findings, fit_to_start, outdated, refuse_twin
 from turnkeeper.constellation.inspect.finding import Finding
 from turnkeeper.constellation.install import setup
 from turnkeeper.constellation.supervisor import markers, terminals
@@ -175,9 +175,10 @@ def up(
     """
     place = home()
     settings = fit_to_start(place)
-    if takeover:
-        markers.clear_marker(markers.RESTORED.at(place))
-    place.check_taken_over()
+    if not takeover:
+        place.check_taken_over()
+    refuse_twin(place)
+    markers.clear_marker(markers.RESTORED.at(place))
     for text in prepare(place, settings):
         note(f"alert: {text}")
     if workers is not None:

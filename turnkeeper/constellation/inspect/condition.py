@@ -5,6 +5,7 @@ Nothing here changes the home.
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from turnkeeper.config.surfaces import processes
 from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
 from turnkeeper.constellation.supervisor import markers
-from turnkeeper.constellation.supervisor.daemons import DAEMONS, EVERY, SUPERVISOR, Daemon, process_of, serves
+from turnkeeper.constellation.supervisor.daemons import DAEMONS, EVERY, SUPERVISOR, Daemon, process_of, running, serves
 from turnkeeper.constellation.supervisor.up_down import orders_of
 from turnkeeper.constellation.supervisor.watchdog import read_orders, troubles_of
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError, Unreachable
@@ -169,7 +170,7 @@ def _of(home: Home, process: str) -> Iterator[Finding]:
 def _of_all(home: Home, now: float) -> Iterator[Finding]:
     restored = markers.read_marker(markers.RESTORED.at(home))
     if restored is not None:
-        what = f"{RESTORED} ({_said(restored, 'backup')}, of {_said(restored, 'backup_at')}); nothing runs"
+        what = f"{RESTORED}{home.named_original}, as of {_said(restored, 'backup_at')}; nothing runs"
         yield Finding(process="", what=what, fix=TAKE_OVER, degraded=False)
     if markers.read_marker(markers.PROCESSING.at(home)) is not None:
         yield Finding(process="", what="a planned restart of agent-runtime is in progress", degraded=False)
@@ -372,6 +373,19 @@ def strange_stores(home: Home) -> Iterator[TurnkeeperError]:
     with suppress(InvalidInput):  # another check says what is wrong with the settings
         if not load_settings(home).store.is_shared:
             yield from import_module("turnkeeper.storage.identity").faults(home)
+
+
+def refuse_twin(home: Home) -> None:
+    """Raise Conflict if this machine runs the original of this home, or another copy: both would run the same tasks."""
+    numbers, original = import_module("turnkeeper.storage.identity").numbers, home.original
+    own = numbers(home)
+    for other, daemon, pid in running():
+        if other.root.samefile(home.root):
+            continue
+        if str(other.root) == original or own & numbers(other):
+            what = f"{daemon.name} (pid {pid}) runs on another copy of this home, {other.root}"
+            hint = f"stop that one first: turnkeeper --home {shlex.quote(str(other.root))} down"
+            raise Conflict(what, where=str(home.root), hint=hint)
 
 
 def fit_to_start(home: Home) -> Settings:

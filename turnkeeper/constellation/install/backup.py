@@ -71,7 +71,7 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
             _copy_stores(home, copy, home.schedules_db)
             _copy_bus(home, fresh)
         _copy_stores(home, copy, home.agent_db, home.checkpoints_db)
-        manifest = {"version": VERSION, "at": rfc3339(at), "files": digests(fresh)}
+        manifest = {"version": VERSION, "at": rfc3339(at), "home": str(home.root), "files": digests(fresh)}
         (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         _settle_tree(fresh)
         if target.is_dir():
@@ -133,7 +133,7 @@ def check_backup(source: Path) -> dict[str, Any]:
         _refuse_unread(trouble_of(store), hint="use another backup")
     for newer in newer_stores(Home(root=source)):
         raise newer
-    return {"version": version, "at": manifest.get("at"), "files": files}
+    return {"version": version, "at": manifest.get("at"), "home": manifest.get("home"), "files": files}
 
 
 def _refuse_unread(trouble: TurnkeeperError | None, *, hint: str) -> None:
@@ -245,6 +245,7 @@ def restore(home: Home, source: Path, at: datetime) -> Path | None:
         restored.create()
         _renew(restored)
         says = {"at": rfc3339(at), "backup": str(source), "backup_at": str(manifest["at"])}
+        says["original"] = str(manifest["home"] or "")
         markers.write_marker(markers.RESTORED.at(restored), says)
         return _swap(home, fresh, at)
     finally:

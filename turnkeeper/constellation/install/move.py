@@ -124,7 +124,7 @@ def _rename_or_copy(old: Home, new: Home, passed: list[Path]) -> Path | None:
     now = SystemClock().now()
     fresh = new.root.with_name(f".{new.root.name}.moving-{os.getpid()}")
     aside = old.root.with_name(f"{old.root.name}.before-{now:%Y%m%dT%H%M%SZ}")
-    says = {"at": rfc3339(now), "backup": str(old.root), "backup_at": rfc3339(now)}
+    says = {"at": rfc3339(now), "backup": str(old.root), "original": str(old.root), "backup_at": rfc3339(now)}
     try:
         shutil.copytree(old.root, fresh, symlinks=True, ignore=_sockets)
         if digests(fresh) != digests(old.root):

@@ -9,7 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,10 +74,26 @@ def process_with(pid: int, daemon: Daemon) -> psutil.Process | None:
         process = psutil.Process(pid)
         # A process that is replacing its program (`serve` becomes the daemon) shows no arguments for a moment.
         arguments = SystemClock().poll(process.cmdline, timeout_s=1.0, every_s=0.001) or []
-        ours = any(part == name or part.startswith(f"{name}.") for part in arguments for name in _names(daemon))
+        ours = _runs(daemon, arguments)
         return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
+
+
+def _runs(daemon: Daemon, arguments: Sequence[str]) -> bool:
+    return any(part == name or part.startswith(f"{name}.") for part in arguments for name in _names(daemon))
+
+
+def running() -> Iterator[tuple[Home, Daemon, int]]:
+    """Yield every daemon and supervisor of this machine, with its home, which its open lock names, and its pid."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            arguments = process.cmdline()
+            known = [daemon for daemon in (SUPERVISOR, *EVERY) if _runs(daemon, arguments)]
+            opened = [Path(file.path) for file in process.open_files()] if known else []
+            for daemon in known:
+                locks = (path for path in opened if path.parts[-3:] == ("state", "run", f"{daemon.name}.lock"))
+                yield from ((Home(root=path.parents[2]), daemon, process.pid) for path in locks)
 
 
 def _names(daemon: Daemon) -> set[str]:
