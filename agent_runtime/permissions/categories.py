@@ -1,8 +1,8 @@
-"""Permission categories: the shipped ones, the author's own, and what is wrong with either.
+"""Permission categories: the shipped ones, the author's own, and the errors in their files.
 
-A category is a TOML file named after it. The author's, in `<home>/categories/`, override shipped ones of the same name.
-A file that cannot be read as a category is listed with its problem and refused; it never falls back to the shipped one
-that it overrides, which might grant more.
+A category is a TOML file with the same name. Files of the author in `<home>/categories/` override shipped files of the
+same name. A file that is not a valid category is listed with its problem and refused. It never falls back to the
+shipped category that it overrides, because that category might grant more.
 """
 
 import os
@@ -80,14 +80,14 @@ class _File(_Strict):
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryEntry:
-    """One category as it was found.
+    """One category as found in its file.
 
     Attributes:
-        category: what it grants, `autonomous` only where the workspace allows it too; None if it cannot be used.
-        source: shipped, or the author's.
-        overrides_shipped: the author's file takes the place of a shipped one.
-        declared_autonomous: what the file says, whether or not the workspace allows it.
-        problem: why it cannot be used; empty when it can.
+        category: the grants, `autonomous` only if the workspace allows it too; None if the category cannot be used.
+        source: `shipped` or `author`.
+        overrides_shipped: True if the author's file replaces a shipped one.
+        declared_autonomous: the value in the file, even if the workspace does not allow it.
+        problem: the reason why the category cannot be used; empty if it can.
     """
 
     name: str
@@ -101,11 +101,11 @@ class CategoryEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something that `categories check` found in a file.
+    """A problem that `categories check` found in a file.
 
     Attributes:
-        level: an error makes the category unusable; a warning does not.
-        where: the file, with line and key where there is one.
+        level: `error` if the category cannot be used, else `warning`.
+        where: the file, with line and key if known.
     """
 
     level: Level
@@ -116,8 +116,8 @@ class Finding:
 class Categories:
     """The categories of one home: the shipped ones and the author's.
 
-    An author's edit is seen by the next call, without a restart, whatever the file's times say. A bad file is kept with
-    its problem, never raised.
+    The next call sees an author's edit without a restart, whatever the file's times are. A bad file is listed with its
+    problem and raises no error.
     """
 
     def __init__(self, home: Home, settings: Settings) -> None:
@@ -125,14 +125,14 @@ class Categories:
         self._allowed = frozenset(settings.categories.autonomous_allowed)
         self._default_graph = settings.default_graph
         self._shipped = {file.name: self._entry(path, file, "shipped") for path, file in _read_shipped()}
-        self._known: dict[str, tuple[bytes, CategoryEntry]] = {}  # by name: a file's text as it was read, what it says
+        self._known: dict[str, tuple[bytes, CategoryEntry]] = {}  # by name: the text of the file, the category
 
     def get(self, name: str) -> Category:
-        """Return a category that may be used now.
+        """Return a category that can be used now.
 
         Raises:
-            NotFound: there is none of that name; the hint lists those there are.
-            InvalidInput: its file cannot be used; `where` is the file, line and key.
+            NotFound: there is no category of that name; the hint lists the known names.
+            InvalidInput: the category's file cannot be used; `where` is the file, line and key.
         """
         entry = self._look(name) if name.isprintable() and "/" not in name else None
         if entry is None:
@@ -144,17 +144,17 @@ class Categories:
         return entry.category
 
     def require_all(self) -> None:
-        """Raise InvalidInput if a category cannot be used, as :meth:`get` does."""
+        """Raise InvalidInput if any category cannot be used, as :meth:`get` does."""
         for entry in self.all():
             self.get(entry.name)
 
     def all(self) -> list[CategoryEntry]:
-        """Return every category by name, also those that cannot be used."""
+        """Return all categories by name, including those that cannot be used."""
         names = {path.stem for path in self._paths()} | self._shipped.keys()
         return [entry for name in sorted(names) if (entry := self._look(name)) is not None]
 
     def _look(self, name: str) -> CategoryEntry | None:
-        """Return a category as its file reads now. Its text is compared, as a file's times can be put back."""
+        """Return a category from its current file. Compare the text, because a file's times can be set back."""
         known = self._known.get(name)
         if known is not None and _reads(f"{self._folder}/{name}.toml", known[0]):
             return known[1]
@@ -169,11 +169,11 @@ class Categories:
         return self._known[name][1]
 
     def _paths(self) -> list[Path]:
-        # Unlike `glob`, which takes a folder that cannot be read for an empty one.
+        # `glob` would report an unreadable folder as empty.
         lying = self._folder.iterdir() if self._folder.is_dir() else ()
         found = sorted(path for path in lying if path.suffix == ".toml")
         if len(found) > MOST_FILES:
-            raise InvalidInput(f"{len(found)} files, at most {MOST_FILES} are read", where=str(self._folder))
+            raise InvalidInput(f"{len(found)} files; the limit is {MOST_FILES}", where=str(self._folder))
         return found
 
     def _read_own(self, path: Path, text: str) -> CategoryEntry:
@@ -207,7 +207,7 @@ class Categories:
 
 @cache
 def _read_shipped() -> list[tuple[Path, _File]]:
-    """Read what is installed with the program: once in a process, as it is the same for each home."""
+    """Read the installed categories, once per process, because they are the same for each home."""
     return [
         (path, TomlFile(path, path.read_text("utf-8")).validate(_File)) for path in _shipped_folder().glob("*.toml")
     ]
@@ -220,10 +220,10 @@ def _shipped_folder() -> Path:
 
 
 def lint(path: Path) -> list[Finding]:
-    """Check one category file. Errors alone where there are any; an empty list: there is nothing to say against it.
+    """Check one category file. Return only errors if there are any, else warnings; an empty list if the file is fine.
 
     Raises:
-        NotFound: there is no such file.
+        NotFound: the file does not exist.
     """
     try:
         toml = read_toml(path)
@@ -246,11 +246,11 @@ def lint(path: Path) -> list[Finding]:
 
 
 def read_draft(path: Path, settings: Settings) -> tuple[Category, bool]:
-    """Read a category from a file of any name. Return it, and whether the file declares it autonomous.
+    """Read a category from a file of any name. Return the category, and whether its file declares it autonomous.
 
     Raises:
-        NotFound: there is no such file.
-        InvalidInput: it is no category; with file, line and key.
+        NotFound: the file does not exist.
+        InvalidInput: the file is not a category; the error names the file, line and key.
     """
     file = read_toml(path).validate(_File)
     allowed = file.name in settings.categories.autonomous_allowed
@@ -259,16 +259,16 @@ def read_draft(path: Path, settings: Settings) -> tuple[Category, bool]:
 
 
 def read_draft_text(path: Path, text: str, settings: Settings) -> Category:
-    """Return the category that a file of this text would be. Raises InvalidInput with file, line and key."""
+    """Return the category that this text describes. Raises InvalidInput with file, line and key."""
     return _to_category(_read_file(path, text), autonomous=False, default_graph=settings.default_graph)
 
 
 def _read_file(path: Path, text: str) -> _File:
-    """Read a category file of this text. Raises InvalidInput with file, line and key."""
+    """Parse the text of a category file. Raises InvalidInput with file, line and key."""
     toml = TomlFile(path, text)
     file = toml.validate(_File)
     if file.name != path.stem:
-        hint = f"call the file {file.name}.toml"
+        hint = f"rename the file to {file.name}.toml"
         raise InvalidInput(_misnamed(file, path), where=toml.where(("name",)), hint=hint)
     return file
 
@@ -282,24 +282,24 @@ def _contradictions(file: _File) -> Iterator[tuple[Location, str]]:
     for scope in scopes.tools:
         writes = SCOPES[scope].writes if scope in SCOPES else ""
         if writes and writes not in scopes.writes:
-            yield ("scopes", "tools"), f"{scope} cannot do its work: writes does not hold {writes}"
+            yield ("scopes", "tools"), f"{scope} cannot work: `writes` lacks {writes}"
         if scope in SCOPES and SCOPES[scope].tier and not scopes.memory:
-            yield ("scopes", "tools"), f"{scope} cannot do its work: memory holds no tier"
+            yield ("scopes", "tools"), f"{scope} cannot work: `memory` is empty"
         if scope in SCOPES and SCOPES[scope].host and not scopes.network:
-            yield ("scopes", "tools"), f"{scope} cannot do its work: network holds no host"
+            yield ("scopes", "tools"), f"{scope} cannot work: `network` is empty"
         if scope in SCOPES and SCOPES[scope].subagent and not scopes.subagents:
-            yield ("scopes", "tools"), f"{scope} cannot do its work: subagents names none"
+            yield ("scopes", "tools"), f"{scope} cannot work: `subagents` is empty"
     if scopes.recurring and LOOPS not in scopes.tools:
-        yield ("scopes", "recurring"), f"lets turns of tasks start tasks, yet no tool in scope does: {LOOPS}"
+        yield ("scopes", "recurring"), f"lets turns of tasks start tasks, but `tools` lacks {LOOPS}"
     if file.silent and not file.autonomous:
-        yield ("silent",), "silent, yet not autonomous: each fire would halt for the author before it writes"
+        yield ("silent",), "silent but not autonomous: each fire would wait for the author before it writes"
     if file.outside == "hide" and set(SCOPES) <= set(scopes.tools):
-        yield ("outside",), "hides what is outside, yet every tool is in scope: there is nothing to hide"
+        yield ("outside",), "hides tools outside its scopes, but every tool is in scope"
 
 
 def _unneeded(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
     rules = [SCOPES[scope] for scope in scopes.tools if scope in SCOPES]
-    foreign = any(scope.startswith(FOREIGN) for scope in scopes.tools)  # what such a tool starts is not known here
+    foreign = any(scope.startswith(FOREIGN) for scope in scopes.tools)  # the needs of authors' tools are not known here
     for kind in scopes.writes:
         derives = kind == "derivation" and any(rule.derives for rule in rules)
         if not derives and kind not in {rule.writes for rule in rules}:
@@ -316,12 +316,12 @@ def _unneeded(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
 
 
 def _unreachable(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
-    """Yield network entries that no address can match: the host of an address is what is compared, in small letters."""
+    """Yield network entries that match no address. The host of an address is compared, in lower case."""
     for entry in scopes.network:
         if entry != ANY_HOST and (urlsplit(f"//{entry}").hostname != entry or "*" in entry):
             yield ("scopes", "network"), f"{entry!r} matches nothing: write a host such as example.org, or {ANY_HOST}"
     if ANY_HOST in scopes.network and len(scopes.network) > 1:
-        yield ("scopes", "network"), f"{ANY_HOST} is any public host: the others add nothing"
+        yield ("scopes", "network"), f"{ANY_HOST} matches any public host, so the other hosts have no effect"
 
 
 def _twice(scopes: _Scopes) -> Iterator[tuple[Location, str]]:
@@ -342,7 +342,7 @@ def _to_category(file: _File, *, autonomous: bool, default_graph: str) -> Catego
 
 
 def _reads(path: str, text: bytes) -> bool:
-    """Return whether a file holds this text now. Every call of a tool asks, so it reads no more than it must."""
+    """Return whether a file holds this text now. Each tool call runs this check, so it reads as little as possible."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

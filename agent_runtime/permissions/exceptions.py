@@ -1,9 +1,8 @@
-"""Standing exceptions: an author's yes to one tool call of one task, from now on. Pure.
+"""Standing exceptions: an author's approval of one tool call of a task, and of later calls like it. Pure.
 
-An author gives one with the approval of one call, and never for several at once. It holds for that tool, what that call
-lacked and its arguments: all of them exactly, but for those that the author named. A call that it allows is still put
-to the author as a question, and this question is decided with it at once, so that it is on record as every approval is
-and passes the gate as every approval does.
+An author gives a standing exception with the approval of one call, never for several calls at once. It covers the same
+tool, the same missing scopes and exactly the same arguments, except arguments that the author excluded. A covered call
+is still stored as a question, which is approved at once. So it is on record and passes the gate like any approval.
 """
 
 import hashlib
@@ -20,17 +19,17 @@ from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.times import rfc3339
 
 MOST_OF_TASK = 100
-ALLOWED_BY = "allowed by standing exception "  # begins the message of a decision that came of one
+ALLOWED_BY = "allowed by standing exception "  # start of the message of such a decision
 REVOKED = "revoked by its author"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForTask:
-    """What an author asks for beside an approval: that the same call of the task passes from now on.
+    """A request to approve the same call of a task permanently, together with an approval.
 
     Attributes:
-        any_value: the arguments whose values do not matter.
-        category: the task's category as it is now.
+        any_value: the arguments that may have any value.
+        category: the task's current category.
     """
 
     any_value: tuple[str, ...]
@@ -39,16 +38,16 @@ class ForTask:
 
 @dataclass(frozen=True, kw_only=True)
 class StandingException:
-    """One row of the table. Names are those of the columns.
+    """One row of the table. The attributes are named after the columns.
 
     Attributes:
-        interrupt_id: the question with whose approval it was given.
-        kind, tool, missing_scope, args_json, args_hash, tool_hash, arg_hashes_json: as in that question.
-        any_value_json: a JSON array of the arguments whose values do not matter.
-        category_json: what the task's category granted when it was given.
-        given_by: by what the decision came.
-        uses: how many calls it allowed.
-        ended_why: why it holds no more; empty while it holds.
+        interrupt_id: the question that was approved together with the exception.
+        kind, tool, missing_scope, args_json, args_hash, tool_hash, arg_hashes_json: copied from that question.
+        any_value_json: a JSON array of the arguments that may have any value.
+        category_json: the task's category at that time.
+        given_by: the client that sent the decision.
+        uses: the number of calls that the exception allowed.
+        ended_why: the reason why the exception ended; empty while it is valid.
     """
 
     number: int
@@ -75,27 +74,27 @@ class StandingException:
 
     @property
     def any_value(self) -> tuple[str, ...]:
-        """The arguments whose values do not matter."""
+        """The arguments that may have any value."""
         return tuple(json.loads(self.any_value_json))
 
     @property
     def category_revision(self) -> str:
-        """A name for what the category granted when it was given."""
+        """A short hash of the category at the time of the exception."""
         return hashlib.sha256(self.category_json.encode()).hexdigest()[:12]
 
 
 def check_may_give(asked: InterruptRecord, turn: TurnRecord, any_value: tuple[str, ...]) -> None:
-    """Raise InvalidInput or Conflict unless the approval of this question may hold for its task from now on."""
+    """Raise InvalidInput or Conflict unless a standing exception may be given for this question."""
     if asked.kind not in GUARDED:
-        raise InvalidInput(f"a {asked.kind} is answered each time it is asked", where="for_task")
+        raise InvalidInput(f"a {asked.kind} needs an answer each time", where="for_task")
     if asked.once_only:
         what = f"this call can only be approved once: {asked.once_only}"
         raise InvalidInput(what, where="for_task", hint="approve it without --for-task")
     if not turn.fire_id or not turn.task_id:
-        raise InvalidInput("no task began this turn, so there is none to make an exception for", where="for_task")
+        raise InvalidInput("no task began this turn, and exceptions are made for tasks", where="for_task")
     if asked.status != "pending" and not asked.exception:
         what = f"was decided before: {asked.decision or asked.status}"
-        hint = "a standing exception is given with the decision: wait until the call is asked about again"
+        hint = "a standing exception is given together with a decision: wait for the next question about this call"
         raise Conflict(f"approval {asked.interrupt_id} {what}", where="for_task", hint=hint)
     known = json.loads(asked.args_json or "{}")
     for name in any_value:
@@ -105,10 +104,10 @@ def check_may_give(asked: InterruptRecord, turn: TurnRecord, any_value: tuple[st
 
 
 def allows(exception: StandingException, asked: RaisedInterrupt) -> bool:
-    """Return whether a question is about a call that its author allowed in advance.
+    """Return whether an exception covers the call of a question.
 
-    What the call lacks counts as a whole: where an argument's value does not matter and decides what is lacking, such
-    as the host of an address, only calls that lack the same are allowed.
+    The missing scopes are compared as a whole. If an argument may have any value and decides which scope is missing,
+    such as the host of an address, only calls with the same missing scope are covered.
     """
     if asked.kind not in GUARDED or asked.kind != exception.kind or asked.once_only or not asked.tool_hash:
         return False
@@ -126,19 +125,19 @@ def _without(hashes: Mapping[str, str], any_value: tuple[str, ...]) -> dict[str,
 
 
 def is_same(exception: StandingException, asked: InterruptRecord, wanted: ForTask) -> bool:
-    """Return whether an exception allows just what one would that is given with a question."""
+    """Return whether an exception is the same as the one wanted for a question."""
     same = (exception.kind, exception.args_hash) == (asked.kind, asked.args_hash)
     return same and exception.any_value == tuple(sorted(wanted.any_value))
 
 
 def is_other_code(exception: StandingException, asked: RaisedInterrupt) -> bool:
-    """Return whether a tool of the same name and scope runs other code or holds other values by now."""
+    """Return whether a tool of the same name and scope has different code or values by now."""
     same = (asked.tool, asked.missing_scope, asked.kind) == (exception.tool, exception.missing_scope, exception.kind)
     return same and bool(asked.tool_hash) and asked.tool_hash != exception.tool_hash
 
 
 def why_other_tool(exception: StandingException) -> str:
-    """Return why an exception ended whose tool has another digest now."""
+    """Return why an exception ended after its tool's digest changed."""
     if is_earlier(exception.tool_hash):
         return f"an earlier version made it, which did not record what the tool {exception.tool} holds"
     return f"the tool {exception.tool} runs other code or holds other values now"
@@ -146,7 +145,7 @@ def why_other_tool(exception: StandingException) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskNow:
-    """What the task runner says of a task at this moment."""
+    """The current state of a task, as its task runner reports it."""
 
     state: str
     category: str
@@ -154,12 +153,12 @@ class TaskNow:
 
 
 def ended_why(exception: StandingException, task: TaskNow | None, category: Category | None) -> str:
-    """Return why an exception holds no more; empty where it holds.
+    """Return why an exception is no longer valid; empty if it is valid.
 
     Args:
-        exception: one that held until now.
-        task: its task; None where the task runner cannot be asked.
-        category: the category that it was given under, as it is now; None where there is none any more.
+        exception: an exception that has not ended.
+        task: the exception's task; None if the task runner did not answer.
+        category: the current category of that name; None if it was deleted.
     """
     if task is not None and task.state == "deleted":
         return "its task was deleted"
@@ -180,12 +179,12 @@ def too_late(exception: StandingException) -> str:
 
 
 def frozen(category: Category) -> str:
-    """Return what a category grants, as a row keeps it."""
+    """Return a category as JSON for a row."""
     return canonical(category.to_dict())
 
 
 def row_of(asked: InterruptRecord, turn: TurnRecord, wanted: ForTask) -> dict[str, Any]:
-    """Return the columns of an exception that come from the question, its turn and what the author asked for."""
+    """Return the columns of an exception that come from the question, its turn and the author's request."""
     names = ("interrupt_id", "kind", "tool", "missing_scope", "args_json", "args_hash", "tool_hash", "arg_hashes_json")
     return {
         **{name: getattr(asked, name) for name in names},

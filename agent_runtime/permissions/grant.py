@@ -1,4 +1,4 @@
-"""Changes of a category's file and of `config.toml`, after which tools run without a question. Nothing is written.
+"""Changes of a category's file and of `config.toml` that let tools run without a question. This module writes no file.
 
 Both files keep their comments and the order of their lines.
 """
@@ -22,12 +22,12 @@ class Grant:
     """Changes of two files.
 
     Attributes:
-        path: the category's file; a shipped category gets one in the home.
-        is_new: whether the file is not there yet.
-        text: what the file has to say.
-        added: by list of `[scopes]`, what is new there.
-        autonomous: whether the file declares the category autonomous only now.
-        config: what `config.toml` has to say; empty if it stays as it is.
+        path: the category's file; for a shipped category, a new file in the home.
+        is_new: True if the file does not exist yet.
+        text: the new text of the file.
+        added: by list of `[scopes]`, the new entries.
+        autonomous: True if the change declares the category autonomous.
+        config: the new text of `config.toml`; empty if it does not change.
     """
 
     path: Path
@@ -39,16 +39,16 @@ class Grant:
 
     @property
     def changes(self) -> bool:
-        """Whether the category's file changes."""
+        """True if the category's file changes."""
         return self.autonomous or bool(self.added)
 
 
 def plan_grant(home: Home, settings: Settings, name: str, wanted: Sequence[str], *, autonomous: bool) -> Grant:
-    """Plan the changes of both files, so that a category may use tools; if `autonomous`, its fires finish unattended.
+    """Plan the changes that let a category use tools and, if `autonomous`, finish its fires unattended.
 
     Raises:
         NotFound: there is no such category.
-        InvalidInput: a tool's name is no scope, or a file cannot be changed so.
+        InvalidInput: the name of a tool is not a scope, or a file cannot be changed by this command.
     """
     categories = Categories(home, settings)
     category = categories.get(name)
@@ -64,7 +64,7 @@ def plan_grant(home: Home, settings: Settings, name: str, wanted: Sequence[str],
     found = read_draft_text(path, text, settings)
     if any(not set(fresh) <= getattr(found, key) for key, fresh in added.items()):
         hint = f"add to [scopes] by hand: {'; '.join(f'{key} {fresh}' for key, fresh in added.items())}"
-        raise InvalidInput("its lists cannot be changed by this command", where=str(path), hint=hint)
+        raise InvalidInput("this command cannot change the lists of the file", where=str(path), hint=hint)
     config, allowed = "", settings.categories.autonomous_allowed
     if autonomous and name not in allowed:
         before = read_text(home.config) if home.config.exists() else ""
@@ -75,11 +75,11 @@ def plan_grant(home: Home, settings: Settings, name: str, wanted: Sequence[str],
 
 
 def _lists(wanted: Sequence[str], *, has_tier: bool, tier: str) -> Mapping[str, list[str]]:
-    """Return the values for each list of `[scopes]`: scopes of tools, their kinds of writes, and memory tiers."""
+    """Return the new values of each list of `[scopes]`: scopes of tools, their kinds of writes, and memory tiers."""
     lists: dict[str, list[str]] = {"tools": [], **{kind: [] for kind in KINDS}}
     for name in wanted:
         kind, colon, value = name.partition(":")
-        kind = "channels" if kind == "channel" else kind  # as a question names it
+        kind = "channels" if kind == "channel" else kind  # questions use the singular
         if colon and value and kind in KINDS:
             lists[kind].append(value)
             continue

@@ -1,9 +1,9 @@
-"""What a turn may do: functions over a tool call and the turn's category, and the categories of running turns.
+"""Permission checks: functions over a tool call and the turn's category, and the categories of running turns.
 
-Everything starts refused. A call runs when its scope is known and granted, and when what its arguments reach (a kind of
-write, a memory tier, a channel, a host) is granted too. The guard asks here before a tool runs; the workspace asks it
-again inside the tool's store call. An author's approval reaches the second check as a context that was widened for that
-one call (`approve_once`), so it grants nothing else.
+Nothing is allowed by default. A call runs if its scope is known and granted, and if each resource in its arguments (a
+kind of write, a memory tier, a channel, a host) is granted too. The guard calls these functions before a tool runs; the
+workspace calls them again inside the tool's store call. After an author's approval, the second check gets a context
+that `approve_once` widened for that one call, so the approval grants nothing else.
 """
 
 import threading
@@ -20,7 +20,7 @@ GetCategory = Callable[[str], Category]
 EFFECTS = frozenset({"read", "external-read", "write"})
 WRITES = frozenset({"candidate-page", "candidate-summary", "deviation", "derivation"})
 TIERS = ("conversation", "channel", "workspace", "account")
-OWN_PART = "graph"  # beside the tiers: what a graph keeps for itself, under names without a tier
+OWN_PART = "graph"  # a graph's own store, under names without a tier
 ANY_HOST = "*"
 FOREIGN = "tool:"
 LOOPS = "loop.create"
@@ -30,15 +30,15 @@ REQUEST = "permission.request"  # the scope of the tool that asks for another; i
 
 @dataclass(frozen=True, kw_only=True)
 class ScopeRule:
-    """What else must be granted for a tool scope to be of use.
+    """The other grants that a tool scope needs.
 
     Attributes:
-        writes: the kind of agent write it produces; empty for none.
-        tier: it reaches a memory tier, named by the argument `tier`; another thread's where `thread` names one.
-        channel: it reaches a channel, named by the argument `channel`, by default the turn's own.
-        host: it reaches a host, named by the argument `url`.
-        derives: it writes derivation links where the argument `sources` names any.
-        subagent: it starts a subagent, named by the argument `name`.
+        writes: the kind of write that the tool makes; empty for none.
+        tier: the tool uses the memory tier in argument `tier`, of the thread in argument `thread` if given.
+        channel: the tool uses the channel in argument `channel`, by default the turn's own.
+        host: the tool reaches the host in argument `url`.
+        derives: the tool writes derivation links if argument `sources` has any.
+        subagent: the tool starts the subagent in argument `name`.
     """
 
     writes: str = ""
@@ -80,12 +80,12 @@ SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
 
 
 _NEVER_STANDING = {LOOPS: "makes tasks", RESTART: "stops the runtime"}
-_NEVER_LACKING = {"effect": "its task only reads", "subagents": "its category does not start this subagent"}
+_NEVER_LACKING = {"effect": "its task is read-only", "subagents": "its category does not start this subagent"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Lack:
-    """One thing that was not granted: of which kind, its value, and a sentence for the author."""
+    """One missing grant: its kind, its value, and a sentence for the author."""
 
     field: str
     value: str
@@ -93,21 +93,21 @@ class _Lack:
 
 
 def known_scope(scope: str) -> bool:
-    """Return whether a scope exists: one of ours, or `tool:<name>` for a tool that a foreign graph brought."""
+    """Return whether a scope exists: a built-in one, or `tool:<name>` for a tool of an author's graph."""
     return scope in SCOPES or (scope.startswith(FOREIGN) and len(scope) > len(FOREIGN))
 
 
 def judge(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> Verdict:
-    """Decide one tool call. Allowed means: everything it needs is granted; nothing is allowed by default.
+    """Decide one tool call; allow it only if everything that it needs is granted.
 
     Args:
-        scope: the tool's scope, such as `memory.put`; an unknown one is refused.
-        effect: `read`, `external-read` or `write`; anything else counts as `write`.
-        args: the call's arguments, as the model wrote them; not yet validated.
+        scope: the tool's scope, such as `memory.put`; an unknown scope is refused.
+        effect: `read`, `external-read` or `write`; any other value counts as `write`.
+        args: the call's arguments from the model, not yet validated.
         context: the running turn.
 
     Returns:
-        A verdict that names the first thing missing: a tool scope as it is, anything else as `<kind>:<value>`.
+        A verdict that names the first missing grant: a tool scope as it is, any other grant as `<kind>:<value>`.
     """
     lacks = list(_lacks(scope, effect, args, context))
     if not lacks:
@@ -117,16 +117,16 @@ def judge(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext
 
 
 def require(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> None:
-    """Raise Denied unless a turn may make a call: what the workspace's own store calls ask, whoever asked before."""
+    """Raise Denied unless a turn may make a call. The workspace's store calls always check, even after the guard."""
     verdict = judge(scope, effect, args, context)
     if not verdict.allowed:
         raise Denied(verdict.reason, where=verdict.missing_scope)
 
 
 def approve_once(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> TurnContext:
-    """Return the context under which the author's approval of exactly this call passes the workspace's own check.
+    """Return a context in which exactly this call, approved by the author, passes the workspace's own check.
 
-    For the one tool call only: the turn itself goes on under its own category.
+    Use the context for this one tool call only; the turn continues under its own category.
     """
     added: dict[str, set[str]] = {name: set() for name in (*GRANTS, "recurring", "effect")}
     for lack in _lacks(scope, effect, args, context):
@@ -138,10 +138,10 @@ def approve_once(scope: str, effect: str, args: Mapping[str, Any], context: Turn
 
 
 def once_only(scope: str, lacking: Collection[str]) -> str:
-    """Return why an author can approve such a call only each time; empty where he can for its task.
+    """Return why an author must approve such a call each time; empty if a standing exception is possible.
 
-    What makes more work, stops the runtime, starts an agent with a grant of its own or acts in a task that only reads
-    is more than one call again.
+    A call that starts tasks, stops the runtime, starts an agent with its own grant or writes in a read-only task may
+    cause many more calls.
     """
     if scope in _NEVER_STANDING:
         return f"{scope} {_NEVER_STANDING[scope]}"
@@ -150,19 +150,19 @@ def once_only(scope: str, lacking: Collection[str]) -> str:
 
 
 def needs_proposal(scope: str, effect: str, context: TurnContext) -> bool:
-    """Return whether a call that is within scope must still halt for the author because the turn is not autonomous.
+    """Return whether a call within scope must wait for the author because the turn is not autonomous.
 
-    It must before the first write (memory aside) of a fire's turn; approving that covers the turn's other writes within
-    scope. A turn that an author started never halts for want of autonomy.
+    The first write (except memory) of a fire's turn waits; its approval covers the turn's other writes within scope. A
+    turn that an author started never waits for this reason.
     """
     writes = effect not in {"read", "external-read"} and not scope.startswith("memory.")
     return writes and context.started_by == "fire" and not context.category.autonomous
 
 
 def intersect(grant: Category, now: Category | None) -> Category:
-    """Return what both grant: the category as it was accepted and as it is now. None: it is gone, and grants nothing.
+    """Return the common grants of the accepted category and its current version; nothing if `now` is None (deleted).
 
-    Narrowing acts at once; widening waits for a new grant. The result never holds more than `grant`.
+    A narrower category applies at once; a wider one needs a new grant. The result never holds more than `grant`.
     """
     if now == grant:
         return grant
@@ -184,17 +184,17 @@ def intersect(grant: Category, now: Category | None) -> Category:
 
 
 def beyond(asked: Category, turn: TurnContext) -> str:
-    """Return what a category grants and the turn's does not, in a sentence; nothing where it stays within.
+    """Return a sentence about a grant of `asked` that the turn lacks; empty if there is none.
 
-    A turn hands on no more than it has: what it sets going runs without it. A turn that an author started is not bound
-    to ask, and its author reads what it starts: that may be autonomous, silent, and ask where the turn itself hides.
+    A turn gives others at most its own grants, because they run without it. A turn that an author started need not ask
+    the author: what it starts may be autonomous or silent, and may ask even if the turn itself hides.
 
     >>> turn = TurnContext(turn_id="t", thread_id="t", channel="c", agent="agent0", category=Category(name="x"))
     >>> beyond(Category(name="y", tools=frozenset({"web.fetch"})), turn)
     'category y grants tools web.fetch, which the turn under category x does not have'
     """
     own = turn.category
-    # The graphs say something only of tools of authors.
+    # `graphs` limits only the tools of authors.
     for name in (*GRANTS, *(("graphs",) if any(scope.startswith(FOREIGN) for scope in asked.tools) else ())):
         theirs, mine = getattr(asked, name), getattr(own, name)
         more = theirs - mine - ({turn.channel} if name == "channels" else set())
@@ -213,19 +213,19 @@ def beyond(asked: Category, turn: TurnContext) -> str:
     if turn.started_by == "fire" and asked.silent and not own.silent:
         return f"category {asked.name} is silent, and the turn under category {own.name} is not"
     if turn.started_by == "fire" and asked.outside == "ask" and own.outside == "hide":
-        return f"category {asked.name} asks the author for what is outside it, and category {own.name} hides that"
+        return f"category {asked.name} asks the author for other tools, and category {own.name} hides them"
     return ""
 
 
 def narrowed(context: TurnContext, category: Category) -> TurnContext:
-    """Return the turn as a subagent runs it: under what both its category and the turn grant.
+    """Return the turn's context for a subagent, limited to the common grants of the turn and the subagent's category.
 
     Args:
-        context: the turn that starts the subagent, as it is at that moment.
-        category: the subagent's own; the turn's must name it among its `subagents`.
+        context: the current context of the turn that starts the subagent.
+        category: the subagent's category; the turn's category must name it among its `subagents`.
 
     Raises:
-        Denied: the turn's category does not let it start this subagent.
+        Denied: the turn's category does not allow this subagent.
     """
     if category.name not in context.category.subagents:
         what = f"category {context.category.name} does not let the turn start the subagent {_short(category.name)}"
@@ -234,32 +234,32 @@ def narrowed(context: TurnContext, category: Category) -> TurnContext:
 
 
 class Narrowing:
-    """The categories of running turns as they are now: editing a category narrows a running turn, and never widens it.
+    """The current categories of running turns. Editing a category may narrow a running turn but never widens it.
 
-    A category that is gone or cannot be read grants nothing.
+    A category that was deleted or cannot be read grants nothing.
     """
 
     def __init__(self, get_category: GetCategory) -> None:
         self._get = get_category
         self._held: dict[str, Category] = {}
-        self._lock = threading.Lock()  # sync tools look from threads of their own
+        self._lock = threading.Lock()  # sync tools check from their own threads
 
     def begin(self, turn_id: str, grant: Category) -> Category:
-        """Return what a turn may do as it begins or goes on: what was left of its grant, and is still granted now."""
+        """Return the category of a turn that starts or continues: the rest of its grant that is still granted now."""
         category = intersect(grant, self._now(grant.name))
         with self._lock:
             self._held[turn_id] = category
         return category
 
     def end(self, turn_id: str) -> Category:
-        """Return what is left of a turn's grant, and forget the turn. It must have begun."""
+        """Return the rest of a turn's grant, and forget the turn. Call `begin` first."""
         with self._lock:
             return self._held.pop(turn_id)
 
     def __call__(self, context: TurnContext) -> TurnContext:
-        """Return the turn under its category as it is at this moment; one that does not run now is granted nothing.
+        """Return the turn under its current category; a turn that is not running is granted nothing.
 
-        What a tool left running behind it, a task or a thread, still sees its turn when that is over.
+        A task or thread that a tool left running may still use the context after the turn has ended.
         """
         now = self._now(context.category.name)
         with self._lock:
@@ -277,23 +277,23 @@ class Narrowing:
 
 
 def _ungranted(scope: str, context: TurnContext) -> str:
-    """Return why a turn was not granted a tool scope; a grant for an author's tool is for that of certain graphs."""
+    """Return why a turn lacks a tool scope; empty if it has it. Scopes of authors' tools are granted per graph."""
     category = context.category
     if scope not in category.tools or not known_scope(scope):
         return f"category {category.name} does not grant {scope}"
     if scope.startswith(FOREIGN) and context.graph not in category.graphs:
         where = context.graph or "the default graph"
-        return f"category {category.name} grants {scope} of other graphs, and not of {where}"
+        return f"category {category.name} grants {scope} of other graphs, but not of {where}"
     return ""
 
 
 def _lacks(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext) -> Iterator[_Lack]:
-    """Yield everything that a call needs and the turn was not granted, the tool scope first."""
+    """Yield every missing grant of a call, the tool scope first."""
     category = context.category
     if reason := _ungranted(scope, context):
         yield _Lack(field="tools", value=scope, reason=reason)
     if scope == LOOPS and context.started_by == "fire" and not category.recurring:
-        reason = f"a task started this turn, and category {category.name} lets no turn of a task start tasks"
+        reason = f"a task started this turn, and category {category.name} does not let turns of tasks start tasks"
         yield _Lack(field="recurring", value="true", reason=reason)
     if context.read_only and effect != "read":
         yield _Lack(field="effect", value=_effect(effect), reason="the task was declared read-only")

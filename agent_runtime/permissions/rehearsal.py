@@ -1,7 +1,7 @@
-"""What past turns would have met under another category, and the least category that would have been enough. Pure.
+"""Rehearsal: the effect of another category on past turns, and the smallest category that suffices. Pure.
 
-Each tool call of the past goes through the same `judge` that the guard asks. What a call needs is found by judging it
-under a category that grants nothing, so that the two can never disagree.
+Each past tool call is checked with the same `judge` as the guard's. The needs of a call are found by judging it under a
+category that grants nothing, so the two never disagree.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,14 +14,14 @@ from agent_runtime.permissions.judge import approve_once, judge, needs_proposal
 
 Would = Literal["pass", "ask", "propose", "refuse"]
 Limit = Literal["tokens", "seconds"]
-LONGEST_NAME = 256  # that a category file may hold
+LONGEST_NAME = 256  # the longest name in a category file
 MOST_CALLS, MOST_TOKENS, MOST_SECONDS = 10_000, 1_000_000_000, 86_400
-_REQUEST = "permission_request"  # the tool whose call is the one that it names
+_REQUEST = "permission_request"  # the tool that asks permission for another call
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolFacts:
-    """What judging a tool takes: the scope that a category must grant, and its effect."""
+    """The facts about a tool that `judge` needs: the scope that a category must grant, and the effect."""
 
     scope: str
     effect: Effect
@@ -38,11 +38,11 @@ class PastCall:
 
 @dataclass(frozen=True, kw_only=True)
 class PastTurn:
-    """A turn that was.
+    """A past turn.
 
     Attributes:
-        task_name: the task whose fire it was; empty for an author's.
-        seconds: how long it ran; None where it waited for its author meanwhile, or is not over.
+        task_name: the task whose fire began the turn; empty for an author's turn.
+        seconds: how long the turn ran; None if it waited for its author or is not finished.
     """
 
     turn_id: str
@@ -57,14 +57,14 @@ class PastTurn:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A call, and what it would meet.
+    """The verdict on a call.
 
     Attributes:
-        call: the call, as it would be judged: a request for permission is the call that it asks for.
-        would: run, ask the author for permission, put a proposal to the author, or be refused as one call too many.
-        missing: what would have to be granted; empty where nothing is missing.
-        reason: one sentence; empty for one that would run.
-        hopeless: no category would let it pass.
+        call: the call as judged: a request for permission is replaced by the requested call.
+        would: pass, ask for permission, propose to the author, or be refused because of the limit on calls.
+        missing: the missing grant; empty if nothing is missing.
+        reason: one sentence; empty if the call would run.
+        hopeless: True if no category could allow the call.
     """
 
     turn: PastTurn
@@ -78,7 +78,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Overrun:
-    """A turn that would end at a limit: what it used, and what the category allows."""
+    """A turn that would exceed a limit: the amount used and the amount allowed."""
 
     turn: PastTurn
     limit: Limit
@@ -88,11 +88,11 @@ class Overrun:
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """What turns would have met.
+    """The result of a rehearsal.
 
     Attributes:
         overruns: turns that would end early.
-        least: the category that grants what the calls needed, and nothing that none of them needed.
+        least: the category that grants exactly the needs of the calls.
     """
 
     judged: tuple[Judged, ...]
@@ -101,12 +101,12 @@ class Rehearsal:
 
 
 def rehearse(category: Category, turns: Sequence[PastTurn], tools: Mapping[str, ToolFacts]) -> Rehearsal:
-    """Return what past turns would meet under a category.
+    """Return the effect of a category on past turns.
 
     Args:
-        category: the proposed one; `autonomous` only where the workspace allows it too.
-        turns: the past.
-        tools: by name; one that is not in it is a foreign graph's: its scope is `tool:<name>`, its effect `write`.
+        category: the proposed category; `autonomous` only if the workspace allows it too.
+        turns: the past turns.
+        tools: the tools by name; any other tool is an author's: scope `tool:<name>`, effect `write`.
     """
     judged = tuple(one for turn in turns for one in _judge_turn(category, turn, tools))
     return Rehearsal(
@@ -117,7 +117,7 @@ def rehearse(category: Category, turns: Sequence[PastTurn], tools: Mapping[str, 
 
 
 def to_toml(category: Category, *, comment: str = "") -> str:
-    """Return a category as the text of its file; a comment stands above it.
+    """Return a category as the text of its file, with a comment above it.
 
     >>> print(to_toml(Category(name="x", tools=frozenset({"memory.read"}), memory=frozenset({"channel"}))))
     name = "x"
@@ -155,14 +155,14 @@ def _judge_turn(category: Category, turn: PastTurn, tools: Mapping[str, ToolFact
         one = Judged(turn=turn, call=call, scope=facts.scope, would="pass")
         verdict = judge(facts.scope, facts.effect, call.args, context)
         if number > category.tool_calls:
-            reason = f"the category allows {category.tool_calls} tool calls a turn, and this is number {number}"
+            reason = f"the category allows {category.tool_calls} tool calls a turn, and this is call {number}"
             yield replace(one, would="refuse", missing="tool_calls", reason=reason)
         elif not verdict.allowed:
             hopeless = _needs(call, facts, turn) is None
             asks = replace(one, would="ask", missing=verdict.missing_scope, reason=verdict.reason)
             yield replace(asks, hopeless=hopeless)
         elif not proposed and needs_proposal(facts.scope, facts.effect, context):
-            proposed = True  # approving it covers the turn's other writes
+            proposed = True  # one approval covers the turn's other writes
             yield replace(one, would="propose", missing="autonomous", reason=f"{category.name} is not autonomous")
         else:
             yield one
@@ -192,7 +192,7 @@ def _least(category: Category, turns: Sequence[PastTurn], tools: Mapping[str, To
         description=category.description,
         autonomous=autonomous,
         recurring=recurring,
-        silent=category.silent and autonomous,  # else each fire would halt for the author before it writes
+        silent=category.silent and autonomous,  # else each fire would wait for the author before it writes
         outside=category.outside,
         seconds=_most((_whole(turn.seconds or 0) for turn in turns), MOST_SECONDS),
         tool_calls=_most((len(turn.calls) for turn in turns), MOST_CALLS),
@@ -202,11 +202,11 @@ def _least(category: Category, turns: Sequence[PastTurn], tools: Mapping[str, To
 
 
 def _needs(call: PastCall, facts: ToolFacts, turn: PastTurn) -> Category | None:
-    """Return the category that grants this call and nothing else; None where none can."""
+    """Return the category that grants this call and nothing else; None if no category can."""
     bare = _context(Category(name="least"), turn)
     granted = approve_once(facts.scope, facts.effect, call.args, bare).category
     if not judge(facts.scope, facts.effect, call.args, replace(bare, category=granted)).allowed:
-        return None  # the task is read-only, or the call names what does not exist
+        return None  # the task is read-only, or the call names an unknown resource
     names = [name for field in GRANTS for name in getattr(granted, field)]
     return granted if all(_writable(name) for name in names) else None
 
@@ -231,7 +231,7 @@ def _context(category: Category, turn: PastTurn) -> TurnContext:
 
 
 def _writable(name: str) -> bool:
-    """Return whether a category file can hold a name; a model may have written anything."""
+    """Return whether a category file can hold a name, because a model may write any text."""
     return 0 < len(name) <= LONGEST_NAME and not any("\ud800" <= character <= "\udfff" for character in name)
 
 
@@ -252,7 +252,7 @@ def _toml(value: object) -> str:
 
 
 def _escaped(character: str) -> str:
-    """Return a character of a TOML string; one that a terminal would obey, or not show, by its number."""
+    """Return a character for a TOML string, escaped if a terminal would obey it or not show it."""
     if character in {'"', "\\"}:
         return f"\\{character}"
     return character if character.isprintable() else f"\\U{ord(character):08x}"

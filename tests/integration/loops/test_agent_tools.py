@@ -145,7 +145,7 @@ async def test_a_turn_of_a_task_makes_none_unless_its_category_or_its_author_say
     assert event.state == STATES.INTERRUPTED
     (asked,) = await bench.pending()
     assert asked.missing_scope == "recurring:true"
-    assert "category work lets no turn of a task start tasks" in asked.question
+    assert "category work does not let turns of tasks start tasks" in asked.question
     assert await tasks(runner) == []
     await bench.resolve(asked.interrupt_id, "approve")
     assert (await bench.stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED

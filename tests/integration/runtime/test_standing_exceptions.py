@@ -349,7 +349,7 @@ async def test_a_question_of_a_graph_is_answered_each_time(bench: Excepted) -> N
     bench.category("work", tools=["tool:ask"])
     await bench.next(calls(("ask", {"question": "well?"})))
     (question,) = await bench.pending()
-    with pytest.raises(InvalidInput, match="a question is answered each time"):
+    with pytest.raises(InvalidInput, match="a question needs an answer each time"):
         await bench.resolve(question.interrupt_id, "approve", for_task=True)
 
 
@@ -364,7 +364,7 @@ async def test_several_decisions_give_none(bench: Excepted) -> None:
 @pytest.mark.parametrize(
     ("call", "changes", "why"),
     [
-        (calls(("note", {"text": "x"})), {"read_only": True}, "its task only reads"),
+        (calls(("note", {"text": "x"})), {"read_only": True}, "its task is read-only"),
         (calls(("LoopCreate", {"prompt": "again", "every": "1h"})), {}, "loop.create makes tasks"),
         (calls(("lifecycle_request_restart", {"notes": "n"})), {}, "lifecycle.request_restart stops the runtime"),
         (calls(("subagent_run", {"name": "reviewer", "brief": "b"})), {}, "its category does not start this subagent"),

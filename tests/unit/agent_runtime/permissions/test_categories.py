@@ -175,8 +175,8 @@ def test_every_mistake_is_named_not_only_the_first(home: Home) -> None:
 @pytest.mark.parametrize(
     ("text", "where", "what"),
     [
-        ('tools = ["summary.propose"]', "3: scopes.tools", "summary.propose cannot do its work: writes does not hold candidate-summary"),
-        ('tools = ["memory.read"]', "3: scopes.tools", "memory.read cannot do its work: memory holds no tier"),
+        ('tools = ["summary.propose"]', "3: scopes.tools", "summary.propose cannot work: `writes` lacks candidate-summary"),
+        ('tools = ["memory.read"]', "3: scopes.tools", "memory.read cannot work: `memory` is empty"),
         ('writes = ["candidate-page"]', "3: scopes.writes", "no tool in scope writes candidate-page"),
         ('memory = ["channel"]', "3: scopes.memory", "no tool in scope needs memory"),
         ('tools = ["workspace.read"]\nchannels = ["other"]', "4: scopes.channels", "no tool in scope needs channels"),
@@ -212,7 +212,7 @@ def test_a_network_entry_that_matches_no_address_is_named(home: Home, entry: str
 
 def test_any_host_beside_others_says_nothing_more(home: Home) -> None:
     path = write(home, "x", 'name = "x"\n[scopes]\nnetwork = ["*", "example.org"]\n')
-    assert "the others add nothing" in "".join(finding.what for finding in lint(path))
+    assert "the other hosts have no effect" in "".join(finding.what for finding in lint(path))
 
 
 def test_hiding_where_everything_is_in_scope_hides_nothing(home: Home) -> None:
@@ -221,11 +221,13 @@ def test_hiding_where_everything_is_in_scope_hides_nothing(home: Home) -> None:
     before, _, after = whole.partition("tools = [")
     text = f"{before}tools = [{tools}]{after.partition(']')[2]}".replace('outside = "ask"', 'outside = "hide"')
     path = write(home, "conversation", text)
-    assert any(finding.where.endswith(": outside") and "nothing to hide" in finding.what for finding in lint(path))
+    assert any(
+        finding.where.endswith(": outside") and "every tool is in scope" in finding.what for finding in lint(path)
+    )
 
 
 def test_silent_yet_not_autonomous_is_a_contradiction(home: Home) -> None:
     path = write(home, "x", 'name = "x"\nsilent = true\n')
     (finding,) = lint(path)
     assert finding.where == f"{path}:2: silent"
-    assert "halt for the author" in finding.what
+    assert "wait for the author" in finding.what

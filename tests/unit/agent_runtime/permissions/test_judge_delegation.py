@@ -60,7 +60,7 @@ def test_what_may_act_without_the_author_is_handed_on_by_the_author_or_by_what_m
 
 def test_what_asks_for_more_is_not_handed_on_by_what_hides_it_and_what_is_silent_by_the_author() -> None:
     hiding = replace(TURN, category=replace(OWN, outside="hide"))
-    assert "asks the author for what is outside" in beyond(OWN, hiding)
+    assert "asks the author for other tools" in beyond(OWN, hiding)
     assert beyond(replace(OWN, outside="hide"), TURN) == beyond(replace(OWN, outside="hide"), hiding) == ""
     assert beyond(replace(OWN, silent=True), replace(TURN, category=replace(OWN, silent=True))) == ""
     assert beyond(replace(OWN, silent=True), replace(hiding, started_by="author")) == ""
