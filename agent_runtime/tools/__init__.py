@@ -1,1 +1,1 @@
-"""The tools that turns are offered: LangChain tools over the layers below, each with its scope and effect."""
+"""LangChain tools for turns, built on the layers below; each tool has a scope and an effect."""

@@ -1,6 +1,6 @@
-"""The tools that reach other agents: `agent_send` writes to one, `subagent_run` starts one inside the turn.
+"""The tools that reach other agents: `agent_send` writes to an agent, `subagent_run` starts a subagent in the turn.
 
-The docstrings and annotations of the functions inside are what a model reads.
+A model reads the docstrings and annotations of the functions inside.
 """
 
 import json
@@ -15,7 +15,7 @@ from agent_runtime.mailbox.agent_messages import SCOPE, AgentMessages
 from agent_runtime.tools.call import Result, Runtime, call_of, spec
 from turnkeeper.errors import MachineTrouble, TurnkeeperError
 
-if TYPE_CHECKING:  # a rehearsal asks for the tools only, and need not wait until agents can be built
+if TYPE_CHECKING:  # a rehearsal asks for the tools only, without building agents
     from agent_runtime.graph.agent.default import Subagents
 
 SUBAGENT_SCOPE = "subagent.run"
@@ -37,7 +37,7 @@ def agent_tools(agent_messages: AgentMessages) -> list[ToolSpec]:
 
 
 def subagent_tools(subagents: "Subagents") -> list[ToolSpec]:
-    """Return the tool that starts a subagent. Each call of a subagent is judged; starting it changes nothing."""
+    """Return the tool that starts a subagent. The start changes nothing; each call of the subagent is judged."""
 
     async def subagent_run(
         name: Annotated[
@@ -53,7 +53,7 @@ def subagent_tools(subagents: "Subagents") -> list[ToolSpec]:
         except MachineTrouble:
             raise
         except TurnkeeperError as error:
-            # What a stopped subagent used counts as well; an exception could not carry it.
+            # Count the tokens of a stopped subagent too, which an exception could not carry.
             cost = {SUBAGENT_TOKENS: list(subagent_usage().used(call_id))}
             failed = ToolMessage(str(error), artifact=cost, tool_call_id=call_id, name=SUBAGENT_TOOL, status="error")
             return failed, cost

@@ -1,4 +1,4 @@
-"""What every tool shares: the call's identity, answers as JSON, and failures that the model gets to see."""
+"""The common parts of all tools: the identity of a call, answers as JSON, and errors that the model sees."""
 
 import json
 from collections.abc import Awaitable, Callable, Hashable, Mapping
@@ -21,15 +21,15 @@ from turnkeeper.times import rfc3339
 Runtime = ToolRuntime[TurnContext, Any]
 Result = Mapping[str, Any]
 P = ParamSpec("P")
-# Reading a signature takes longer than all else about a tool: each is read once, however often its tool is made.
+# Reading a signature is the slowest part of making a tool, so each signature is read once per process.
 _SCHEMAS: dict[Hashable, Any] = {}
 
 
 def call_of(runtime: Runtime) -> Call:
-    """Return the running call, with a key that is equal whenever LangGraph runs this same call again.
+    """Return the running call, with a key that stays the same when LangGraph runs the call again.
 
     Raises:
-        ToolException: there is no turn around the call, or it has no id; such a call reaches nothing.
+        ToolException: the call has no turn or no id, so it must not reach anything.
     """
     context, info = runtime.context, runtime.execution_info
     if not isinstance(context, TurnContext) or info is None or not runtime.tool_call_id:
@@ -40,11 +40,11 @@ def call_of(runtime: Runtime) -> Call:
 def spec(
     body: Callable[P, Awaitable[Result | Outcome]], *, scope: str, effect: Effect, name: str = "", strict: bool = False
 ) -> ToolSpec:
-    """Return the tool that `body` is: its docstring is what the model reads, its name the scope's unless one is given.
+    """Make a tool from `body`. The model reads the docstring of `body`; the name defaults to the scope's.
 
-    A TurnkeeperError becomes the tool's answer, marked as an error: the model retries, works around or reports it.
-    Any other exception is our bug and fails the turn. A strict tool refuses arguments that it does not know; others
-    leave them out.
+    A TurnkeeperError becomes the tool's answer, marked as an error: the model retries, avoids the problem or reports
+    it. Any other exception is our bug and fails the turn. A strict tool refuses unknown arguments; other tools ignore
+    them.
     """
 
     @wraps(body)
@@ -52,7 +52,7 @@ def spec(
         try:
             found = await body(*args, **kwargs)
         except MachineTrouble:
-            raise  # nothing that a model could work around: the turn waits
+            raise  # the model cannot avoid a machine fault, so the turn waits
         except TurnkeeperError as error:
             raise ToolException(str(error)) from error
         return json.dumps(found.result if isinstance(found, Outcome) else found, ensure_ascii=False, default=_json)

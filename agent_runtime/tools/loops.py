@@ -1,7 +1,7 @@
 """The tools for loops: a self-paced turn asks for its next iteration; any turn may make, list and stop loops.
 
-This is the one module of the runtime that knows of schedules. It forwards what a turn asks for to the runner's
-`Schedules`, within what the turn may do, and names the turn. A loop never gets more than the turn that made it has.
+No other module of the runtime knows schedules. It forwards the requests of a turn to the runner's `Schedules`, within
+the turn's permissions, and names the turn. A loop never has more permissions than the turn that made it.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ _RUNNER = "task-runner"
 
 
 class Loops:
-    """Does what the tools ask for: in the turn's row or at the runner, once for each call of a tool."""
+    """Carries out the calls of the tools, in the turn's row or at the runner, once per call."""
 
     def __init__(self, store: Store, categories: Categories, *, home: Home, clock: Clock) -> None:
         self._store = store
@@ -62,13 +62,13 @@ class Loops:
             await self._channel.close()
 
     async def wake(self, call: Call, delay_s: float) -> Result:
-        """Write into the turn's row when its loop goes on, counted from the turn's end; a turn's last call counts.
+        """Store the delay of the loop's next iteration in the turn's row; the turn's last call counts.
 
-        The runner learns it with the turn's outcome, so a turn that still runs, or that fails, arms nothing.
+        The delay begins at the turn's end. The runner gets it with the outcome, unless the turn fails.
 
         Raises:
             Denied: not in scope, the turn has ended, or no task started it.
-            InvalidInput: no delay from 0 to seven days.
+            InvalidInput: the delay is not from 0 to seven days.
         """
         require(WAKEUP, "read", {}, call.context)
         delay = _read_delay(delay_s)
@@ -79,7 +79,7 @@ class Loops:
             if not turn.fire_id:
                 by = "another agent" if call.context.by_agent else "the author"
                 what = f"{by} began this turn, not a loop: there is nothing to wake"
-                raise Denied(what, hint="to begin one, call LoopCreate")
+                raise Denied(what, hint="to make a loop, call LoopCreate")
 
             def write() -> Result:
                 turn_writes.change_turn(connection, turn.turn_id, wake_after_s=delay)
@@ -92,9 +92,9 @@ class Loops:
         return await self._store.write(work)
 
     async def _wakes_from(self, context: TurnContext) -> datetime | None:
-        """Return before when no wake comes, as the loop's budget of the hour is used up; None where one may come.
+        """Return the earliest next wake if the loop has used up its hourly budget; None if a wake may come at any time.
 
-        The runner holds to it whatever is said here, so one that is away or in trouble takes nothing from the turn.
+        The runner enforces the budget in any case, so a runner that does not answer takes nothing from the turn.
         """
         if not context.fire_id:
             return None
@@ -105,20 +105,20 @@ class Loops:
         return task.wakes_from.ToDatetime(UTC) if task.HasField("wakes_from") else None
 
     async def task(self, task_id: str) -> TaskNow:
-        """Return what the runner says of a task now. Raises NotFound, Unreachable."""
+        """Return the current state of a task from the runner. Raises NotFound, Unreachable."""
         task: wire.Task = await self._ask("GetTask", wire.GetTaskRequest(name=task_id))
         return TaskNow(state=task.state, category=task.spec.category, read_only=task.spec.read_only)
 
     async def create(self, call: Call, asked: Mapping[str, Any]) -> Result:
-        """Make a loop, within what the turn may do.
+        """Make a loop, within the turn's permissions.
 
-        What is asked are fields of a `TaskSpec`, its `prompt` among them; an empty value asks for nothing. Without
-        `every`, `cron` and `on` the loop is self-paced.
+        `asked` holds fields of a `TaskSpec`, including its `prompt`; empty values are ignored. Without `every`, `cron`
+        and `on` the loop is self-paced.
 
         Raises:
             Denied: not in scope, or beyond the turn's category.
-            InvalidInput: the runner cannot take it.
-            Exhausted: the agent has as many as it may.
+            InvalidInput: the runner refuses the loop.
+            Exhausted: the agent has reached its limit of loops.
             Unreachable: the runner does not answer.
         """
         context = call.context
@@ -126,7 +126,7 @@ class Loops:
         _check_texts(asked)
         category = self._category(asked.get("category", ""), context)
         turn = await self._store.read(lambda connection: _turn_of(connection, context.turn_id))
-        # What an author approved for this call alone is not the loop's.
+        # An author's approval of this call alone gives the loop nothing.
         bare = replace(context, category=intersect(turn.grant, context.category))
         if reason := beyond(category, bare):
             raise Denied(reason, where="category", hint="name a category that grants no more than this turn has")
@@ -135,7 +135,7 @@ class Loops:
         return await self._once(call, LOOPS, lambda: self._made(request))
 
     async def list(self, call: Call) -> Result:
-        """Return the agent's own loops, and those of the turn's channel. Raises Denied, Unreachable."""
+        """Return the agent's own loops and the loops of the turn's channel. Raises Denied, Unreachable."""
         context = call.context
         require(LIST, "read", {}, context)
         own = wire.ListTasksRequest(made_by=context.agent, limit=MOST_LISTED)
@@ -147,11 +147,11 @@ class Loops:
         return {"loops": [_listed(task, context) for task in shown], "left_out": left_out}
 
     async def delete(self, call: Call, loop: str, *, pause: bool) -> Result:
-        """Delete one of the agent's own loops, or keep it without firing.
+        """Delete one of the agent's own loops, or pause it.
 
         Raises:
-            Denied: not in scope, or another made it.
-            InvalidInput: `loop` cannot be sent.
+            Denied: not in scope, or another agent made the loop.
+            InvalidInput: `loop` holds text that a message cannot carry.
             NotFound: there is no such loop.
             Unreachable: the runner does not answer.
         """
@@ -160,11 +160,11 @@ class Loops:
         return await self._once(call, DELETE, lambda: self._ended(call.context, loop, pause=pause))
 
     async def emit(self, call: Call, name: str, data: Mapping[str, Any]) -> Result:
-        """Emit an event, to every task that listens for it.
+        """Emit an event to every task that listens for it.
 
         Raises:
             Denied: not in scope, or the turn has ended.
-            InvalidInput: the name is none, or the runner's own; the data are no JSON object that it takes.
+            InvalidInput: the name is invalid or reserved, or the data are not an acceptable JSON object.
             Unreachable: the runner does not answer.
         """
         context = call.context
@@ -193,7 +193,7 @@ class Loops:
         try:
             made: wire.CreateTaskResponse = await self._ask("CreateTask", request)
         except Conflict:
-            # An earlier run of this call may have come as far as the runner: its loop has this very name.
+            # An earlier run of this call may have reached the runner: its loop has the same name.
             task: wire.Task = await self._ask("GetTask", wire.GetTaskRequest(name=spec.name))
             if task.spec.created_by != spec.created_by:
                 raise
@@ -214,9 +214,9 @@ class Loops:
         return {"loop": task.id, "state": "paused" if pause else "deleted"}
 
     async def _once(self, call: Call, scope: str, act: Callable[[], Awaitable[Result]]) -> Result:
-        """Act unless an earlier run of this call did, and keep what came of it.
+        """Act and store the result, unless an earlier run of this call did so.
 
-        A crash between the two lets the call run again: what it does at the runner is the same when it is done twice.
+        After a crash in between, the call acts again, without a second effect at the runner.
         """
         at = self._clock.now()
 
@@ -320,10 +320,10 @@ def _loop_changes(loops: Loops) -> list[ToolSpec]:
 
 
 def _turn_of(connection: Connection, turn_id: str) -> TurnRecord:
-    """Return a turn's row. Raises Denied if there is none."""
+    """Return a turn's row. Raises Denied if the row is missing."""
     turn = get_turn(connection, turn_id)
     if turn is None:
-        raise Denied("the turn is not on record", where=turn_id)
+        raise Denied("the turn is not stored", where=turn_id)
     return turn
 
 
@@ -334,11 +334,11 @@ def _read_delay(asked: float) -> int:
     (0, 3)
 
     Raises:
-        InvalidInput: it is below 0 or more than seven days.
+        InvalidInput: the delay is below 0 or more than seven days.
     """
     if not math.isfinite(asked) or not 0 <= asked <= LONGEST_WAKE_S:
         what = f"must be a number of seconds from 0 to {LONGEST_WAKE_S} (seven days), not {asked}"
-        raise InvalidInput(what, where="delay_seconds", hint="0 goes on at once; to end the loop, do not call this")
+        raise InvalidInput(what, where="delay_seconds", hint="0 continues at once; to end the loop, do not call it")
     return math.ceil(asked)
 
 
@@ -346,16 +346,16 @@ def _woken(turn: TurnRecord, delay_s: int, put_off_to: str) -> Result:
     when = f"{delay_s} s after the end of this turn" if delay_s else "as soon as this turn has ended"
     told = {"wake_after_s": delay_s, "next": f"the next iteration begins {when}; end your turn now"}
     if put_off_to:
-        why = "the budget that the author set for an hour of this loop is used up"
+        why = "the hourly budget that the author set for this loop is used up"
         told["next"] = f"put off: {why}, so the next iteration begins at {put_off_to}; end your turn now"
         told["put_off_to"] = put_off_to
     if turn.kind not in WAKES:
-        told["note"] = f"{turn.task_name} was not woken as a self-paced task: if it is none, this changes nothing"
+        told["note"] = f"{turn.task_name} was not woken as a self-paced task; in other tasks this call has no effect"
     return told
 
 
 def _check_texts(said: Mapping[str, object]) -> None:
-    """Raise InvalidInput for a text that no message can carry: half an emoji is valid JSON, and models write it."""
+    """Raise InvalidInput for a text that no message can carry; models may write half an emoji, which is valid JSON."""
     for field, value in said.items():
         for text in value if isinstance(value, list | tuple) else (value,):
             if isinstance(text, str):
@@ -363,14 +363,14 @@ def _check_texts(said: Mapping[str, object]) -> None:
 
 
 def _keep(_connection: Connection, _context: TurnContext) -> None:
-    """Refuse nothing: what the runner did is kept, even if the turn was cancelled meanwhile."""
+    """Refuse nothing, so that the result of the runner is stored even if the turn was cancelled meanwhile."""
 
 
 def _spec(call: Call, asked: Mapping[str, Any], category: Category, *, read_only: bool) -> wire.TaskSpec:
-    """Return the loop as the runner takes it; its name follows from the call, so that one call makes one loop."""
+    """Return the task spec of a loop. Its name is derived from the call, so that one call makes one loop."""
     context = call.context
     if asked.get("every") and asked.get("cron"):
-        raise InvalidInput("every and cron exclude each other", where="every", hint="give one of them, or neither")
+        raise InvalidInput("every and cron cannot be combined", where="every", hint="give at most one of them")
     made = wire.TaskSpec(**{name: value for name, value in asked.items() if value})
     made.name = f"agent-loop-{_digest(call)[:12]}"
     made.category, made.channel, made.agent = category.name, made.channel or context.channel, context.agent
@@ -386,7 +386,7 @@ def _maker(context: TurnContext) -> wire.CreatedBy:
 
 
 def _digest(call: Call) -> str:
-    """Return what names a call to the runner: equal whenever the call is run again."""
+    """Return a digest of the call, the same for each run of the call, that identifies it to the runner."""
     return hashlib.sha256(call.key.encode()).hexdigest()[:32]
 
 

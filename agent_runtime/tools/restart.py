@@ -1,7 +1,7 @@
-"""Asking for a planned restart: the file that the watchdog claims, written once for each call.
+"""Requests for a planned restart: a file that the watchdog claims, written once per call.
 
-`docs/lifecycle.md` describes the file. The watchdog moves it from place to place as it deals with it, so the places are
-looked at in that order: a file with this call's id means that this call has asked before.
+`docs/lifecycle.md` describes the file. The watchdog moves the file from one place to the next, so this module checks
+the places in that order. A file with this call's id means that this call has already made its request.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from turnkeeper.errors import Conflict, Corrupt, Denied, InvalidInput
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.times import rfc3339
 
-LONGEST_NOTES = 8 << 10  # bytes; as JSON at worst six times as many, which a marker has room for
+LONGEST_NOTES = 8 << 10  # bytes; JSON needs at most six times as many, which fit into a marker
 LARGEST_MARKER = 64 << 10
 MOST_NAMED = 20
 LONGEST_NAMED = 160
@@ -42,18 +42,18 @@ class Lifecycle:
         self._files = SystemFiles()
 
     async def request_restart(self, call: Call, notes: str) -> Mapping[str, Any]:
-        """Ask for a restart, once for each call; the notes are the handoff that agent0's next turn is shown.
+        """Ask for a restart, once per call; agent0's next turn is shown the notes as its handoff.
 
         Raises:
             Denied: not in scope, not agent0, or the turn has ended.
-            InvalidInput: the notes cannot travel.
-            Conflict: another restart is asked for, or under way.
+            InvalidInput: the notes are empty, too long or hold text that a message cannot carry.
+            Conflict: another restart is pending or running.
         """
         require(RESTART, "write", {"notes": notes}, call.context)
         if call.context.agent != FIRST_AGENT:
-            raise Denied(f"only {FIRST_AGENT} asks for a restart; say in your answer why one is needed")
+            raise Denied(f"only {FIRST_AGENT} can ask for a restart; explain in your answer why a restart is needed")
         if not notes.strip() or len(notes.encode("utf-8", "replace")) > LONGEST_NOTES:
-            raise InvalidInput(f"notes have 1 to {LONGEST_NOTES} bytes", where="notes")
+            raise InvalidInput(f"notes must have 1 to {LONGEST_NOTES} bytes", where="notes")
         check_text(notes)
         at = self._clock.now()
         id_ = f"agent0-{hashlib.sha256(call.key.encode()).hexdigest()[:24]}"
@@ -66,7 +66,7 @@ class Lifecycle:
 
             return once(connection, call, RESTART, at, refuse_ended, ask)
 
-        # The file is written before the row: a crash in between leaves a file that a rerun finds to be this call's.
+        # Write the file before the row: after a crash in between, a rerun recognizes the file by this call's id.
         return (await self._store.write(work)).result
 
     def _ask(self, id_: str, says: Mapping[str, Any]) -> None:
@@ -76,22 +76,22 @@ class Lifecycle:
             if found == id_:
                 return
             if found is not None:
-                raise Conflict("a restart is asked for already", hint="wait for that restart; ask no more")
+                raise Conflict("a restart is already pending", hint="wait for that restart; do not ask again")
         if os.path.lexists(self._state / "restart-archive" / f"{id_}-request.json"):
             return
         fresh = request.with_name(f".{request.name}.new-{os.getpid()}")
         self._files.unlink(fresh)
         self._files.write_synced(fresh, json.dumps(says, sort_keys=True).encode())
         try:
-            self._files.link(fresh, request)  # unlike a rename it replaces no other file
+            self._files.link(fresh, request)  # unlike a rename, a link never replaces a file
         except FileExistsError as error:
-            raise Conflict("a restart is asked for already", hint="wait for that restart; ask no more") from error
+            raise Conflict("a restart is already pending", hint="wait for that restart; do not ask again") from error
         finally:
             self._files.unlink(fresh)
         self._files.sync_folder(self._state)
 
     def _id_at(self, place: os.PathLike[str]) -> str | None:
-        """Return the id of the request in a file; empty if it cannot be read, None if there is no file."""
+        """Return the id of the request in a file; empty if the file cannot be read, None if it does not exist."""
         try:
             says = json.loads(self._files.read(self._state / place, LARGEST_MARKER))
         except FileNotFoundError:
@@ -102,7 +102,7 @@ class Lifecycle:
 
 
 def handoff_text(connection: Connection, notes: str) -> str:
-    """Return the handoff for the next session: open turns and decisions, by id, and the notes."""
+    """Return the handoff for the next session: the ids of open turns and decisions, and the notes."""
     open_turns = [
         f"{turn.turn_id} ({turn.status}, {turn.task_name or turn.trigger}, in {turn.channel})"
         for turn in unfinished_turns(connection)
@@ -119,14 +119,14 @@ def handoff_text(connection: Connection, notes: str) -> str:
 
 
 def _named(found: Sequence[str]) -> str:
-    """Return names in one line, bounded."""
+    """Return the names as one line of limited length."""
     named = ", ".join(one[:LONGEST_NAMED] for one in found[:MOST_NAMED]) or "none"
     line = f"{named} and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else named
     return sendable(line, MOST_NAMED * LONGEST_NAMED)
 
 
 def lifecycle_tools(lifecycle: Lifecycle) -> list[ToolSpec]:
-    """Return the tool that restarts the runtime. Its docstring is what a model reads."""
+    """Return the tool that restarts the runtime. A model reads its docstring."""
 
     async def lifecycle_request_restart(
         notes: Annotated[str, "what your next session has to know: open work, next actions, why you restart"],

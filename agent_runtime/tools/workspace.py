@@ -1,6 +1,6 @@
-"""The tools over the workspace: pages, search, conversation, memory, proposals, review, the web, and permission.
+"""The tools for the workspace: pages, search, conversation, memory, proposals, review, the web, and permission.
 
-The docstrings and annotations of the functions inside are what a model reads.
+A model reads the docstrings and annotations of the functions inside.
 """
 
 from typing import Annotated, Any, Literal
@@ -34,7 +34,7 @@ Title = Annotated[str, "one line"]
 
 
 def workspace_tools(workspace: Workspace) -> list[ToolSpec]:
-    """Return every tool over `workspace`, and `permission_request`."""
+    """Return every tool for `workspace`, and `permission_request`."""
     made = (_pages, _conversation, _memory, _memory_changes, _proposals, _corpus, _revalidation, _web)
     return [*(one for group in made for one in group(workspace)), permission_request()]
 
@@ -42,8 +42,8 @@ def workspace_tools(workspace: Workspace) -> list[ToolSpec]:
 def permission_request() -> ToolSpec:
     """Return the tool with which a turn asks for a tool that its category hides.
 
-    The guard turns its call into the call that it names; by itself it does nothing. An approval runs that tool with
-    these arguments once, and grants nothing else.
+    The guard replaces this call by the requested call; the tool itself does nothing. An approval runs the requested
+    tool once with these arguments, and grants nothing else.
     """
 
     async def permission_request(
@@ -275,7 +275,7 @@ def _web(workspace: Workspace) -> list[ToolSpec]:
 
 
 def _cut(field: str, text: str) -> dict[str, Any]:
-    """Return a text under its field's name, cut to what one reading gives, and how many characters are left out."""
+    """Return a field with its text, cut to the limit of one reading, and the number of characters left out."""
     return {field: text[:LONGEST_READING], "left_out_chars": max(0, len(text) - LONGEST_READING)}
 
 

@@ -104,7 +104,7 @@ async def test_an_authors_turn_makes_a_self_paced_one_under_the_category_for_loo
 async def test_what_cannot_be_is_told_to_the_model_and_nothing_is_made(looper: Bench, runner: Runner) -> None:
     wrong: dict[str, dict[str, Any]] = {
         "cron": {"cron": "61 * * * *"},
-        "every and cron exclude each other": {"every": "15m", "cron": "0 9 * * *"},
+        "every and cron cannot be combined": {"every": "15m", "cron": "0 9 * * *"},
         "no category 'nosuch'": {"every": "15m", "category": "nosuch"},
         "category conversation grants tools": {"every": "15m", "category": "conversation"},
         "filters": {"every": "15m", "where": ["task=digest"]},
@@ -282,5 +282,5 @@ async def test_a_model_whose_wake_is_put_off_is_told_when_it_comes(bench: Bench,
     await runner.service.run_task(wire.RunTaskRequest(name=task.id))
     await bench.run(fire_id=f"{task.id}@20260302T090000Z~w1", task_id=task.id, task_name=task.id, kind="wake")
     (told,) = await answered(bench)
-    assert told["next"].startswith("put off: the budget that the author set for an hour")
+    assert told["next"].startswith("put off: the hourly budget that the author set")
     assert told["put_off_to"] in told["next"]

@@ -262,7 +262,7 @@ async def test_agent0_asks_for_a_restart_and_the_watchdog_finds_what_it_expects(
     assert says["text"].endswith("notes:\ngo on with the report")
     assert bench.request.stat().st_mode & 0o777 == 0o600
     await bench.run(2, prompt="again")
-    assert "asked for already" in (await bench.conversation())[-1].messages[-2].text
+    assert "already pending" in (await bench.conversation())[-1].messages[-2].text
     assert json.loads(bench.request.read_text()) == says
     bench.request.rename(bench.request.with_name("restart-request.processing"))
     await bench.run(3, prompt="again")
