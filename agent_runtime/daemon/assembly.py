@@ -15,14 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent_runtime.daemon.metrics import PROCESS, export
 from agent_runtime.graph.agent.default import Build, MemoryRecall, Subagents, build_graph
 from agent_runtime.graph.agent.memory_store import MemoryStore, lend
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.engine import Engine, Engines
 from agent_runtime.graph.engine.model_output import Answered, LiveOutput
-from agent_runtime.graph.engine.spans import callbacks_of
 from agent_runtime.graph.foreign.graphs import Graphs, open_graphs
 from agent_runtime.graph.foreign.load import Opened
 from agent_runtime.graph.foreign.project import digest_of, read_catalog
@@ -64,8 +62,7 @@ from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, Conflict, InvalidInput, MachineTrouble, NotFound, Unreachable
 from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.process import Failpoints, Progress, keep_running, settle_heap
-from turnkeeper.rpc.server import UnixServer, keep_reachable
-from turnkeeper.rpc.traces import TurnSpans, tracing_of
+from turnkeeper.rpc.server import Observers, UnixServer, keep_reachable
 from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Recorder, Signer, signer_of
 from turnkeeper.storage.damage import StoreWatch
@@ -79,6 +76,7 @@ from turnkeeper.v1.agent_runtime_pb2 import FireRequest
 from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 
 MOST_AT_ONCE = 32
+PROCESS = "agent-runtime"
 MOST_THREADS = 1024  # started as they are needed; one that hangs is lost until the process ends
 DRAIN_GRACE_S = 60.0  # for running turns to come to a checkpoint
 CALLS_GRACE_S = 2.0
@@ -205,7 +203,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         runtime.log.emit(
             "session.began", durable=True, epoch=runtime.store.epoch, incarnation=runtime.store.incarnation
         )
-        exporter = export(home, runtime, settings.metrics)
+        observers = Observers(PROCESS, home, runtime, settings, runtime.clock)
         await runtime.worker.start(on_shutdown=stop.set)
         server = UnixServer(home.socket(PROCESS), Door(home, RULES, runtime.log))
         servicer = Servicer(runtime)
@@ -215,7 +213,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         await server.start()
         runtime.log.emit("process.started", after=lock.after)
         kept = Progress(home, PROCESS, os.getpid(), runtime.trouble).run(
-            runtime.clock, lambda: keep_reachable(lock, server, runtime.log, readers, exporter)
+            runtime.clock, lambda: keep_reachable(lock, server, runtime.log, readers, observers)
         )
         signer, others = _beside(home, runtime, settings)
         progress, stopping = asyncio.create_task(kept, name="progress"), asyncio.create_task(stop.wait())
@@ -238,8 +236,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
                 await signer.sign()
             servicer.close()  # only now: the outcomes of turns that ended meanwhile have been reported
             await server.stop(CALLS_GRACE_S)
-            if exporter is not None:
-                exporter.close()
+            observers.close()
             runtime.mailboxes.close()
             runtime.log.emit("process.stopped")
 
@@ -559,9 +556,9 @@ class _Basis:
         subagents.begin(gate, specs, inner)
         answered = Answered(emit=self.log.emit, steady=self.clock.monotonic)
         default, how = self.graphs.catalog.default, dict[str, Any](secrets=secrets, live=live, answered=answered)
-        if (tracing := tracing_of(PROCESS, settings.traces, self.clock)) is not None:
-            self.stack.callback(tracing.close)
-            how["callbacks"] = callbacks_of(TurnSpans(tracing, self.log))
+        observers = Observers("turns", self.log, settings, self.clock)
+        self.stack.callback(observers.close)
+        how["callbacks"] = observers.callbacks
         engines: dict[str, Engine] = {}
         for name, one in self._graphs().items():
             of_author = one is not None and (name != default or foreign)

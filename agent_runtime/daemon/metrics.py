@@ -3,10 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from agent_runtime.daemon.assembly import PROCESS
 from agent_runtime.service.servicer import Runtime
 from agent_runtime.store.turn_reads import count_waiting
+from turnkeeper.bus.event_log import count_events
+from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import MetricsSettings
+from turnkeeper.config.settings import Settings
 from turnkeeper.rpc.metrics import (
     OF_ALL,
     WAITS_S,
@@ -16,11 +19,9 @@ from turnkeeper.rpc.metrics import (
     Histogram,
     Source,
     bytes_of,
-    count_events,
     restarts,
 )
 
-PROCESS = "agent-runtime"
 _OVER = ("succeeded", "silent", "failed", "cancelled")
 _DECISIONS = ("approve", "edit", "reject", "answer", "expired")
 _PENDING = Gauge("turnkeeper_approvals_pending", f"approvals that wait for the author{OF_ALL}")
@@ -117,11 +118,11 @@ class Counted:
         }
 
 
-def export(home: Home, runtime: Runtime, settings: MetricsSettings) -> Exporter | None:
+def export(home: Home, runtime: Runtime, settings: Settings, clock: Clock) -> Exporter | None:
     """Return what serves the runtime's metrics, not yet serving; None where they are switched off."""
-    if not settings.enabled:
+    if not settings.metrics.enabled:
         return None
-    counted = Counted(runtime.clock.monotonic)
+    counted = Counted(clock.monotonic)
     count_events(runtime.log, counted.events())
 
     async def read() -> Sequence[Any]:
@@ -138,4 +139,4 @@ def export(home: Home, runtime: Runtime, settings: MetricsSettings) -> Exporter 
         )
 
     source = Source([*counted.all, restarts(home.run, PROCESS)], read, runtime.trouble)
-    return Exporter(source, runtime.log, path=home.http(PROCESS), port=settings.agent_runtime_port)
+    return Exporter(source, runtime.log, path=home.http(PROCESS), port=settings.metrics.agent_runtime_port)

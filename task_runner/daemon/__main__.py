@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from task_runner.daemon.assembly import Runner, assemble
-from task_runner.daemon.metrics import export
 from task_runner.daemon.reads import PROCESS
 from task_runner.service.service import RULES, Servicer
 from turnkeeper.bus.event_log import EventLog
@@ -25,8 +24,7 @@ from turnkeeper.config.started import write_start
 from turnkeeper.errors import MachineTrouble, exit_code_of
 from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.process import Progress, keep_running, settle_heap
-from turnkeeper.rpc.server import UnixServer, keep_reachable
-from turnkeeper.rpc.traces import FireSpans, traceparent_of, tracing_of
+from turnkeeper.rpc.server import Observers, UnixServer, keep_reachable
 from turnkeeper.storage import nodes
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.locking import ProcessLock
@@ -58,10 +56,7 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
         await _end_ephemeral(runner)
         await runner.warm_up()
         settings = load_settings(home)
-        exporter = export(home, runner, settings.metrics, SystemClock())
-        if (tracing := tracing_of(PROCESS, settings.traces, SystemClock())) is not None:
-            FireSpans(tracing, runner.log)
-            runner.dispatcher.traceparent = traceparent_of
+        observers = Observers(PROCESS, home, runner, settings, SystemClock())
         settle_heap()
         await server.start()
         log.emit("process.started", after=lock.after)
@@ -69,14 +64,11 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
             resting = dict[str, str]()
             trouble = lambda: runner.trouble() or next(iter(resting.values()), "")  # noqa: E731
             progress = Progress(home, PROCESS, os.getpid(), trouble)
-            kept = progress.run(SystemClock(), lambda: keep_reachable(lock, server, log, exporter=exporter))
+            kept = progress.run(SystemClock(), lambda: keep_reachable(lock, server, log, observers=observers))
             await _work_until(stop, runner, kept, resting)
         finally:
             runner.log.changes.close()
-            if exporter is not None:
-                exporter.close()
-            if tracing is not None:
-                tracing.close()
+            observers.close()
             await server.stop(_STOP_GRACE_S)
             with suppress(MachineTrouble):  # the next start does it
                 if runner.works and (runner.beat is None or await runner.beat.is_alone()):

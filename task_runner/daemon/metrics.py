@@ -6,10 +6,11 @@ from typing import Any
 from task_runner.daemon.assembly import Runner
 from task_runner.daemon.reads import PROCESS
 from task_runner.model.task import OPEN, FireKind, Outcome
+from turnkeeper.bus.event_log import count_events
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import MetricsSettings
-from turnkeeper.rpc.metrics import OF_ALL, Counter, Exporter, Gauge, Histogram, Source, bytes_of, count_events, restarts
+from turnkeeper.config.settings import Settings
+from turnkeeper.rpc.metrics import OF_ALL, Counter, Exporter, Gauge, Histogram, Source, bytes_of, restarts
 
 _CONNECTED = Gauge("turnkeeper_runtime_connected", "1 while the agent runtime takes fires from this runner, else 0")
 _OPEN = Gauge("turnkeeper_fires_open", f"fires that have not come to an end, by their state{OF_ALL}", "state")
@@ -66,9 +67,9 @@ class Counted:
         }
 
 
-def export(home: Home, runner: Runner, settings: MetricsSettings, clock: Clock) -> Exporter | None:
+def export(home: Home, runner: Runner, settings: Settings, clock: Clock) -> Exporter | None:
     """Return what serves the runner's metrics, not yet serving; None where they are switched off."""
-    if not settings.enabled:
+    if not settings.metrics.enabled:
         return None
     counted = Counted()
     count_events(runner.log, counted.events())
@@ -92,4 +93,4 @@ def export(home: Home, runner: Runner, settings: MetricsSettings, clock: Clock) 
         return runner.trouble() or ("" if runner.dispatcher.connected else "agent-runtime is not connected")
 
     source = Source([*counted.all, restarts(home.run, PROCESS)], read, unready)
-    return Exporter(source, runner.log, path=home.http(PROCESS), port=settings.task_runner_port)
+    return Exporter(source, runner.log, path=home.http(PROCESS), port=settings.metrics.task_runner_port)

@@ -174,3 +174,19 @@ def read_events(folder: Path, prefix: str = "events") -> Iterator[dict[str, Any]
                     records.append(record)
     # Without the Z, a whole second comes before its fractions.
     yield from sorted(records, key=lambda record: str(record["at"]).removesuffix("Z"))
+
+
+Told = Callable[[Mapping[str, Any]], None]
+
+
+def count_events(log: EventLog, counts: Mapping[str, Told]) -> None:
+    """Call `counts[name]` with the fields of each event of that name, besides what was called before."""
+    before = log.count
+
+    def take(events: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        before(events)
+        for name, fields in events:
+            if (told := counts.get(name)) is not None:
+                told(fields)
+
+    log.count = take

@@ -70,7 +70,6 @@ class Process(NamedTuple):
         asks: the daemons that must run on the machine, too.
         extra: the extra that it needs; empty if it needs none.
         needs: the modules of that extra.
-        listens: returns where settings let it listen on TCP.
     """
 
     name: str
@@ -79,7 +78,6 @@ class Process(NamedTuple):
     asks: frozenset[str]
     extra: str = ""
     needs: tuple[str, ...] = ()
-    listens: Callable[[Any], str] = lambda _settings: ""
 
 
 class Surface(NamedTuple):
@@ -91,7 +89,10 @@ class Surface(NamedTuple):
         commands: its commands of `turnkeeper`, by name.
         settings: the sections of config.toml that it alone reads.
         process: the process that it adds, if any.
+        listens: returns, by process, where settings let it listen on TCP.
         mount: what it serves over HTTP, if anything.
+        observers: by process, or "turns", `MODULE:NAME` of a function that makes an observer, or None.
+        also: modules elsewhere that are removed with its folder.
         needs: the names of surfaces without which this one does not work.
         is_core: whether the main job needs it; any other one may be removed with its folder.
     """
@@ -101,7 +102,10 @@ class Surface(NamedTuple):
     commands: Mapping[str, Later] = {}
     settings: tuple[str, ...] = ()
     process: Process | None = None
+    listens: Callable[[Any], Mapping[str, str]] = lambda _settings: {}
     mount: Mount | None = None
+    observers: Mapping[str, str] = {}
+    also: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     is_core: bool = False
 

@@ -13,8 +13,8 @@ SURFACE = Surface(
         asks=frozenset({"task-runner", "agent-runtime"}),
         extra="web",
         needs=("starlette", "uvicorn", "jinja2", "markdown_it"),
-        listens=lambda settings: f"{settings.web.bind}:{settings.web.port}",
     ),
+    listens=lambda settings: {"web": f"{settings.web.bind}:{settings.web.port}"},
     commands={
         "web": Later(
             "turnkeeper.gateway.commands:web",

@@ -13,9 +13,9 @@ from grpc_reflection.v1alpha import reflection
 
 from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.bus.event_log import EventLog
+from turnkeeper.config.surfaces import imported, surfaces
 from turnkeeper.rpc.callers import Door, socket_id
 from turnkeeper.rpc.errors import ErrorInterceptor
-from turnkeeper.rpc.metrics import Exporter
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
 
@@ -115,12 +115,35 @@ class UnixServer:
         return server
 
 
+class Observers:
+    """What watches a daemon or its turns, as the installed surfaces make it."""
+
+    def __init__(self, process: str, *given: Any) -> None:
+        """Make them; each takes what is `given`. Raises what one of them raises."""
+        targets = [one.observers[process] for one in surfaces().values() if process in one.observers]
+        self._made = [made for target in targets if (made := imported(target)(*given)) is not None]
+
+    def callbacks(self, turn_id: str) -> list[Any]:
+        """Return LangChain's callbacks for an interval of a turn."""
+        return [callback for one in self._made for callback in one.callbacks(turn_id)]
+
+    def keep(self) -> None:
+        """Put back what others removed, at each beat."""
+        for one in self._made:
+            one.keep()
+
+    def close(self) -> None:
+        """End all of them."""
+        for one in self._made:
+            one.close()
+
+
 async def keep_reachable(
     lock: ProcessLock,
     server: UnixServer,
     log: EventLog,
     readers: Sequence[ReaderLock] = (),
-    exporter: Exporter | None = None,
+    observers: Observers | None = None,
 ) -> None:
     """Put back what others removed or changed of what makes a daemon found: locks, pid file, folder, socket.
 
@@ -139,8 +162,8 @@ async def keep_reachable(
         for reader in readers:
             repaired += reader.keep()
         repaired += await server.keep()
-        if exporter is not None:
-            exporter.keep()
+        if observers is not None:
+            observers.keep()
     except (OSError, RuntimeError) as error:
         log.emit("run.unreachable", reason=f"{type(error).__name__}: {error}"[:500])
     for what in repaired:

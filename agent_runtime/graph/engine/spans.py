@@ -13,7 +13,10 @@ from langchain_core.messages import BaseMessage, messages_to_dict
 from langchain_core.outputs import LLMResult
 from langgraph.errors import GraphBubbleUp
 
-from turnkeeper.rpc.traces import Callbacks, TurnSpans
+from turnkeeper.bus.event_log import EventLog
+from turnkeeper.clock import Clock
+from turnkeeper.config.settings import Settings
+from turnkeeper.rpc.traces import Tracing, TurnSpans, tracing_of
 
 LONGEST_TEXT = 32_768
 
@@ -120,9 +123,21 @@ class CallSpans(BaseCallbackHandler):
             self._tracing.end(span, error, **about)
 
 
-def callbacks_of(spans: TurnSpans) -> Callbacks:
-    """Return what gives each interval of a turn its callbacks."""
-    return lambda turn_id: [CallSpans(spans, turn_id)] if spans.of(turn_id) is not None else []
+class TurnsObserved:
+    """Traces the turns of a runtime."""
+
+    def __init__(self, tracing: Tracing, log: EventLog) -> None:
+        self._spans, self.close = TurnSpans(tracing, log), tracing.close
+
+    def callbacks(self, turn_id: str) -> list[Any]:
+        """Return the callbacks of an interval of a turn."""
+        return [CallSpans(self._spans, turn_id)] if self._spans.of(turn_id) is not None else []
+
+
+def observe(log: EventLog, settings: Settings, clock: Clock) -> TurnsObserved | None:
+    """Trace turns from now on; None if the settings do not ask for it."""
+    tracing = tracing_of("agent-runtime", settings.traces, clock)
+    return None if tracing is None else TurnsObserved(tracing, log)
 
 
 def _name(serialized: Mapping[str, Any] | None) -> str:

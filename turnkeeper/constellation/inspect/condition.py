@@ -22,7 +22,7 @@ from turnkeeper.config.build import build, install_command
 from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
 from turnkeeper.config.settings import Settings, load_settings, unread_sections
 from turnkeeper.config.started import Start, changes, read_start, settings_now
-from turnkeeper.config.surfaces import processes
+from turnkeeper.config.surfaces import processes, surfaces
 from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
 from turnkeeper.constellation.supervisor import markers
@@ -250,10 +250,8 @@ def _listens(home: Home) -> Iterator[Finding]:
         settings = load_settings(home)
     except InvalidInput:  # said by another check
         return
-    metrics = {DAEMONS[0].name: settings.metrics.agent_runtime_port, DAEMONS[1].name: settings.metrics.task_runner_port}
-    places = {name: f"127.0.0.1:{port}" for name, port in metrics.items() if port and settings.metrics.enabled}
-    places |= {one.name: one.listens(settings) for one in processes()}
-    for process, place in places.items():
+    places = [place for one in surfaces().values() for place in one.listens(settings).items()]
+    for process, place in places:
         if is_held(home, process):
             says = home.run / f"{process}.listens"  # where it listens since it started, whatever was set meanwhile
             now, fix = says.read_text() if says.is_file() else place, "turnkeeper down, then turnkeeper up"

@@ -11,8 +11,8 @@ SURFACE = Surface(
         package="turnkeeper.constellation.peers",
         reads=frozenset({"node", "peers", "store"}),
         asks=frozenset({"agent-runtime"}),
-        listens=lambda settings: settings.peers.listen,
     ),
+    listens=lambda settings: {"peers": settings.peers.listen},
     commands={
         "peers": Later(
             "turnkeeper.constellation.peers.commands:app",

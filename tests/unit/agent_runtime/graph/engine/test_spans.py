@@ -9,13 +9,13 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from agent_runtime.graph.engine.spans import callbacks_of
+from agent_runtime.graph.engine.spans import TurnsObserved
 from tests.support.clock import ManualClock
 from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import TracesSettings
-from turnkeeper.rpc.traces import Tracing, TurnSpans
+from turnkeeper.rpc.traces import Tracing
 
 SECRET = "the pump's code is 4711"
 FAILED = "no pump answers to 4711"
@@ -46,12 +46,12 @@ async def spans_of(home: Home, clock: ManualClock, script: dict[str, list[AIMess
     """Run a turn of one interval; return its spans."""
     exporter, log = InMemorySpanExporter(), EventLog(home.logs, "agent-runtime", clock)
     tracing = Tracing("agent-runtime", TracesSettings(enabled=True, content=content), clock, exporter)
-    turns = TurnSpans(tracing, log)
+    turns = TurnsObserved(tracing, log)
     log.emit("turn.started", **TURN, trigger="fire", mode="start")
     graph = create_agent(ScriptedModel(script=script), [delegate, look, fail])
     asked: Any = {"messages": [HumanMessage(SECRET)]}
     with suppress(ValueError):  # of the tool that fails
-        await graph.ainvoke(asked, {"callbacks": callbacks_of(turns)("turn-1")})
+        await graph.ainvoke(asked, {"callbacks": turns.callbacks("turn-1")})
     log.emit("turn.stopped", turn_id="turn-1", thread_id="desk", state="succeeded")
     tracing.close()
     log.close()

@@ -110,22 +110,6 @@ def _family(kind: str, name: str, says: str, labels: Labels, found: Mapping[Labe
     return made
 
 
-Told = Callable[[Mapping[str, Any]], None]
-
-
-def count_events(log: EventLog, counts: Mapping[str, Told]) -> None:
-    """Call `counts[name]` with the fields of each event of that name, besides what was called before."""
-    before = log.count
-
-    def take(events: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        before(events)
-        for name, fields in events:
-            if (told := counts.get(name)) is not None:
-                told(fields)
-
-    log.count = take
-
-
 def bytes_of(*files: Path) -> int:
     """Return what SQLite files take on disk, with what waits in their logs."""
     found = 0

@@ -8,19 +8,18 @@ batches, and is kept with the turn. Spans are made from the records of the event
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from turnkeeper import __version__
-from turnkeeper.bus.event_log import EventLog
+from turnkeeper.bus.event_log import EventLog, count_events
 from turnkeeper.clock import Clock
 from turnkeeper.config.build import install_command
-from turnkeeper.config.settings import TracesSettings
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings, TracesSettings
 from turnkeeper.errors import InvalidInput
-from turnkeeper.rpc.metrics import count_events
 
-Callbacks = Callable[[str], list[Any]]  # of a turn, by its id
 MOST_OPEN = 10_000  # fires and turns whose beginning is remembered
 _EXPORT_S = 5.0
 _LAST_S = 3.0  # at the end, for what was not sent yet
@@ -106,6 +105,9 @@ class Tracing:
         """Return the time as spans have it."""
         return int(self._clock.now().timestamp() * 1e9)
 
+    def keep(self) -> None:
+        """Do nothing: spans are sent in the background."""
+
     def close(self) -> None:
         """Send what waits, for a few seconds."""
         last = threading.Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
@@ -124,6 +126,15 @@ class Tracing:
 def tracing_of(process: str, settings: TracesSettings, clock: Clock) -> Tracing | None:
     """Return what makes spans; None where the settings do not ask for them. Raises InvalidInput without the SDK."""
     return Tracing(process, settings, clock) if settings.enabled else None
+
+
+def observe_fires(_home: Home, runner: Any, settings: Settings, clock: Clock) -> Tracing | None:
+    """Trace the fires of a runner from now on; None if the settings do not ask for it."""
+    tracing = tracing_of("task-runner", settings.traces, clock)
+    if tracing is not None:
+        FireSpans(tracing, runner.log)
+        runner.dispatcher.traceparent = traceparent_of
+    return tracing
 
 
 class FireSpans:
