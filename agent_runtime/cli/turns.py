@@ -15,6 +15,7 @@ from agent_runtime.model.turn import LONGEST_SUMMARY
 from turnkeeper import console as terminal
 from turnkeeper.config.json_text import read_object, read_value
 from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
+from turnkeeper.console.unseen import from_words, in_words
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -37,6 +38,7 @@ def _all_tokens(row: Mapping[str, Any]) -> str:
 _TURNS = columns(
     "TURN=turn_id STATUS TRIGGER CHANNEL CATEGORY STARTED=started_at #TOOK #TOKENS +THREAD=thread_id +AGENT "
     "+FIRE=fire_id +#ATTEMPT +GRAPH SUMMARY",
+    status=lambda row: in_words(row["status"]),
     trigger=lambda row: str(row["task_name"] or row["trigger"]),
     took=lambda row: span(row["started_at"], row["ended_at"]),
     tokens=_all_tokens,
@@ -46,6 +48,7 @@ _TURNS = columns(
 _THREADS = columns(
     "THREAD=thread_id CHANNEL TASK=task_name STATE=status #WAITING #TURNS LAST=last_at AGENT +CATEGORY +GRAPH +#TOKENS "
     "+FIRST=first_at +LAST_TURN=last_turn_id",
+    status=lambda row: in_words(row["status"]),
     waiting=lambda row: str(row["waiting"] or "-"),
     tokens=_all_tokens,
 )
@@ -73,7 +76,9 @@ def list_(
 
     Example: turnkeeper turns list --status failed -n 10
     """
-    request = wire.ListTurnsRequest(channel=channel, thread_id=thread, status=status, limit=limit, cursor=cursor)
+    request = wire.ListTurnsRequest(
+        channel=channel, thread_id=thread, status=from_words(status), limit=limit, cursor=cursor
+    )
     answer = read("ListTurns", request)
     found = [to_json(turn) for turn in answer.turns]
     footer = f"{answer.total} turn{'' if answer.total == 1 else 's'}" if answer.total else "no such turns"
@@ -134,7 +139,7 @@ def _lines(row: Row) -> list[tuple[str, str]]:
         row,
         "turn=turn_id status started_by via channel thread=thread_id agent graph category started ended took tokens "
         "summary error",
-        status=row["status"] + asked,
+        status=in_words(row["status"]) + asked,
         started_by=cause,
         started=shown(row["started_at"]),
         ended=shown(row["ended_at"]),
@@ -164,7 +169,7 @@ def list_threads(
 
     Example: turnkeeper threads list --channel general
     """
-    request = wire.ListThreadsRequest(channel=channel, status=status, limit=limit, cursor=cursor)
+    request = wire.ListThreadsRequest(channel=channel, status=from_words(status), limit=limit, cursor=cursor)
     request.metadata_json = _metadata(metadata)
     answer = read("ListThreads", request)
     found = [to_json(one) for one in answer.threads]
@@ -187,6 +192,7 @@ def show_thread(thread: ThreadId, limit: terminal.LimitOption = 20, output: Outp
         "thread=thread_id state=status waiting channel agent graph task=task_name category turns tokens "
         "first_turn=first_at last_turn=last_at metadata",
         metadata=json.dumps(row["metadata"], ensure_ascii=False) if row["metadata"] else "",
+        state=in_words(row["status"]),
         waiting=f"{row['waiting']}: turnkeeper approvals list" if row["waiting"] else "",
         tokens=_tokens(row),
     )

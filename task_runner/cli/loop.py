@@ -8,7 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from task_runner.cli.client import Runner, all_tasks, complete_channel, runner
-from task_runner.cli.rows import column, left_column, local, task_row, time, time_column
+from task_runner.cli.rows import (
+    column,
+    is_loop,
+    left_column,
+    local,
+    outcome_column,
+    state_of,
+    task_row,
+    time,
+    time_column,
+)
 from task_runner.cli.show import show_change, up_since
 from task_runner.cli.state import YesOption, delete_task, restore, tick
 from task_runner.cli.tasks import create_spec, fill, takes_task_options
@@ -24,11 +34,6 @@ _REFRESH_S = 1.0
 _LONGEST_PROMPT = 60
 _ENDED = frozenset({"done", "expired"})
 _MODES = {"every": "fixed", "on": "event"}
-
-
-def is_loop(task: Any) -> bool:
-    """Tell whether a task is a loop: made as one, or self-paced."""
-    return bool(task.id.startswith("loop-") or task.kind == "dynamic")
 
 
 def complete_loop(incomplete: str) -> list[str]:
@@ -214,13 +219,13 @@ _COLUMNS = [  # on a narrow terminal the last ones are left out
     console.Column("INTERVAL", lambda row: row["schedule"].removesuffix(", exactly")),
     console.Column("ITERATION", lambda row: f"#{row['iteration']}", right=True),
     console.Column("PROMPT", lambda row: row["prompt"][:_LONGEST_PROMPT]),
-    console.Column("STATE", lambda row: "put off" if row["put_off"] and row["state"] == "active" else row["state"]),
+    console.Column("STATE", lambda row: "put off" if row["put_off"] and row["state"] == "active" else state_of(row)),
     time_column("NEXT", "next_fire_at"),
     time_column("LAST", "last_fire_at"),
     column("MODE", "mode"),
     column("TARGET", "agent"),
     column("NAME", "name", wide=True),
-    column("RESULT", "last_outcome", wide=True),
+    outcome_column("RESULT", "last_outcome", wide=True),
     column("CATEGORY", "category", wide=True),
     column("CHANNEL", "channel", wide=True),
     column("THREAD", "thread_id", wide=True),

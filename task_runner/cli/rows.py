@@ -9,6 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from task_runner.model.fields import FIELDS, JSON, given, parse_instant
 from turnkeeper import console
+from turnkeeper.console.unseen import in_words
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 
@@ -68,6 +69,21 @@ def task_row(task: Any) -> dict[str, Any]:
         "state": task.state,
         "iteration": task.iteration if task.kind == "dynamic" else None,
     }
+
+
+def is_loop(task: Any) -> bool:
+    """Tell whether a task is a loop: made as one, or self-paced."""
+    return bool(task.id.startswith("loop-") or task.kind == "dynamic")
+
+
+def state_of(row: Mapping[str, Any]) -> str:
+    """Return the state of a task's row as people read it."""
+    return in_words(row["state"], loop=row["id"].startswith("loop-") or row["kind"] == "dynamic")
+
+
+def outcome_column(header: str, key: str, **looks: Any) -> console.Column:
+    """Return the column of an outcome as people read it."""
+    return console.Column(header, lambda row: in_words(row[key] or "-"), **looks)
 
 
 def events_lines(spec: Any) -> list[tuple[str, str]]:

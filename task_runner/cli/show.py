@@ -12,10 +12,13 @@ from task_runner.cli.client import NameArgument, complete_channel, complete_name
 from task_runner.cli.rows import (
     column,
     fire_row,
+    is_loop,
     left_column,
     local,
+    outcome_column,
     row_of,
     short,
+    state_of,
     task_row,
     text_of,
     time,
@@ -25,7 +28,7 @@ from task_runner.cli.rows import (
 from task_runner.model.fields import FIELDS, INSTANT
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
-from turnkeeper.console.unseen import plain
+from turnkeeper.console.unseen import from_words, in_words, plain
 from turnkeeper.errors import InvalidInput, Unreachable
 from turnkeeper.times import format_rough
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -57,7 +60,7 @@ def list_(
     Example: turnkeeper task list --state active -o wide
     """
     request = wire.ListTasksRequest(
-        category=category, channel=channel, state=state, tags=tags_of(tag or []), limit=limit, cursor=cursor
+        category=category, channel=channel, state=from_words(state), tags=tags_of(tag or []), limit=limit, cursor=cursor
     )
     if follow:
         follow_changes(request, output)
@@ -127,14 +130,15 @@ def show_task(task: Any, output: console.Output) -> None:
     }
     times |= {field.written_as for field in FIELDS if field.kind is INSTANT}
     keys = [*_FIRST, *(key for key in row if key not in _FIRST)]
-    lines = [(key.replace("_", "-"), local(row[key], day=True) if key in times else text_of(row[key])) for key in keys]
+    said = row | {"state": state_of(row), "last_outcome": in_words(row["last_outcome"] or "")}
+    lines = [(key.replace("_", "-"), local(row[key], day=True) if key in times else text_of(said[key])) for key in keys]
     console.show_record(row, output, name_key="name", lines=[(key, value) for key, value in lines if value])
 
 
 def show_change(task: Any, output: console.Output, done: str) -> None:
     """Say what was done to a task, or print it."""
     if output in {console.Output.TABLE, console.Output.WIDE}:
-        typer.echo(f"{plain(task.spec.name)} {done}")
+        typer.echo(f"{plain(task.spec.name)} {in_words(done, loop=is_loop(task))}")
     else:
         show_task(task, output)
 
@@ -156,11 +160,11 @@ def _columns(now: datetime, *, waiting: bool) -> list[console.Column]:
         console.Column("SCHEDULE", _schedule, rank=1),
         console.Column("NEXT", partial(_next, local), short=partial(_next, short)),
         left_column(now, rank=2),
-        column("STATE", "state"),
+        console.Column("STATE", state_of),
         column("MISSED", "missed", right=True, rank=1),
         *([column("WAITS FOR", "waits_for", "-", rank=1)] if waiting else ()),
         time_column("LAST", "last_fire_at", short=lambda row: short(row["last_fire_at"]) or "-"),
-        column("RESULT", "last_outcome", "-"),
+        outcome_column("RESULT", "last_outcome"),
         column("CATEGORY", "category", rank=3),
         column("CHANNEL", "channel", rank=3),
         column("CATCH-UP", "catch_up", rank=3),
@@ -263,7 +267,9 @@ def history(
     Example: turnkeeper task history digest -o json
     """
     shortened = output in {console.Output.TABLE, console.Output.WIDE} and not all_
-    request = wire.ListFiresRequest(name=name, limit=limit, without_folded=shortened, outcome=outcome, cursor=cursor)
+    request = wire.ListFiresRequest(
+        name=name, limit=limit, without_folded=shortened, outcome=from_words(outcome), cursor=cursor
+    )
     for field, given in (("from", from_), ("to", to)):
         if given is not None:
             getattr(request, field).FromDatetime(time_of(given, f"--{field}", _zone_of(name), past=True))
@@ -285,7 +291,7 @@ _COLUMNS = [
     time_column("NOMINAL", "nominal_at"),
     time_column("FIRED", "fired_at"),
     console.Column("LATE", lambda row: "-" if row["late_s"] is None else format_rough(row["late_s"]), right=True),
-    column("OUTCOME", "outcome"),
+    outcome_column("OUTCOME", "outcome"),
     console.Column("REASON", lambda row: ": ".join(filter(None, (row["reason"], row["cause"]))) or "-"),
     column("COUNT", "count", right=True),
     column("KIND", "kind"),

@@ -13,7 +13,7 @@ from task_runner.cli.rows import fire_row
 from task_runner.cli.show import show_change
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
-from turnkeeper.console.unseen import plain
+from turnkeeper.console.unseen import in_words, plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DENIED, EXIT_FAILURE, InvalidInput, TurnkeeperError
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -129,7 +129,7 @@ def run(
     if wait:
         fire = _follow(chosen, fire)
     row = fire_row(fire)
-    lines = [(key, str(row[key])) for key in ("fire_id", "outcome", "reason", "turn_id") if row[key]]
+    lines = [(key, in_words(str(row[key]))) for key in ("fire_id", "outcome", "reason", "turn_id") if row[key]]
     console.show_record(row, output, name_key="fire_id", lines=lines)
     chosen.note_unless_serving()
     if not wait or fire.outcome == "succeeded":

@@ -305,6 +305,8 @@ def _stopped(task: Task) -> Explanation | None:
         TaskState.DONE: "The task is done: nothing more of it fires.",
         TaskState.EXPIRED: "The task has ended: its schedule names no more times within its bounds.",
     }
+    if task.id.startswith("loop-") or is_self_paced(task.definition):
+        lines[TaskState.DISABLED] = f"The loop is stopped. {skipped} resumed."
     if task.state not in lines:
         return None
     verdict = "budget" if task.state is TaskState.PAUSED and task.reason.startswith("budget: ") else task.state.value
@@ -328,7 +330,7 @@ def _not_yet_planned(asked: Question) -> Explanation:
     halted = next((fire for fire in asked.open if fire.outcome in model.HALTED), None)
     busy = next((fire for fire in asked.open if fire.outcome in model.UNDER_WAY), None)
     if halted is not None:
-        what = "is interrupted" if halted.outcome is Outcome.INTERRUPTED else "is held"
+        what = "asks" if halted.outcome is Outcome.INTERRUPTED else "is held"
         line = (
             f"It has not been planned: {halted.fire_id} {what} and waits for its author."
             f" Once that is decided, it counts as missed, and catch-up {asked.task.definition.catch_up} decides."
@@ -480,7 +482,7 @@ def _turn(entry: Fire) -> list[str]:
         Outcome.SENT: "The runtime has not answered: it is sent again, under the same id, until it does.",
         Outcome.ACCEPTED: f"The runtime accepted it as turn{turn}, which has not started.",
         Outcome.RUNNING: f"Its turn{turn} is running.",
-        Outcome.INTERRUPTED: f"Its turn{turn} is interrupted, for its author to decide: turnkeeper approvals list.",
+        Outcome.INTERRUPTED: f"Its turn{turn} waits for you: turnkeeper approvals list.",
         Outcome.HELD: f"Its thread {waits}: the fire is held, and sent again once that is decided.",
     }
     if entry.outcome not in _ENDS:

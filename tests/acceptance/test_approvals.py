@@ -22,6 +22,9 @@ def test_a_pending_approval_survives_another_tasks_fire_on_the_same_thread(const
 
     constellation.create("other", "--in", "1s", "--thread", "shared")
     (held,) = constellation.until_outcome("other", "held")
+    said = constellation.command("task-runner", "list") + constellation.command("task-runner", "history", "errand")
+    assert said.count("waits for you") == 3, "the state and the result of a task, and the outcome of its fire"
+    assert "interrupted" not in said
     assert constellation.ask("agent-runtime", "approvals", "list") == [pending]
     assert "1 decision waiting" in constellation.attempt("task-runner", "list").stderr
     assert len(constellation.conversation()) == 1

@@ -26,6 +26,28 @@ _MEANT = rf"(?<={_SEEN})[{_SELECTORS}]?[{_JOINERS}](?={_SEEN})|(?<={_SEEN})[{_SE
 _ANY_NOT_MEANT = re.compile(f"({_MEANT})|[{_UNSEEN}]")
 
 
+_WORDS = {"interrupted": "waits for you"}
+_WORDS_OF_LOOPS = {**_WORDS, "disabled": "stopped"}
+
+
+def in_words(state: str, *, loop: bool = False) -> str:
+    """Return a state or an outcome as people read it; scripts read the value itself.
+
+    >>> in_words("interrupted"), in_words("disabled", loop=True), in_words("disabled")
+    ('waits for you', 'stopped', 'disabled')
+    """
+    return (_WORDS_OF_LOOPS if loop else _WORDS).get(state, state)
+
+
+def from_words(text: str) -> str:
+    """Return the state or outcome that :func:`in_words` writes so; another text as it is.
+
+    >>> from_words("waits for you"), from_words("stopped"), from_words("failed")
+    ('interrupted', 'disabled', 'failed')
+    """
+    return next((state for state, words in _WORDS_OF_LOOPS.items() if words == text), text)
+
+
 def plain(text: str) -> str:
     r"""Return a text in which every character is seen and none is obeyed.
 

@@ -23,7 +23,7 @@ from agent_runtime.model.conversation import mark_text
 from agent_runtime.model.forms import Request, option_text
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.clock import SystemClock
-from turnkeeper.console.unseen import plain, prose
+from turnkeeper.console.unseen import in_words, plain, prose
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
@@ -223,7 +223,7 @@ def cause(turn: wire.ConversationTurn) -> str:
 def standing(turn: wire.ConversationTurn) -> str:
     """Return the state of a turn, what it waits for, and how long it took."""
     if turn.status == "interrupted":
-        return "interrupted, waits for you"
+        return in_words(turn.status)
     if turn.status == "paused":
         until = rows.instant(turn, "paused_until")
         return f"paused until its task fires{f', at most until {rows.shown(until)}' if until else ''}"

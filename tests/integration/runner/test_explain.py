@@ -43,7 +43,7 @@ async def one_turn(rig: Rig, peer: Peer, state: State, *, error: str = "") -> No
         (0, State.SUCCEEDED, "succeeded", "It was sent at 2026-03-02T09:01:00Z, when it was due."),
         (30, State.SUCCEEDED, "late", "sent at 2026-03-02T09:01:30Z, 30s after it was due."),
         (0, State.FAILED, "failed", "Its turn failed at 2026-03-02T09:01:00Z: it broke."),
-        (0, State.INTERRUPTED, "interrupted", "for its author to decide"),
+        (0, State.INTERRUPTED, "interrupted", "waits for you: turnkeeper approvals list"),
         (0, State.HELD, "held", "the fire is held, and sent again once that is decided."),
     ],
 )

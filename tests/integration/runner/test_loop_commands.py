@@ -210,7 +210,11 @@ def test_pausing_resuming_and_stopping(command, monkeypatch) -> None:
     assert command("loop", "stop")[0] == 2  # nobody is there to say yes
     assert [row["state"] for row in listed(command)] == ["active", "active"]
     assert command("loop", "stop", "--yes")[0] == 0
-    assert [row["state"] for row in listed(command)] == ["disabled", "disabled"]
+    assert [row["state"] for row in listed(command)] == ["disabled", "disabled"], "what scripts read stays"
+    texts = [command("loop", "list")[1], command("list")[1], command("show", one["id"])[1]]
+    texts += [command("explain", one["id"])[1], command("disable", two["id"])[1]]
+    assert all("stopped" in text and "disabled" not in text for text in texts)
+    assert len(command("list", "--state", "stopped", "-o", "name")[1].split()) == 2
     assert "no loop is active" in command("loop", "stop", "--yes")[2]
 
 

@@ -151,6 +151,11 @@ def test_what_waits_for_the_author_is_shown_with_the_command_that_answers_it(ar:
     assert (pending["tool"], pending["missing_scope"], pending["status"]) == ("memory_put", "memory.put", "pending")
     assert ar.json("interrupts", "list", "--channel", "desk") == [pending], "the command's earlier name is an alias"
     assert "interrupts" not in ar("--help")
+    for said in (ar("turns", "list", "--channel", "desk"), ar("threads", "list"), ar("conversation", "show", "desk")):
+        assert "waits for you" in said
+        assert "interrupted" not in said
+    (turn,) = ar.json("turns", "list", "--status", "waits for you", "--channel", "desk")
+    assert turn["status"] == "interrupted", "what scripts read stays"
     prefix = pending["interrupt_id"][:10]
     command = f"turnkeeper approvals resolve {prefix} --approve"
     assert command in ar("conversation", "show", "desk")

@@ -27,7 +27,7 @@ SENTENCES = {
     "task.paused": "the task runner paused task {task}[: {reason}].",
     "task.resumed": "the task runner resumed task {task}.",
     "task.enabled": "the task runner enabled task {task}.",
-    "task.disabled": "the task runner disabled task {task}[: {reason}].",
+    "task.disabled": "the task runner {disabled} task {task}[: {reason}].",
     "task.deleted": "the task runner deleted task {task}.",
     "task.restored": "the task runner restored the deleted task {task}.",
     "task.done": "the task runner ended task {task}: it has no time to fire left[; {reason}].",
@@ -220,6 +220,8 @@ def say(record: Record, show: Callable[[datetime], str]) -> str:
 def _texts(record: Record, show: Callable[[datetime], str]) -> dict[str, str]:
     fields: dict[str, Any] = {"process": record.process} | dict(record.fields)
     fields["task"] = fields.get("task") or fields.get("task_id")
+    if record.kind == "task.disabled":
+        fields["disabled"] = "stopped" if str(fields.get("task_id")).startswith("loop-") else "disabled"
     if record.kind == "turn.started":
         fields["begins"] = _BEGINS.get(fields.get("mode") or "start", "went on with")
     if record.kind == "turn.stopped":

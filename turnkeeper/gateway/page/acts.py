@@ -120,6 +120,8 @@ class Acts:
             answer = await getattr(caller, method)(asked)
         except TurnkeeperError as error:
             return self._shell.back(request, str(error), default, tone="bad")
+        if method == "DisableTask":
+            said = said.replace("is disabled", f"is {views.state_of(answer)}")
         if method == "PauseTask" and answer.HasField("paused_until"):
             said += f" {self._shell.times().until(answer.paused_until, answer.spec.timezone)}"
         return self._shell.back(request, said, default)

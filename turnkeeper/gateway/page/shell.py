@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from turnkeeper.clock import Clock
+from turnkeeper.console.unseen import in_words
 from turnkeeper.errors import TurnkeeperError, Unreachable
 from turnkeeper.gateway.calls import RUNNER, RUNTIME, Gateway, Who, status_of, who_of
 from turnkeeper.gateway.keys import Note
@@ -33,6 +34,7 @@ def environment() -> Environment:
     )  # fmt: skip
     made.filters |= {"markdown": text.markdown, "tone": views.tone, "path": lambda part: quote(str(part), safe="")}
     made.globals |= {"span": text.span, "counted": text.counted, "happened": views.happened, "skips": views.skips}
+    made.globals |= {"state_of": views.state_of, "in_words": in_words, "is_loop": views.is_loop}
     return made
 
 

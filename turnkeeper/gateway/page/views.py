@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from turnkeeper.console.unseen import in_words
 from turnkeeper.gateway.page.text import fields, instant, pretty, unmarked
 from turnkeeper.times import format_rough
 from turnkeeper.v1 import agent_runtime_pb2 as agents
@@ -316,6 +317,11 @@ def soonest(tasks: Iterable[schedules.Task], most: int) -> list[schedules.Task]:
 def is_loop(task: schedules.Task) -> bool:
     """Tell whether a task is a loop."""
     return task.id.startswith("loop-")
+
+
+def state_of(task: schedules.Task) -> str:
+    """Return the state of a task as people read it."""
+    return in_words(task.state, loop=is_loop(task) or task.kind == "dynamic")
 
 
 def counts_of(tasks: Iterable[schedules.Task]) -> list[tuple[str, int]]:

@@ -160,6 +160,11 @@ def test_who_was_not_there_reads_why_and_not_a_code() -> None:
     assert say(done, str).endswith("delivered the alert to the author by the command that config.toml names.")
 
 
+def test_a_disabled_loop_is_told_to_be_stopped() -> None:
+    said = [say(told(1, "task.disabled", task_id=name, task=name), str) for name in ("loop-1", "task-1")]
+    assert said == ["the task runner stopped task loop-1.", "the task runner disabled task task-1."]
+
+
 def test_a_kind_that_a_later_version_writes_is_told_too() -> None:
     assert say(told(1, "moon.rose", phase="full"), str) == "task-runner reported moon.rose: phase full."
 

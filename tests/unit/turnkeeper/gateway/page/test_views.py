@@ -130,6 +130,12 @@ def test_a_form_changes_what_it_changed_and_nothing_else() -> None:
     assert not changed.HasField("overlap"), "each policy has a default of its own"
 
 
+def test_a_disabled_loop_is_stopped_in_the_words_of_the_page() -> None:
+    said = [views.state_of(schedules.Task(id=name, state="disabled")) for name in ("loop-1", "task-1")]
+    assert said == ["stopped", "disabled"]
+    assert views.state_of(schedules.Task(id="task-1", kind="dynamic", state="interrupted")) == "waits for you"
+
+
 def test_the_address_chooses_tasks() -> None:
     tasks = [
         schedules.Task(state="active", spec=schedules.TaskSpec(name="a", channel="x", prompt="Mail and News")),
