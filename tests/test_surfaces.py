@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_tidy import lines, module_name, own_modules
 from turnkeeper.config.surfaces import commands, surfaces
 from turnkeeper.config.toml_file import with_key
 
@@ -143,3 +145,47 @@ def test_without_any_surface_the_main_job_works(tmp_path_factory: pytest.TempPat
         turnkeeper("approvals", "list")
     finally:
         turnkeeper("down")
+
+
+def surface_sizes() -> dict[str, int]:
+    """Return the lines of each removable surface, by its name; each module counts for the innermost one."""
+    sizes = Counter[str]()
+    for path in own_modules():
+        owners = [folder for folder, one in REMOVABLE.items() if within(module_name(path), (folder, *one.also))]
+        if owners:
+            sizes[REMOVABLE[max(owners, key=len)].name] += lines(path)
+    return sizes
+
+
+def core_sizes() -> dict[str, int]:
+    """Return the lines of the core, by the folder or module below each package."""
+    parts = [part for module in REMOVABLE for part in parts_of(module)]
+    sizes = Counter[str]()
+    for path in own_modules():
+        if not within(module_name(path), parts):
+            sizes["/".join(path.relative_to(ROOT).parts[:2])] += lines(path)
+    return sizes
+
+
+def near(said: str, real: int, share: float) -> bool:
+    return abs(int(said.replace(",", "")) - real) <= max(share * real, 60)
+
+
+def test_the_page_says_how_large_the_core_and_each_surface_are() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    core, surface = core_sizes(), surface_sizes()
+    (total,) = re.findall(r"about ([\d,]+) lines of Python", text)
+    assert near(total, sum(core.values()), 0.03), sum(core.values())
+    rooms = dict(re.findall(r"^\| `([\w/]+)` \| [^|]+ \| ([\d,]+) \|$", text, re.MULTILINE))
+    assert rooms.keys() == {room for room in core if (ROOT / room).is_dir()}
+    assert not {room: core[room] for room, said in rooms.items() if not near(said, core[room], 0.1)}
+    places = {one.name: module.replace(".", "/") for module, one in REMOVABLE.items()}
+    listed = re.findall(r"^\| (\w+) \| [^|]+ \| `([\w/]+)` \| ([\d,]+) \| ([^|]*)\|$", text, re.MULTILINE)
+    assert {name: place for name, place, _, _ in listed} == places
+    assert not {name: surface[name] for name, _, said, _ in listed if not near(said, surface[name], 0.1)}
+    for module, one in REMOVABLE.items():
+        (with_it,) = (rest for name, _, _, rest in listed if name == one.name)
+        inner = {REMOVABLE[folder].name for folder in gone_with(module) - {module}}
+        inner |= {other.name for folder, other in REMOVABLE.items() if folder.startswith(f"{module}.")}
+        wanted = inner | {f"`{other.replace('.', '/')}.py`" for other in one.also}
+        assert set(filter(None, with_it.strip().split(", "))) == wanted
