@@ -1,9 +1,9 @@
-"""Interrupts: what a graph asks an author, what the author decides, and what the graph is resumed with. Pure.
+"""Interrupts: a graph's question, the author's decision, and the value that resumes the graph. Pure.
 
-The guard raises an interrupt whose value :func:`ask` builds, and records it; the runtime keeps it as a
-:class:`RaisedInterrupt`. The author's decision returns to the graph as the value that :func:`resume_value` builds, and
-the guard checks it with :func:`answers_call`. Any other interrupt is a question of the graph's own, whatever its value
-looks like: its answer is text, JSON, True or False, or has the form that the question has (:mod:`.forms`).
+The guard raises an interrupt with a value from :func:`ask`, and records it; the runtime stores it as a
+:class:`RaisedInterrupt`. :func:`resume_value` turns the author's decision into the value that resumes the graph, and
+the guard checks this value with :func:`answers_call`. Any other interrupt is a question of the graph's own, whatever
+its value looks like. Its answer is text, JSON, True, False or a value in the question's own form (:mod:`.forms`).
 """
 
 import base64
@@ -23,14 +23,14 @@ from turnkeeper.times import format_duration, rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Kind = Literal["permission", "proposal", "question", "pause"]
-EXPIRED = "expired"  # in place of a decision: nobody made one in time
-UNANSWERED = "its approval expired"  # begins what is reported of a turn whose approval did; the runner knows it
+EXPIRED = "expired"  # stored as the decision if the author made none in time
+UNANSWERED = "its approval expired"  # start of the error of a turn whose approval expired; the runner parses it
 DECISIONS = frozenset({"approve", "reject", "edit", "answer", EXPIRED})
 LONGEST_PAUSE_S = 86_400
 GUARDED = frozenset({"permission", "proposal"})
-_VERSION = "3."  # begins each binding and each digest of a tool; those of earlier versions fit no call
+_VERSION = "3."  # prefix of each binding and each tool digest; digests of earlier versions match no call
 ASKED_BEFORE = "an earlier version asked about it"
-APPROVED_WITH = "approved with "  # begins the message of an approval that came of a question of the graph's own
+APPROVED_WITH = "approved with "  # start of the message of an approval that a graph's own question gave
 LONGEST_TEXT = 256 << 10  # bytes
 LONGEST_ARGS = 4 << 20  # bytes
 DEEPEST_ARGS = 100
@@ -43,19 +43,19 @@ _DECISIONS_ON: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RaisedInterrupt:
-    """An interrupt, read.
+    """A parsed interrupt.
 
     Attributes:
         interrupt_id: LangGraph's id.
-        kind: what is asked: permission for a call, a proposal to go on, a question, or nothing: a bounded pause.
-        missing_scope: what would have to be granted.
-        allows_text: an ordinary message may answer it.
-        timeout_s: of a bounded pause.
-        args: of a call; of a question in a form that graphs share, what it asks about (:mod:`.forms`).
-        told: of a call, whether its tool's name and its arguments, as they are shown, tell all that is asked for.
-        tool_hash: of a call, a digest of its tool's name, scope and code; empty where an earlier version asked.
-        arg_hashes: likewise a digest of each argument's content, by name.
-        once_only: likewise why an approval of it can only be for this one call; empty where it can be for its task.
+        kind: permission for a call, a proposal to continue, a question, or a bounded pause, which asks nothing.
+        missing_scope: the grant that is missing.
+        allows_text: True if an ordinary message may answer the interrupt.
+        timeout_s: the limit of a bounded pause.
+        args: the arguments of a call, or the calls that a question in a shared form is about (:mod:`.forms`).
+        told: for a call, True if the tool's name and the shown arguments are complete.
+        tool_hash: for a call, a digest of its tool's name, scope and code; empty if an earlier version asked.
+        arg_hashes: for a call, a digest of each argument's content, by name.
+        once_only: why an approval covers this one call only; empty if a standing exception is possible.
     """
 
     interrupt_id: str
@@ -80,8 +80,8 @@ class AuthorDecision:
 
     Attributes:
         decision: approve, reject, edit or answer.
-        message: why it was rejected, or the answer's text.
-        args: the arguments to run with instead; of an answer, its JSON; None for none.
+        message: the reason of a rejection, or the text of an answer.
+        args: the new arguments of an edit, or the JSON of an answer; None for neither.
     """
 
     decision: str
@@ -90,27 +90,27 @@ class AuthorDecision:
 
 
 def canonical(value: object) -> str:
-    """Return the one JSON text of a value: sorted keys, no spaces."""
+    """Return the canonical JSON text of a value: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskedCall:
-    """A tool call as it is put to the author: all that an approval is bound to.
+    """A tool call as shown to the author. An approval is bound to all of these values.
 
     Attributes:
-        tool: the name that it was called by.
-        scope: what a category would grant it by.
-        code: a digest of what the tool runs and holds; of a tool of ours, where its code is.
-        call_id: equal whenever the graph makes this call again.
-        shown: its arguments as the author reads them.
-        content: a digest of what its arguments hold.
-        plain: the arguments are JSON as it stands, of which an earlier version knew the content too.
-        lacking: everything that it needs and the turn was not granted.
-        missing_scope: the first of these, or the scope.
-        told: name and arguments tell all: no other tool has the name, and nothing but its grant is lacking.
+        tool: the tool's name in the call.
+        scope: the scope that a category would have to grant.
+        code: a digest of the tool's code and values; for a built-in tool, the location of its code.
+        call_id: the same whenever the graph makes this call again.
+        shown: the arguments as the author reads them.
+        content: a digest of the arguments' content.
+        plain: True if the arguments are plain JSON, whose content earlier versions recorded too.
+        lacking: all grants that the call needs and the turn does not have.
+        missing_scope: the first missing grant, or the scope.
+        told: True if name and arguments are complete: the tool's name is unique, and only its grant is missing.
         arg_hashes: a digest of each argument's content, by name.
-        once_only: why an approval can only be for this one call; empty where it can be for the task.
+        once_only: why an approval covers this one call only; empty if a standing exception is possible.
     """
 
     tool: str
@@ -128,17 +128,17 @@ class AskedCall:
 
     @property
     def tool_hash(self) -> str:
-        """What tells the tool from every other one."""
+        """A digest that identifies the tool."""
         return tool_hash(self.tool, self.scope, self.code)
 
     @property
     def key(self) -> str:
-        """What the call is known by in its turn: some servers number the calls of each message from one."""
+        """The key of the call in its turn. An id may repeat: some servers number each message's calls from one."""
         return f"{self.call_id}:{self._binding}"
 
     @property
     def args_hash(self) -> str:
-        """What the author decides on: the call, and what it lacks. At most 64 characters."""
+        """A digest of the call and its missing grants, which the author decides on. At most 64 characters."""
         return f"{self._binding}.{_digest(self.lacking)[:16]}"
 
     @property
@@ -146,7 +146,7 @@ class AskedCall:
         return _VERSION + _digest([self.tool, self.scope, self.code, self.content])
 
     def was_asked(self, keys: Collection[str]) -> bool:
-        """Return whether this call is among those whose keys (:func:`call_key`) these are."""
+        """Return whether this call's key (:func:`call_key`) is among `keys`."""
         return self.key in keys
 
 
@@ -156,7 +156,7 @@ def tool_hash(tool: str, scope: str, code: str) -> str:
 
 
 def call_key(asked: InterruptRecord | RaisedInterrupt) -> str:
-    """Return the key of the call that was put to the author; what is lacking is no part of it."""
+    """Return the key of a call that was shown to the author; the key does not include the missing grants."""
     if asked.args_hash.startswith(_VERSION):
         return f"{asked.call_id}:{asked.args_hash.rpartition('.')[0]}"
     return f"{asked.call_id}:{asked.tool}:{asked.args_hash}"
@@ -168,7 +168,7 @@ def _digest(value: object) -> str:
 
 
 def ask(kind: Literal["permission", "proposal"], call: AskedCall, why: str) -> dict[str, Any]:
-    """Return the value of a guard's interrupt: JSON, as a checkpoint can hold it."""
+    """Return the value of a guard's interrupt, as JSON for the checkpoint."""
     return {
         "kind": kind,
         "tool": call.tool,
@@ -191,10 +191,10 @@ def read_interrupt(
 
     Args:
         interrupt_id: LangGraph's id.
-        value: what was asked, by whoever asked it.
-        recorded: what the guard recorded that it asked under this id; None for nothing. Only this makes a question one
-            of the guard's: the value may come from a model.
-        asks: the calls that it asks about, where it has a form that graphs share.
+        value: the question, from any source.
+        recorded: the guard's record for this id; None for no record. Only this record proves that the guard asked,
+        because a model can write any value.
+        asks: the calls that the question is about, if it has a shared form.
     """
     said = value if isinstance(value, dict) else {}
     if recorded is not None and said == recorded:
@@ -255,12 +255,12 @@ def answer_to(asked: InterruptRecord | RaisedInterrupt, thread_id: str, decided:
         return forms.answer(asks, [_choice(decided)] * len(asks.calls))
     if decided.decision == "answer":
         return next(iter(question_of(asked).picked(decided.message)), decided.message)
-    # True or False alone: a graph that tests `if interrupt(…)` takes any object for a yes, whatever is in it.
+    # A graph may test `if interrupt(…)`, and any object would count as a yes, so return True or False.
     return (decided.args or {}) if decided.decision == "edit" else decided.decision == "approve"
 
 
 def request_of(asked: InterruptRecord | RaisedInterrupt) -> forms.Request | None:
-    """Return the calls that a question of the graph's own asks about; None where it has no form that we know."""
+    """Return the calls that a graph's own question is about; None if its form is unknown."""
     if asked.kind != "question":
         return None
     if isinstance(asked, RaisedInterrupt):
@@ -269,7 +269,7 @@ def request_of(asked: InterruptRecord | RaisedInterrupt) -> forms.Request | None
 
 
 def question_of(asked: InterruptRecord | RaisedInterrupt) -> forms.Question:
-    """Return a question as it stands; one without a value for anything else, and for what an earlier version asked."""
+    """Return a question in the graph's own words; empty for other kinds and for questions of earlier versions."""
     if asked.kind != "question":
         return forms.Question()
     if isinstance(asked, RaisedInterrupt):
@@ -278,13 +278,13 @@ def question_of(asked: InterruptRecord | RaisedInterrupt) -> forms.Question:
 
 
 def _choice(decided: AuthorDecision) -> forms.Choice:
-    """Return what one decision about all calls of a request says about each."""
+    """Return one decision about all calls as the choice for each call."""
     way = {"answer": "respond", EXPIRED: "reject"}.get(decided.decision, decided.decision)
     return forms.Choice(way=way, text=decided.message, args=decided.args)
 
 
 def answers_call(answer: object, call: AskedCall, thread_id: str) -> bool:
-    """Return whether an answer is the author's, about exactly this call: tool, scope, arguments, id and thread."""
+    """Return whether an answer is the author's answer to this call: same tool, scope, arguments, id and thread."""
     if not isinstance(answer, dict) or answer.get("decision") not in DECISIONS:
         return False
     if (answer.get("call_id"), answer.get("thread_id"), answer.get("tool")) != (call.call_id, thread_id, call.tool):
@@ -294,34 +294,34 @@ def answers_call(answer: object, call: AskedCall, thread_id: str) -> bool:
 
 
 def why_not_bound(answer: object, call: AskedCall) -> str:
-    """Return why the author's yes about a call of this tool and id does not cover it; empty for any other answer."""
+    """Return why an author's approval for this tool and id does not cover the call; empty for any other answer."""
     if not isinstance(answer, dict) or answer.get("decision") not in {"approve", "edit"}:
         return ""
     if (answer.get("call_id"), answer.get("tool")) != (call.call_id, call.tool):
         return ""
     if not str(answer.get("args_hash")).startswith(_VERSION):
-        return "an earlier version asked, which did not record what the tool holds"
+        return "an earlier version asked, which did not record the tool's values"
     return "its tool or its arguments have changed since"
 
 
 def is_earlier(tool_hash: str) -> bool:
-    """Return whether an earlier version made a digest of a tool."""
+    """Return whether a tool digest comes from an earlier version."""
     return not tool_hash.startswith(_VERSION)
 
 
 def covers(answer: Mapping[str, Any], call: AskedCall) -> bool:
-    """Return whether a yes about this call is a yes to all that it lacks now: its category may have been narrowed."""
+    """Return whether an approval covers all grants that the call lacks now; its category may be narrower since."""
     return not call.lacking or answer.get("args_hash") == call.args_hash
 
 
 def approved_before(asked: Iterable[InterruptRecord], call: RaisedInterrupt) -> str:
-    """Return what names the author's approval of exactly this call in a question of the graph's own; empty for none.
+    """Return a mark for the approval of this exact call in a graph's own question; empty if there is none.
 
-    Each approval is good for one call: one that a call was approved with before is none any more.
+    Each approval covers one call; a used approval does not count again.
 
     Args:
-        asked: what the turn asked so far.
-        call: what the guard asks.
+        asked: the turn's questions so far.
+        call: the guard's question.
     """
     records = list(asked)
     used = {one.message for one in records if one.kind in GUARDED and one.decision}
@@ -346,17 +346,17 @@ def _pause_s(value: object) -> int:
 
 
 def read_decision(request: wire.ResolveInterruptRequest, asked: InterruptRecord) -> AuthorDecision:
-    """Return the decision. Raises InvalidInput if it does not fit what was asked."""
+    """Return the decision of a request. Raises InvalidInput if the decision does not fit the question."""
     takes = _DECISIONS_ON[asked.kind]
     if request.decision not in takes:
-        what = f"{request.decision[:40]!r} does not decide a {asked.kind}"
+        what = f"{request.decision[:40]!r} cannot decide a {asked.kind}"
         raise InvalidInput(what, where="decision", hint=f"one of {', '.join(takes)}")
     if len(request.message.encode()) > LONGEST_TEXT:
         raise InvalidInput(f"is longer than {LONGEST_TEXT} bytes", where="message")
     if request.decision == "answer" and not (request.message or request.args_json):
-        raise InvalidInput("an answer needs its text", where="message")
+        raise InvalidInput("an answer needs a text", where="message")
     if request.args_json and request.decision not in {"edit", "answer"}:
-        raise InvalidInput("only an edit takes arguments, and an answer JSON", where="args_json")
+        raise InvalidInput("only an edit or an answer takes arguments", where="args_json")
     decided = AuthorDecision(
         decision=request.decision, message=request.message or request.args_json, args=_given(request)
     )
@@ -364,12 +364,12 @@ def read_decision(request: wire.ResolveInterruptRequest, asked: InterruptRecord)
         decided = replace(decided, message=request.message)
     _check_fits(asked, decided)
     if not request.args_hash and request_of(asked) is not None:  # the decision may count for the guard
-        raise InvalidInput("which calls were shown is not said", where="args_hash", hint="give that of the question")
+        raise InvalidInput("does not say which calls were shown", where="args_hash", hint="copy it from the question")
     return decided
 
 
 def _given(request: wire.ResolveInterruptRequest) -> Any:
-    """Return the arguments of an edit, or the JSON of an answer that is more than text."""
+    """Return the arguments of an edit, or the JSON of an answer; None for an answer that is only text."""
     if request.decision == "edit":
         return json_text.read_object(request.args_json, where="args_json", longest=LONGEST_ARGS, deepest=DEEPEST_ARGS)
     if not request.args_json:
@@ -381,11 +381,11 @@ def _given(request: wire.ResolveInterruptRequest) -> Any:
 
 
 def _check_fits(asked: InterruptRecord, decided: AuthorDecision) -> None:
-    """Raise InvalidInput unless a graph that asks this way can take the decision."""
+    """Raise InvalidInput unless the graph can take the decision."""
     if asked.kind in GUARDED:
         return
     if isinstance(decided.args, dict) and {"decision", "args_hash"} <= set(decided.args):
-        what = "looks like the answer to a tool call, and this is a question of the graph"
+        what = "looks like the answer to a tool call, but this is the graph's own question"
         raise InvalidInput(what, where="args_json", hint="leave out decision or args_hash")
     asks = request_of(asked)
     if asks is None:
@@ -399,24 +399,24 @@ def _check_fits(asked: InterruptRecord, decided: AuthorDecision) -> None:
 
 
 def recorded_decision(item: InterruptRecord) -> AuthorDecision:
-    """Return what the author decided, as it is on record."""
+    """Return the author's decision as stored."""
     args = json.loads(item.edited_json) if item.edited_json else None
     return AuthorDecision(decision=item.decision, message=item.message, args=args)
 
 
 def resume_value(item: InterruptRecord) -> object:
-    """Return what the graph is given for a decision that is on record."""
+    """Return the value that resumes the graph, for a stored decision."""
     return answer_to(item, item.thread_id, recorded_decision(item))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waits:
-    """How long an approval waits for its author, in seconds from when it was asked; 0 for no end.
+    """Times of an approval, in seconds after the question; 0 disables a step.
 
     Attributes:
-        reminder_s: until the author is reminded of it, once.
-        escalation_s: until an alert is raised about it, once.
-        timeout_s: until it ends unanswered.
+        reminder_s: until the author is reminded, once.
+        escalation_s: until an alert is raised, once.
+        timeout_s: until the approval expires.
     """
 
     reminder_s: float = 0
@@ -424,7 +424,7 @@ class Waits:
     timeout_s: float = 0
 
     def from_time(self, asked_at: datetime) -> dict[str, datetime]:
-        """Return the instants that are set, by the names of an interrupt's fields."""
+        """Return the instants of the steps that are set, by the names of an interrupt's fields."""
         after = {"remind_at": self.reminder_s, "escalate_at": self.escalation_s, "expires_at": self.timeout_s}
         return {name: asked_at + timedelta(seconds=wait_s) for name, wait_s in after.items() if wait_s}
 
@@ -433,7 +433,7 @@ FOR_EVER = Waits()
 
 
 def waits_of(turn: TurnRecord, without_task: Waits) -> Waits:
-    """Return how long a turn's approvals wait: as its task says, or as the settings say of a turn that has none."""
+    """Return the times of a turn's approvals: its task's times, or the settings' times if it has no task."""
     if turn.task_id:
         own = turn.approval_reminder_s, turn.approval_escalation_s, turn.approval_timeout_s
         return Waits(reminder_s=own[0], escalation_s=own[1], timeout_s=own[2])
@@ -441,16 +441,16 @@ def waits_of(turn: TurnRecord, without_task: Waits) -> Waits:
 
 
 def expired(asked: InterruptRecord) -> AuthorDecision:
-    """Return what stands in place of a decision about an approval that nobody answered in time."""
-    assert asked.expires_at is not None, "only what has an end expires"
+    """Return the decision for an approval that expired without an answer."""
+    assert asked.expires_at is not None, "an approval without a timeout cannot expire"
     within = format_duration(asked.expires_at - asked.created_at)
-    return AuthorDecision(decision=EXPIRED, message=f"nobody answered within {within}")
+    return AuthorDecision(decision=EXPIRED, message=f"no answer within {within}")
 
 
 def too_late(asked: InterruptRecord) -> Conflict:
-    """Return what an author is told whose answer came too late."""
+    """Return the error for an answer that came too late."""
     at = f" at {rfc3339(asked.resolved_at.replace(microsecond=0))}" if asked.resolved_at else ""
-    what = f"approval {asked.interrupt_id} expired{at}: {asked.message}; its call was refused, and its turn went on"
+    what = f"approval {asked.interrupt_id} expired{at}: {asked.message}; its call was refused, and its turn continued"
     again = (
         f"run the task again: turnkeeper task run {asked.task_name}" if asked.task_name else "write to the agent again"
     )
@@ -458,7 +458,7 @@ def too_late(asked: InterruptRecord) -> Conflict:
 
 
 def pause_value(trigger: Trigger) -> dict[str, Any]:
-    """Return what a bounded pause is resumed with."""
+    """Return the value that resumes a bounded pause."""
     return {
         "prompt": trigger.prompt,
         "payload": trigger.payload_json,

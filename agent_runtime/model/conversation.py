@@ -1,7 +1,7 @@
-"""The conversation as its author reads it: stored records projected to the wire's turns. Pure.
+"""The conversation as its author reads it: stored records converted to the wire's turns. Pure.
 
-The conversation is authoritative: a turn that is not in it did not happen, so a fire that found nothing to do says so,
-unless its category is silent.
+The conversation is the complete record of turns. So a fire with nothing to do is shown too, unless its category is
+silent.
 """
 
 import json
@@ -17,7 +17,7 @@ from turnkeeper.times import format_rough
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 NOTHING_TO_DO = "nothing to do this fire"
-ON_TIME_S = 60.0  # a fire at most so late is not called late
+ON_TIME_S = 60.0  # smaller delays are not reported as late
 _PROPOSALS = frozenset({"summary_propose", "page_propose", "deviation_record", "revalidation_settle"})
 
 
@@ -34,11 +34,11 @@ def project(
 
     Args:
         turn: the turn.
-        messages: what was said in it, in any order.
-        interrupts: what its author was asked, in order; bounded pauses are left out, since they ask nobody.
-        first: no earlier turn belongs to the same fire; only such a turn carries the mark of its trigger.
-        proposed: what it proposed.
-        deviations: contradictions that it came upon.
+        messages: the messages of the turn, in any order.
+        interrupts: the questions to its author, in order; bounded pauses are left out, since they ask nothing.
+        first: True if no earlier turn belongs to the same fire; only such a turn shows its trigger.
+        proposed: the candidates that the turn proposed.
+        deviations: the contradictions that the turn recorded.
     """
     said = [_message(record) for record in sorted(messages, key=lambda record: record.position)]
     asked = [to_message(wire.Interrupt, record) for record in interrupts if record.kind != "pause"]
@@ -57,7 +57,7 @@ def project(
 
 
 def mark_text(mark: wire.TriggerMark) -> str:
-    """Return a trigger's mark in words: what triggered the turn, for when, how late, and what it stands for.
+    """Return a trigger's mark in words: the task, its time, the delay, and the fires that it stands for.
 
     >>> from datetime import UTC
     >>> mark = wire.TriggerMark(task="daily-digest", timezone="America/New_York", stands_for=1)
@@ -90,7 +90,7 @@ def _message(record: MessageRecord) -> wire.Message:
 
 
 def _did_nothing(turn: TurnRecord, said: Sequence[wire.Message], asked: Sequence[wire.Interrupt]) -> bool:
-    """Return whether a fire's turn ended well with no text, proposal or interrupt. Silent turns have another status."""
+    """Return whether a fire's turn succeeded without text, proposal or interrupt. Silent turns have another status."""
     if turn.status != "succeeded" or turn.trigger != "fire" or asked:
         return False
     spoke = any(message.role == "agent" and message.text.strip() for message in said)
@@ -101,11 +101,11 @@ _UTC = frozenset({"UTC", "Etc/UTC", "Etc/UCT", "UCT", "Etc/Universal", "Universa
 
 
 def _local(at: Timestamp, timezone: str) -> str:
-    """Write an instant as the task's author thinks of it; seconds only where there are any."""
+    """Return an instant in the task's time zone, with seconds only if they are not zero."""
     try:
         zone, name = ZoneInfo(timezone or "UTC"), timezone or "UTC"
     except (ValueError, OSError, KeyError):
-        zone, name = ZoneInfo("UTC"), "UTC"  # a zone that this machine does not know
+        zone, name = ZoneInfo("UTC"), "UTC"  # this machine does not know the zone
     local = datetime.fromtimestamp(at.seconds, zone)
     name = "UTC" if name in _UTC else name
     return f"{local:%Y-%m-%d %H:%M:%S}".removesuffix(":00") + f" {name}"

@@ -1,7 +1,7 @@
-"""What to do about a trigger: one pure function of the trigger, the turn table and the thread's checkpoint.
+"""Decisions about a trigger: one pure function of the trigger, the turn table and the thread's checkpoint.
 
-The first row that matches decides. Rows that act on another turn than the trigger's own say `again`: carry them out,
-look once more, decide once more.
+The first matching row decides. A row that acts on another turn than the trigger's sets `again`: carry out the decision,
+read the facts again, and decide again.
 """
 
 from dataclasses import dataclass
@@ -15,48 +15,48 @@ FINISHED = frozenset({"succeeded", "silent", "failed", "cancelled"})
 
 
 class Position(StrEnum):
-    """Where a thread's newest checkpoint stands."""
+    """The position of a thread's newest checkpoint."""
 
     NONE = "none"
     END = "end"
     INTERRUPTED = "interrupted"
-    OPEN = "open"  # steps are left: cancelled, killed, drained or failed there
+    OPEN = "open"  # steps are left: the turn was cancelled, killed, drained or failed there
 
 
 class Action(StrEnum):
-    """What is to be done."""
+    """The actions."""
 
-    DROP = "drop"  # archive: it has been taken before
+    DROP = "drop"  # archive: the trigger was taken before
     GIVE_INPUT = "give-input"  # an unfinished turn whose input never reached the checkpoint
     GIVE_ANSWER = "give-answer"  # an unfinished resume whose answer never reached the checkpoint
     CONTINUE = "continue"  # from the checkpoint, without input
-    RECORD = "record"  # the graph had come to a stop; what it came to was not written yet
-    GIVE_UP = "give-up"  # it was tried too often
+    RECORD = "record"  # the graph stopped, but its result was not written yet
+    GIVE_UP = "give-up"  # too many tries
     SET_ASIDE = "set-aside"  # quarantine: its turn was given up
-    WAIT = "wait"  # leave it queued
-    HOLD = "hold"  # archive; the runner sends it again once the thread is released
+    WAIT = "wait"  # leave the trigger queued
+    HOLD = "hold"  # archive; the runner sends the fire again after the thread is released
     RESUME = "resume"  # give the author's decisions to the interrupts
     ANSWER = "answer"  # take a message as the answer to an interrupt
     KEEP_BACK = "keep-back"  # store a message until the thread is released
-    RESUME_PAUSE = "resume-pause"  # a bounded pause meets the trigger it waits for
-    SEAL_PAUSE = "seal-pause"  # a bounded pause waited in vain
-    RELEASE = "release"  # the interrupt was settled by another path
+    RESUME_PAUSE = "resume-pause"  # the trigger that a bounded pause waits for has come
+    SEAL_PAUSE = "seal-pause"  # a bounded pause ended without its trigger
+    RELEASE = "release"  # the interrupt was settled elsewhere
     SETTLE_CANCELLED = "settle-cancelled"
-    FAIL = "fail"  # it cannot run on this thread
+    FAIL = "fail"  # the trigger cannot run on this thread
     START = "start"
-    START_SEALED = "start-sealed"  # after sealing what was left undone
+    START_SEALED = "start-sealed"  # seal the unfinished turn first
 
 
 @dataclass(frozen=True, kw_only=True)
 class Incoming:
-    """What came in.
+    """The event that needs a decision.
 
     Attributes:
-        source: a fire, an author's message, an agent's message, the author's decision, a cancel, or a look at what a
-            crash left.
-        turn_id: the turn that a fire or message will be; the turn that a cancel means.
-        task_id: the task behind a fire.
-        kept: a message that was kept back and now comes from the store.
+        source: a fire, an author's message, an agent's message, the author's decision, a cancel, or recovery after a
+        crash.
+        turn_id: the future turn of a fire or message; the turn that a cancel means.
+        task_id: the task of a fire.
+        kept: True for a message that was kept back and now comes from the store.
     """
 
     source: Literal["fire", "message", "agent", "decision", "cancel", "recovery"]
@@ -70,11 +70,11 @@ class TurnFacts:
     """One row of the turn table.
 
     Attributes:
-        answered: the interrupts that its newest resume answers; empty when it began with an input.
-        tries: intervals begun since its start or its newest resume, but for those that ended with their process in
-            good order.
-        paused_until: when a bounded pause ends; `pause` is its interrupt.
-        graph, context_json, config_json: what it runs, as in its row.
+        answered: the interrupts that the turn's newest resume answers; empty if the turn began with an input.
+        tries: intervals since the turn's start or newest resume, without those that ended with an orderly stop of the
+        process.
+        paused_until: the end of a bounded pause; `pause` is its interrupt.
+        graph, context_json, config_json: the graph and its input, as in the turn's row.
     """
 
     turn_id: str
@@ -95,8 +95,8 @@ class ThreadState:
     """The thread's newest checkpoint.
 
     Attributes:
-        inputs: the turns, among those asked about, whose input is in it.
-        pending: ids of the interrupts that wait in it.
+        inputs: those of the given turns whose input is in the checkpoint.
+        pending: ids of the pending interrupts in the checkpoint.
     """
 
     position: Position = Position.NONE
@@ -106,7 +106,7 @@ class ThreadState:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """An interrupt that waits for the author; with `allows_text` an ordinary message may answer it."""
+    """An interrupt that waits for the author. If `allows_text`, an ordinary message may answer it."""
 
     interrupt_id: str
     allows_text: bool = False
@@ -114,16 +114,16 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known when a decision is made, all read together.
+    """The facts for a decision, all read together.
 
     Attributes:
-        newest: the newest row of another turn on the thread that is not over, else the newest of all.
-        taken: what the trigger's key became, where it has been taken without a turn of its own.
-        cancelled: a cancel is stored for the trigger's own turn.
-        live: a turn is running on the thread in this process.
-        questions: asked on the thread and undecided.
-        decided: interrupts that the author has decided and the graph has not gone on with.
-        elsewhere: why the trigger must not run on this thread; empty where it may.
+        newest: the newest unfinished turn on the thread besides the trigger's own, else the newest of all.
+        taken: the state of the trigger's key, if the key was taken without a turn of its own.
+        cancelled: True if a cancel is stored for the trigger's own turn.
+        live: True if a turn is running on the thread in this process.
+        questions: the undecided questions of the thread.
+        decided: the decided interrupts that the graph has not yet been resumed with.
+        elsewhere: why the trigger must not run on this thread; empty if it may.
     """
 
     now: datetime
@@ -140,13 +140,13 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What to do, about which turn and interrupts.
+    """An action, its turn and its interrupts.
 
     Attributes:
-        turn_id: the turn it acts on; empty where that is the trigger's own, still unwritten.
-        interrupts: what holds the thread, or is answered.
-        until: when to look again, for a wait that ends by itself.
-        again: decide once more when it is done: the trigger itself is still to be dealt with.
+        turn_id: the turn that the action changes; empty for the trigger's own turn if it has no row yet.
+        interrupts: the interrupts that hold the thread, or that are answered.
+        until: when to look again, for a wait with a fixed end.
+        again: True if the trigger itself needs another decision afterwards.
     """
 
     action: Action
@@ -161,7 +161,7 @@ _TRIGGERS = frozenset({"fire", "message", "agent"})
 
 
 def decide(asked: Incoming, facts: Facts) -> Decision:
-    """Return the one thing to do next about `asked`."""
+    """Return the next action about `asked`."""
     for row in _ROWS:
         decision = row(asked, facts)
         if decision is not None:
@@ -170,7 +170,7 @@ def decide(asked: Incoming, facts: Facts) -> Decision:
 
 
 def _taken_before(asked: Incoming, facts: Facts) -> Decision | None:
-    """Change nothing if the key was taken before, or if the turn has run."""
+    """Drop the trigger if its key was taken before, or if its turn has run."""
     own = facts.own if asked.source != "cancel" else None
     if own is not None and own.status == "failed" and own.tries >= MOST_TRIES:
         return Decision(action=Action.SET_ASIDE, turn_id=own.turn_id)
@@ -184,7 +184,7 @@ def _under_way(_asked: Incoming, facts: Facts) -> Decision | None:
 
 
 def _unfinished(asked: Incoming, facts: Facts) -> Decision | None:
-    """Run a turn that a crash interrupted before anything else."""
+    """First continue a turn that a crash interrupted."""
     if facts.own is not None and facts.own.status == "running":
         return _finish(facts.own, facts.thread, again=False)
     if facts.newest is not None and facts.newest.status == "running":
@@ -199,7 +199,7 @@ def _cancelled(asked: Incoming, facts: Facts) -> Decision | None:
 
 
 def _elsewhere(asked: Incoming, facts: Facts) -> Decision | None:
-    """Refuse a thread of another graph, which is neither read nor written."""
+    """Refuse a trigger for another graph; the thread is neither read nor written."""
     return Decision(action=Action.FAIL) if facts.elsewhere and asked.source in _TRIGGERS else None
 
 
@@ -219,7 +219,7 @@ _ROWS = (_taken_before, _under_way, _unfinished, _cancelled, _elsewhere, _waitin
 
 
 def _finish(turn: TurnFacts, thread: ThreadState, *, again: bool) -> Decision:
-    """Bring a turn that a crash left unfinished to its end, and never give it anything twice."""
+    """Finish a turn that a crash interrupted, without giving it any input or answer twice."""
     unanswered = bool(turn.answered & thread.pending)
     given = not unanswered if turn.answered else turn.turn_id in thread.inputs
     too_often = turn.tries >= MOST_TRIES
@@ -228,7 +228,7 @@ def _finish(turn: TurnFacts, thread: ThreadState, *, again: bool) -> Decision:
     elif given and (thread.position is Position.END or (too_often and thread.position is Position.INTERRUPTED)):
         action = Action.RECORD
     elif too_often:
-        action, again = Action.GIVE_UP, True  # its envelope is still to be dealt with
+        action, again = Action.GIVE_UP, True  # its envelope still needs a decision
     elif unanswered:
         action = Action.GIVE_ANSWER
     elif not given:
@@ -245,10 +245,10 @@ def _cancel(own: TurnFacts | None) -> Decision:
 
 
 def _at_interrupt(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
-    """Hold everything but the author's decision while the thread waits for the author."""
+    """Hold every trigger except the author's decision while the thread waits for the author."""
     again = asked.source in _TRIGGERS
     pending = facts.thread.pending
-    # Only what the checkpoint still asks: LangGraph takes an answer to a task's first question for its next one.
+    # Give only answers that the checkpoint asks for: LangGraph would use an old answer for the task's next question.
     answers = tuple(interrupt_id for interrupt_id in facts.decided if interrupt_id in pending)
     if answers:
         return Decision(action=Action.RESUME, turn_id=turn.turn_id, interrupts=answers, again=again)
@@ -260,7 +260,7 @@ def _at_interrupt(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
         return Decision(action=Action.HOLD, turn_id=turn.turn_id, interrupts=waiting)
     if asked.source not in _TRIGGERS:
         return _DROP
-    by_author = asked.source == "message"  # no agent answers in an author's place
+    by_author = asked.source == "message"  # an agent never answers in place of an author
     texts = tuple(question.interrupt_id for question in questions if question.allows_text and by_author)
     if texts:
         return Decision(action=Action.ANSWER, turn_id=turn.turn_id, interrupts=texts[:1])
@@ -268,7 +268,7 @@ def _at_interrupt(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
 
 
 def _at_pause(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
-    """Resume the thread with the next fire of the task for which it waits."""
+    """Resume the thread if the next fire of its task has come."""
     if turn.pause not in facts.thread.pending:
         return _moved_elsewhere(asked, turn, facts)
     if turn.paused_until is None or facts.now >= turn.paused_until:
@@ -283,12 +283,12 @@ def _at_pause(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
 
 
 def _moved_elsewhere(asked: Incoming, turn: TurnFacts, facts: Facts) -> Decision:
-    """Record the question that a thread asks after another program moved it, or end its turn."""
+    """After another program moved the thread, record its pending question, or end its turn."""
     action = Action.RECORD if facts.thread.pending else Action.RELEASE
     return Decision(action=action, turn_id=turn.turn_id, again=asked.source in _TRIGGERS)
 
 
 def _start(thread: ThreadState) -> Decision:
-    """Nothing stands in the way. What a cancelled or failed turn left undone is sealed first."""
+    """Start the turn. Seal first any steps that a cancelled or failed turn left."""
     undone = thread.position in {Position.OPEN, Position.INTERRUPTED}
     return Decision(action=Action.START_SEALED if undone else Action.START)

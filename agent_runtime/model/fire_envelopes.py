@@ -1,8 +1,8 @@
-"""A fire's digest and envelope in one step, without the trigger and the envelope of which both are made otherwise.
+"""Encoding of fires: computes a fire's digest and envelope directly, without building its trigger and envelope.
 
-Fires of a category differ in what is said of each, and their texts are the same around it. Such a text, a form, is made
-once: a trigger whose every value is a mark goes the usual way, and a gap takes the place of each mark. So a form has
-the fields, their order and their spelling from where these are defined.
+The fires of a category differ in their values, and the text around the values is the same. This text, a form, is made
+once: a trigger with a mark as each value is encoded the usual way, and each mark is replaced by a gap. So a form takes
+its fields, their order and their spelling from their normal definitions.
 """
 
 import hashlib
@@ -32,11 +32,11 @@ from turnkeeper.errors import InvalidInput
 from turnkeeper.times import rfc3339
 
 _MARK = "@@"
-_IN_FORMS = ("source", "grant", "read_only", "sender", "parent", "hops", "via")  # not said of each fire
-_SPARSE = (*ON_APPROVALS, *OF_GRAPH)  # a form has gaps for those that its fires say something of
+_IN_FORMS = ("source", "grant", "read_only", "sender", "parent", "hops", "via")  # the same for all fires of a form
+_SPARSE = (*ON_APPROVALS, *OF_GRAPH)  # a form has gaps only for those that its fires set
 _ANY_TEXT = ("prompt", "payload_json", "context_json", "config_json", "input_json")  # other texts are printable ASCII
 _MOST_FORMS = 1024
-_PLAIN_LABEL = re.compile(r"[ -!#-;=?-~]{1,128}", re.ASCII)  # printable, and no markup
+_PLAIN_LABEL = re.compile(r"[ -!#-;=?-~]{1,128}", re.ASCII)  # printable, without markup
 _GAPS = {name: f"{_MARK}{name}{_MARK}" for name in Trigger.__dataclass_fields__ if name not in _IN_FORMS}
 _INSTANT_GAPS = {name: datetime(9000 + place, 1, 1, tzinfo=UTC) for place, name in enumerate(sorted(INSTANTS))}
 _LOOP_GAP = f"{LOOP}{_GAPS['task_id']}"
@@ -52,14 +52,14 @@ _sparse = itemgetter(*_SPARSE)
 
 
 class Stamp(NamedTuple):
-    """What an envelope says that its trigger does not: its id, and the time at which it is written, in RFC 3339."""
+    """The values of an envelope that its trigger lacks: an id, and the time of writing in RFC 3339."""
 
     id: str
     at: str
 
 
 class _Form(NamedTuple):
-    """What the digest is of, and the envelope, both to be formatted with quoted values; empty where there is none."""
+    """Format strings for the digested text and the envelope, with gaps for quoted values; empty for no form."""
 
     category: Category
     digested: str
@@ -68,15 +68,15 @@ class _Form(NamedTuple):
 
 
 class FireEnvelopes:
-    """Makes envelopes of fires, and keeps the forms for it."""
+    """Makes envelopes of fires, and caches their forms."""
 
     def __init__(self) -> None:
         self._forms: dict[tuple[Any, ...], _Form] = {}
 
     def encode(self, said: Mapping[str, Any], stamp: Stamp) -> EncodedTrigger | None:
-        """Return a fire as it is put; None for one that has to go the usual way, which may find that it is refused.
+        """Return a fire as an envelope; None if the fire needs the usual way, which may also refuse it.
 
-        `said` holds what was checked of the fire, by the names of a trigger's fields.
+        `said` holds the checked values of the fire, by the names of a trigger's fields.
         """
         form = self._form(said)
         if not (form.envelope and _PLAIN_LABEL.fullmatch(said["thread_id"])):
@@ -113,7 +113,7 @@ def _quoted_instant(at: datetime | None) -> str:
 
 
 def _make(said: Mapping[str, Any]) -> _Form:
-    """Return the form of a fire and those like it; an empty one if its category cannot stand in any."""
+    """Return the form of a fire and similar fires; an empty form if its category cannot be part of any form."""
     category: Category = said["grant"]
     grant = json.dumps(category.to_dict(), ensure_ascii=False)
     if any(mark in grant for mark in (_MARK, *_WRITTEN.values())):

@@ -1,11 +1,11 @@
-"""The forms in which graphs put tool calls to a person, and the answers that each form takes. Pure.
+"""The forms in which graphs ask a person about tool calls, and the answers that each form takes. Pure.
 
     decisions      LangChain's `HumanInTheLoopMiddleware`: several calls at once; takes `{"decisions": [...]}`, in order
     tool_approval  the same middleware, one call at a time; takes one decision
     inbox          agent-inbox's `HumanInterrupt`, one or a list; takes a list of `HumanResponse`
     step           the graph stopped by itself before its next steps; takes one decision, as `tool_approval`
 
-A value that is not exactly of one of these forms is a :class:`Question` as it stands, which any JSON answers.
+Any value that does not exactly match one of these forms is a :class:`Question`, which any JSON answers.
 """
 
 import json
@@ -33,10 +33,10 @@ class Call:
     """A call that a graph asks about.
 
     Attributes:
-        takes: how it may be decided, of :data:`WAYS`.
-        note: what the graph says about it.
-        call_id: the call in the thread's messages; empty where it is not known, or not the only one like it.
-        tool_hash: a digest of the graph's only tool of this name, as it was when the graph asked; empty for none.
+        takes: the possible decisions, of :data:`WAYS`.
+        note: the graph's description of the call.
+        call_id: the id of the call in the thread's messages; empty if it is unknown or not unique.
+        tool_hash: a digest of the graph's only tool of this name at the time of the question; empty for none.
     """
 
     tool: str
@@ -47,32 +47,32 @@ class Call:
     tool_hash: str = ""
 
     def counts(self, form: Form) -> bool:
-        """Return whether an approval of this call counts for the guard: it has to say which call and which tool it is.
+        """Return whether an approval of this call counts for the guard: the call must identify itself and its tool.
 
-        agent-inbox names no call, and its name is often a title: there the tool has to be one of the graph's.
+        agent-inbox names no call, and its action is often a title: there, the graph must have a tool of that name.
         """
         return bool(self.call_id) if form in OF_MIDDLEWARE else form == "inbox" and bool(self.tool_hash)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a graph asks about, and in which form."""
+    """The calls that a graph asks about, and the form of the question."""
 
     form: Form
     calls: tuple[Call, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the request as JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What the author decides about one call.
+    """The author's decision about one call.
 
     Attributes:
         way: one of :data:`WAYS`.
-        text: why it is rejected, or the answer.
+        text: the reason of a rejection, or the answer.
         args: the arguments of an edit.
     """
 
@@ -83,19 +83,19 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question as it stands: the value that a graph gave `interrupt`, as JSON."""
+    """A question in no known form: the value that a graph gave `interrupt`, as JSON."""
 
     value: Any = None
 
     @property
     def text(self) -> str:
-        """The text of the question; empty if the value is no text and has no field for it."""
+        """The text of the question; empty if the value is not a text and has no field for one."""
         said = self._fields.get("question") or self._fields.get("q") or self.value
         return said if isinstance(said, str) else ""
 
     @property
     def options(self) -> tuple[Any, ...]:
-        """The answers that the graph offers: texts, numbers, true or false; none unless all of them are such."""
+        """The answers that the graph offers: texts, numbers, true or false; empty if any option has another type."""
         found = next((self._fields[name] for name in _OPTIONS if name in self._fields), ())
         if not isinstance(found, list) or len(found) > MOST_OPTIONS:
             return ()
@@ -103,7 +103,7 @@ class Question:
 
     @property
     def more(self) -> Mapping[str, Any]:
-        """All that the value has beside the text and the options."""
+        """The rest of the value, without the text and the options."""
         shown = _SHOWN_APART if self.options else _SHOWN_APART - set(_OPTIONS)
         return {key: one for key, one in self._fields.items() if key not in shown or not self.text}
 
@@ -112,11 +112,11 @@ class Question:
         return self.value if isinstance(self.value, dict) else {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON, which :func:`question_in` reads and :func:`from_dict` takes for no request."""
+        """Return the question as JSON for :func:`question_in`; :func:`from_dict` returns None for it."""
         return {"value": self.value}
 
     def picked(self, text: str) -> list[Any]:
-        """Return the option that a text names, in a list; an empty one for any other text.
+        """Return the option that a text names, in a list; an empty list for any other text.
 
         >>> Question(value={"options": ["yes", "No", 5]}).picked("no "), Question(value={"options": [5]}).picked("6")
         (['No'], [])
@@ -132,12 +132,12 @@ def option_text(option: object) -> str:
 
 
 def question_in(data: object) -> Question:
-    """Return the question whose `to_dict` this is; one without a value for anything else."""
+    """Return the question from its `to_dict`; a question without a value for any other data."""
     return Question(value=data["value"]) if isinstance(data, Mapping) and set(data) == {"value"} else Question()
 
 
 def from_dict(data: object) -> Request | None:
-    """Return what `to_dict` gave; None for anything else."""
+    """Return the request from its `to_dict`; None for any other data."""
     if not isinstance(data, Mapping) or set(data) != {"form", "calls"}:
         return None
     calls = tuple(Call(**{**call, "takes": tuple(call["takes"])}) for call in data["calls"])
@@ -145,11 +145,11 @@ def from_dict(data: object) -> Request | None:
 
 
 def read(value: object, schema: object = None) -> Request | None:
-    """Return what an interrupt's value asks about; None if it has none of the forms.
+    """Return the calls that an interrupt's value asks about; None if it has no known form.
 
     Args:
-        value: what the graph gave `interrupt`.
-        schema: the JSON schema of the answer, which `interrupt` takes too.
+        value: the argument of the graph's `interrupt`.
+        schema: the JSON schema of the answer, an optional argument of `interrupt`.
     """
     readers = (_read_decisions, _read_inbox)
     found = _read_tool_approval(value, schema) or next(filter(None, (reader(value) for reader in readers)), None)
@@ -217,11 +217,11 @@ def _read_inbox(value: object) -> Request | None:
 
 
 def with_ids(request: Request, made: Sequence[Mapping[str, Any]]) -> Request:
-    """Return a request with the ids of the calls that it is about, where there is no doubt which these are.
+    """Return a request with the ids of its calls, if each id is certain.
 
     Args:
-        request: of the form `decisions`, which names no ids.
-        made: the calls of the message that the thread waits at, in order.
+        request: the request; only the form `decisions` lacks ids.
+        made: the calls of the message at which the thread waits, in order.
     """
     if request.form != "decisions":
         return request
@@ -234,18 +234,18 @@ def with_ids(request: Request, made: Sequence[Mapping[str, Any]]) -> Request:
 
 
 def with_tools(request: Request, hash_of: Callable[[str], str]) -> Request:
-    """Return a request with the digests of the tools that its calls name, which `hash_of` knows."""
+    """Return a request with the digests of the tools in its calls, from `hash_of`."""
     return replace(request, calls=tuple(replace(call, tool_hash=hash_of(call.tool)) for call in request.calls))
 
 
 def answer(request: Request, choices: Sequence[Choice]) -> object:
-    """Return what the graph is resumed with.
+    """Return the value that resumes the graph.
 
     Raises:
-        InvalidInput: a choice does not fit its call, or their number is another than the calls'.
+        InvalidInput: a choice does not fit its call, or the number of choices differs from the number of calls.
     """
     if len(choices) != len(request.calls):
-        what = f"decides {len(choices)} calls, and the graph asks about {len(request.calls)}"
+        what = f"decides {len(choices)} calls, but the graph asks about {len(request.calls)}"
         raise InvalidInput(what, where=_WHERE, hint=fits(request))
     for number, (call, choice) in enumerate(zip(request.calls, choices, strict=True), 1):
         if fault := _fault(call, choice):
@@ -259,7 +259,7 @@ def answer(request: Request, choices: Sequence[Choice]) -> object:
 
 def _fault(call: Call, choice: Choice) -> str:
     if choice.way not in call.takes:
-        return f"{call.tool} does not take {choice.way}"
+        return f"{call.tool} does not allow {choice.way}"
     if choice.way == "respond" and not choice.text:
         return f"the answer for {call.tool} has no text"
     if choice.way == "edit" and choice.args is None:
@@ -284,10 +284,10 @@ def _response(call: Call, choice: Choice) -> dict[str, Any]:
 
 
 def choices_in(request: Request, value: object) -> tuple[Choice, ...]:
-    """Return what an answer in the request's own form decides about each call.
+    """Return the decisions about each call in an answer of the request's own form.
 
     Raises:
-        InvalidInput: it is not of that form, or does not fit.
+        InvalidInput: the answer does not have the form, or does not fit.
     """
     if request.form == "inbox":
         items, read_one = value, _choice_in_response
@@ -297,17 +297,17 @@ def choices_in(request: Request, value: object) -> tuple[Choice, ...]:
         items = value.get("decisions") if isinstance(value, dict) and set(value) == {"decisions"} else None
         read_one = _choice_in_decision
     if not isinstance(items, list):
-        raise InvalidInput("is not what the graph takes", where=_WHERE, hint=fits(request))
+        raise InvalidInput("is not an answer that the graph takes", where=_WHERE, hint=fits(request))
     choices = []
     for call, item in zip(request.calls, items, strict=False):
         choice = read_one(call, item) if isinstance(item, dict) else None
         if choice is None:
-            what = f"{str(item)[:80]!r} is no decision about {call.tool}"
+            what = f"{str(item)[:80]!r} is not a decision about {call.tool}"
             raise InvalidInput(what, where=_WHERE, hint=fits(request))
         choices.append(choice)
     if len(items) != len(request.calls):
         choices = [Choice(way="") for _ in items]
-    answer(request, choices)  # checks them
+    answer(request, choices)  # checks the choices
     return tuple(choices)
 
 
@@ -334,20 +334,20 @@ def _choice_in_response(call: Call, item: dict[str, Any]) -> Choice | None:
 
 
 def _edit_of(call: Call, action: dict[str, Any], name: str) -> Choice | None:
-    """Return an edit; it changes arguments, and names no other tool."""
+    """Return an edit; None if it names another tool, because an edit changes only arguments."""
     if set(action) != {name, "args"} or action[name] != call.tool or not _is_object(action["args"]):
         return None
     return Choice(way="edit", args=action["args"])
 
 
 def fits(request: Request) -> str:
-    """Return in a sentence what would answer a request."""
+    """Return a sentence that lists the possible answers to a request."""
     takes = [f"{call.tool} takes {', '.join(call.takes)}" for call in request.calls]
     return "; ".join(dict.fromkeys(takes))
 
 
 def approved(request: Request, choices: Sequence[Choice]) -> Iterator[Call]:
-    """Yield each call that the author lets run and that counts for the guard, as it was shown or as it was edited."""
+    """Yield each approved call that counts for the guard, as it was shown or edited."""
     for call, choice in zip(request.calls, choices, strict=True):
         if choice.way in {"approve", "edit"} and call.counts(request.form):
             yield call if choice.args is None else replace(call, args=choice.args)

@@ -1,10 +1,10 @@
-"""The graphs and assistants of a home by name, and which of them a turn runs. Pure.
+"""The graphs and assistants of a home by name, and the choice of a turn's graph. Pure.
 
-A fire or a message names a graph, or an assistant: a graph with context, config and input of its own, as LangGraph's
-assistants are. Without a name it runs the thread's graph, or the default one on a new thread.
+A fire or a message names a graph or an assistant. An assistant is a graph with its own context, config and input, as in
+LangGraph. A trigger without a name runs the thread's graph, or the default graph on a new thread.
 
-A thread belongs to the graph of its first turn. Its checkpoints mean nothing to another graph, so that a trigger which
-names another one fails before the thread is touched.
+A thread belongs to the graph of its first turn. No other graph can read its checkpoints, so a trigger that names
+another graph fails before the thread is changed.
 """
 
 import json
@@ -18,12 +18,12 @@ from agent_runtime.model.trigger import Trigger
 from turnkeeper.config.json_text import is_reserved
 from turnkeeper.errors import Conflict, meant
 
-OWN = "default"  # the name of Turnkeeper's own agent, where the author's graph does not take its place
+OWN = "default"  # the name of Turnkeeper's own agent, unless the author's graph replaces it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assistant:
-    """A graph as it is configured under a name."""
+    """A graph with a name and its own configuration."""
 
     graph: str
     context: Mapping[str, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Assistant:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What a name means, as it is listed. Names are those of the message `Graph`."""
+    """A name in the list of graphs. The attributes are the fields of the message `Graph`."""
 
     name: str
     graph: str
@@ -50,12 +50,12 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Catalog:
-    """What a fire or a message may name.
+    """The names that a fire or a message may use.
 
     Attributes:
-        default: the graph of a trigger and a thread that name none.
-        references: where each graph is; empty for our own agent.
-        problems: why no turn can run one of the graphs, by name; whoever names it is told.
+        default: the graph for a trigger and a thread without a name.
+        references: the location of each graph; empty for our own agent.
+        problems: by name: why no turn can run a graph; reported to each trigger that names it.
         assistants: by name.
     """
 
@@ -65,17 +65,17 @@ class Catalog:
     assistants: Mapping[str, Assistant] = field(default_factory=dict)
 
     def graph_of(self, name: str) -> str:
-        """Return the name of the graph that a graph's or an assistant's name means; empty means the default."""
+        """Return the graph's name for the name of a graph or an assistant; empty means the default."""
         known = self.assistants.get(name)
         return known.graph if known is not None else name or self.default
 
     def label(self, name: str) -> str:
-        """Return by what categories know the graph: its name, or nothing for the default one."""
+        """Return a graph's name as categories use it; empty for the default graph."""
         graph = self.graph_of(name)
         return "" if graph == self.default else graph
 
     def require(self, name: str) -> None:
-        """Raise Conflict unless a turn can run what the name means."""
+        """Raise Conflict unless a turn can run the named graph or assistant."""
         graph = self.graph_of(name)
         if graph not in self.references:
             what = f"no graph or assistant {name[:80]!r}"
@@ -85,7 +85,7 @@ class Catalog:
             raise Conflict(f"the graph {graph} cannot run: {problem}", where="graph", hint=hint)
 
     def entries(self) -> list[Entry]:
-        """Return all names: the default graph's, the other graphs', the assistants'."""
+        """Return all names: first the default graph, then the other graphs, then the assistants."""
         graphs = sorted(self.references, key=lambda name: (name != self.default, name))
         found = [self._entry(name, is_default=name == self.default) for name in graphs]
         return [*found, *(self._of_assistant(name, one) for name, one in sorted(self.assistants.items()))]
@@ -99,19 +99,19 @@ class Catalog:
         return self._entry(one.graph, name=name, is_assistant=True, description=one.description, **texts)
 
     def belongs_elsewhere(self, trigger: Trigger, thread_graph: str) -> str:
-        """Return why a trigger must not run on a thread of this graph: it names another one; or nothing."""
+        """Return why a trigger must not run on a thread of this graph; empty unless the trigger names another one."""
         if not trigger.graph:
             return ""
         own, asked = self.graph_of(thread_graph), self.graph_of(trigger.graph)
         if own == asked:
             return ""
-        return f"thread {trigger.thread_id} belongs to the graph {own}, and not to {asked}: use another thread"
+        return f"thread {trigger.thread_id} belongs to graph {own}, not to {asked}: use another thread"
 
     def setup(self, trigger: Trigger, thread: TurnFacts | None) -> Trigger:
-        """Return the trigger with all that its turn gives its graph, from its assistant or its thread too.
+        """Return the trigger with its graph's complete input, including that of its assistant and thread.
 
-        What the trigger says wins, key by key. A message that names no graph goes on with the context and config of
-        the thread's newest turn; a fire states its own.
+        The trigger's own values win, key by key. A message without a graph gets the context and config of the thread's
+        newest turn; a fire always states its own.
         """
         if not trigger.graph and (thread is None or (thread.graph, thread.context_json, thread.config_json) == _PLAIN):
             return trigger
@@ -131,12 +131,12 @@ _PLAIN = ("", "", "")  # a thread of the default graph, without context and conf
 
 
 def _read(thread: TurnFacts | None, name: str) -> Mapping[str, Any]:
-    """Return what the newest turn of a thread was given, without reserved keys: earlier versions took some of them."""
+    """Return an input of a thread's newest turn, without the reserved keys that earlier versions allowed."""
     found: Mapping[str, Any] = json.loads(getattr(thread, name) or "{}") if thread is not None else {}
     return {key: value for key, value in found.items() if not is_reserved(key)}
 
 
 def _over(below: Mapping[str, Any], text: str) -> str:
-    """Return a JSON object as text: `below` with what the text says over it; empty for none."""
+    """Return a JSON object as text: `below`, updated by the keys of `text`; empty if there are none."""
     found = {**below, **json.loads(text or "{}")}
     return canonical(found) if found else ""

@@ -1,9 +1,9 @@
-"""The right to write for a thread: what it is called, and how it reaches every write that is made for a turn.
+"""The lease of a thread: the right to write for it, and the way in which each write of a turn proves this right.
 
-Where several machines share a store, a thread has one owner at a time. Its lease carries an epoch, which rises with
-each owner. Whoever deals with the thread does so under its lease: every task and thread that it starts inherits it, and
-each write proves in its own transaction that the epoch is still the thread's. In a home of one machine there is no
-lease: the process's lock is the right to write.
+If machines share a store, each thread has one owner at a time. The owner's lease carries an epoch, which rises with
+each new owner. The owner works on the thread under its lease: each task and thread that it starts inherits the lease,
+and each write checks in its own transaction that the epoch is current. A home on one machine has no leases: the
+process's lock is the right to write.
 """
 
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from turnkeeper.errors import Conflict
 
 @dataclass(frozen=True)
 class Lease:
-    """What the owner of a thread proves: the thread, and the epoch since which it owns it."""
+    """The proof of ownership of a thread: the thread's id, and the epoch of this owner."""
 
     thread_id: str
     epoch: int
 
 
 class Fenced(Conflict):
-    """Another owner has taken the thread: whoever meets this stops, and nothing was written."""
+    """Another owner has taken the thread. The work for the thread stops, and nothing was written."""
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
@@ -31,13 +31,13 @@ class Fenced(Conflict):
 
 
 def current() -> Lease | None:
-    """Return the lease under which this runs; None where there is none."""
+    """Return the lease of the running code; None if there is none."""
     return _HELD.get()
 
 
 @contextmanager
 def under(lease: Lease | None) -> Iterator[None]:
-    """Run the block, and whatever it starts, under a lease."""
+    """Run the block, and all tasks and threads that it starts, under a lease."""
     before = _HELD.set(lease)
     try:
         yield

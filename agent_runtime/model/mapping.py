@@ -1,12 +1,12 @@
-"""Values, wire messages, JSON and rows of the store, copied by the names of their fields.
+"""Conversion between values, wire messages, JSON and rows of the store, by the names of their fields.
 
-A field has one name everywhere. These are the exceptions, and the only place where they are written:
+A field has the same name everywhere. These are the only exceptions:
 
-    instants      datetime in a value, Timestamp on the wire, RFC 3339 in JSON, `NAME_us` (microseconds) in the store
-    JSON texts    `NAME_json` on the wire, NAME in JSON, where it is parsed
-    JSON          has the keys of `JSON_KEYS`, in that order; `RENAMED` and `LEFT_OUT` say where they differ
+instants      datetime in a value, Timestamp on the wire, RFC 3339 in JSON, `NAME_us` (microseconds) in the store JSON
+texts    `NAME_json` on the wire, NAME in JSON, where it is parsed JSON          has the keys of `JSON_KEYS`, in that
+order; `RENAMED` and `LEFT_OUT` list the differences
 
-What a value does not hold under a message's name is given to `to_message` by its caller.
+If a value lacks a field of the message, the caller of `to_message` passes the field.
 """
 
 import json
@@ -25,7 +25,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 Row = dict[str, Any]
 
-# Stable keys: scripts read them. One line a message, in the order in which they are printed.
+# Stable keys: scripts read them. One line per message, in the order in which they are printed.
 JSON_KEYS = {
     message: tuple(keys.split())
     for message, keys in {
@@ -67,7 +67,7 @@ RENAMED = {
     ("ToolCall", "args"): "args_json",
     **{("Graph", key): f"{key}_json" for key in ("context", "config", "input")},
 }
-LEFT_OUT = {  # fields of a message that its JSON does not have
+LEFT_OUT = {  # fields of a message that its JSON leaves out
     "Attachment": {"data"},
     "ConversationTurn": {"speech", "number", "cursor"},
     "Page": {"queued"},
@@ -78,7 +78,7 @@ _ONLY_IF_SET = {("Message", "tool_calls"), ("Message", "tool_call_id")}
 
 
 def to_message(kind: type[M], value: object, **given: Any) -> M:
-    """Return a dataclass value as a wire message: each field that the two share, and `given`, which wins."""
+    """Return a dataclass value as a wire message, with all fields that they share; `given` overrides them."""
     kinds: Any = (kind, type(value))
     shared = shared_fields(*kinds)
     named = {name: getattr(value, name) for name in shared if name not in given}
@@ -93,7 +93,7 @@ def shared_fields(kind: type[Message], value: Any) -> tuple[str, ...]:
 
 
 def from_row(kind: type[T], row: Mapping[Any, Any], **given: Any) -> T:
-    """Return a row of the store as a dataclass value: each of its fields from the column of its name, and `given`."""
+    """Return a row of the store as a dataclass value, each field from its column; `given` overrides them."""
     values, known = given, kind.__dataclass_fields__  # type: ignore[attr-defined]
     for name in known:
         if name in given:
@@ -104,7 +104,7 @@ def from_row(kind: type[T], row: Mapping[Any, Any], **given: Any) -> T:
 
 
 def to_json(message: Message, *, without: Collection[str] = ()) -> Row:
-    """Return a wire message as JSON has it, messages inside it too; without these of its keys."""
+    """Return a wire message and its inner messages as JSON, without the keys in `without`."""
     kind = message.DESCRIPTOR.name
     row = {
         key: _json_value(message, key, RENAMED.get((kind, key), key)) for key in JSON_KEYS[kind] if key not in without
@@ -124,7 +124,7 @@ def _json_value(message: Message, key: str, name: str) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """Return what a JSON text says; an empty object where it says nothing."""
+    """Return the value of a JSON text; an empty object if the text is empty."""
     try:
         return json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -132,7 +132,7 @@ def parsed(text: str) -> Any:
 
 
 def stamp(at: datetime | None) -> Timestamp | None:
-    """Return an instant as the wire carries it; None for none."""
+    """Return an instant as a Timestamp; None for None."""
     if at is None:
         return None
     carried = Timestamp()

@@ -1,12 +1,12 @@
-"""A wake-up that loses nothing: whoever waits takes the event before it looks."""
+"""A wake-up signal that loses no notification: each waiter gets the event before it looks for news."""
 
 import asyncio
 
 
 class Signal:
-    """Wakes all who wait for news.
+    """Wakes all waiters when there is news.
 
-    Take `next()` before you look; if there is nothing yet, wait for the event. What came in between has set it.
+    Call `next()` before you look; if you find nothing, wait for the event. A notification in between has set it.
     """
 
     def __init__(self) -> None:
@@ -17,6 +17,6 @@ class Signal:
         return self._event
 
     def notify(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiters."""
         due, self._event = self._event, asyncio.Event()
         due.set()

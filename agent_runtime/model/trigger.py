@@ -1,6 +1,6 @@
-"""What sets a turn off, as it travels: built at acceptance, carried in an envelope, read back by the worker.
+"""The trigger of a turn: built at acceptance, sent in an envelope, read back by the worker.
 
-Also which agents the runtime hosts. Every other agent lives in a terminal, and reads its inbox there.
+This module also knows the agents that the runtime hosts. Every other agent runs in a terminal with its own inbox.
 """
 
 import hashlib
@@ -24,73 +24,73 @@ if TYPE_CHECKING:
     from turnkeeper.config.settings import Settings
 
 FIRST_AGENT = "agent0"
-NOT_AGENTS = frozenset({"author", "task-runner", "agentloop"})  # they send, and have no inbox
-RESERVED = NOT_AGENTS | {"watchdog"}  # names in which no agent in a terminal speaks
+NOT_AGENTS = frozenset({"author", "task-runner", "agentloop"})  # senders without an inbox
+RESERVED = NOT_AGENTS | {"watchdog"}  # names that no agent in a terminal may use
 
 
 def hosted(settings: "Settings") -> list[str]:
-    """Return the names of the agents that the settings ask for: `agent0` always, its workers after it."""
+    """Return the names of the agents in the settings: first `agent0`, then its workers."""
     workers = settings.agents[FIRST_AGENT].workers if FIRST_AGENT in settings.agents else 0
     return [FIRST_AGENT, *(f"agent{number}" for number in range(1, workers + 1))]
 
 
 def hosted_on(home: Home) -> list[str]:
-    """Return the names of the agents that a home's settings ask for. Raises InvalidInput."""
-    # Settings bring pydantic, which takes longer to import than a command to run: load them only where they are read.
+    """Return the names of the agents in a home's settings. Raises InvalidInput."""
+    # Settings need pydantic, whose import takes longer than most commands: import them only on use.
     settings = import_module("turnkeeper.config.settings")
     return hosted(settings.staffed(settings.load_settings(home), home))
 
 
 Source = Literal["fire", "message", "agent"]
-# What an envelope says of a trigger: its kind and its sender. What a loop fires says that it is a loop's.
+# An envelope's kind and sender identify its trigger. A loop's fires have a kind and a sender of their own.
 POSTED: Mapping[tuple[str, str], Source] = {
     ("fire", "task-runner"): "fire",
     ("loop-tick", "agentloop"): "fire",
     ("message", "author"): "message",
 }
-LOOP = "loop-"  # begins the id of a task that is a loop
-# What a message between agents is called in its turn's row, by what began the exchange.
+LOOP = "loop-"  # prefix of the ids of loops
+# The kind of a message between agents in its turn's row, by the origin of the exchange.
 AGENT_KINDS: Mapping[str, str] = {"author": "agent", "fire": "agent-for-fire"}
 WAKES = frozenset({"wake"})  # the kind of fire that only a self-paced task has
-ASIDE = "aside"  # the kind of an author's message that takes no loop over
-MISASKED = "its wake-up could not be read"  # begins an outcome's error; the runner keeps such a loop armed
+ASIDE = "aside"  # the kind of an author's message that does not take over a loop
+MISASKED = "its wake-up could not be read"  # start of an outcome's error; the runner keeps such a loop armed
 INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "last_nominal_at"})
 _LONGEST_ATTEMPT = 10  # digits
 _NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent", "via"})
-_OF_AGENTS = frozenset({"sender", "parent", "hops"})  # said only where an agent sent it; absent in older envelopes
+_OF_AGENTS = frozenset({"sender", "parent", "hops"})  # only in messages of agents; absent in older envelopes
 OF_GRAPH = ("graph", "context_json", "config_json", "input_json")
 ON_APPROVALS = ("approval_reminder_s", "approval_escalation_s", "approval_timeout_s")
-_SPARSE = (*ON_APPROVALS, *OF_GRAPH, "via")  # said only where they are set
+_SPARSE = (*ON_APPROVALS, *OF_GRAPH, "via")  # left out if empty
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trigger:
-    """A fire or an author's message, checked, with the grant that holds for it.
+    """A fire or an author's message, checked, with its grant.
 
     Attributes:
-        source: a fire of the runner, or an author's message.
-        key: its idempotency key; one key is taken once, for ever.
-        turn_id: the turn it will be, derived from the key.
-        grant: the category as it was at acceptance.
-        digest: of every field but the grant, the traceparent and the via: the same key with another digest is refused.
+        source: a fire of the runner, an author's message or an agent's message.
+        key: the idempotency key; each key is accepted once, permanently.
+        turn_id: the future turn's id, derived from the key.
+        grant: the category at acceptance.
+        digest: of every field except the grant, traceparent and via; the same key with another digest is refused.
         payload_json: a JSON object for the graph, or empty.
         fire_id: the runner's id; empty for a message.
-        attempt: which attempt at that fire, from 1; 0 for a message.
-        kind: what made the fire, in the runner's words.
-        read_only: no tool with an effect may run without the author.
-        nominal_at: the instant the fire stands for.
-        due_at: when it was to leave.
+        attempt: the number of the attempt at that fire, from 1; 0 for a message.
+        kind: the cause of the fire, in the runner's terms.
+        read_only: True if no tool with an effect may run without the author.
+        nominal_at: the nominal instant of the fire.
+        due_at: when the fire was due.
         timezone: for showing the nominal time.
-        stands_for: how many nominal instants it stands for, itself included.
-        traceparent: W3C trace context; not part of what the fire is.
-        sender: the agent that sent it; empty for a fire and an author's message.
+        stands_for: the number of nominal instants of the fire, including its own.
+        traceparent: W3C trace context; not part of the fire's identity.
+        sender: the agent that sent the message; empty for a fire and an author's message.
         parent: that agent's turn.
-        hops: how many messages between agents there were since an author or a fire, this one included.
-        approval_reminder_s, approval_escalation_s, approval_timeout_s: how long after it was asked an approval that
-            nobody answers is reminded of, alerted about, and ends; 0 for never.
-        graph: the name of a graph or an assistant; empty for the thread's, or the default one.
+        hops: the number of messages between agents since an author or a fire, including this one.
+        approval_reminder_s, approval_escalation_s, approval_timeout_s: seconds until an unanswered approval causes a
+        reminder and an alert, and expires; 0 for never.
+        graph: the name of a graph or an assistant; empty for the thread's graph, or the default one.
         context_json, config_json, input_json: JSON objects for that graph, or empty.
-        via: by what an author's message came; not part of what it is.
+        via: the surface that an author's message came by; not part of its identity.
     """
 
     source: Source
@@ -132,7 +132,7 @@ class Trigger:
 
     @property
     def shown(self) -> str:
-        """What the model is shown: a message between agents stands in its wrapper, which says whom it is from."""
+        """The prompt for the model; a message between agents is shown in its wrapper, which names the sender."""
         if self.source != "agent":
             return self.prompt
         return wrapped(sender=self.sender, kind="message", thread=self.thread_id, text=self.prompt)
@@ -142,7 +142,7 @@ class Trigger:
         meta = self.to_meta()
         meta["digest"] = hashlib.sha256(self.digested().encode()).hexdigest()
         sealed = object.__new__(Trigger)
-        # As `replace` would, without making each field anew; an envelope asks for the meta next.
+        # A fast `replace`: it keeps all fields, and the meta that the envelope needs next.
         vars(sealed).update(vars(self), digest=meta["digest"], _meta=meta)
         return sealed
 
@@ -151,7 +151,7 @@ class Trigger:
         meta = self._meta
         said = {name: meta[name] for name in (_DIGESTED if self.source == "agent" else _DIGESTED_OF_OTHERS)}
         said |= {name: meta[name] for name in _DIGESTED_SPARSE if name in meta}
-        # What was accepted is not what was granted: a category that was edited since must not make a retry a conflict.
+        # The grant is left out: a retry after an edit of the category must not be a conflict.
         said["category"] = self.grant.name
         return _SORTED.encode(said)
 
@@ -175,21 +175,21 @@ _read = attrgetter(*_TYPES)
 _DIGESTED = [name for name in _TYPES if name not in _NOT_DIGESTED and name not in _SPARSE]
 _DIGESTED_SPARSE = [name for name in _SPARSE if name not in _NOT_DIGESTED]
 _DIGESTED_OF_OTHERS = [name for name in _DIGESTED if name not in _OF_AGENTS]
-# Made once: `json.dumps` makes one for each call that asks for anything special.
+# Made once, because `json.dumps` makes a new encoder for each call with options.
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 @lru_cache(maxsize=256)
 def _grant(category: Category) -> dict[str, Any]:
-    """Return a category as a JSON object; thousands of fires share one."""
+    """Return a category as a JSON object, cached because thousands of fires share it."""
     return category.to_dict()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TriggerHeader:
-    """A trigger without what it asks and what it grants: all that a queue, or a fire's delivery, keeps of it.
+    """A trigger without its prompt and grant, for queues and for the delivery of fires.
 
-    Attributes: as those of a trigger; what is not known is empty.
+    Attributes: as those of a trigger; an unknown value is empty.
     """
 
     key: str
@@ -204,26 +204,26 @@ class TriggerHeader:
 
 
 def header_of(trigger: Trigger | TriggerHeader) -> TriggerHeader:
-    """Return a trigger's header, or the header in a value that has more."""
+    """Return a trigger's header; a header is returned unchanged."""
     if type(trigger) is TriggerHeader:
         return trigger
     return TriggerHeader(**dict(zip(_HEADER, _read_header(trigger), strict=True)))
 
 
 class EncodedTrigger(NamedTuple):
-    """A trigger as it is put into an inbox."""
+    """A trigger, encoded for an inbox."""
 
     header: TriggerHeader
     encoded: Encoded
 
 
 def encode_trigger(trigger: Trigger, *, envelope_id: str, at: datetime) -> EncodedTrigger:
-    """Return a trigger as it is put. Raises InvalidInput for one that does not fit an envelope."""
+    """Encode a trigger for an inbox. Raises InvalidInput if the trigger does not fit an envelope."""
     return EncodedTrigger(header_of(trigger), encoded(to_envelope(trigger, envelope_id=envelope_id, at=at)))
 
 
 def identify(envelope: Envelope) -> TriggerHeader | None:
-    """Return what an unreadable envelope says of its trigger; None where it cannot be one that was accepted."""
+    """Return the header in an unreadable envelope; None if its trigger cannot have been accepted."""
     source, _, rest = envelope.idempotency_key.partition(":")
     if POSTED.get((envelope.kind, envelope.sender)) != source or not rest:
         return None
@@ -251,7 +251,7 @@ _read_header = attrgetter(*_HEADER)
 
 
 def turn_id_of_key(key: str) -> str:
-    """Return the id of the turn that what has this key will be.
+    """Return the id of the turn of this key.
 
     >>> turn_id_of_key("fire:task-00000001@x:1")
     'turn-8ddc61531901bed8'
@@ -269,7 +269,7 @@ def fire_key(fire_id: str, attempt: int) -> str:
 
 
 def is_fire(key: str) -> bool:
-    """Tell whether an idempotency key is a fire's."""
+    """Return whether an idempotency key belongs to a fire."""
     return key.startswith("fire:")
 
 
@@ -281,7 +281,7 @@ def message_key(request_id: str) -> str:
 def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope:
     """Return the envelope that carries a trigger to its agent."""
     meta = trigger.to_meta()
-    del meta["prompt"]  # it is the text
+    del meta["prompt"]  # the envelope's text
     kind, sender = posted_as(trigger)
     return Envelope(
         id=envelope_id,
@@ -297,12 +297,12 @@ def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope
 
 
 def is_loop(task_id: str) -> bool:
-    """Tell whether a task is a loop, by its id."""
+    """Return whether a task is a loop, by its id."""
     return task_id.startswith(LOOP)
 
 
 def posted_as(trigger: Trigger) -> tuple[str, str]:
-    """Return the kind and the sender of the envelope that carries a trigger."""
+    """Return the kind and the sender of a trigger's envelope."""
     if trigger.source == "fire":
         return ("loop-tick", "agentloop") if is_loop(trigger.task_id) else ("fire", "task-runner")
     return ("message", trigger.sender or "author")
@@ -313,21 +313,21 @@ def from_envelope(envelope: Envelope) -> Trigger:
     between_agents = envelope.kind == "message" and envelope.meta.get("source") == "agent"
     posted = (envelope.kind, envelope.sender)
     if not between_agents and posted not in POSTED:
-        raise InvalidInput(f"a {envelope.kind} from {envelope.sender} is not taken here", where="kind")
+        raise InvalidInput(f"a {envelope.kind} from {envelope.sender} is not accepted here", where="kind")
     if between_agents and [envelope.sender, envelope.to].count(FIRST_AGENT) != 1:
-        raise InvalidInput(f"agents write to {FIRST_AGENT}, and {FIRST_AGENT} to them", where="from")
+        raise InvalidInput(f"agents can write only to {FIRST_AGENT}, and only {FIRST_AGENT} to them", where="from")
     if "prompt" in envelope.meta:
-        raise InvalidInput("lacks or adds fields", where="meta")
+        raise InvalidInput("has missing or unknown fields", where="meta")
     trigger = from_meta(envelope.meta | {"prompt": envelope.text})
     told = (trigger.key, trigger.thread_id, trigger.agent, trigger.sender)
     given = (envelope.idempotency_key, envelope.thread, envelope.to, envelope.sender if between_agents else "")
     source = "agent" if between_agents else POSTED[posted]
-    # Before loops had a sender of their own, the runner was theirs too.
+    # In earlier versions, loops had the runner as their sender.
     as_before = source == "fire" and posted == ("fire", "task-runner")
     if trigger.source != source or told != given or not (posted == posted_as(trigger) or as_before):
         raise InvalidInput("does not match the envelope's fields", where="meta")
     if trigger.sealed().digest != trigger.digest or (trigger.key, trigger.turn_id) != _derived(trigger):
-        raise InvalidInput("is not what was accepted", where="digest")
+        raise InvalidInput("does not match the accepted trigger", where="digest")
     return trigger
 
 
@@ -342,7 +342,7 @@ def _derived(trigger: Trigger) -> tuple[str, str]:
 def from_meta(meta: Mapping[str, Any]) -> Trigger:
     """Read a trigger from its JSON object. Raises InvalidInput."""
     if set(meta) | _OF_AGENTS | set(_SPARSE) != set(_TYPES):
-        raise InvalidInput("lacks or adds fields", where="meta")
+        raise InvalidInput("has missing or unknown fields", where="meta")
     try:
         values: dict[str, Any] = {name: _value(name, _TYPES[name], value) for name, value in meta.items()}
         return Trigger(**values)
@@ -361,7 +361,7 @@ def _value(name: str, kind: object, value: object) -> object:
 
 
 def sendable(text: str, most: int) -> str:
-    """Return a text as an envelope takes it: at most `most` bytes, and without a token that could close its wrapper.
+    """Return a text that fits an envelope: at most `most` bytes, without a token that could close its wrapper.
 
     >>> sendable("</channel> and on", 4096)
     '[/channel> and on'
@@ -372,7 +372,7 @@ def sendable(text: str, most: int) -> str:
     try:
         check_text(clean)
     except InvalidInput:
-        for opening in ("<", "\uff1c", "\ufe64"):  # NFKC makes the first of the others
+        for opening in ("<", "\uff1c", "\ufe64"):  # NFKC normalizes the others to the first
             clean = clean.replace(opening, "[")
         return clean
     return clean

@@ -1,7 +1,7 @@
-"""A turn's values: what it may do (category), what its tools know (context), what it says, and its rows as records.
+"""The values of a turn: its category (permissions), its context (facts for tools), its messages, and its records.
 
-Frozen; no I/O and no LangGraph. The records are what queries of `agent.db` return; the conversation and the messages on
-the wire are made from them.
+The values are frozen; this module has no I/O and no LangGraph. Queries of `agent.db` return the records; the
+conversation and the wire's messages are made from them.
 """
 
 from collections.abc import Mapping
@@ -11,29 +11,28 @@ from types import MappingProxyType
 from typing import Any, Literal, Self, get_origin
 
 Outside = Literal["ask", "hide"]
-GRANTS = ("tools", "writes", "memory", "channels", "subagents", "network")  # a category's sets
+GRANTS = ("tools", "writes", "memory", "channels", "subagents", "network")  # the sets of a category
 LIMITS = ("seconds", "tool_calls", "tokens")
 Effect = Literal["read", "external-read", "write"]
-LONGEST_SUMMARY = 200  # characters that a turn keeps of its last words
+LONGEST_SUMMARY = 200  # length limit of a turn's stored last words, in characters
 
 
 @dataclass(frozen=True, kw_only=True)
 class Category:
-    """What a turn may do. Pinned in the turn's row and in its checkpoints, so that no resume widens it.
+    """The permissions of a turn. Pinned in the turn's row and in its checkpoints, so that no resume widens them.
 
     Attributes:
         description: one sentence for the author.
-        autonomous: may finish without an author in the loop; already intersected with what the workspace allows.
-        silent: a turn that says nothing leaves no trace in the conversation.
-        outside: tools out of scope are offered and ask the author (`ask`), or are not offered (`hide`).
-        tools: scopes of the tools it may call.
+        autonomous: may finish without an author; already limited by the workspace's settings.
+        silent: a turn without a word is left out of the conversation.
+        outside: other tools are offered and ask the author (`ask`), or are not offered (`hide`).
+        tools: scopes of the tools that the turn may call.
         writes: kinds of agent writes: candidate-page, candidate-summary, deviation, derivation.
         memory: memory tiers: conversation, channel, workspace, account.
         channels: channels besides the turn's own.
         network: hosts for fetching; `*` is any public host.
         recurring: a turn that a task started may start tasks of its own.
-        graphs: the graphs of whose tools `tools` speaks, where they are no tools of ours; the empty name is the default
-            graph's.
+        graphs: the graphs whose own tools `tools` grants; the empty name is the default graph.
     """
 
     name: str
@@ -54,13 +53,13 @@ class Category:
     graphs: frozenset[str] = frozenset({""})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the category as a JSON object, sets as sorted arrays, equal for equal categories."""
+        """Return the category as a JSON object with sorted arrays, so that equal categories give equal objects."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in values.items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return the category that `to_dict` gave. Raises TypeError for an unknown or missing field.
+        """Return the category from its `to_dict`. Raises TypeError for an unknown or missing field.
 
         >>> one = Category(name="x", tools=frozenset({"b", "a"}))
         >>> Category.from_dict(one.to_dict()) == one
@@ -73,26 +72,26 @@ class Category:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnContext:
-    """What a running turn's tools and guard know about it. LangGraph's runtime context.
+    """The facts about a running turn for its tools and the guard. LangGraph's runtime context.
 
     Attributes:
-        category: the grant as accepted, intersected with the category as it is now.
-        read_only: no tool whose effect is `write` may run without the author.
-        fire_id: the fire that started it; empty for a turn that an author started.
-        task_name: the task of that fire; empty likewise.
-        started_by: a fire or an author; for a message between agents, what began the exchange.
-        by_agent: it is about a message of another agent, which the prompt shows.
-        nominal_at: the instant the fire stands for.
-        stands_for: how many nominal instants the fire stands for, itself included.
-        asked: keys (:func:`agent_runtime.model.approval.call_key`) of the tool calls that were put to the author before
-            this interval: he decides them, whatever is granted by now.
-        writes_approved: the author approved a proposal of this turn, and with it the turn's other writes within scope.
-        handoff: what the session before left to this turn, each piece in its wrapper; empty for most turns.
-        paced: it is an iteration of a self-paced loop.
-        asks: a call past what it may do is put to the author; not so in a loop that only reads: it is refused.
-        unanswered: an approval of this turn ended because nobody answered it: the turn asks nothing more.
-        graph: the name of its graph, as categories know it; empty for the default one.
-        context_json, config_json: JSON objects that the graph is given, or empty.
+        category: the accepted grant, limited to the current category.
+        read_only: True if no tool with effect `write` may run without the author.
+        fire_id: the fire that started the turn; empty for a turn that an author started.
+        task_name: the task of that fire; empty without a fire.
+        started_by: a fire or an author; for a message between agents, the origin of the exchange.
+        by_agent: True if the turn answers another agent's message, which the prompt shows.
+        nominal_at: the nominal instant of the fire.
+        stands_for: the number of nominal instants of the fire, including its own.
+        asked: keys (:func:`agent_runtime.model.approval.call_key`) of the tool calls that the author was asked about
+        before this interval. The author decides these calls, even if they are granted by now.
+        writes_approved: True if the author approved a proposal of this turn, and so its other writes within scope.
+        handoff: the messages of the session before, each in its wrapper; empty for most turns.
+        paced: True for an iteration of a self-paced loop.
+        asks: True if a call beyond the category asks the author; False in a read-only loop, which refuses the call.
+        unanswered: True if an approval of this turn expired; then the turn asks nothing more.
+        graph: the graph's name as categories use it; empty for the default graph.
+        context_json, config_json: JSON objects for the graph, or empty.
     """
 
     turn_id: str
@@ -121,12 +120,12 @@ class TurnContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The answer to one tool call: allowed, or which scope is missing and why.
+    """The verdict on one tool call: allowed, or the missing scope and the reason.
 
     Attributes:
-        missing_scope: what would have to be granted first; empty when allowed.
-        reason: one sentence for the author; empty when allowed.
-        lacking: everything that would have to be granted, each named as `missing_scope` is.
+        missing_scope: the first missing grant; empty if the call is allowed.
+        reason: one sentence for the author; empty if the call is allowed.
+        lacking: all missing grants, in the form of `missing_scope`.
     """
 
     allowed: bool
@@ -153,7 +152,7 @@ class Said:
 
     Attributes:
         role: author, agent, tool or trigger.
-        tool_calls: the calls that an agent's message makes.
+        tool_calls: the tool calls in an agent's message.
         tool_call_id: the call that a tool's message answers.
     """
 
@@ -165,7 +164,7 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnRecord:
-    """A turn: one row of the table. Names are those of the columns."""
+    """A turn: one row of the table. The attributes are named after the columns."""
 
     number: int
     turn_id: str
@@ -205,7 +204,7 @@ class TurnRecord:
     tokens_in: int
     tokens_out: int
     wake_after_s: int | None
-    grant_json: str = ""  # as it is stored: an earlier version may have written the same grant otherwise
+    grant_json: str = ""  # as stored: an earlier version may have spelled the same grant differently
     approval_reminder_s: int = 0
     approval_escalation_s: int = 0
     approval_timeout_s: int = 0
@@ -219,7 +218,7 @@ class TurnRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class MessageRecord:
-    """One message of a conversation; `position` orders those of a turn."""
+    """One message of a conversation; `position` orders the messages of a turn."""
 
     turn_id: str
     position: int
@@ -229,7 +228,7 @@ class MessageRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class InterruptRecord:
-    """What an author was asked, and decided. Names are those of the columns; `task_name` and `category` its turn's."""
+    """A question to an author and its decision. Attributes are columns; `task_name` and `category` are its turn's."""
 
     interrupt_id: str
     turn_id: str
@@ -265,13 +264,13 @@ class InterruptRecord:
 
     @property
     def waited_s(self) -> float:
-        """How long it waited until it was decided or ended; 0 while it waits."""
+        """Seconds until the question was decided or expired; 0 while it is pending."""
         return ((self.resolved_at or self.expires_at or self.created_at) - self.created_at).total_seconds()
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventRecord:
-    """One turn event, numbered in commit order. Names are those of the columns."""
+    """One turn event, numbered in commit order. The attributes are named after the columns."""
 
     sequence: int
     turn_id: str
@@ -291,7 +290,7 @@ class EventRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class DetailedEvent(EventRecord):
-    """A turn event with what its turn says. Of what has no turn, the channel is its thread's; the rest is empty."""
+    """A turn event with facts of its turn. Without a turn, the channel is its thread's and the rest is empty."""
 
     channel: str
     task_id: str
@@ -302,7 +301,7 @@ class DetailedEvent(EventRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRecord:
-    """What a taken key became. Names are those of the columns."""
+    """The state of a taken key. The attributes are named after the columns."""
 
     key: str
     digest: str
@@ -320,9 +319,9 @@ class PastTurn:
     """A turn that ran before its thread was imported.
 
     Attributes:
-        prompt: what a person wrote.
+        prompt: the person's message.
         mark: the id of that message.
-        lines: what agents and tools said to it.
+        lines: the answers of agents and tools.
     """
 
     prompt: str
@@ -332,12 +331,12 @@ class PastTurn:
 
 @dataclass(frozen=True, kw_only=True)
 class PastThread:
-    """A thread of a LangGraph user's own, as a file has it.
+    """An imported thread of a LangGraph user, read from a file.
 
     Attributes:
         digest: of all its rows.
-        checkpoints: how many there are.
-        waits: its graph asked something that nobody has answered.
+        checkpoints: the number of its checkpoints.
+        waits: True if its graph asked a question without an answer.
         turns: its conversation, oldest first.
     """
 
@@ -349,13 +348,13 @@ class PastThread:
 
     @property
     def key(self) -> str:
-        """The key that an import of it takes, for ever."""
+        """The key of the thread's import, taken permanently."""
         return f"import:{self.thread_id}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelRecord:
-    """A channel: its turns that are shown, and the decisions that wait for the author."""
+    """A channel: its visible turns, and its pending decisions."""
 
     name: str
     turns: int
@@ -363,7 +362,7 @@ class ChannelRecord:
     last_at: datetime
 
 
-# The subagents that a turn may start: what each is for, and the most that it may do. Its turn narrows it further.
+# The subagents that a turn may start: the purpose and maximum permissions of each. The turn narrows them further.
 _READS = frozenset({"web.fetch", "attachment.read", "workspace.read", "workspace.search"})
 
 SUBAGENTS: Mapping[str, Category] = MappingProxyType(

@@ -1,9 +1,9 @@
-"""Words of a text, and how well a page fits them. Pure."""
+"""The words of a text, and a score for how well a page matches them. Pure."""
 
 import re
 
 MOST_TERMS = 24
-LONGEST_TERM = 200  # SQLite takes no pattern of more than 50,000 bytes
+LONGEST_TERM = 200  # SQLite patterns have at most 50,000 bytes
 SNIPPET_CHARS = 160
 LONGEST_SENTENCE = 240
 _HEADING = re.compile(r"^#.*$", re.MULTILINE)
@@ -30,9 +30,9 @@ def words(text: str) -> list[str]:
 
 
 def terms(text: str, *, common: bool = False) -> list[str]:
-    """Return the words worth searching for, each once, in order; at most 24, none of more than 200 letters.
+    """Return the words worth searching for, each once, in order; at most 24, each of at most 200 letters.
 
-    Words that nearly every text has, and single letters, are worth it only if `common`.
+    Common words and single letters are left out unless `common`.
 
     >>> terms("What about the release? The release of Monday.")
     ['release', 'monday']
@@ -42,7 +42,7 @@ def terms(text: str, *, common: bool = False) -> list[str]:
 
 
 def score(wanted: list[str], title: str, body: str, tags: str) -> float:
-    """Return how well a page fits; 0 when it holds none of the terms."""
+    """Return a page's score for the terms; 0 if it holds none of them."""
     heading, text, marks = words(title), words(body), words(tags)
     points = 0.0
     for term in wanted:
@@ -63,11 +63,11 @@ def sentences(text: str) -> list[str]:
 
 
 def snippet(wanted: list[str], body: str) -> str:
-    """Return the sentence of the body that holds the most terms, shortened."""
+    """Return the sentence of the body with the most terms, shortened."""
     best = max(sentences(body), key=lambda sentence: len(set(words(sentence)) & set(wanted)), default="")
     return shortened(best, SNIPPET_CHARS)
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text of at most so many characters."""
+    """Return a text, shortened to at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -14,7 +14,7 @@ __all__ = ["fake"]
 pytestmark = pytest.mark.process
 
 PAST_ITS_CATEGORY = "Summarise the garden, then remember: the pump was replaced"
-EXPIRED = "its approval expired: nobody answered within"
+EXPIRED = "its approval expired: no answer within"
 
 
 def ask(constellation: Constellation, *options: str) -> dict[str, Any]:
@@ -57,10 +57,10 @@ def test_an_approval_ends_and_the_fire_behind_it_goes_on(constellation: Constell
     assert "expired at" in late.stderr
     assert "turnkeeper task run errand" in late.stderr
     (settled,) = constellation.ask("agent-runtime", "approvals", "list", "--all")
-    assert (settled["decision"], settled["message"]) == ("expired", "nobody answered within 10s")
+    assert (settled["decision"], settled["message"]) == ("expired", "no answer within 10s")
     assert settled["reminded_at"]
     shown = constellation.command("agent-runtime", "conversation", "show", "general")
-    assert "[expired]: nobody answered within 10s" in shown
+    assert "[expired]: no answer within 10s" in shown
     assert constellation.ask("agent-runtime", "memory", "list") == []
     assert constellation.violations() == []
 
@@ -100,8 +100,8 @@ def test_a_kill_between_the_end_of_an_approval_and_its_resume_loses_and_doubles_
     (settled,) = stopped.ask("agent-runtime", "approvals", "list", "--all")
     assert (settled["interrupt_id"], settled["decision"]) == (pending["interrupt_id"], "expired")
     (turn,) = stopped.conversation()
-    told = [message["text"] for message in turn["messages"] if "nobody answered" in message["text"]]
-    assert len([text for text in told if text.startswith("nobody answered within 3s: this call was not run")]) == 1
+    told = [message["text"] for message in turn["messages"] if "no answer" in message["text"]]
+    assert len([text for text in told if text.startswith("no answer within 3s: this call was not run")]) == 1
     assert stopped.violations() == []
 
 

@@ -166,7 +166,7 @@ class _Start:
 _STARTED: ContextVar[tuple[_Start, ...]] = ContextVar("turnkeeper_subagents", default=())
 NO_TURN = Refused(text="this call was made outside a turn; it was not run")
 NOBODY_THERE = Refused(
-    text="nobody answered what this turn asked before, so nothing more is asked; this call was not run"
+    text="an earlier question of this turn got no answer, so nothing more is asked; this call was not run"
 )
 ONLY_READS = Refused(
     text="this loop only reads, and its author is asked nothing; this call was not run: go on without it"

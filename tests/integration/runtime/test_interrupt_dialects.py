@@ -197,7 +197,7 @@ async def test_a_decision_says_which_calls_were_shown(field: Field) -> None:
 
 async def test_what_would_fit_is_said(field: Field) -> None:
     _, question = await waiting(field, only_approve("batched"), "tool:send")
-    with pytest.raises(InvalidInput, match="send does not take reject") as refused:
+    with pytest.raises(InvalidInput, match="send does not allow reject") as refused:
         await field.resolve(question.interrupt_id, *REJECT[:1])
     assert refused.value.hint == "send takes approve"
 

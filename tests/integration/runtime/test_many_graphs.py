@@ -163,7 +163,7 @@ async def test_a_thread_belongs_to_one_graph(bench: AuthorsBench) -> None:
     await bench.run(prompt="hello")
     event = await bench.run(2, graph="survey", input_json='{"topic": "rain"}', context_json=OWNER)
     assert event.state == STATES.FAILED
-    assert event.error == "thread thread-a belongs to the graph talker, and not to survey: use another thread"
+    assert event.error == "thread thread-a belongs to graph talker, not to survey: use another thread"
     assert (await bench.run(3, prompt="still here")).summary == "I heard: still here"
 
 
@@ -209,7 +209,7 @@ async def test_a_message_goes_on_with_the_graph_and_the_configuration_of_its_thr
     second = await bench.send("again", thread_id=first.thread_id, input_json='{"topic": "snow"}')
     event = await bench.stopped(second.turn_id)
     assert json.loads(event.summary)["told"].strip() == "snow for Ada in ft by small"
-    with pytest.raises(Conflict, match=f"thread {first.thread_id} belongs to the graph survey, and not to talker"):
+    with pytest.raises(Conflict, match=f"thread {first.thread_id} belongs to graph survey, not to talker"):
         await bench.send("no", thread_id=first.thread_id, graph="talker")
 
 

@@ -88,14 +88,14 @@ async def test_an_approval_that_nobody_answers_is_refused_and_its_turn_goes_on(t
     assert asked.expires_at.seconds - asked.created_at.seconds == DAY
     await pass_time(timed, DAY, "interrupt.expired")
     ended = await resumed(timed, event)
-    assert (ended.state, ended.error) == (STATES.SUCCEEDED, "its approval expired: nobody answered within 1d")
+    assert (ended.state, ended.error) == (STATES.SUCCEEDED, "its approval expired: no answer within 1d")
     assert timed.noted == []
     (shown,) = await timed.conversation()
     told = [line.text for line in shown.messages if line.role == "tool"]
-    assert told == ["nobody answered within 1d: this call was not run; finish without it"]
+    assert told == ["no answer within 1d: this call was not run; finish without it"]
     (settled,) = shown.interrupts
     assert (settled.status, settled.decision) == ("resolved", "expired")
-    assert settled.message == "nobody answered within 1d"
+    assert settled.message == "no answer within 1d"
     assert await timed.history() == ["STARTED", "INTERRUPTED", "RESUMED", "SUCCEEDED"]
 
 
@@ -159,7 +159,7 @@ async def test_a_late_answer_is_refused_and_says_what_to_do(timed: Bench, decisi
     await pass_time(timed, DAY, "interrupt.expired")
     await resumed(timed, event)
     given = {"args_json": '{"text": "y"}'} if decision == "edit" else {}
-    with pytest.raises(Conflict, match="expired at 2026-03-03T09:.*nobody answered within 1d") as refused:
+    with pytest.raises(Conflict, match="expired at 2026-03-03T09:.*no answer within 1d") as refused:
         await timed.resolve(asked.interrupt_id, decision, **given)
     assert refused.value.hint == "run the task again: turnkeeper task run digest-a"
     assert timed.noted == []
@@ -167,7 +167,7 @@ async def test_a_late_answer_is_refused_and_says_what_to_do(timed: Bench, decisi
 
 async def test_expired_is_no_decision_that_anyone_can_send(timed: Bench) -> None:
     _, asked = await ask(timed)
-    with pytest.raises(InvalidInput, match="'expired' does not decide"):
+    with pytest.raises(InvalidInput, match="'expired' cannot decide"):
         await timed.resolve(asked.interrupt_id, "expired")
 
 
@@ -201,7 +201,7 @@ async def test_after_an_unanswered_approval_a_turn_asks_nothing_more(timed: Benc
     assert (await resumed(timed, event)).state == STATES.SUCCEEDED
     (shown,) = await timed.conversation()
     told = [line.text for line in shown.messages if line.role == "tool"]
-    assert told[1].startswith("nobody answered what this turn asked before")
+    assert told[1].startswith("an earlier question of this turn got no answer")
     assert timed.noted == []
     assert len(timed.trail("interrupt.raised")) == 1
 
@@ -213,7 +213,7 @@ async def test_a_question_of_the_graphs_own_ends_as_refused(timed: Bench) -> Non
     (shown,) = await timed.conversation()
     (told,) = [line.text for line in shown.messages if line.role == "tool"]
     assert told == "the author says False", "an object would be a yes to a graph that tests `if interrupt(…)`"
-    assert "nobody answered within 1d" in shown.interrupts[0].message
+    assert "no answer within 1d" in shown.interrupts[0].message
 
 
 async def test_held_fires_and_kept_messages_go_on_when_an_approval_ends(timed: Bench) -> None:
@@ -227,7 +227,7 @@ async def test_held_fires_and_kept_messages_go_on_when_an_approval_ends(timed: B
     released = [one for one in timed.trail("turn.released") if one["turn_id"] == held.turn_id]
     assert len(released) == 1
     found = await timed.events(until=lambda one: one.state == STATES.RELEASED)
-    assert found[-1].error == "its approval expired: nobody answered within 1d"
+    assert found[-1].error == "its approval expired: no answer within 1d"
     again = await timed.run(2, task="b", prompt="later", attempt=2)
     assert again.state == STATES.SUCCEEDED
 

@@ -205,7 +205,7 @@ async def test_a_forged_message_between_workers_is_set_aside(staffed: Bench) -> 
     await bench.run()
     await bench.rest()
     (path,) = (bench.home.inbox("agent2") / "quarantine").glob("*.reason")
-    assert "agents write to agent0" in path.read_text()
+    assert "agents can write only to agent0" in path.read_text()
 
 
 @pytest.mark.one_machine("a worker or a terminal comes and goes, by files")

@@ -153,11 +153,11 @@ def test_an_answer_is_json_if_it_is_json_and_text_if_not(typed: str, message: st
 
 
 @pytest.mark.parametrize(("value", "given"), [
-    (DECISIONS, {"decisions": [{"type": "reject", "message": "nobody answered within 1h"}]}),
-    (APPROVAL, {"type": "reject", "message": "nobody answered within 1h"}),
+    (DECISIONS, {"decisions": [{"type": "reject", "message": "no answer within 1h"}]}),
+    (APPROVAL, {"type": "reject", "message": "no answer within 1h"}),
     ({**INBOX, "config": {"allow_ignore": True}}, [{"type": "ignore", "args": None}]),
     (INBOX, False),
 ], ids=["decisions", "tool_approval", "inbox", "takes no rejection"])  # fmt: skip
 def test_a_question_that_nobody_answers_is_rejected_in_its_form(value: Any, given: Any) -> None:
     asked = read_interrupt("i", value, asks=read(value))
-    assert answer_to(asked, "t", AuthorDecision(decision=EXPIRED, message="nobody answered within 1h")) == given
+    assert answer_to(asked, "t", AuthorDecision(decision=EXPIRED, message="no answer within 1h")) == given

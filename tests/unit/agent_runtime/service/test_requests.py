@@ -111,7 +111,7 @@ def test_the_digest_covers_all_but_traceparent_and_the_grant() -> None:
 
 def test_a_changed_or_forged_envelope_is_refused() -> None:
     envelope = to_envelope(read(request()), envelope_id="1", at=START)
-    with pytest.raises(InvalidInput, match="not taken here"):
+    with pytest.raises(InvalidInput, match="not accepted here"):
         from_envelope(with_sender(envelope, "peer-1"))
     for meta in (
         {"prompt": "x"},
