@@ -48,6 +48,15 @@ def test_packages_come_from_the_lock_with_their_hashes_alone() -> None:
         assert named <= locked, f"the lock has nothing for the extra {extra}"
 
 
+def test_a_backup_is_written_where_it_can_be_copied_from() -> None:
+    page = (ROOT / "docs/container.md").read_text()
+    written, copied = re.search(r"turnkeeper backup (\S+)`", page), re.search(r"compose cp turnkeeper:(\S+) ", page)
+    assert written is not None
+    assert copied is not None
+    assert written[1] == copied[1]
+    assert written[1].startswith(f"{HOME}/"), "on the volume: docker cp copies nothing from a tmpfs"
+
+
 def test_it_runs_as_nobody_else_with_its_home_on_a_volume_and_a_supervisor_as_process_1() -> None:
     assert FINAL["USER"].text == "10001", "a number: an orchestrator can tell that it is not root"
     assert FINAL["VOLUME"].text == HOME
