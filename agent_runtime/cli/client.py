@@ -181,6 +181,8 @@ def channel_named(given: str) -> str:
 @cache
 def _note_once(place: Home) -> None:
     note("agent-runtime does not answer; this is what its store holds")
+    if why := place.waits_for_takeover():
+        note(f"{why[0]}: {why[1]}")
     older = import_module("turnkeeper.storage.schema_revision")
     if place.agent_db in older.older_stores(place):
         note(older.told(place.agent_db))

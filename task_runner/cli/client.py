@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from turnkeeper import console
-from turnkeeper.config.home import RESTORED, TAKE_OVER, Home
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, meant
 from turnkeeper.storage.locking import is_held
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -22,8 +22,8 @@ _DEADLINES_S = {"ApplyTasks": 120.0}
 
 def not_running(home: Home) -> str:
     """Say that nothing fires as no daemon runs, and what to do about it."""
-    if os.path.lexists(home.restored):
-        return f"{RESTORED}{home.named_original}, so nothing fires: {TAKE_OVER}"
+    if why := home.waits_for_takeover():
+        return f"{why[0]}, so nothing fires: {why[1]}"
     if importlib.import_module("task_runner.daemon.reads").is_shared(home):
         return "task-runner is not running on this machine; what others do that share its store: `turnkeeper status`"
     return "task-runner is not running: nothing fires until `turnkeeper up` or `task-runner serve`"

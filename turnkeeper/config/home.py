@@ -16,6 +16,7 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from turnkeeper.errors import Conflict, InvalidInput
@@ -23,6 +24,8 @@ from turnkeeper.errors import Conflict, InvalidInput
 VARIABLE = "TURNKEEPER_HOME"
 RESTORED = "this home was restored from a backup whose original may still run"
 TAKE_OVER = "make sure that the original home runs nowhere, then run: turnkeeper up --takeover"
+MIGRATED = "its tasks and turns were moved into a database, which config.toml does not name any more"
+GO_BACK = "write url below [store] again; or, to run with the files as they were at the move: turnkeeper up --takeover"
 LONGEST_SOCKET_PATH = 107  # bytes; sun_path of unix(7) less its terminator
 # An agent's name; `agent0@NAME` is the first agent of the peer that is called NAME here.
 AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}|agent0@[a-z][a-z0-9-]{0,31}", re.ASCII)
@@ -129,6 +132,11 @@ class Home:
         return f" in {self.original}" if self.original else " somewhere"
 
     @property
+    def migrated(self) -> Path:
+        """Lies there since the stores were moved into a database: without that, no daemon starts until a takeover."""
+        return self.root / "state" / "migrated"
+
+    @property
     def logs(self) -> Path:
         """Event logs and the daemons' own output."""
         return self.root / "logs"
@@ -166,10 +174,19 @@ class Home:
         _refuse_untrusted(self.root)
 
     def check_taken_over(self) -> None:
-        """Raise Conflict if the home was restored from a backup and nobody has taken it over."""
+        """Raise Conflict if the home waits for a takeover."""
+        if why := self.waits_for_takeover():
+            raise Conflict(f"{why[0]}, and nothing runs until it is taken over", where=str(self.root), hint=why[1])
+
+    def waits_for_takeover(self) -> tuple[str, str] | None:
+        """Return why no daemon starts before a takeover, and what to do; None if daemons may start."""
         if os.path.lexists(self.restored):
-            what = f"{RESTORED}{self.named_original}, and nothing runs until it is taken over"
-            raise Conflict(what, where=str(self.root), hint=TAKE_OVER)
+            return f"{RESTORED}{self.named_original}", TAKE_OVER
+        if os.path.lexists(self.migrated) and not import_module("turnkeeper.config.toml_file").shared_url_in(
+            self.config
+        ):
+            return MIGRATED, GO_BACK
+        return None
 
     def check_keys(self) -> None:
         """Raise InvalidInput if other users can read the keys of model providers: as ssh does with a key of its own."""

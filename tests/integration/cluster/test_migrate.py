@@ -1,5 +1,6 @@
 """A home with tasks, threads, an open approval, memory and history moves into a shared database, and goes on there."""
 
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -20,7 +21,7 @@ from tests.support.inboxes import message
 from tests.support.postgres import Server
 from turnkeeper.bus.inbox import Inbox
 from turnkeeper.clock import SystemClock
-from turnkeeper.config.home import Home
+from turnkeeper.config.home import GO_BACK, MIGRATED, Home
 from turnkeeper.constellation.audit.records import examine, export
 from turnkeeper.constellation.query.snapshot import Snapshot
 from turnkeeper.constellation.query.tables import TABLES
@@ -29,7 +30,7 @@ from turnkeeper.constellation.timeline.records import merge
 from turnkeeper.constellation.timeline.sources import Sources
 from turnkeeper.constellation.timeline.stores import FOREVER_US, Wanted
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import EXIT_FAILURE, EXIT_USAGE
+from turnkeeper.errors import EXIT_CONFLICT, EXIT_FAILURE, EXIT_USAGE
 from turnkeeper.storage.chain import key_of, linked, signed_head
 from turnkeeper.storage.files import SystemFiles
 
@@ -94,6 +95,28 @@ def test_a_home_moves_with_all_that_it_holds_and_goes_on(left: Upgraded, url: st
     left.until_outcome("errand", "succeeded")
     left.until_outcome("held", "succeeded")
     assert "buy seeds" in {entry["text"] for entry in left.ask("agent-runtime", "memory", "list")}
+
+
+def test_files_that_were_moved_start_only_if_somebody_says_so(left: Upgraded, url: str) -> None:
+    home = left.home
+    left.command("turnkeeper", "migrate", "--to", url)
+    left.command("turnkeeper", "up")
+    (pending,) = left.ask("agent-runtime", "interrupts", "list")
+    left.command("agent-runtime", "interrupts", "resolve", pending["interrupt_id"], "--reject")
+    left.command("turnkeeper", "down")
+    home.config.write_text(re.sub(r'^url = "postgres.*$', "", home.config.read_text(), flags=re.MULTILINE))
+    refused = [("turnkeeper", "up"), ("task-runner", "serve"), ("agent-runtime", "serve")]
+    for argv in (*refused, ("turnkeeper", "migrate", "--to", url)):
+        done = left.attempt(*argv)
+        assert (done.returncode, MIGRATED in done.stderr, GO_BACK in done.stderr) == (EXIT_CONFLICT, True, True), argv
+    for argv in (("status",), ("doctor",), ("approvals", "list"), ("task", "list")):
+        done = left.attempt("turnkeeper", *argv)
+        said = " ".join(f"{done.stdout} {done.stderr}".split())
+        assert (done.returncode, MIGRATED in said, "up --takeover" in said) == (0, True, True), argv
+    left.command("turnkeeper", "up", "--takeover")
+    assert [one["interrupt_id"] for one in left.ask("agent-runtime", "interrupts", "list")] == [pending["interrupt_id"]]
+    left.command("turnkeeper", "down")
+    left.command("turnkeeper", "up")  # the files are taken over for good
 
 
 def test_a_role_without_rights_is_told_what_to_do_and_the_home_says_who_it_is(left: Upgraded, url: str) -> None:

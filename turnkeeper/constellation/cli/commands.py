@@ -154,7 +154,10 @@ def up(
     ] = False,
     takeover: Annotated[
         bool,
-        typer.Option("--takeover", help="Start a restored home. Its original must not run any more, on any machine."),
+        typer.Option(
+            "--takeover",
+            help="Start a restored home, whose original must not run any more, or files that were moved to a database.",
+        ),
     ] = False,
     restart_: Annotated[
         bool,
@@ -178,7 +181,7 @@ def up(
     if not takeover:
         place.check_taken_over()
     refuse_twin(place)
-    markers.clear_marker(markers.RESTORED.at(place))
+    _take_over(place, files=takeover and not settings.store.is_shared)
     for text in prepare(place, settings):
         note(f"alert: {text}")
     if workers is not None:
@@ -201,6 +204,13 @@ def up(
         note(str(finding))
     if place.root != places(None, os.environ)[0]:
         note(f"for the other commands: export TURNKEEPER_HOME={shlex.quote(str(place.root))}")
+
+
+def _take_over(place: Home, *, files: bool) -> None:
+    """Let daemons start on a restored home, and with `files` on files that are behind what a database holds."""
+    markers.clear_marker(markers.RESTORED.at(place))
+    if files:
+        markers.clear_marker(markers.MIGRATED.at(place))
 
 
 def _let_reload(place: Home) -> Mapping[str, str]:
@@ -380,7 +390,7 @@ def status(output: OutputOption = Output.TABLE) -> None:
     missing = any(row["state"] != "running" for row in rows)
     idle = not supervised and all(row["state"] == "stopped" for row in rows)
     stopped = any(row["state"] == "stopped" for row in rows)
-    if stopped and people and not os.path.lexists(place.restored):
+    if stopped and people and not place.waits_for_takeover():
         what = "nothing is supposed to run; start it with" if idle else "some processes do not run; start them with"
         note(f"{what}: turnkeeper up")
     if not idle and (missing or any(finding.degraded for finding in found)):

@@ -172,6 +172,11 @@ def _of_all(home: Home, now: float) -> Iterator[Finding]:
     if restored is not None:
         what = f"{RESTORED}{home.named_original}, as of {_said(restored, 'backup_at')}; nothing runs"
         yield Finding(process="", what=what, fix=TAKE_OVER, degraded=False)
+    elif (moved := markers.read_marker(markers.MIGRATED.at(home))) is not None:
+        with suppress(InvalidInput):  # another check says what is wrong with the settings
+            if why := home.waits_for_takeover():
+                what = f"{why[0]} ({_said(moved, 'to')}, at {_said(moved, 'at')}); nothing runs"
+                yield Finding(process="", what=what, fix=why[1], degraded=False)
     if markers.read_marker(markers.PROCESSING.at(home)) is not None:
         yield Finding(process="", what="a planned restart of agent-runtime is in progress", degraded=False)
     for path in markers.found(home, markers.ESCALATION):

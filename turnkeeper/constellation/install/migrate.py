@@ -1,11 +1,13 @@
 """`turnkeeper migrate`: what a home's files hold goes into a database that several machines may share.
 
 All of it goes in one transaction, or none. Each table is counted on both sides before the commit. The files stay as
-they are; the settings then name the database, so that nothing goes on with the files.
+they are; the settings then name the database, so that nothing goes on with the files. If they do not name it any more,
+a mark asks for a takeover first.
 
 And `turnkeeper restore --mark`, after such a database was put back to an earlier time.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,6 +25,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import AGENT, Home
 from turnkeeper.config.settings import StoreSettings, load_settings, take_server_keys
 from turnkeeper.console import home, note, status
+from turnkeeper.constellation.supervisor import markers
 from turnkeeper.constellation.supervisor.daemons import EVERY, SUPERVISOR
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
@@ -32,9 +35,9 @@ from turnkeeper.storage.database import Database, make_schemas
 from turnkeeper.storage.files import SystemFiles, replace_whole
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
 from turnkeeper.storage.server import handover
-from turnkeeper.storage.server.url import in_schema
+from turnkeeper.storage.server.url import in_schema, shown
 from turnkeeper.storage.statements import now_us
-from turnkeeper.times import from_us
+from turnkeeper.times import from_us, rfc3339
 
 _NOT_COPIED = frozenset({"alembic_version", "nodes", "slots", "owners", "threads", "audit_chains", "audit_records"})
 _AT_ONCE = 1000
@@ -70,13 +73,15 @@ def migrate(
     """
     place = home()
     place.check()
+    if os.path.lexists(place.migrated):
+        place.check_taken_over()
     url = _checked(place, url)
     with status("moving"):
         counts = move_into(place, url)
     filled = {name: count for name, count in counts.items() if count}
     note("\n".join(f"{name:<28} {count}" for name, count in sorted(filled.items())))
     note(f"{sum(filled.values())} rows of {len(filled)} tables are in the database, and {place.config} names it")
-    note("the files stay as they were; on each other machine, write the same [store] into its config.toml")
+    note("the files stay as they were, unused; on each other machine, write the same [store] into its config.toml")
 
 
 def _checked(place: Home, url: str) -> str:
@@ -110,6 +115,8 @@ def move_into(place: Home, url: str) -> dict[str, int]:
             stores.append(Database(in_schema(url, schema), migrations=migrations, upgrade=False))
             held.callback(stores[-1].close)
         counts: dict[str, int] = stores[-1].submit(lambda connection: _copy(connection, place)).result()
+        says = {"to": shown(url), "at": rfc3339(SystemClock().now())}
+        markers.write_marker(markers.MIGRATED.at(place), says)  # before the settings: the database has it all by now
         said = place.config.read_text(encoding="utf-8") if place.config.exists() else ""
         begun = said if _SECTION.search(said) else f"{said}\n[store]\n"
         replace_whole(place.config, _SECTION.sub(lambda found: f'{found[0]}\nurl = "{url}"', begun, count=1).encode())

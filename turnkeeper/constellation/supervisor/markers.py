@@ -74,6 +74,13 @@ RESTORED = Kind(
     consumer="both daemons, `up`, `status`, `doctor`, `turnkeeper task list`",
     ends="cleared by `turnkeeper up --takeover`",
 )
+MIGRATED = Kind(
+    path="state/migrated",
+    meaning="the stores were moved into a database: if config.toml names none, no daemon starts",
+    writer="`turnkeeper migrate`",
+    consumer="both daemons, `up`, `status`, `doctor`, `turnkeeper task list`",
+    ends="cleared by `turnkeeper up --takeover`",
+)
 ATTEMPTS = Kind(
     path="state/<process>-restart-attempts",
     meaning="the sliding window of restarts and of starts that failed",
