@@ -249,7 +249,7 @@ async def test_a_call_that_runs_again_after_a_crash_makes_no_second_loop_and_no_
 ) -> None:
     """The crash comes after the runner has answered and before that is on record here."""
     looper.script["go"] = [calls(("block", {}))]
-    receipt = await looper.service.Fire(looper.fire(), None)
+    receipt = await looper.accept(looper.fire())
     await looper.blocked.wait()
     runtime = looper.runtime
     category = Category(name="work", tools=frozenset(SCOPES), autonomous=True, recurring=True)

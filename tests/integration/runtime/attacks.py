@@ -363,7 +363,7 @@ async def _(field: Field) -> Effects:
 async def _narrowed_in_the_middle(field: Field, *more: AIMessage) -> wire.TurnEvent:
     field.grant("tool:note", "tool:block")
     field.script["go"] = [calls(("block", {})), calls(("note", {"text": "evil"})), *more]
-    receipt = await field.service.Fire(field.fire(1), None)
+    receipt = await field.accept(field.fire(1))
     await soon(field.blocked.wait(), "the turn to block")
     field.grant("tool:block")
     field.go.set()

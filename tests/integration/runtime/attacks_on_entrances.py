@@ -285,7 +285,7 @@ async def _(field: Field) -> Effects:
     field.grant("tool:start", "tool:evil", "tool:block")
     field.category("quiet", tools=["tool:submit"])
     field.script["wide"] = [calls(("start", {})), calls(("block", {}))]
-    first = await field.service.Fire(field.fire(1, prompt="wide"), None)
+    first = await field.accept(field.fire(1, prompt="wide"))
     await soon(field.blocked.wait(), "the turn with the wide grant to block")
     await field.act(calls(("submit", {"text": "evil"})), number=2, task="b", thread_id="b", category="quiet")
     field.go.set()

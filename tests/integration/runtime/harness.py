@@ -18,6 +18,7 @@ from agent_runtime.model.turn import TurnContext
 from agent_runtime.service.servicer import Runtime, Servicer
 from tests.support.clock import look_again
 from tests.support.cluster import end_lease
+from tests.support.fires import accept
 from tests.support.scripted import ScriptedModel
 from turnkeeper.bus.envelope import Envelope
 from turnkeeper.bus.event_log import read_events
@@ -148,9 +149,13 @@ class Bench:
         request.MergeFrom(wire.FireRequest(**given))
         return request
 
+    async def accept(self, request: wire.FireRequest) -> wire.FireReceipt:
+        """Send a fire; return its receipt, or raise the error that refuses it."""
+        return await accept(self.service, request)
+
     async def run(self, number: int = 1, **changes: Any) -> wire.TurnEvent:
         """Send a fire and wait until its turn stops; return the event that says how."""
-        receipt = await self.service.Fire(self.fire(number, **changes), None)
+        receipt = await self.accept(self.fire(number, **changes))
         return await self.stopped(receipt.turn_id)
 
     async def send(self, text: str, **changes: Any) -> wire.SendMessageResponse:

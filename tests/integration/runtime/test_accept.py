@@ -87,8 +87,8 @@ async def test_an_inbox_that_cannot_be_opened_refuses_its_own_fires_and_no_other
     waiting.mkdir(parents=True)
     waiting.chmod(0o777)
     bad, good = await asyncio.gather(
-        bench.service.Fire(bench.fire(1, agent="open"), None),
-        bench.service.Fire(bench.fire(2, agent="codex"), None),
+        bench.accept(bench.fire(1, agent="open")),
+        bench.accept(bench.fire(2, agent="codex")),
         return_exceptions=True,
     )
     assert isinstance(bad, InvalidInput)
@@ -117,7 +117,7 @@ async def test_an_accepted_fire_lies_there_with_the_bytes_of_its_trigger(bench: 
         bench.fire(number, agent="codex", prompt=prompt) for number, prompt in enumerate(("Go.", "é \x7f 100%"), 1)
     ]
     for fire in fires:
-        await bench.service.Fire(fire, None)
+        await bench.accept(fire)
     waiting = sorted((bench.home.inbox("codex") / "inbox").glob("[!.]*"))
     for path, fire in zip(waiting, fires, strict=True):
         content = unsealed(path.read_bytes())

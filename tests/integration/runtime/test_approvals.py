@@ -204,7 +204,7 @@ async def test_a_bounded_pause_meets_the_next_fire_of_its_task(bench: Bench) -> 
     bench.category("work", tools=["tool:pause"])
     paused = await bench.run(1)
     assert paused.state == STATES.PAUSED
-    other = await bench.service.Fire(bench.fire(2, task="b"), None)
+    other = await bench.accept(bench.fire(2, task="b"))
     next_fire = await bench.run(3)
     assert next_fire.state == STATES.SUCCEEDED
     events = await bench.events(until=lambda one: one.turn_id == other.turn_id and one.state >= STATES.PAUSED)
@@ -221,7 +221,7 @@ async def test_a_bounded_pause_ends_by_itself(home: Home, clock: ManualClock, pl
     bench.script["go"] = [calls(("pause", {}))]
     bench.script["other"] = []
     await bench.run(1)
-    receipt = await bench.service.Fire(bench.fire(2, task="b", prompt="other"), None)
+    receipt = await bench.accept(bench.fire(2, task="b", prompt="other"))
     clock.advance(timedelta(seconds=61).total_seconds())
     clock.advance(1.0)
     bench.runtime.worker.answered("thread-a")
@@ -233,15 +233,15 @@ async def test_a_bounded_pause_ends_by_itself(home: Home, clock: ManualClock, pl
 async def test_a_turn_cancelled_before_it_began_hides_no_question(bench: Bench) -> None:
     bench.category("work", tools=["tool:block"])
     bench.script["go"] = [calls(("block", {})), calls(("note", {"text": "x"}))]
-    first = await bench.service.Fire(bench.fire(1), None)
+    first = await bench.accept(bench.fire(1))
     await soon(bench.blocked.wait(), "the first turn to block")
-    second = await bench.service.Fire(bench.fire(2, task="b"), None)
+    second = await bench.accept(bench.fire(2, task="b"))
     await bench.service.CancelTurn(wire.CancelTurnRequest(turn_id=second.turn_id), None)
     bench.go.set()
     event = await bench.stopped(first.turn_id)
     assert event.state == STATES.INTERRUPTED
     assert (await bench.stopped(second.turn_id)).state == STATES.CANCELLED
-    third = await bench.service.Fire(bench.fire(3, task="b"), None)
+    third = await bench.accept(bench.fire(3, task="b"))
     assert (await bench.stopped(third.turn_id)).state == STATES.HELD
     (question,) = await bench.pending()
     await bench.resolve(question.interrupt_id, "approve")

@@ -22,7 +22,7 @@ async def begin(bench: Bench, tool: str, *, seconds: int = 60) -> wire.FireRecei
     """Send a fire whose turn notes something, and then stays in a tool."""
     bench.category("work", tools=TOOLS, seconds=seconds)
     bench.script["go"] = [calls(("note", {"text": "a"})), calls(("note", {"text": "b"}), (tool, {}))]
-    receipt: wire.FireReceipt = await bench.service.Fire(bench.fire(1), None)
+    receipt: wire.FireReceipt = await bench.accept(bench.fire(1))
     reached = asyncio.to_thread(bench.sitting.wait) if tool == "sit" else bench.blocked.wait()
     await soon(reached, f"the turn to reach {tool}")
     return receipt
@@ -118,7 +118,7 @@ async def test_more_hung_threads_than_processors_leave_others_free_to_work(bench
     await begin(bench, "sit")
     bench.script["sit"] = [calls(("sit", {}))]
     for number in range(10, 50):
-        await bench.service.Fire(bench.fire(number, prompt="sit", thread_id=f"thread-{number % 20}"), None)
+        await bench.accept(bench.fire(number, prompt="sit", thread_id=f"thread-{number % 20}"))
     bench.script["two"] = [calls(("note", {"text": "free"}))]
     assert (await bench.run(2, prompt="two", thread_id="thread-free")).state == STATES.SUCCEEDED
 

@@ -80,7 +80,7 @@ async def test_a_turn_with_one_tool_call_changes_threads_commits_and_syncs_so_of
         for number in (1, 2):  # the first pays for what the others find ready
             for one in counted.values():
                 one.clear()
-            await bench.service.Fire(bench.fire(number, thread_id=f"thread-{number}"), None)
+            await bench.accept(bench.fire(number, thread_id=f"thread-{number}"))
             async with asyncio.timeout(PATIENCE_S):
                 while events[STATES.SUCCEEDED] < number:
                     await look_again()

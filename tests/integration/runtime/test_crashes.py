@@ -23,7 +23,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 async def test_a_turn_that_a_crash_cut_goes_on_from_its_checkpoint(bench: Bench) -> None:
     bench.script["go"] = [calls(("note", {"text": "a"})), calls(("block", {})), calls(("note", {"text": "b"}))]
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     await soon(bench.blocked.wait(), "the turn to block")
     await bench.crash()
     await soon(bench.blocked.wait(), "the next process to reach the same step")
@@ -40,7 +40,7 @@ async def test_a_turn_that_a_crash_cut_goes_on_from_its_checkpoint(bench: Bench)
 @pytest.mark.one_machine("it writes for a turn that it does not own")
 async def test_a_superseded_process_writes_nothing(bench: Bench) -> None:
     bench.script["go"] = [calls(("block", {}))]
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     await soon(bench.blocked.wait(), "the turn to block")
     before = bench.runtime
     await bench.crash()
@@ -78,11 +78,11 @@ async def test_a_superseded_process_writes_nothing(bench: Bench) -> None:
 
 async def test_an_envelope_that_was_claimed_and_never_begun_is_adopted(bench: Bench) -> None:
     bench.script["go"] = [calls(("block", {}))]
-    await bench.service.Fire(bench.fire(1), None)
+    await bench.accept(bench.fire(1))
     await soon(bench.blocked.wait(), "the first turn to block")
-    second = await bench.service.Fire(bench.fire(2, prompt="later"), None)
+    second = await bench.accept(bench.fire(2, prompt="later"))
     await bench.crash()
-    again = await bench.service.Fire(bench.fire(2, prompt="later"), None)
+    again = await bench.accept(bench.fire(2, prompt="later"))
     assert again.disposition == wire.FireReceipt.DUPLICATE
     await soon(bench.blocked.wait(), "the first turn to be continued")
     bench.go.set()
@@ -148,7 +148,7 @@ async def cut_before_a_checkpoint(bench: Bench) -> wire.FireReceipt:
         return await put(*args)
 
     saver.aput = cut
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     await soon(reached.wait(), "the step's checkpoint")
     return receipt
 
@@ -201,7 +201,7 @@ async def test_a_question_survives_crashes_untouched(bench: Bench) -> None:
 
 async def test_a_cancel_survives_a_crash(bench: Bench) -> None:
     bench.script["go"] = [calls(("block", {}))]
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     await soon(bench.blocked.wait(), "the turn to block")
     await bench.runtime.store.cancel(receipt.turn_id, "stop it")
     await bench.crash()
@@ -211,7 +211,7 @@ async def test_a_cancel_survives_a_crash(bench: Bench) -> None:
 
 async def test_a_turn_that_never_ends_a_process_well_is_given_up(bench: Bench) -> None:
     bench.script["go"] = [calls(("block", {}))]
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     for _ in range(5):
         await soon(bench.blocked.wait(), "the turn to block")
         await bench.crash()
@@ -222,7 +222,7 @@ async def test_a_turn_that_never_ends_a_process_well_is_given_up(bench: Bench) -
 
 async def test_a_drain_leaves_the_turn_to_the_next_process(bench: Bench) -> None:
     bench.script["go"] = [calls(("note", {"text": "a"})), calls(("block", {})), calls(("note", {"text": "b"}))]
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     await soon(bench.blocked.wait(), "the turn to block")
     stopping = asyncio.create_task(bench.runtime.worker.stop(5.0))
     await asyncio.wait([stopping], timeout=0.05)
@@ -240,7 +240,7 @@ async def test_a_drain_leaves_the_turn_to_the_next_process(bench: Bench) -> None
 async def test_restarts_in_good_order_are_no_failed_tries(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decide, "MOST_TRIES", 1)
     bench.script["go"] = [calls(("block", {})) for _ in range(3)]
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     for grace_s in (PATIENCE_S, 0.0):  # at a step's end, then in the middle of a step
         await soon(bench.blocked.wait(), "the turn to block")
         stopping = asyncio.create_task(bench.runtime.worker.stop(grace_s))
@@ -256,7 +256,7 @@ async def test_restarts_in_good_order_are_no_failed_tries(bench: Bench, monkeypa
 
 async def test_a_drain_does_not_wait_for_ever(bench: Bench) -> None:
     bench.script["go"] = [calls(("block", {}))]
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     await soon(bench.blocked.wait(), "the turn to block")
     await soon(bench.runtime.worker.stop(0.0), "the drain")
     assert (await bench.turn(receipt.turn_id)).status == "running"

@@ -125,7 +125,7 @@ async def test_an_outcome_that_was_not_written_is_written_and_nothing_runs_twice
 ) -> None:
     bench.script["go"] = script
     reached = hang(bench.runtime.store, write)
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     await soon(reached.wait(), "the outcome")
     await bench.crash()
     assert (await bench.stopped(receipt.turn_id)).state == state
@@ -157,7 +157,7 @@ async def test_a_resume_goes_on_without_its_answer_once_that_was_taken(bench: Be
 async def test_a_pause_met_by_its_fire_survives_a_crash(bench: Bench) -> None:
     first = await paused(bench)
     running = hang(bench.runtime.worker._intervals, "run")
-    second = await bench.service.Fire(bench.fire(2), None)
+    second = await bench.accept(bench.fire(2))
     await soon(running.wait(), "the resume")
     await bench.crash()
     assert (await bench.stopped(second.turn_id)).state == STATES.SUCCEEDED
@@ -173,14 +173,14 @@ async def test_a_pause_met_by_its_fire_survives_a_crash(bench: Bench) -> None:
 @pytest.mark.parametrize("comes", ["a fire", "a message", "a cancel of another turn"])
 async def test_a_crash_is_healed_before_anything_else_is_done(bench: Bench, comes: str) -> None:
     bench.script["go"] = [calls(("block", {}))]
-    first = await bench.service.Fire(bench.fire(1), None)
+    first = await bench.accept(bench.fire(1))
     await soon(bench.blocked.wait(), "the first turn to block")
     worker: Any = bench.runtime.worker
     worker._claiming.cancel()
     if comes == "a message":
         second = (await bench.send("hello", thread_id="thread-a")).turn_id
     else:
-        second = (await bench.service.Fire(bench.fire(2, prompt="later"), None)).turn_id
+        second = (await bench.accept(bench.fire(2, prompt="later"))).turn_id
     if comes == "a cancel of another turn":
         await bench.service.CancelTurn(wire.CancelTurnRequest(turn_id=second), None)
     await bench.crash()
@@ -255,7 +255,7 @@ async def test_a_pause_ends_by_itself_though_nothing_comes(
 async def test_a_pause_that_is_cancelled_lets_the_waiting_fire_go(bench: Bench) -> None:
     event = await paused(bench)
     bench.script["other"] = []
-    other = await bench.service.Fire(bench.fire(2, task="b", prompt="other"), None)
+    other = await bench.accept(bench.fire(2, task="b", prompt="other"))
     sent = await bench.send("hello")
     await bench.service.CancelTurn(wire.CancelTurnRequest(turn_id=event.turn_id, reason="no more"), None)
     assert (await bench.stopped(event.turn_id, after=event.sequence)).state == STATES.CANCELLED
@@ -287,7 +287,7 @@ async def test_after_a_turn_that_did_not_end_well_the_next_one_starts_fresh_on_t
     last = "fail" if ending == "failed" else "block"
     bench.script["go"] = [calls(("note", {"text": "a"})), calls(("note", {"text": "b"}), (last, {}))]
     category = "brief" if ending == "ran out of time" else "work"
-    receipt = await bench.service.Fire(bench.fire(1, category=category), None)
+    receipt = await bench.accept(bench.fire(1, category=category))
     if ending == "was cancelled":
         await soon(bench.blocked.wait(), "the turn to block")
         await bench.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id), None)

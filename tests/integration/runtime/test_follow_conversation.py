@@ -126,7 +126,7 @@ async def test_a_follower_reads_words_before_their_message_is_over(desk: Desk) -
     desk.script["go"] = [AIMessage("one two … three")]
     following = asyncio.create_task(desk.follow(spoken("one two ")))
     await desk.followed()
-    await desk.service.Fire(desk.fire(), None)
+    await desk.accept(desk.fire())
     heard = (await following)[-1]
     assert (heard.speech.after, heard.speech.offset, heard.status) == (0, 0, ""), "a piece, and no turn"
     over_ = asyncio.create_task(desk.follow(over))
@@ -138,7 +138,7 @@ async def test_who_comes_in_the_middle_of_a_message_hears_all_of_it_so_far(desk:
     desk.script["go"] = [AIMessage("one two …")]
     first = asyncio.create_task(desk.follow(never))
     await desk.followed()
-    await desk.service.Fire(desk.fire(), None)
+    await desk.accept(desk.fire())
     await soon(desk.blocked.wait(), "the model")
     later = await desk.follow(spoken("one two "))
     assert [turn.status for turn in later] == ["running", ""], "the turn first, then what it says"
@@ -161,7 +161,7 @@ async def test_tool_calls_are_told_when_they_start_and_when_they_end(desk: Desk)
     desk.script["go"] = [calls(("block", {}), ("note", {"text": "x"})), AIMessage("done")]
     following = asyncio.create_task(desk.follow(over))
     await desk.followed()
-    await desk.service.Fire(desk.fire(), None)
+    await desk.accept(desk.fire())
     running = await desk.follow(lambda turn: {call.state for call in turn.speech.calls} == {"running", "done"})
     assert {call.name: call.state for call in running[-1].speech.calls} == {"block": "running", "note": "done"}
     assert [call.name for turn in running for message in turn.messages for call in message.tool_calls] == [
@@ -192,7 +192,7 @@ async def test_what_a_silent_turn_says_is_not_told(desk: Desk) -> None:
     desk.script["go"] = [AIMessage("… ")]
     following = asyncio.create_task(desk.follow(never))
     await desk.followed()
-    await desk.service.Fire(desk.fire(category="quiet"), None)
+    await desk.accept(desk.fire(category="quiet"))
     await soon(desk.blocked.wait(), "the model")
     desk.script["then"] = [AIMessage("aloud")]
     seen = asyncio.create_task(desk.follow(over))
@@ -474,7 +474,7 @@ async def test_words_are_heard_on_other_machines_of_the_store(
         following = asyncio.create_task(elsewhere.follow(spoken(f"one {long} ")))
         await desk.followed()
         assert not desk.runtime.live.readers, "who passes words on is no reader"
-        await desk.service.Fire(desk.fire(), None)
+        await desk.accept(desk.fire())
         heard = (await following)[-1]
         assert (heard.speech.after, heard.status) == (0, ""), "a piece, and no turn"
         over_ = asyncio.create_task(elsewhere.follow(over))
@@ -484,7 +484,7 @@ async def test_words_are_heard_on_other_machines_of_the_store(
         calling = asyncio.create_task(
             elsewhere.follow(lambda turn: [one.name for one in turn.speech.calls] == ["block"])
         )
-        await desk.service.Fire(desk.fire(2, prompt="call"), None)
+        await desk.accept(desk.fire(2, prompt="call"))
         assert [one.state for one in (await calling)[-1].speech.calls] == ["running"]
         desk.go.set()
         async with asyncio.timeout(PATIENCE_S):
@@ -504,7 +504,7 @@ async def test_without_notifications_a_turn_of_another_machine_comes_whole(
     try:
         desk.script["go"] = [AIMessage("one two")]
         following = asyncio.create_task(elsewhere.follow(over))
-        await desk.service.Fire(desk.fire(), None)
+        await desk.accept(desk.fire())
         assert [message.text for message in (await following)[-1].messages] == ["go", "one two"]
     finally:
         await desk.close()

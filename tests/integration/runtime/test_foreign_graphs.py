@@ -214,7 +214,7 @@ async def test_an_input_that_is_no_message_is_given_once_whatever_crashes(bench:
     bench.bring(WAITER)
     await bench.open()
     bench.module.gates.append(asyncio.Event())
-    receipt = await bench.service.Fire(bench.fire(payload_json='{"topic": "rain"}'), None)
+    receipt = await bench.accept(bench.fire(payload_json='{"topic": "rain"}'))
     await soon(bench.module.reached.wait(), "the turn to block")
     await bench.crash()
     event = await bench.stopped(receipt.turn_id)
@@ -317,7 +317,7 @@ async def test_tokens_of_a_step_that_is_cut_count_on_its_day(bench: AuthorsBench
     bench.settings = bench.settings.model_copy(update={"model": ModelSettings(daily_token_cap=7)})
     bench.category("work", seconds=1 if cut == "limit" else 60)
     await bench.open()
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     await soon(bench.module.reached.wait(), "the model's answer")
     if cut == "stop":
         await bench.runtime.worker.stop(0.0)
@@ -363,7 +363,7 @@ async def test_a_question_outlives_a_crash_and_a_fire_that_comes_again(bench: Au
     await working(bench)
     event = await bench.run(payload_json='{"ask": "well?"}')
     await bench.crash()
-    again = await bench.service.Fire(bench.fire(payload_json='{"ask": "well?"}'), None)
+    again = await bench.accept(bench.fire(payload_json='{"ask": "well?"}'))
     assert again.disposition == wire.FireReceipt.DUPLICATE
     assert [one.question for one in await bench.pending()] == ["well?"]
     assert (await bench.turn(event.turn_id)).status == "interrupted"

@@ -50,7 +50,7 @@ async def test_a_crash_amid_the_calls_of_a_toolnode_runs_again_only_what_had_not
     await field.open()
     field.grant("tool:slow", "tool:free")
     field.script["go"] = [calls(("free", {"text": "a"}), ("slow", {"text": "b"}))]
-    receipt = await field.service.Fire(field.fire(1), None)
+    receipt = await field.accept(field.fire(1))
     await soon(field.blocked.wait(), "the slow tool to begin")
     await soon(until(lambda: "free a" in ran), "the other to finish")
     await field.crash()
@@ -113,7 +113,7 @@ async def test_a_cancel_amid_the_calls_of_a_toolnode_stops_them_all(field: Field
     await field.open()
     field.grant("tool:slow")
     field.script["go"] = [calls(("slow", {"text": "a"}), ("slow", {"text": "b"}))]
-    receipt = await field.service.Fire(field.fire(1), None)
+    receipt = await field.accept(field.fire(1))
     await soon(until(lambda: len(begun) == 2), "both to begin")
     await field.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id), None)
     assert (await field.stopped(receipt.turn_id)).state == STATES.CANCELLED

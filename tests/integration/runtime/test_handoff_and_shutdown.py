@@ -144,7 +144,7 @@ async def test_a_crash_before_the_turn_loses_it_not(bench: Briefed) -> None:
 async def test_a_turn_that_a_crash_cut_short_is_shown_it_again_and_the_next_is_not(bench: Briefed) -> None:
     bench.script["go"] = [calls(("block", {})), AIMessage("done")]
     await put(bench)
-    receipt = await bench.service.Fire(bench.fire(1), None)
+    receipt = await bench.accept(bench.fire(1))
     await soon(bench.blocked.wait(), "the turn to block")
     await bench.crash()
     bench.go.set()
@@ -240,7 +240,7 @@ async def test_the_start_says_what_it_found(bench: Briefed) -> None:
     bench.script["block"] = [calls(("block", {})), AIMessage("done")]
     await bench.run(1, prompt="ask")
     await bench.run(2, prompt="held")
-    await bench.service.Fire(bench.fire(3, prompt="block", task="b", thread_id="thread-b"), None)
+    await bench.accept(bench.fire(3, prompt="block", task="b", thread_id="thread-b"))
     await soon(bench.blocked.wait(), "the turn to block")
     (bench.home.root / "state" / "agent-runtime-crashloop-suspected").write_text("{}")
     await bench.crash()
@@ -271,7 +271,7 @@ async def test_agent0_asks_for_a_restart_and_the_watchdog_finds_what_it_expects(
 
 async def test_a_call_that_runs_again_asks_for_no_other_restart(bench: Briefed) -> None:
     bench.script["go"] = [calls(("block", {})), AIMessage("done")]
-    receipt = await bench.service.Fire(bench.fire(1), None)
+    receipt = await bench.accept(bench.fire(1))
     await soon(bench.blocked.wait(), "the turn to block")
     lifecycle = Lifecycle(bench.runtime.store, home=bench.home, clock=bench.runtime.clock)
     granted = Category(name="work", autonomous=True, tools=frozenset({RESTART_SCOPE}))

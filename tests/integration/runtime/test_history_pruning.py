@@ -55,7 +55,7 @@ async def test_a_fires_own_thread_goes_whole_and_what_comes_again_has_no_effect(
     bench.script["go"] = [calls(("note", {"text": "the pump"})), AIMessage("done")]
     first = bench.fire(1)
     first.thread_id = first.fire_id
-    receipt = await bench.service.Fire(first, None)
+    receipt = await bench.accept(first)
     await bench.stopped(receipt.turn_id)
     await bench.rest()
     await read_by_runner(bench)
@@ -66,7 +66,7 @@ async def test_a_fires_own_thread_goes_whole_and_what_comes_again_has_no_effect(
     assert await bench.runtime.checkpoints.aget_tuple({"configurable": {"thread_id": first.fire_id}}) is None
     with pytest.raises(NotFound):
         await bench.turn(receipt.turn_id)
-    again = await bench.service.Fire(first, None)
+    again = await bench.accept(first)
     assert (again.disposition, again.turn_id) == (wire.FireReceipt.DUPLICATE, receipt.turn_id)
     await bench.rest()
     assert bench.noted == ["the pump"]
@@ -107,7 +107,7 @@ async def test_one_machine_prunes_at_a_time_and_a_thread_that_is_owned_stays(ben
     bench.script["go"] = [AIMessage("one")]
     first = bench.fire(1)
     first.thread_id = first.fire_id
-    await bench.stopped((await bench.service.Fire(first, None)).turn_id)
+    await bench.stopped((await bench.accept(first)).turn_id)
     await read_by_runner(bench)
     before = bench.runtime.clock.now()
     with doing(in_schema(bench.shared, SCHEMA)) as do:

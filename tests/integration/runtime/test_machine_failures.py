@@ -74,7 +74,7 @@ async def test_a_fire_without_a_lane_is_named_once_that_lasts(home: Home, clock:
     bench = Bench(home, clock)
     await bench.open()
     bench.script["wait"] = [calls(("block", {}))]
-    receipt = await bench.service.Fire(bench.fire(prompt="wait"), None)
+    receipt = await bench.accept(bench.fire(prompt="wait"))
     await soon(bench.blocked.wait(), "the turn to block")
     clock.advance(2 * worker.OWNERLESS_S)
     assert bench.runtime.trouble() == "", "a turn may take as long as it is allowed to"
@@ -161,7 +161,7 @@ async def test_a_fire_that_is_tried_in_vain_is_seen_by_its_author(
     assert await heard(bench) == [f"failure {event.turn_id}"]
     await bench.rest()
     assert len(bench.lying("quarantine")) == 1
-    again = await bench.service.Fire(bench.fire(), None)
+    again = await bench.accept(bench.fire())
     assert again.disposition == wire.FireReceipt.DUPLICATE
 
 
@@ -205,7 +205,7 @@ async def test_an_interval_that_the_machine_broke_does_not_count_and_says_what_i
             raise error
 
     writer._serves = [fail]
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     async with asyncio.timeout(PATIENCE_S):
         while len(bench.trail("turn.trouble")) < 20:
             await look_again()
@@ -233,7 +233,7 @@ async def test_a_graph_that_the_machine_fails_for_ever_fails_and_says_how_often_
     bench.noted = Failing()
     asked = [] if of == "fire" else [calls(("ask", {"question": "Which?"}))]
     bench.script["go"] = [*asked, calls(("note", {"text": "x"}))]
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     event = await bench.stopped(receipt.turn_id)
     if of != "fire":
         (question,) = await bench.pending()
@@ -254,10 +254,10 @@ async def test_a_graph_that_the_machine_fails_for_ever_fails_and_says_how_often_
 
 async def test_an_accepted_fire_whose_envelope_can_no_longer_be_read_has_failed(bench: Bench) -> None:
     bench.script["wait"] = [calls(("block", {}))]
-    await bench.service.Fire(bench.fire(1, prompt="wait"), None)
+    await bench.accept(bench.fire(1, prompt="wait"))
     await soon(bench.blocked.wait(), "the first turn to block")
     await bench.runtime.worker.stop(0.0)
-    second = await bench.service.Fire(bench.fire(2), None)
+    second = await bench.accept(bench.fire(2))
     (path,) = (bench.home.inbox("agent0") / "inbox").glob("*.json")
     path.write_text(path.read_text().replace('"nominal_at"', '"nominally_at"'))
     bench.runtime.mailboxes.close()
@@ -267,7 +267,7 @@ async def test_an_accepted_fire_whose_envelope_can_no_longer_be_read_has_failed(
     assert "cannot be read" in event.error
     assert (await bench.turn(second.turn_id)).status == "failed"
     assert await heard(bench) == [f"failure {second.turn_id}"]
-    again = await bench.service.Fire(bench.fire(2), None)
+    again = await bench.accept(bench.fire(2))
     assert again.disposition == wire.FireReceipt.DUPLICATE, "it is over, and not begun once more"
     bench.go.set()
     await bench.rest()

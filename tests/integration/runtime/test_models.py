@@ -322,7 +322,7 @@ async def test_what_is_no_stream_of_pieces_fails_the_turn(desk: Desk) -> None:
 
 async def test_a_cancel_lands_in_the_middle_of_an_answer(desk: Desk) -> None:
     desk.server.script = [Reply(text="a long story", cut=2, hang=True)]
-    receipt = await desk.service.Fire(desk.fire(), None)
+    receipt = await desk.accept(desk.fire())
     await asyncio.to_thread(desk.server.asked.acquire)
     await desk.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id), None)
     assert (await desk.stopped(receipt.turn_id)).state == STATES.CANCELLED
@@ -333,7 +333,7 @@ async def test_a_cancel_lands_while_a_try_waits(desk: Desk, monkeypatch: pytest.
     monkeypatch.setattr(answers, "FIRST_WAIT_S", 3600.0)
     monkeypatch.setattr(answers, "LONGEST_WAIT_S", 3600.0)
     desk.server.script = [Reply(status=503)]
-    receipt = await desk.service.Fire(desk.fire(), None)
+    receipt = await desk.accept(desk.fire())
     await asyncio.to_thread(desk.server.asked.acquire)
     await desk.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id), None)
     assert (await desk.stopped(receipt.turn_id)).state == STATES.CANCELLED

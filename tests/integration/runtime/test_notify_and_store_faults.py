@@ -109,8 +109,8 @@ async def test_no_room_is_said_and_nothing_is_promised(bench: Bench) -> None:
     files: Any = bench.runtime.mailboxes._files
     files.write_synced = full
     with pytest.raises(Exhausted):
-        await bench.service.Fire(bench.fire(), None)
+        await bench.accept(bench.fire())
     del files.write_synced
-    again = await bench.service.Fire(bench.fire(), None)
+    again = await bench.accept(bench.fire())
     assert again.disposition == wire.FireReceipt.ACCEPTED
     assert (await bench.stopped(again.turn_id)).state == STATES.SUCCEEDED

@@ -36,7 +36,7 @@ TOOLS = ["agent.send", "tool:note", "tool:block", "tool:pause"]
 
 async def running(pair: Pair) -> tuple[wire.FireReceipt, Bench, Bench]:
     """Start a turn that blocks; return its receipt, the runtime that runs it, and the other."""
-    receipt: wire.FireReceipt = await pair[0].service.Fire(pair[0].fire(1), None)
+    receipt: wire.FireReceipt = await pair[0].accept(pair[0].fire(1))
     waits = [asyncio.create_task(bench.blocked.wait()) for bench in pair]
     await soon(asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED), "the turn to block")
     one, other = pair if waits[0].done() else pair[::-1]
@@ -165,7 +165,7 @@ async def test_an_author_writes_to_the_same_thread_by_way_of_either(pair: Pair) 
 
 async def test_what_waits_for_a_thread_goes_to_its_owner_in_order(pair: Pair) -> None:
     receipt, one, other = await running(pair)
-    later = [await other.service.Fire(other.fire(number), None) for number in (2, 3)]
+    later = [await other.accept(other.fire(number)) for number in (2, 3)]
     for bench in pair:
         bench.script["go"] = []
     one.go.set()
@@ -195,7 +195,7 @@ async def test_a_runtime_that_stops_hands_each_thread_over_as_its_turn_stops(pai
     one.script["many"] = [calls(("note", {"text": str(number)})) for number in range(500)]
     other.script["many"] = []
     await looks_no_more(other)
-    second = await one.service.Fire(one.fire(2, task="b", thread_id="thread-b", prompt="many"), None)
+    second = await one.accept(one.fire(2, task="b", thread_id="thread-b", prompt="many"))
     while not one.runtime.mailboxes.owns("thread-b") or "1" not in one.noted:
         await look_again()
     stopping = asyncio.create_task(one.runtime.worker.stop(PATIENCE_S))
@@ -254,7 +254,7 @@ async def test_what_was_claimed_before_and_with_a_lost_answer_is_not_left_lying(
     where._database = cut = AnswersLost(where._database)
     cut.loses = lambda answer: isinstance(answer, tuple) and answer[0].thread_id == "thread-2" and not cut.lost
     await looks_no_more(one, other)
-    receipts = [await one.service.Fire(one.fire(number, thread_id=name), None) for number, name in enumerate(asked, 1)]
+    receipts = [await one.accept(one.fire(number, thread_id=name)) for number, name in enumerate(asked, 1)]
     del where.take
     one.runtime.worker._arrived.notify()
     assert (await one.stopped(receipts[0].turn_id)).state == STATES.SUCCEEDED, "it was claimed before"
@@ -273,7 +273,7 @@ async def test_a_thread_whose_news_were_claimed_with_a_lost_answer_is_given_up(p
     where = one.runtime.mailboxes.ownership
     where._database = cut = AnswersLost(where._database)
     cut.loses = lambda answer: isinstance(answer, tuple) and bool(answer[1]) and not cut.lost
-    later = await one.service.Fire(one.fire(2), None)
+    later = await one.accept(one.fire(2))
     while not cut.lost:
         await look_again()
     one.script["go"] = []
@@ -366,7 +366,7 @@ async def test_what_was_claimed_is_given_up_if_it_cannot_be_begun(pair: Pair, fa
         mailboxes._on_taken = fail_to_begin
     else:
         mailboxes._claim = fail
-    receipt = await one.service.Fire(one.fire(1), None)
+    receipt = await one.accept(one.fire(1))
     while not failed:
         await look_again()
     await freed(one)
@@ -388,7 +388,7 @@ async def test_what_failed_and_cannot_even_be_recorded_is_left_to_whoever_takes_
     monkeypatch.setattr(worker, "MOST_TROUBLE", 1)
     monkeypatch.setattr(of._turns, "handle", fail)
     monkeypatch.setattr(one.runtime.store, "refuse", fail)
-    receipt = await one.service.Fire(one.fire(1), None)
+    receipt = await one.accept(one.fire(1))
     while len(failed) < 2 or one.runtime.mailboxes.owns("thread-a"):
         await look_again()
     monkeypatch.setattr(of._turns, "handle", handle)
@@ -439,7 +439,7 @@ async def test_no_look_passes_between_what_waits_for_a_thread_of_a_live_owner(
         bench.script["go"] = [calls(("block", {}))]
         await store.write(put)
         await soon(bench.blocked.wait(), "what was put last")
-        later = await bench.service.Fire(bench.fire(2), None)
+        later = await bench.accept(bench.fire(2))
         bench.script["go"] = []
         bench.go.set()
         assert (await bench.stopped(later.turn_id)).state == STATES.SUCCEEDED

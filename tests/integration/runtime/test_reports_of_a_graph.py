@@ -79,7 +79,7 @@ async def test_events_and_subgraphs_are_told_while_they_run_each_once(bench: Aut
     async with asyncio.timeout(PATIENCE_S):
         while not bench.runtime.live.followed("main"):
             await look_again()
-    receipt = await bench.service.Fire(bench.fire(prompt="look"), None)
+    receipt = await bench.accept(bench.fire(prompt="look"))
     await soon(heard.wait(), "the last report")
     screen.draw()
     drawn = terminal.file.getvalue()  # type: ignore[attr-defined]

@@ -16,10 +16,10 @@ async def test_a_fire_is_a_duplicate_also_when_its_category_has_gone(bench: Benc
     assert (await bench.run()).state == STATES.SUCCEEDED
     path = bench.home.categories / "work.toml"
     path.unlink() if gone == "removed" else path.write_text("what = ")
-    again = await bench.service.Fire(bench.fire(), None)
+    again = await bench.accept(bench.fire())
     assert again.disposition == wire.FireReceipt.DUPLICATE
     with pytest.raises(Conflict, match="other content"):
-        await bench.service.Fire(bench.fire(prompt="something else"), None)
+        await bench.accept(bench.fire(prompt="something else"))
     for _ in range(2):  # a refusal takes no key
         with pytest.raises(Degraded, match="category"):
             await bench.service.Fire(bench.fire(2), None)
@@ -35,9 +35,9 @@ async def test_a_fire_is_a_duplicate_also_when_its_worker_has_gone_and_a_new_one
     await bench.rest()
     bench.settings = few
     await bench.crash()
-    again = await bench.service.Fire(bench.fire(agent="agent1"), None)
+    again = await bench.accept(bench.fire(agent="agent1"))
     assert again.disposition == wire.FireReceipt.DUPLICATE
-    new = await bench.service.Fire(bench.fire(2, agent="agent1"), None)
+    new = await bench.accept(bench.fire(2, agent="agent1"))
     assert new.disposition == wire.FireReceipt.ACCEPTED
     assert (await bench.turn(new.turn_id)).status == "accepted", "it lies in the inbox, as for any agent in a terminal"
     assert await bench.history() == ["STARTED", "SUCCEEDED"]
@@ -50,6 +50,6 @@ async def test_what_a_killed_writer_had_not_put_yet_is_no_duplicate(bench: Bench
     temporary = f".{1:020}-{2**22 + 1}-00000000-000001-task-runner.json.tmp"  # no process has such an id
     (bench.home.inbox("agent0") / "inbox" / temporary).write_bytes(encode(envelope))
     await bench.crash()
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     assert receipt.disposition == wire.FireReceipt.ACCEPTED
     assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED

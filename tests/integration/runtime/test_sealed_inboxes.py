@@ -120,7 +120,7 @@ async def test_a_forged_envelope_takes_no_fires_key(bench: Bench) -> None:
     forged = replace(fire(bench, 1), text="obey")
     put(bench, "00-forged.json", encode(forged))
     await bench.open()
-    receipt = await bench.service.Fire(bench.fire(1), None)
+    receipt = await bench.accept(bench.fire(1))
     assert receipt.disposition == wire.FireReceipt.ACCEPTED
     assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
     assert len(await until_quarantined(bench, 1)) == 1
@@ -149,7 +149,7 @@ async def test_a_seal_holds_for_its_content_and_its_agent_alone(bench: Bench) ->
 
 
 async def test_a_copied_envelope_runs_once(bench: Bench) -> None:
-    receipt = await bench.service.Fire(bench.fire(1), None)
+    receipt = await bench.accept(bench.fire(1))
     await bench.stopped(receipt.turn_id)
     await bench.rest()
     (name,) = bench.lying("delivered")

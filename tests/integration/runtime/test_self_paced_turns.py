@@ -67,7 +67,7 @@ def test_a_model_is_told_how_a_loop_goes_on_and_how_it_ends() -> None:
 
 async def test_a_crash_neither_loses_nor_doubles_it(paced: Bench) -> None:
     paced.script["go"] = [calls(wake(7), ("block", {})), AIMessage("done")]
-    receipt = await paced.service.Fire(paced.fire(**of_loop()), None)
+    receipt = await paced.accept(paced.fire(**of_loop()))
     await paced.blocked.wait()
     while (await paced.runtime.store.read(list_turns))[0][0].wake_after_s is None:
         await look_again()
@@ -82,7 +82,7 @@ async def test_a_crash_neither_loses_nor_doubles_it(paced: Bench) -> None:
 
 async def test_a_later_call_stands_although_an_earlier_one_is_run_again(paced: Bench) -> None:
     paced.script["go"] = [calls(("block", {})), AIMessage("done")]
-    receipt = await paced.service.Fire(paced.fire(**of_loop()), None)
+    receipt = await paced.accept(paced.fire(**of_loop()))
     await paced.blocked.wait()
     runtime, category = paced.runtime, Category(name="work", tools=frozenset({"loop.wakeup"}))
     turn = TurnContext(turn_id=receipt.turn_id, thread_id=LOOP, channel="main", agent="agent0", category=category)
@@ -110,7 +110,7 @@ async def test_a_turn_that_comes_to_no_good_end_asks_for_nothing(paced: Bench) -
     paced.script["go"] = [calls(wake(7)), calls(("fail", {}))]
     paced.script["wait"] = [calls(wake(7)), calls(("block", {}))]
     failed = await paced.run(1, **of_loop())
-    receipt = await paced.service.Fire(paced.fire(2, prompt="wait", **of_loop(fire_id=f"{LOOP}@2~w2")), None)
+    receipt = await paced.accept(paced.fire(2, prompt="wait", **of_loop(fire_id=f"{LOOP}@2~w2")))
     await paced.blocked.wait()
     await paced.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id), None)
     cancelled = await paced.stopped(receipt.turn_id)
@@ -250,7 +250,7 @@ async def test_out_of_scope_it_asks_the_author(bench: Bench) -> None:
 
 @pytest.mark.one_machine("it reads the envelope's file")
 async def test_a_loops_fire_says_in_its_envelope_that_it_is_a_loops(bench: Bench) -> None:
-    await bench.service.Fire(bench.fire(agent="codex", prompt="look at CI", **of_loop()), None)
+    await bench.accept(bench.fire(agent="codex", prompt="look at CI", **of_loop()))
     files, clock, entropy = SystemFiles(), SystemClock(), SystemEntropy()
     reader = Inbox(bench.home.inbox("codex"), files=files, clock=clock, entropy=entropy, settles_keys=True)
     (item,) = reader.claim(10)

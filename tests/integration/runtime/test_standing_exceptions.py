@@ -285,7 +285,7 @@ async def test_of_a_use_and_a_revocation_one_comes_first(bench: Excepted) -> Non
     """There are as many effects as uses, and the call is asked about where the revocation came first."""
     number = await bench.given()
     revoke = bench.service.RevokeException(wire.RevokeExceptionRequest(number=number), None)
-    fires = [bench.service.Fire(bench.fire(60 + at, thread_id=f"thread-{at}"), None) for at in range(8)]
+    fires = [bench.accept(bench.fire(60 + at, thread_id=f"thread-{at}")) for at in range(8)]
     done = await asyncio.gather(*fires[:4], revoke, *fires[4:])
     turns = [one.turn_id for one in done if isinstance(one, wire.FireReceipt)]
     for turn_id in turns:

@@ -215,7 +215,7 @@ async def test_a_process_that_dies_before_it_asks_passes_no_stop_by(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(bench.runtime.store, "interrupted", dies)
-    receipt = await bench.service.Fire(bench.fire(prompt="pond"), None)
+    receipt = await bench.accept(bench.fire(prompt="pond"))
     await asyncio.wait_for(dying.wait(), 20)
     await bench.crash()
     event = await bench.stopped(receipt.turn_id)

@@ -78,12 +78,12 @@ async def settled(bench: Bench, turn_id: str) -> wire.TurnEvent:
 
 
 async def test_a_fire_for_an_agent_in_a_terminal_is_delivered_once_it_was_read(bench: Bench) -> None:
-    receipt = await bench.service.Fire(bench.fire(agent="codex", prompt="look at CI"), None)
+    receipt = await bench.accept(bench.fire(agent="codex", prompt="look at CI"))
     assert receipt.disposition == wire.FireReceipt.ACCEPTED
-    again = await bench.service.Fire(bench.fire(agent="codex", prompt="look at CI"), None)
+    again = await bench.accept(bench.fire(agent="codex", prompt="look at CI"))
     assert (again.disposition, again.turn_id) == (wire.FireReceipt.DUPLICATE, receipt.turn_id)
     with pytest.raises(Conflict):
-        await bench.service.Fire(bench.fire(agent="codex", prompt="other"), None)
+        await bench.accept(bench.fire(agent="codex", prompt="other"))
     assert await look(bench) == 1
     assert (await bench.turn(receipt.turn_id)).status == "accepted"
     reader = Reader(bench)
@@ -94,7 +94,7 @@ async def test_a_fire_for_an_agent_in_a_terminal_is_delivered_once_it_was_read(b
     event = await settled(bench, receipt.turn_id)
     assert (event.state, event.fire_id, event.attempt) == (STATES.DELIVERED, "task-0000000a@1", 1)
     assert (await bench.turn(receipt.turn_id)).status == "delivered"
-    late = await bench.service.Fire(bench.fire(agent="codex", prompt="look at CI"), None)
+    late = await bench.accept(bench.fire(agent="codex", prompt="look at CI"))
     assert late.disposition == wire.FireReceipt.DUPLICATE
     assert await look(bench) == 0
     delivery = await bench.runtime.store.read(mail.terminal_delivery_of_turn, receipt.turn_id)
@@ -106,8 +106,8 @@ async def test_a_fire_for_an_agent_in_a_terminal_is_delivered_once_it_was_read(b
 
 
 async def test_what_was_read_while_the_runtime_was_down_is_delivered_when_it_is_back(bench: Bench) -> None:
-    first = await bench.service.Fire(bench.fire(1, agent="codex"), None)
-    second = await bench.service.Fire(bench.fire(2, agent="codex", task="b"), None)
+    first = await bench.accept(bench.fire(1, agent="codex"))
+    second = await bench.accept(bench.fire(2, agent="codex", task="b"))
     await bench.runtime.worker._terminal_deliveries.stop()
     reader = Reader(bench)
     one, two = await reader.claim()
@@ -115,30 +115,28 @@ async def test_what_was_read_while_the_runtime_was_down_is_delivered_when_it_is_
     await bench.crash()
     assert (await settled(bench, first.turn_id)).state == STATES.DELIVERED
     assert (await bench.turn(second.turn_id)).status == "accepted"
-    assert (
-        await bench.service.Fire(bench.fire(2, agent="codex", task="b"), None)
-    ).disposition == wire.FireReceipt.DUPLICATE
+    assert (await bench.accept(bench.fire(2, agent="codex", task="b"))).disposition == wire.FireReceipt.DUPLICATE
     await reader.archive(two)
     assert (await settled(bench, second.turn_id)).state == STATES.DELIVERED
 
 
 async def test_a_crash_between_the_envelope_and_its_row_loses_no_outcome(bench: Bench) -> None:
-    await bench.service.Fire(bench.fire(1, agent="codex"), None)
+    await bench.accept(bench.fire(1, agent="codex"))
     await bench.runtime.store.write(lambda connection: connection.execute(deliveries.delete()))
     await bench.crash()
-    receipt = await bench.service.Fire(bench.fire(1, agent="codex"), None)
+    receipt = await bench.accept(bench.fire(1, agent="codex"))
     assert receipt.disposition == wire.FireReceipt.DUPLICATE, "the envelope lies there"
     await bench.runtime.worker._terminal_deliveries.stop()
     assert await Reader(bench).read() == ["go"]
     await bench.runtime.store.write(lambda connection: connection.execute(deliveries.delete()))
     await bench.crash()
-    assert (await bench.service.Fire(bench.fire(1, agent="codex"), None)).turn_id == receipt.turn_id
+    assert (await bench.accept(bench.fire(1, agent="codex"))).turn_id == receipt.turn_id
     assert (await settled(bench, receipt.turn_id)).state == STATES.DELIVERED, "also where it was read meanwhile"
     assert await Reader(bench).read() == []
 
 
 async def test_a_cancelled_fire_is_taken_back_if_nobody_has_claimed_it(bench: Bench) -> None:
-    receipt = await bench.service.Fire(bench.fire(agent="codex"), None)
+    receipt = await bench.accept(bench.fire(agent="codex"))
     await bench.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id, reason="no more"), None)
     event = await settled(bench, receipt.turn_id)
     assert (event.state, event.error) == (STATES.CANCELLED, "no more")
@@ -147,8 +145,8 @@ async def test_a_cancelled_fire_is_taken_back_if_nobody_has_claimed_it(bench: Be
 
 @folders
 async def test_an_envelope_that_was_set_aside_or_removed_is_a_failed_fire(bench: Bench) -> None:
-    torn = await bench.service.Fire(bench.fire(1, agent="codex"), None)
-    removed = await bench.service.Fire(bench.fire(2, agent="claude"), None)
+    torn = await bench.accept(bench.fire(1, agent="codex"))
+    removed = await bench.accept(bench.fire(2, agent="claude"))
     (path,) = (bench.home.inbox("codex") / "inbox").glob("[!.]*")
     path.write_bytes(b"{")
     assert await Reader(bench).read() == []
@@ -162,7 +160,7 @@ async def test_an_envelope_that_was_set_aside_or_removed_is_a_failed_fire(bench:
 
 @workers
 async def test_a_fire_that_waits_for_an_agent_which_becomes_a_worker_becomes_a_turn(bench: Bench) -> None:
-    receipt = await bench.service.Fire(bench.fire(agent="agent1"), None)
+    receipt = await bench.accept(bench.fire(agent="agent1"))
     bench.settings = replace_workers(bench, 1)
     await bench.crash()
     assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED
@@ -180,7 +178,7 @@ async def test_a_fire_that_a_worker_had_not_begun_waits_in_its_inbox_when_the_wo
     bench.settings = replace_workers(bench, 1)
     await bench.crash()
     bench.runtime.worker._claiming.cancel()
-    receipt = await bench.service.Fire(bench.fire(agent="agent1"), None)
+    receipt = await bench.accept(bench.fire(agent="agent1"))
     bench.settings = few
     await bench.crash()
     assert (await bench.turn(receipt.turn_id)).status == "accepted"
@@ -194,7 +192,7 @@ async def test_a_turn_that_a_worker_had_begun_goes_on_and_no_terminal_reads_its_
     bench.settings = replace_workers(bench, 1)
     await bench.crash()
     bench.script["wait"] = [calls(("block", {}))]
-    receipt = await bench.service.Fire(bench.fire(agent="agent1", prompt="wait"), None)
+    receipt = await bench.accept(bench.fire(agent="agent1", prompt="wait"))
     await soon(bench.blocked.wait(), "the turn to block")
     bench.settings = few
     await bench.crash()
@@ -208,7 +206,7 @@ async def test_a_turn_that_a_worker_had_begun_goes_on_and_no_terminal_reads_its_
 
 @folders
 async def test_what_was_pruned_after_it_was_read_is_known_by_its_receipt(bench: Bench) -> None:
-    receipt = await bench.service.Fire(bench.fire(agent="codex"), None)
+    receipt = await bench.accept(bench.fire(agent="codex"))
     await bench.runtime.worker._terminal_deliveries.stop()
     reader = Reader(bench)
     (item,) = await reader.claim()
@@ -225,8 +223,8 @@ async def test_what_was_pruned_after_it_was_read_is_known_by_its_receipt(bench: 
 async def test_what_was_set_aside_or_removed_from_the_shared_store_is_a_failed_fire(bench: Bench) -> None:
     if not bench.shared:
         pytest.skip("of rows: --database postgres")
-    torn = await bench.service.Fire(bench.fire(1, agent="codex"), None)
-    removed = await bench.service.Fire(bench.fire(2, agent="claude"), None)
+    torn = await bench.accept(bench.fire(1, agent="codex"))
+    removed = await bench.accept(bench.fire(2, agent="claude"))
     reader = Reader(bench)
     (item,) = await reader.claim()
     where = "codex", reader.epoch, int(item.name)

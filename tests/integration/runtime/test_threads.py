@@ -248,6 +248,6 @@ async def test_who_asks_for_what_comes_now_is_told_nothing_of_before(bench: Benc
     watching = asyncio.create_task(watch())
     while not call.metadata:
         await look_again()
-    receipt = await bench.service.Fire(bench.fire(2), None)
+    receipt = await bench.accept(bench.fire(2))
     await soon(watching, "the next event")
     assert (found[0].turn_id, found[0].state) == (receipt.turn_id, STATES.Value("STARTED"))

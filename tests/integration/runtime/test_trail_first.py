@@ -36,7 +36,7 @@ async def test_a_fire_that_arrives_while_the_store_is_locked_is_told_before_the_
     bench: Bench, capsys: Any
 ) -> None:
     with locked(bench):
-        asked = asyncio.create_task(bench.service.Fire(bench.fire(), None))
+        asked = asyncio.create_task(bench.accept(bench.fire()))
         told = await until_told(bench, "fire.arrived")
         assert console.run(app, ["--home", str(bench.home.root), "events", "--trace", told["fire_id"]]) == 0
         assert f"the agent runtime got fire {told['fire_id']}" in capsys.readouterr().out
@@ -63,7 +63,7 @@ async def test_a_turn_whose_graph_stops_while_the_store_is_locked_says_so_before
     bench: Bench,
 ) -> None:
     bench.script["go"] = [calls(("block", {}))]
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     await soon(bench.blocked.wait(), "the turn to block")
     with locked(bench):
         bench.go.set()
@@ -75,7 +75,7 @@ async def test_a_turn_whose_graph_stops_while_the_store_is_locked_says_so_before
 async def test_a_turn_that_begins_and_the_tools_it_calls_are_told_while_the_store_is_locked(bench: Bench) -> None:
     bench.script["go"] = [calls(("block", {})), calls(("block", {}))]
     with locked(bench):
-        asked = asyncio.create_task(bench.service.Fire(bench.fire(), None))
+        asked = asyncio.create_task(bench.accept(bench.fire()))
         await until_told(bench, "fire.arrived")
     receipt = await asked
     await soon(bench.blocked.wait(), "the turn to block")
@@ -88,7 +88,7 @@ async def test_a_turn_that_begins_and_the_tools_it_calls_are_told_while_the_stor
 
 
 async def test_a_store_that_answers_at_once_adds_no_line(bench: Bench) -> None:
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     await bench.stopped(receipt.turn_id)
     events = {record["event"] for record in read_events(bench.home.logs)}
     assert not events & {"fire.arrived", "turn.ran", "act.asked"}

@@ -120,7 +120,7 @@ async def test_what_was_asked_for_is_kept_over_a_restart_and_while_nobody_watche
 async def test_a_turn_that_a_crash_cut_is_told_of_once(bench: Bench) -> None:
     await ask(bench, *NAMES)
     bench.script["go"] = [calls(("note", {"text": "x"})), calls(("block", {})), AIMessage("done")]
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     await bench.blocked.wait()
     await bench.crash()
     bench.go.set()
@@ -175,7 +175,7 @@ async def test_what_was_acknowledged_is_forgotten_once_its_turn_is_over(bench: B
 async def test_a_message_that_was_acknowledged_in_the_middle_of_its_turn_is_not_told_again(bench: Bench) -> None:
     await ask(bench, "message_end")
     bench.script["go"] = [calls(("note", {"text": "x"})), calls(("block", {})), AIMessage("done")]
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     told = await listen(bench, "message_end", until=lambda event: event.sequence == 2)
     await ask(bench, "message_end", after=told[-1].sequence)
     bench.go.set()

@@ -15,7 +15,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 async def test_a_fire_becomes_one_turn(bench: Bench) -> None:
     bench.script["go"] = [calls(("note", {"text": "x"})), AIMessage("all done")]
-    receipt = await bench.service.Fire(bench.fire(), None)
+    receipt = await bench.accept(bench.fire())
     event = await bench.stopped(receipt.turn_id)
     assert (receipt.disposition, event.state) == (wire.FireReceipt.ACCEPTED, STATES.SUCCEEDED)
     assert event.summary == "all done"
@@ -30,7 +30,7 @@ async def test_a_fire_becomes_one_turn(bench: Bench) -> None:
 
 async def test_a_fire_sent_again_changes_nothing(bench: Bench) -> None:
     await bench.run()
-    again = await bench.service.Fire(bench.fire(), None)
+    again = await bench.accept(bench.fire())
     assert again.disposition == wire.FireReceipt.DUPLICATE
     assert await bench.history() == ["STARTED", "SUCCEEDED"]
 
@@ -38,9 +38,9 @@ async def test_a_fire_sent_again_changes_nothing(bench: Bench) -> None:
 async def test_the_same_fire_with_other_content_is_refused(bench: Bench) -> None:
     await bench.run()
     with pytest.raises(Conflict, match="accepted before"):
-        await bench.service.Fire(bench.fire(prompt="other"), None)
+        await bench.accept(bench.fire(prompt="other"))
     traced = bench.fire(traceparent=f"00-{'a' * 32}-{'b' * 16}-01")
-    assert (await bench.service.Fire(traced, None)).disposition == wire.FireReceipt.DUPLICATE
+    assert (await bench.accept(traced)).disposition == wire.FireReceipt.DUPLICATE
 
 
 async def test_a_new_attempt_is_a_new_turn(bench: Bench) -> None:
@@ -51,7 +51,7 @@ async def test_a_new_attempt_is_a_new_turn(bench: Bench) -> None:
 
 async def test_a_malformed_fire_is_refused_and_leaves_nothing(bench: Bench) -> None:
     with pytest.raises(InvalidInput) as refused:
-        await bench.service.Fire(bench.fire(channel="../up"), None)
+        await bench.accept(bench.fire(channel="../up"))
     assert refused.value.where == "channel"
     assert bench.lying("inbox") == bench.lying("claimed") == bench.lying("delivered") == []
 
@@ -83,9 +83,9 @@ async def test_a_stream_answers_each_fire_in_order_and_survives_a_bad_one(bench:
 @pytest.mark.one_machine("it reads the files of envelopes")
 async def test_turns_of_one_thread_run_one_after_the_other_in_order(bench: Bench) -> None:
     bench.script["wait"] = [calls(("block", {}))]
-    first = await bench.service.Fire(bench.fire(1, prompt="wait"), None)
+    first = await bench.accept(bench.fire(1, prompt="wait"))
     await soon(bench.blocked.wait(), "the first turn to block")
-    second = await bench.service.Fire(bench.fire(2), None)
+    second = await bench.accept(bench.fire(2))
     message = await bench.send("hello", thread_id="thread-a")
     other = await bench.run(3, task="b", thread_id="thread-b")
     assert other.state == STATES.SUCCEEDED, "another thread goes on meanwhile"
@@ -119,7 +119,7 @@ async def test_a_failing_graph_is_a_failed_turn_and_the_next_one_starts_clean(be
 
 async def test_a_cancel_stops_a_running_turn_and_is_visible(bench: Bench) -> None:
     bench.script["wait"] = [calls(("block", {}))]
-    receipt = await bench.service.Fire(bench.fire(1, prompt="wait"), None)
+    receipt = await bench.accept(bench.fire(1, prompt="wait"))
     await soon(bench.blocked.wait(), "the turn to block")
     await bench.service.CancelTurn(wire.CancelTurnRequest(turn_id=receipt.turn_id, reason="enough"), None)
     event = await bench.stopped(receipt.turn_id)
@@ -132,9 +132,9 @@ async def test_a_cancel_stops_a_running_turn_and_is_visible(bench: Bench) -> Non
 
 async def test_a_cancel_of_a_fire_that_has_not_started_is_kept(bench: Bench) -> None:
     bench.script["wait"] = [calls(("block", {}))]
-    await bench.service.Fire(bench.fire(1, prompt="wait"), None)
+    await bench.accept(bench.fire(1, prompt="wait"))
     await soon(bench.blocked.wait(), "the first turn to block")
-    second = await bench.service.Fire(bench.fire(2), None)
+    second = await bench.accept(bench.fire(2))
     asked = wire.CancelTurnRequest(fire_id="task-0000000a@2", attempt=1)
     assert (await bench.service.CancelTurn(asked, None)).cancel_requested
     bench.go.set()
@@ -208,7 +208,7 @@ async def test_a_forged_envelope_is_set_aside(bench: Bench) -> None:
 
 @pytest.mark.one_machine("it reads the files of envelopes")
 async def test_at_rest_every_envelope_is_delivered(bench: Bench) -> None:
-    turns = [await bench.service.Fire(bench.fire(number, thread_id=f"t{number % 3}"), None) for number in range(1, 13)]
+    turns = [await bench.accept(bench.fire(number, thread_id=f"t{number % 3}")) for number in range(1, 13)]
     await asyncio.gather(*(bench.stopped(turn.turn_id) for turn in turns))
     await bench.stop()
     assert (bench.lying("inbox"), bench.lying("claimed")) == ([], [])
@@ -226,7 +226,7 @@ async def test_a_runtime_that_drains_takes_no_fire_and_ends_its_streams(bench: B
     bench.service.refuse_fires()
     assert [receipt async for receipt in stream] == []
     with pytest.raises(Unreachable):
-        await bench.service.Fire(bench.fire(2), None)
+        await bench.accept(bench.fire(2))
     with pytest.raises(Unreachable):
         await anext(bench.service.FireStream(one_and_wait(), Call()))
     assert (await bench.stopped(receipt.turn_id)).state == STATES.SUCCEEDED, "what was accepted is still reported"
@@ -235,7 +235,7 @@ async def test_a_runtime_that_drains_takes_no_fire_and_ends_its_streams(bench: B
 async def test_a_cancel_that_overtakes_its_fire_is_honoured(bench: Bench) -> None:
     fire = bench.fire(1)
     await bench.service.CancelTurn(wire.CancelTurnRequest(fire_id=fire.fire_id, attempt=fire.attempt), None)
-    receipt = await bench.service.Fire(fire, None)
+    receipt = await bench.accept(fire)
     assert (await bench.stopped(receipt.turn_id)).state == STATES.CANCELLED
     with pytest.raises(NotFound):
         await bench.service.CancelTurn(wire.CancelTurnRequest(turn_id="turn-0000000000000000"), None)

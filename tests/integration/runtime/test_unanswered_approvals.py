@@ -283,7 +283,7 @@ async def test_a_turn_without_a_task_has_the_times_of_the_settings(timed: Bench)
 @pytest.mark.parametrize("value", [-1, 10**15])
 async def test_a_duration_that_cannot_be_is_refused(timed: Bench, field: str, value: int) -> None:
     with pytest.raises(InvalidInput) as refused:
-        await timed.service.Fire(timed.fire(**{field: value}), None)
+        await timed.accept(timed.fire(**{field: value}))
     assert refused.value.where == field
 
 

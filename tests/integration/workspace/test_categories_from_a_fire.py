@@ -18,6 +18,7 @@ from agent_runtime.service.servicer import Runtime, Servicer
 from agent_runtime.workspace.web.addresses import refuse_private
 from agent_runtime.workspace.web.page import WebReader
 from tests.integration.runtime.harness import Call, soon
+from tests.support.fires import accept
 from tests.support.pages import Answer, Site, serving
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
@@ -55,7 +56,7 @@ class Stage:
             channel="general", agent="agent0", category=category, prompt=prompt, kind="scheduled", attempt=1, timezone="UTC",
         )  # fmt: skip
         request.nominal_at.FromDatetime(NOMINAL)
-        turn_id: str = (await self.service.Fire(request, None)).turn_id
+        turn_id: str = (await accept(self.service, request)).turn_id
         await self.stopped(turn_id)
         return turn_id
 
