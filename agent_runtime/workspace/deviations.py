@@ -1,17 +1,17 @@
-"""Deviation records: where something contradicts a canonical page. Agents and the boundary make them.
+"""Deviation records: contradictions of a canonical page. Agents and the submit boundary make them.
 
-Only an author closes one. The functions that write are the submit boundary's; nothing else calls them.
+Only an author closes a deviation. Only the submit boundary calls the functions that write.
 
-When one text contradicts another, by a rule that anybody can check by hand. Pure.
+This module also compares two texts, by a rule that anybody can check by hand. Pure.
 
 A text states a fact in one of two forms:
 
-    key: value      a line by itself, its key at most 40 characters; the subject is the key
-    a sentence      that names a number, a date, a weekday or a month; the subject is the sentence without those
+key: value      a line by itself, its key at most 40 characters; the subject is the key a sentence      with a number, a
+date, a weekday or a month; the subject is the sentence without them
 
-Two texts contradict each other on a subject that each of them states with exactly one value, where the values differ.
-Case, spaces, list marks and the last full stop do not count, and `forty-two` is 42. A question states nothing. Of a
-long text the first 65,536 characters are compared.
+Two texts contradict each other on a subject if each states exactly one value for it and the values differ. Case,
+spaces, list marks and the last full stop are ignored, and `forty-two` is 42. A question states nothing. Only the first
+65,536 characters of a text are compared.
 """
 
 import re
@@ -32,7 +32,7 @@ from turnkeeper.errors import NotFound
 from turnkeeper.times import to_us
 
 MOST_DIFFERENCES = 10
-MOST_COMPARED = 64 * 1024  # characters of either text: the comparison is made while the store waits
+MOST_COMPARED = 64 * 1024  # characters of either text: the comparison blocks the store
 LONGEST_VALUE = 120
 _KEYED = re.compile(r"^[ \t]*(?:[-*+][ \t]+)?([^\W\d_][^:.;!?\n]{0,39}):[ \t]+(\S.*)$", re.MULTILINE)
 _TOKEN = re.compile(r"[^\W_]+(?:[-'.,:/][^\W_]+)*%?")
@@ -54,7 +54,7 @@ _DATE_WORDS = frozenset(_DATES.split()) | frozenset(f"{word}s" for word in _DATE
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One subject on which two texts differ: what either says, word for word but for line breaks."""
+    """One subject on which two texts differ: the statement of each, with line breaks normalized."""
 
     says: str
     found: str
@@ -68,7 +68,7 @@ class _Fact:
 
 
 def differences(canonical: str, other: str) -> list[Difference]:
-    r"""Return where `other` contradicts `canonical`, in the order of `canonical`; at most ten.
+    r"""Return the contradictions of `canonical` by `other`, in the order of `canonical`; at most ten.
 
     >>> differences("Plots: 42\n\nOpen on Saturdays from April on.", "Open on Sundays from April on. Plots: many")
     [Difference(says='Open on Saturdays from April on.', found='Open on Sundays from April on.')]
@@ -81,13 +81,13 @@ def differences(canonical: str, other: str) -> list[Difference]:
 
 
 def quotes(body: str, statement: str) -> bool:
-    """Return whether a text holds a statement word for word, line breaks and runs of blanks aside."""
+    """Return whether a text holds a statement word for word, ignoring line breaks and repeated blanks."""
     return " ".join(statement.split()) in " ".join(body.split())
 
 
-@lru_cache(maxsize=8)  # one candidate is held against several pages
+@lru_cache(maxsize=8)  # one candidate is compared with several pages
 def _single(text: str) -> Mapping[str, _Fact]:
-    """Return the facts of a text by subject, without subjects that it states with several values."""
+    """Return the facts of a text by subject, without subjects that have several values."""
     facts, torn = dict[str, _Fact](), set[str]()
     for fact in (*_keyed(text), *_measured(text)):
         if facts.setdefault(fact.subject, fact).value != fact.value:
@@ -120,7 +120,7 @@ def _measured(text: str) -> Iterator[_Fact]:
 
 
 def _number(token: str) -> str:
-    """Return a token as a number where it is one, in digits or in words up to ninety-nine; else an empty text."""
+    """Return the number in a token, in digits or in words up to ninety-nine; empty if there is none."""
     if any(character.isdigit() for character in token):
         return token
     parts = [_NUMBERS.get(part, -1) for part in token.split("-")]
@@ -134,12 +134,12 @@ MOST_ROWS = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class DeviationDraft:
-    """A contradiction as an agent found it.
+    """A contradiction that an agent found.
 
     Attributes:
-        says: a statement quoted from it.
-        found: what contradicts that.
-        source: where that stands: a page, or an address on the web; may be empty.
+        says: a statement quoted from the page.
+        found: the statement that contradicts it.
+        source: the page or web address of `found`; may be empty.
         why: a sentence for the author; may be empty.
         item_id: the item of the re-validation queue that this answers; empty for none.
     """
@@ -154,9 +154,9 @@ class DeviationDraft:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolution:
-    """The author's decision about a deviation: the page stands, or what was found is accepted.
+    """The author's decision about a deviation: keep the page, or accept the contradicting statement.
 
-    Accepting one that a waiting candidate is about accepts the candidate too.
+    Accepting the deviation of a pending candidate accepts the candidate too.
     """
 
     deviation_id: str
@@ -166,18 +166,18 @@ class Resolution:
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """A record.
+    """A deviation, as stored.
 
     Attributes:
         kind: contradiction; or stale-base: the page has changed since the candidate was made.
         says: the page's statement.
-        found: what contradicts it.
-        source: where that stands; empty: in the candidate.
-        candidate_id: the candidate that it is about; empty for none.
-        why: what the agent said to it.
-        origin: agent-produced, or observed where the boundary noticed it itself.
-        lifecycle: open, kept (the page stands) or accepted.
-        task_name: that turn's task; empty for an author's turn.
+        found: the statement that contradicts it.
+        source: the place of `found`; empty for the candidate.
+        candidate_id: the candidate with the contradiction; empty for none.
+        why: the agent's explanation.
+        origin: agent-produced, or observed if the submit boundary found the deviation.
+        lifecycle: open, kept (the page stays) or accepted.
+        task_name: the turn's task; empty for an author's turn.
     """
 
     deviation_id: str
@@ -202,7 +202,7 @@ class Deviation:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What a deviation is about: a page in a version, a candidate, and where the other statement stands."""
+    """The place of a deviation: the page and its version, the candidate, and the source of the other statement."""
 
     page_id: str
     page_version: int
@@ -214,7 +214,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """The turn whose write a deviation is about, and who noticed: the agent, or the boundary."""
+    """The turn whose write a deviation is about, and its origin: the agent or the boundary."""
 
     origin: str
     turn_id: str
@@ -225,16 +225,16 @@ class Writer:
 
     @classmethod
     def of(cls, turn: TurnContext, origin: str) -> "Writer":
-        """Return a running turn as a writer."""
+        """Return the writer for a running turn."""
         names = ("turn_id", "thread_id", "channel", "agent", "task_name")
         return cls(origin=origin, **{name: getattr(turn, name) for name in names})
 
 
 def record(connection: Connection, place: Place, found: Difference, writer: Writer, at: datetime) -> tuple[str, bool]:
-    """Keep a deviation, open; return its id, and whether it is new.
+    """Store an open deviation; return its id, and whether it is new.
 
-    One that says the same and is open stays as it is: it is about the same candidate, or takes this one as its own, or
-    this is about none. What another candidate says in the same words is a record of its own, decided by itself.
+    An open deviation with the same statements is reused if it has the same candidate or none, or if this one has none.
+    The same statements of another candidate get a deviation of their own, with its own decision.
     """
     same = (
         (deviations.c.page_id == place.page_id)
@@ -287,7 +287,7 @@ def close(connection: Connection, deviation_id: str, *, accept: bool, by: str, n
 
 
 def close_of_candidate(connection: Connection, candidate_id: str, *, accept: bool, by: str, at: datetime) -> None:
-    """Close the open deviations that were about a candidate which the author has decided."""
+    """Close the open deviations of a candidate that the author has decided."""
     for deviation_id in of_candidate(connection, candidate_id):
         close(connection, deviation_id, accept=accept, by=by, note="", at=at)
 
@@ -302,7 +302,7 @@ def get_deviation(connection: Connection, deviation_id: str) -> Deviation:
 
 
 def list_deviations(connection: Connection, *, channel: str = "", include_decided: bool = False) -> list[Deviation]:
-    """Return records, newest first: those that are open, or all; of one channel, or of every. At most a thousand."""
+    """Return deviations, newest first: open or all, of one channel or of all. At most a thousand."""
     query = select(deviations).order_by(desc(deviations.c.created_at_us), deviations.c.deviation_id).limit(MOST_ROWS)
     if channel:
         query = query.where(deviations.c.channel == channel)
@@ -319,7 +319,7 @@ def open_on(connection: Connection, page_id: str) -> list[Deviation]:
 
 
 def of_turns(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[Deviation]]:
-    """Return the deviations of turns, in order, by turn; a turn without any is left out."""
+    """Return the deviations of turns, in order, by turn; turns without deviations are left out."""
     query = select(deviations).where(deviations.c.turn_id.in_(turn_ids))
     found: dict[str, list[Deviation]] = {}
     for row in connection.execute(query.order_by(deviations.c.created_at_us, deviations.c.deviation_id)).mappings():
@@ -328,7 +328,7 @@ def of_turns(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[
 
 
 def of_candidate(connection: Connection, candidate_id: str) -> list[str]:
-    """Return the ids of the open records about a candidate."""
+    """Return the ids of the open deviations of a candidate."""
     about = (deviations.c.candidate_id == candidate_id) & (deviations.c.lifecycle == "open")
     query = select(deviations.c.deviation_id).where(about).order_by(deviations.c.deviation_id)
     return list(connection.execute(query).scalars())

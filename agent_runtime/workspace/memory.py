@@ -1,25 +1,24 @@
-"""Memory in four tiers: what a turn leaves for later turns, and how much of it a later turn is given.
+"""Memory in four tiers: entries that turns leave for later turns, and limits on how much a later turn reads.
 
-    tier           belongs to                                        seen by
-    conversation   one thread                                        turns on that thread
-    channel        one channel                                       turns in that channel
-    workspace      the workspace                                     every turn whose category reaches it
-    account        the author                                        every turn whose category reaches it
+tier           belongs to                                        seen by conversation   one thread
+turns on that thread channel        one channel                                       turns in that channel workspace
+the workspace                                     every turn whose category reaches it account        the author
+every turn whose category reaches it
 
-Nothing is dropped to make room: a shelf that is full refuses what is new, and forgetting is somebody's act. What one
-reading gives has a hard budget, so that the five-hundredth fire reads no more than the fifth.
+No entry is dropped to make room: a full shelf refuses new entries, until somebody deletes old ones. One reading has a
+fixed budget, so that the five-hundredth fire reads no more than the fifth.
 
 A graph's store names memory by a tuple of labels and a key, mapped onto a shelf and an entry's key:
 
-    ("workspace",)  ("account",)           the one workspace or account
-    ("channel", CHANNEL)                   a channel; ("channel",) alone is the turn's own
-    ("conversation", THREAD)               a thread; ("conversation",) alone is the turn's own
+("workspace",)  ("account",)           the one workspace or account ("channel", CHANNEL)                   a channel;
+("channel",) alone is the turn's own ("conversation", THREAD)               a thread; ("conversation",) alone is the
+turn's own
 
-Labels after these are written before the entry's key, with `/` between: a graph's entry `b` under
-`("workspace", "a")` is what tools and commands call `a/b`.
+Any further labels are written before the entry's key, with `/` between: a graph's entry `b` under `("workspace", "a")`
+is `a/b` for tools and commands.
 
-Any other namespace belongs to the graph alone. It is in the default tier, below a label with the graph's name: `b`
-under `("notes", "ada")` is what tools and commands call `graph:garden.agent/notes/ada/b`.
+Any other namespace is private to the graph. It is in the default tier, below a label with the graph's name: `b` under
+`("notes", "ada")` is `graph:garden.agent/notes/ada/b` for tools and commands.
 """
 
 import json
@@ -45,20 +44,20 @@ from turnkeeper.storage.statements import holds, size_of, total
 from turnkeeper.times import to_us
 
 LARGEST_ENTRY = 4_000  # bytes
-READING_BUDGET = 8_000  # bytes of text that one reading gives
-MOST_READ = 60  # entries that one reading gives
-BRIEFING_BUDGET = 2_000  # bytes of text that a turn is told without asking
+READING_BUDGET = 8_000  # bytes of text in one reading
+MOST_READ = 60  # entries in one reading
+BRIEFING_BUDGET = 2_000  # bytes of text in the briefing of a turn
 MOST_BRIEFED = 20
 MOST_ENTRIES = 1_000  # on one shelf
-MOST_BYTES = 256 * 1024  # of text on one shelf
+MOST_BYTES = 256 * 1024  # bytes of text on one shelf
 LONGEST_KEY = 200
-OWNED = ("conversation", "channel")  # tiers of which there are many
-GRAPH = "graph:"  # begins the first label of what a graph keeps for itself
+OWNED = ("conversation", "channel")  # tiers with several owners
+GRAPH = "graph:"  # prefix of a graph's own first label
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shelf:
-    """Entries that belong together: of one thread, of one channel, of the workspace, or of the account."""
+    """The entries of one owner: a thread, a channel, the workspace or the account."""
 
     tier: str
     owner: str = ""
@@ -66,14 +65,14 @@ class Shelf:
 
 @dataclass(frozen=True, kw_only=True)
 class Recollection:
-    """What one reading gave: entries in the order asked for, and how many more there are that did not fit."""
+    """The result of one reading: entries in the requested order, and the number of entries that did not fit."""
 
     entries: tuple[MemoryEntry, ...]
     left_out: int
 
 
 def shelf_of(tier: str, context: TurnContext, channel: str = "") -> Shelf:
-    """Return whose entries a turn means by a tier: its thread, a channel, or the one workspace or account.
+    """Return the shelf that a turn means by a tier: its thread's, a channel's, the workspace's or the account's.
 
     Raises:
         InvalidInput: there is no such tier.
@@ -83,25 +82,25 @@ def shelf_of(tier: str, context: TurnContext, channel: str = "") -> Shelf:
 
 
 def check_shelf(tier: str, owner: str) -> Shelf:
-    """Return a shelf. Raises InvalidInput: no such tier, no owner where one is wanted, or one where there is none."""
+    """Return a shelf. Raises InvalidInput for an unknown tier, a missing owner or an owner that the tier lacks."""
     if tier not in TIERS:
         raise InvalidInput(f"no memory tier {tier[:40]!r}", where="tier", hint=f"there are {', '.join(TIERS)}")
     if (tier in OWNED) != bool(owner):
         what = {"conversation": "needs a thread", "channel": "needs a channel"}.get(
-            tier, "belongs to no thread or channel"
+            tier, "cannot have a thread or channel"
         )
         raise InvalidInput(f"the {tier} tier {what}", where="tier")
     return Shelf(tier=tier, owner=check_text(owner, "owner", 256))
 
 
 def read(connection: sa.Connection, shelf: Shelf, *, skip: int = 0, oldest: bool = False) -> Recollection:
-    """Return entries whose texts fit the budget together, the newest first.
+    """Return entries whose texts fit the budget together, newest first.
 
     Args:
         connection: an open transaction.
-        shelf: whose.
-        skip: so many are passed over first.
-        oldest: the oldest first instead.
+        shelf: the shelf to read.
+        skip: the number of entries to skip first.
+        oldest: return the oldest first instead.
     """
     age = memory.c.updated_at_us if oldest else sa.desc(memory.c.updated_at_us)
     total = connection.execute(sa.select(sa.func.count()).select_from(memory).where(_on(shelf))).scalar_one()
@@ -111,9 +110,9 @@ def read(connection: sa.Connection, shelf: Shelf, *, skip: int = 0, oldest: bool
 
 
 def brief(connection: sa.Connection, shelves: Sequence[Shelf]) -> list[MemoryEntry]:
-    """Return the newest entries of these shelves that fit a turn's briefing together, the newest first.
+    """Return the newest entries of these shelves that fit a turn's briefing together, newest first.
 
-    One that does not fit is passed over, and leaves its room to older ones.
+    An entry that does not fit is skipped, so that older entries may fit.
     """
     query = (
         sa.select(memory)
@@ -130,13 +129,13 @@ def brief(connection: sa.Connection, shelves: Sequence[Shelf]) -> list[MemoryEnt
 
 
 def search(connection: sa.Connection, shelf: Shelf | None, query: str, *, limit: int = MOST_READ) -> Recollection:
-    """Return the entries that hold most of a query's words, the best first, within the reading budget.
+    """Return the entries with the most words of a query, best first, within the reading budget.
 
     Args:
         connection: an open transaction.
-        shelf: whose; None: anybody's, which is for the author alone.
+        shelf: the shelf to search; None for all shelves, for the author only.
         query: words.
-        limit: the most entries.
+        limit: the maximum number of entries.
     """
     best = [entry for _, entry in ranked(connection, shelf, query)]
     kept = _within_budget(best[: max(0, min(limit, MOST_READ))])
@@ -144,7 +143,7 @@ def search(connection: sa.Connection, shelf: Shelf | None, query: str, *, limit:
 
 
 def ranked(connection: sa.Connection, shelf: Shelf | None, query: str) -> list[tuple[float, MemoryEntry]]:
-    """Return all entries that hold any of a query's words, the best first, with their points; see `search`."""
+    """Return all entries with any of a query's words and their scores, best first; see `search`."""
     wanted = terms(query) or terms(query, common=True)
     if not wanted:
         return []
@@ -155,7 +154,7 @@ def ranked(connection: sa.Connection, shelf: Shelf | None, query: str) -> list[t
 
 
 def whole(connection: sa.Connection, shelf: Shelf) -> list[MemoryEntry]:
-    """Return every entry of a shelf, newest first: for programs that page by themselves, never for a model."""
+    """Return every entry of a shelf, newest first. For programs with their own paging, never for a model."""
     query = sa.select(memory).where(_on(shelf)).order_by(sa.desc(memory.c.updated_at_us), memory.c.key)
     return _entries(connection, query)
 
@@ -181,7 +180,7 @@ def list_entries(
 
 
 def count(connection: sa.Connection, *, tier: str = "", owner: str = "") -> int:
-    """Return how many entries there are: of one tier or owner, or in all."""
+    """Return the number of entries of one tier or owner, or of all."""
     return connection.execute(sa.select(sa.func.count()).select_from(memory).where(*_named(tier, owner))).scalar_one()
 
 
@@ -201,7 +200,7 @@ def put(
     Raises:
         InvalidInput: the text or the key is too long or cannot be stored.
         Exhausted: the shelf is full.
-        Denied: the author wrote what an agent would replace.
+        Denied: an agent would replace an entry of the author.
     """
     text, key = check_entry(text), check_key(key) if key else new_id
     before = find(connection, shelf, key)
@@ -219,13 +218,13 @@ def put(
 def replace_text(
     connection: sa.Connection, caller: Caller, shelf: Shelf, *, key: str, text: str, at: datetime, form: str = "text"
 ) -> MemoryEntry:
-    """Change the text of an entry that is there. Raises NotFound, InvalidInput, Exhausted, Denied."""
+    """Change the text of an existing entry. Raises NotFound, InvalidInput, Exhausted, Denied."""
     before = get(connection, shelf, key)
     return put(connection, caller, shelf, key=before.key, text=text, at=at, new_id=before.entry_id, form=form)
 
 
 def forget(connection: sa.Connection, caller: Caller, shelf: Shelf, key: str) -> MemoryEntry:
-    """Delete an entry; return what it was. Raises NotFound; Denied for an agent where the author wrote it."""
+    """Delete an entry and return it. Raises NotFound, or Denied if an agent would delete the author's entry."""
     before = get(connection, shelf, key)
     _check_owner(caller, before)
     connection.execute(sa.delete(memory).where(memory.c.entry_id == before.entry_id))
@@ -233,18 +232,18 @@ def forget(connection: sa.Connection, caller: Caller, shelf: Shelf, key: str) ->
 
 
 def check_entry(text: str) -> str:
-    """Return a text that an entry can hold. Raises InvalidInput."""
+    """Return the text if an entry can hold it. Raises InvalidInput."""
     if not check_text(text, "text", LARGEST_ENTRY).strip():
         raise InvalidInput("is empty", where="text")
     return text
 
 
 def check_key(key: str) -> str:
-    """Return an entry's key: one line of at most 200 characters without outer blanks. Raises InvalidInput."""
+    """Return an entry's key: one line of at most 200 characters without blanks at its ends. Raises InvalidInput."""
     if len(check_text(key, "key")) > LONGEST_KEY:
         raise InvalidInput(f"is longer than {LONGEST_KEY} characters", where="key")
     if not key or key != key.strip() or len(key.splitlines()) != 1:
-        raise InvalidInput("must be one line without blanks around it", where="key")
+        raise InvalidInput("must be one line without blanks at its ends", where="key")
     return key
 
 
@@ -256,14 +255,14 @@ def _provenance(caller: Caller) -> dict[str, str]:
 
 def _check_owner(caller: Caller, before: MemoryEntry | None) -> None:
     if before is not None and before.origin == "authored" and not isinstance(caller, Author):
-        raise Denied(f"the author wrote {before.key[:80]!r}, and only the author changes it", where="key")
+        raise Denied(f"the author wrote {before.key[:80]!r}, and only the author may change it", where="key")
 
 
 def _check_room(connection: sa.Connection, shelf: Shelf, before: MemoryEntry | None, text: str, key: str) -> None:
-    """Refuse what is too much for a shelf, or for a graph's own part of it: neither takes room from the other."""
+    """Refuse a text that exceeds the limits of a shelf, or of a graph's own part, which is counted separately."""
     graph = key.partition("/")[0] if key.startswith(GRAPH) and "/" in key else ""
     part = f"{graph}/" if graph else GRAPH
-    after = part[:-1] + chr(ord(part[-1]) + 1)  # the first text, in the order of bytes, that does not begin so
+    after = part[:-1] + chr(ord(part[-1]) + 1)  # the first text after all texts with this prefix, in byte order
     inside = sa.and_(memory.c.key >= part, memory.c.key < after)
     size = sa.func.coalesce(total(size_of(memory.c.text)), 0)
     counted = sa.select(sa.func.count(), size).where(_on(shelf), inside if graph else sa.not_(inside))
@@ -271,14 +270,14 @@ def _check_room(connection: sa.Connection, shelf: Shelf, before: MemoryEntry | N
     hint = "forget entries, or replace one by putting its key again"
     held = f"the {shelf.tier} memory" + (f" of {graph}" if graph else "")
     if before is None and count >= MOST_ENTRIES:
-        raise Exhausted(f"{held} holds {count} entries, the most there may be", where="tier", hint=hint)
+        raise Exhausted(f"{held} holds {count} entries, which is the limit", where="tier", hint=hint)
     more = len(text.encode()) - (len(before.text.encode()) if before else 0)
     if more > 0 and used + more > MOST_BYTES:
-        raise Exhausted(f"{held} holds {used} bytes, and may hold {MOST_BYTES}", where="tier", hint=hint)
+        raise Exhausted(f"{held} holds {used} bytes; the limit is {MOST_BYTES}", where="tier", hint=hint)
 
 
 def _within_budget(entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
-    """Return the first entries that fit one reading; nothing in between is left out, so that `skip` finds the rest."""
+    """Return the first entries that fit one reading, without gaps, so that `skip` finds the rest."""
     kept, room = list[MemoryEntry](), READING_BUDGET
     for entry in entries:
         room -= len(entry.text.encode())
@@ -298,7 +297,7 @@ def _on(shelf: Shelf) -> sa.ColumnElement[bool]:
 
 
 def _holds_any(wanted: list[str]) -> sa.ColumnElement[bool]:
-    """Leave out entries without any of the terms. A database folds the case of ASCII only, hence the spellings."""
+    """Return a filter for entries with any term, in common spellings, since a database folds only ASCII case."""
     spellings = dict.fromkeys(form for term in wanted for form in (term, term.upper(), term.capitalize()))
     columns = (memory.c.key, memory.c.text)
     return sa.or_(*(holds(column, form) for form in spellings for column in columns))
@@ -309,10 +308,10 @@ def _entries(connection: sa.Connection, query: sa.Select[Any]) -> list[MemoryEnt
 
 
 class Memory:
-    """What turns and authors do with memory.
+    """The memory operations of turns and authors.
 
-    A turn's methods check its scopes themselves, whatever was checked before; each of its writes happens once, however
-    often its call is run. An author's methods take no turn. Events name entries and never hold their texts.
+    A turn's methods always check its scopes themselves. Each of its writes happens once, even if its call is run again.
+    An author's methods take no turn. Events name entries and never hold their texts.
     """
 
     def __init__(self, transactions: Transactions, clock: Clock, entropy: Entropy) -> None:
@@ -328,13 +327,13 @@ class Memory:
         return await self._transactions.read(lambda connection: read(connection, shelf, skip=skip, oldest=oldest))
 
     async def brief(self, context: TurnContext) -> list[MemoryEntry]:
-        """Return what a turn is told of its thread's and channel's memory without asking: nothing out of its scopes."""
+        """Return the memory of a turn's thread and channel for its briefing, limited to its scopes."""
         tiers = [tier for tier in OWNED if judge("memory.read", "read", {"tier": tier}, context).allowed]
         shelves = [shelf_of(tier, context) for tier in tiers]
         return await self._transactions.read(lambda connection: brief(connection, shelves)) if shelves else []
 
     async def search(self, call: Call, tier: str, query: str, channel: str = "", *, limit: int = 10) -> Recollection:
-        """Return the entries of a tier that fit a query best. Raises Denied, InvalidInput."""
+        """Return the entries of a tier that match a query best. Raises Denied, InvalidInput."""
         shelf = _permitted("memory.search", "read", tier, channel, call.context)
         return await self._transactions.read(lambda connection: search(connection, shelf, query, limit=limit))
 
@@ -349,7 +348,7 @@ class Memory:
         return await self._transactions.once(call, "memory.put", now, write)
 
     async def update(self, call: Call, *, tier: str, key: str, text: str, channel: str = "") -> Outcome:
-        """Change the text of an entry that is there, once. Raises Denied, NotFound, InvalidInput, Exhausted."""
+        """Change the text of an existing entry, once. Raises Denied, NotFound, InvalidInput, Exhausted."""
         now, context = self._clock.now(), call.context
         shelf = _permitted("memory.update", "write", tier, channel, context)
 
@@ -359,7 +358,7 @@ class Memory:
         return await self._transactions.once(call, "memory.update", now, write)
 
     async def forget(self, call: Call, *, tier: str, key: str, channel: str = "") -> Outcome:
-        """Delete an entry once; what it said is in the answer, for the record. Raises Denied, NotFound."""
+        """Delete an entry once; the answer holds its text, for the record. Raises Denied, NotFound."""
         now, context = self._clock.now(), call.context
         shelf = _permitted("memory.forget", "write", tier, channel, context)
 
@@ -372,13 +371,13 @@ class Memory:
     def graph_writes(
         self, call: Call, shelf: Shelf, *, key: str, text: str | None, form: str
     ) -> Callable[[sa.Connection], Outcome]:
-        """Return a turn's write through a graph's store, which was admitted: done once, however often it is run.
+        """Return a turn's allowed write through a graph's store, which is done once even if it is run again.
 
         Args:
-            call: names the write.
-            shelf: whose entry.
-            key: the entry's.
-            text: what it is to say; None: the entry is to go, if it is there.
+            call: identifies the write.
+            shelf: the entry's shelf.
+            key: the entry's key.
+            text: the new text; None deletes the entry if it exists.
             form: text or json.
         """
         now, new_id, context = self._clock.now(), self._new_id(), call.context
@@ -403,7 +402,7 @@ class Memory:
         must_be_there: bool = False,
         author: Author | None = None,
     ) -> MemoryEntry:
-        """Write an entry as its author. Raises InvalidInput, Exhausted; NotFound for one that must be there."""
+        """Write an entry as its author. Raises InvalidInput, Exhausted; NotFound if the entry must exist."""
         by, now, new_id = author or Author(), self._clock.now(), self._new_id()
 
         def write(connection: sa.Connection) -> MemoryEntry:
@@ -416,7 +415,7 @@ class Memory:
         return entry
 
     async def author_forgets(self, shelf: Shelf, key: str) -> MemoryEntry:
-        """Delete an entry, whoever wrote it; return what it was. Raises NotFound."""
+        """Delete an entry of any writer and return it. Raises NotFound."""
         entry = await self._transactions.write(lambda connection: forget(connection, Author(), shelf, key))
         self._transactions.emit("memory.forgotten", _event_fields(entry))
         return entry
@@ -426,7 +425,7 @@ class Memory:
 
 
 def _permitted(scope: str, effect: str, tier: str, channel: str, context: TurnContext) -> Shelf:
-    """Return the shelf that a turn means, if it may reach it. Raises Denied, InvalidInput."""
+    """Return the shelf that a turn means, after a check of its scopes. Raises Denied, InvalidInput."""
     require(scope, effect, {"tier": tier, "channel": channel}, context)
     return shelf_of(tier, context, channel)
 
@@ -446,10 +445,10 @@ _ESCAPED = re.compile(r"%25(?=25|2F)")
 
 @dataclass(frozen=True, kw_only=True)
 class Spot:
-    """A namespace: its shelf, and the labels below it.
+    """A namespace: its shelf, and the labels below the shelf.
 
     Attributes:
-        own: the label of the graph's own part, where a search looks there, too.
+        own: the label of the graph's own part, if a search includes it.
     """
 
     shelf: Shelf
@@ -457,7 +456,7 @@ class Spot:
     own: str = ""
 
     def holds(self, key: str) -> bool:
-        """Return whether an entry of the shelf is in this namespace. A graph's own part is, where it is named."""
+        """Return whether an entry of the shelf is in this namespace. A graph's own part is included only if named."""
         labels = tuple(map(_plain, key.split("/")[:-1]))
         if not self.below and labels[:1] != (self.own,) and key.startswith(GRAPH) and labels:
             return False
@@ -466,11 +465,11 @@ class Spot:
 
 @dataclass(frozen=True, kw_only=True)
 class Namespaces:
-    """How a graph's namespaces are read.
+    """The rules for a graph's namespaces.
 
     Attributes:
-        graph: its name, which keeps apart what graphs store without naming a tier.
-        tier: where such namespaces are.
+        graph: the graph's name, which separates the entries of graphs outside the tiers.
+        tier: the tier for such entries.
     """
 
     graph: str = "default"
@@ -478,16 +477,16 @@ class Namespaces:
 
     @property
     def label(self) -> str:
-        """Under which the graph's own part of a tier is."""
+        """The label of the graph's own part of a tier."""
         return f"{GRAPH}{self.graph}"
 
     def own(self, turn: TurnContext) -> Spot:
-        """Return the graph's own part of the default tier, where namespaces are that begin with no tier."""
+        """Return the graph's own part of the default tier, for namespaces that do not begin with a tier."""
         return Spot(shelf=shelf_of(self.tier, turn), below=(self.label,))
 
 
 def spot_of(namespace: Sequence[str], turn: TurnContext, names: Namespaces) -> Spot:
-    """Return what a namespace means to a turn. Raises InvalidInput."""
+    """Return the place that a namespace means in a turn. Raises InvalidInput."""
     tier, *rest = namespace or ("",)
     if tier not in TIERS:
         part = names.own(turn)
@@ -499,7 +498,7 @@ def spot_of(namespace: Sequence[str], turn: TurnContext, names: Namespaces) -> S
 
 
 def reached(prefix: Sequence[str], turn: TurnContext, names: Namespaces) -> list[Spot]:
-    """Return where a search under a prefix looks: in all that the turn reaches there, without asking for more."""
+    """Return the places for a search under a prefix: all that the turn may read there."""
     if len(prefix) > 1 or (prefix and prefix[0] not in OWNED):
         return [spot_of(prefix, turn, names)]
     owners = {
@@ -519,13 +518,13 @@ def reached(prefix: Sequence[str], turn: TurnContext, names: Namespaces) -> list
 
 
 def args_of(shelf: Shelf) -> dict[str, str]:
-    """Return a shelf as the arguments that scopes are judged by."""
+    """Return a shelf as arguments for a scope check."""
     named = {"channel": "channel", "conversation": "thread"}.get(shelf.tier)
     return {"tier": shelf.tier} | ({named: shelf.owner} if named else {})
 
 
 def namespace_of(shelf: Shelf, key: str, own: Spot | None = None) -> tuple[Labels, str]:
-    """Return the namespace and key by which a graph knows an entry; what is in its own part is named without a tier."""
+    """Return a graph's namespace and key for an entry; the tier is left out for an entry of the graph's own part."""
     *below, last = map(_plain, key.split("/"))
     if own is not None and shelf == own.shelf and tuple(below[:1]) == own.below:
         return tuple(below[1:]), last
@@ -534,7 +533,7 @@ def namespace_of(shelf: Shelf, key: str, own: Spot | None = None) -> tuple[Label
 
 
 def key_of(below: Sequence[str], key: str) -> str:
-    """Return the key by which tools and commands know a graph's entry.
+    """Return the key of a graph's entry for tools and commands.
 
     >>> key_of(("a",), "b/c"), namespace_of(Shelf(tier="account"), "a/b%2Fc")
     ('a/b%2Fc', (('account', 'a'), 'b/c'))
@@ -543,7 +542,7 @@ def key_of(below: Sequence[str], key: str) -> str:
 
 
 def text_of(value: Any) -> tuple[str, str]:
-    """Return a graph's value as an entry's text and form. Raises InvalidInput for what JSON cannot hold.
+    """Return a graph's value as an entry's text and form. Raises InvalidInput if JSON cannot hold the value.
 
     >>> text_of({"text": "blue"}), text_of({"colour": "blue"}), text_of("blue")
     (('blue', 'text'), ('{"colour": "blue"}', 'json'), ('"blue"', 'json'))
@@ -559,7 +558,7 @@ def text_of(value: Any) -> tuple[str, str]:
 
 
 def value_of(entry: MemoryEntry) -> Any:
-    """Return an entry as a graph reads it: an object, unless a graph wrote something else."""
+    """Return an entry's value for a graph: an object, unless a graph stored another value."""
     return json.loads(entry.text) if entry.form == "json" else {"text": entry.text}
 
 

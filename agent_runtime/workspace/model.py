@@ -1,4 +1,4 @@
-"""The workspace's vocabulary: what tools and authors read and write. Frozen values; no I/O."""
+"""The types of the workspace, which tools and authors read and write. Frozen values; no I/O."""
 
 import re
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ _CHANNEL = re.compile(r"[^\s/\x00-\x1f\x7f][^/\x00-\x1f\x7f]{0,127}")
 
 @dataclass(frozen=True, kw_only=True)
 class Author:
-    """The person whose workspace this is; the only one whose act makes anything canonical.
+    """The person who owns the workspace; only this person's acts make anything canonical.
 
     Attributes:
-        imports: the act is an import: what it writes was written elsewhere.
-        drafting: what the act writes is not meant to stand yet.
-        via: by what a decision came; kept with it.
+        imports: True for an import: the pages were written elsewhere.
+        drafting: True if the page is a draft.
+        via: the surface that a decision came by; stored with the decision.
     """
 
     name: str = "author"
@@ -43,14 +43,14 @@ Caller = Author | TurnContext
 
 @dataclass(frozen=True, kw_only=True)
 class PageDraft:
-    """A page as someone would have it. It names no origin and no lifecycle: the submit boundary sets those.
+    """A proposed page. It has no origin and no lifecycle, because the submit boundary sets both.
 
     Attributes:
         page_id: a slug.
         title: one line.
         tags: slugs.
-        sources: what it was derived from: ids of pages, and addresses of pages on the web.
-        version: of the page that was read to change it; 0: the newest when the turn began. An author's is always now.
+        sources: ids of pages and web addresses that the page was derived from.
+        version: the version that was read for this change; 0 for the newest at the turn's start. Authors always use 0.
     """
 
     page_id: str
@@ -63,7 +63,7 @@ class PageDraft:
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryDraft:
-    """A summary for a channel, likewise."""
+    """A proposed summary of a channel, without origin and lifecycle."""
 
     channel: str
     title: str
@@ -95,7 +95,7 @@ class Page:
         tags: sorted.
         origin: authored, agent-produced, imported or observed.
         lifecycle: draft or canonical.
-        version: 1 when it was new.
+        version: 1 for a new page.
     """
 
     page_id: str
@@ -110,17 +110,17 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Something an agent proposed, and what became of it.
+    """An agent's proposal and its state.
 
     Attributes:
         kind: candidate-summary or candidate-page.
-        page_id: the page it would become; empty for a summary.
-        base_version: the version of that page that it was made from; 0 when there was none.
-        tags: sorted; of the page.
+        page_id: the proposed page; empty for a summary.
+        base_version: the page's version at the proposal; 0 for a new page.
+        tags: the page's tags, sorted.
         origin: agent-produced.
         lifecycle: candidate, canonical or rejected.
-        task_name: that turn's task; empty for an author's turn.
-        sources: what it was derived from: `page@version`, or an address on the web.
+        task_name: the turn's task; empty for an author's turn.
+        sources: the sources of the proposal: `page@version` or a web address.
     """
 
     candidate_id: str
@@ -148,13 +148,13 @@ class MemoryEntry:
 
     Attributes:
         tier: conversation, channel, workspace or account.
-        owner: the thread or channel it belongs to; empty for workspace and account.
-        key: its name within tier and owner; putting the same key again replaces it.
-        form: text, or json: the text of an object that a graph stored.
+        owner: the thread or channel; empty for workspace and account.
+        key: the name within tier and owner; writing the same key again replaces the entry.
+        form: text, or json for an object that a graph stored.
         origin: authored or agent-produced.
-        written_by: the author or the agent who wrote it last.
-        turn_id: the turn that wrote it last; empty for an author's.
-        via: by what an author wrote it; empty where unknown.
+        written_by: the author or agent of the last write.
+        turn_id: the turn of the last write; empty for an author's.
+        via: the surface of an author's write; empty if unknown.
     """
 
     entry_id: str
@@ -173,7 +173,7 @@ class MemoryEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
-    """A page that a search found: its id, title, a line around the terms, and when it last changed."""
+    """A search result: a page's id, title, a line around the terms, and the time of its last change."""
 
     page_id: str
     title: str
@@ -183,7 +183,7 @@ class Hit:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelMessage:
-    """One message of a channel: who said it in which turn, when, and what."""
+    """One message of a channel: its turn, role, text and time."""
 
     turn_id: str
     role: str
@@ -193,9 +193,9 @@ class ChannelMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationReading:
-    """What reading a channel gave: since when (None: from the start), and the messages, oldest first.
+    """The result of reading a channel: the start (None for the beginning) and the messages, oldest first.
 
-    `left_out` counts the older messages that did not fit, as far as they were looked at.
+    `left_out` counts the older messages that did not fit; messages beyond the query's limit are not counted.
     """
 
     channel: str
@@ -205,7 +205,7 @@ class ConversationReading:
 
 
 def slug(title: str) -> str:
-    """Return a page id for a title, the same for the same title.
+    """Return a page id for a title; equal titles give equal ids.
 
     >>> slug("Release Plan (v2)"), slug("計画")
     ('release-plan-v2', 'page-5a025aa4')
@@ -217,8 +217,8 @@ def slug(title: str) -> str:
 def check_page(draft: PageDraft) -> PageDraft:
     """Return the draft in its stored form, tags sorted. Raises InvalidInput, naming the field."""
     if not _SLUG.fullmatch(draft.page_id):
-        hint = "use a-z, 0-9 and -, at most 100, not starting with -"
-        raise InvalidInput(f"{draft.page_id[:40]!r} is not a page's name", where="page", hint=hint)
+        hint = "use at most 100 characters of a-z, 0-9 and -, not starting with -"
+        raise InvalidInput(f"{draft.page_id[:40]!r} is not a page id", where="page", hint=hint)
     tags = tuple(sorted(set(draft.tags)))
     if len(tags) > MOST_TAGS or not all(_SLUG.fullmatch(tag) for tag in tags):
         raise InvalidInput(f"at most {MOST_TAGS} tags of a-z, 0-9 and -", where="tags")
@@ -229,7 +229,7 @@ def check_page(draft: PageDraft) -> PageDraft:
 
 
 def check_sources(sources: Sequence[str]) -> tuple[str, ...]:
-    """Return sources, each once: pages' ids and addresses on the web. Raises InvalidInput."""
+    """Return sources without duplicates: ids of pages and web addresses. Raises InvalidInput."""
     once = tuple(dict.fromkeys(sources))
     if len(once) > MOST_SOURCES:
         raise InvalidInput(f"at most {MOST_SOURCES} are allowed", where="sources")
@@ -241,12 +241,12 @@ def check_sources(sources: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_address(source: str) -> bool:
-    """Return whether a source is an address on the web, not a page of the workspace."""
+    """Return whether a source is a web address; otherwise it is a page of the workspace."""
     return "://" in source
 
 
 def check_title(title: str) -> str:
-    """Return a title without outer blanks: one line of 1 to 200 characters. Raises InvalidInput."""
+    """Return a title without blanks at its ends: one line of 1 to 200 characters. Raises InvalidInput."""
     title = check_text(title, "title").strip()
     if not 1 <= len(title) <= LONGEST_TITLE or "\n" in title or "\r" in title:
         raise InvalidInput(f"must be one line of 1 to {LONGEST_TITLE} characters", where="title")
@@ -254,14 +254,14 @@ def check_title(title: str) -> str:
 
 
 def check_channel(channel: str) -> str:
-    """Return a channel's name if it is one: 1 to 128 characters, no control characters or `/`. Raises InvalidInput."""
+    """Return a channel's name: 1 to 128 characters, no control characters or `/`. Raises InvalidInput."""
     if not _CHANNEL.fullmatch(check_text(channel, "channel")):
-        raise InvalidInput(f"{channel[:40]!r} is not a channel's name", where="channel")
+        raise InvalidInput(f"{channel[:40]!r} is not a channel name", where="channel")
     return channel
 
 
 def check_text(text: str, field: str, largest: int = LARGEST_BODY) -> str:
-    """Return text that can be stored: no NUL, no lone surrogate, at most `largest` bytes. Raises InvalidInput."""
+    """Return a text that can be stored: no NUL, no lone surrogate, at most `largest` bytes. Raises InvalidInput."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
@@ -269,5 +269,5 @@ def check_text(text: str, field: str, largest: int = LARGEST_BODY) -> str:
     if "\x00" in text:
         raise InvalidInput("holds a NUL character", where=field)
     if size > largest:
-        raise InvalidInput(f"is {size} bytes; the most is {largest}", where=field)
+        raise InvalidInput(f"is {size} bytes; the limit is {largest}", where=field)
     return text

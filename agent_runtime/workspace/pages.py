@@ -1,6 +1,6 @@
-"""Pages, candidates and attachments as they are stored: reads over an open connection.
+"""Pages, candidates and attachments in the store: reads over an open connection.
 
-Attachments are kept in the store, so that a backup of the store holds them. Only authors add them.
+Attachments are kept in the store, so that a backup of the store includes them. Only authors add attachments.
 """
 
 import json
@@ -29,12 +29,12 @@ _MOST_SCANNED = 500
 def list_pages(
     connection: Connection, *, tag: str = "", lifecycle: str = "", origin: str = "", after: str = ""
 ) -> list[Page]:
-    """Return pages by id, with their bodies; only those of a tag, lifecycle and origin if given. At most a thousand.
+    """Return pages with their bodies, ordered by id, filtered by tag, lifecycle and origin. At most a thousand.
 
-    `after` goes on behind a page's id, where a list ended.
+    `after` is the last id of the list before.
     """
     if len(tag) > LONGEST_SLUG:
-        return []  # no page has it, and SQLite would not look for a very long one
+        return []  # no page has such an id, and SQLite cannot search for a very long one
     query = select(pages).where(pages.c.page_id > after).order_by(pages.c.page_id).limit(MOST_ROWS)
     if tag:
         query = query.where(holds(pages.c.tags, json.dumps(tag)))
@@ -52,12 +52,12 @@ def get_page(connection: Connection, page_id: str) -> Page:
 
 
 def find_page(connection: Connection, named: str) -> Page:
-    """Return the page of that id, or else the one page of that title, in any case. Raises NotFound, Conflict."""
+    """Return the page with that id, or else the one page with that title, ignoring case. Raises NotFound, Conflict."""
     with suppress(NotFound):
         return get_page(connection, named)
     words = named.casefold().split()
     first = words[0] if words else ""
-    # A database folds the case of ASCII only.
+    # A database folds only ASCII case.
     spelled = or_(*(holds(pages.c.title, form) for form in (first, first.upper(), first.capitalize())))
     query = select(pages.c.page_id, pages.c.title).where(spelled)
     titled = [row.page_id for row in connection.execute(query) if row.title.casefold().split() == words]
@@ -67,7 +67,7 @@ def find_page(connection: Connection, named: str) -> Page:
 
 
 def get_version(connection: Connection, page_id: str, version: int) -> Page:
-    """Return a page as it was, or is, in one version. Raises NotFound."""
+    """Return a page in one version. Raises NotFound."""
     page = get_page(connection, page_id)
     if version == page.version:
         return page
@@ -79,7 +79,7 @@ def get_version(connection: Connection, page_id: str, version: int) -> Page:
 
 
 def list_candidates(connection: Connection, *, channel: str = "", include_decided: bool = False) -> list[Candidate]:
-    """Return candidates, newest first: those that wait, or all; of one channel, or of every. At most a thousand."""
+    """Return candidates, newest first: pending or all, of one channel or of all. At most a thousand."""
     query = select(candidates).order_by(desc(candidates.c.created_at_us), candidates.c.candidate_id).limit(MOST_ROWS)
     if channel:
         query = query.where(candidates.c.channel == channel)
@@ -89,7 +89,7 @@ def list_candidates(connection: Connection, *, channel: str = "", include_decide
 
 
 def candidates_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[Candidate]]:
-    """Return what turns proposed, in order, by turn; a turn that proposed nothing is left out."""
+    """Return the proposals of turns, in order, by turn; turns without proposals are left out."""
     query = select(candidates).where(candidates.c.turn_id.in_(turn_ids))
     found: dict[str, list[Candidate]] = {}
     for one in _candidates(connection, query.order_by(candidates.c.created_at_us, candidates.c.candidate_id)):
@@ -115,7 +115,7 @@ def _candidates(connection: Connection, query: Select[Any]) -> list[Candidate]:
 
 
 def _sources(connection: Connection, candidate_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return what candidates were derived from: a page with its version then, an address as it is."""
+    """Return the sources of candidates: a page with its version at that time, or a web address."""
     found: dict[str, tuple[str, ...]] = {}
     query = select(derivations).where(derivations.c.candidate_id.in_(candidate_ids)).order_by(derivations.c.source)
     for row in connection.execute(query) if candidate_ids else ():
@@ -125,9 +125,9 @@ def _sources(connection: Connection, candidate_ids: Sequence[str]) -> dict[str, 
 
 
 def search_pages(connection: Connection, text: str, *, limit: int) -> tuple[list[Hit], bool]:
-    """Return the pages that match best, best first, and whether more pages hold a term than are ranked.
+    """Return the best matching pages, best first, and whether more pages match than are ranked.
 
-    A title counts more than a body, and a page that holds more of the terms more than one that repeats a term.
+    A title counts more than a body, and different terms count more than repetitions of a term.
     """
     wanted = terms(text)
     query = select(pages).order_by(desc(pages.c.updated_at_us), pages.c.page_id).limit(_MOST_SCANNED + 1)
@@ -142,7 +142,7 @@ def search_pages(connection: Connection, text: str, *, limit: int) -> tuple[list
 
 
 def _holds_any(wanted: list[str]) -> ColumnElement[bool]:
-    """Leave out pages without any of the terms. A database folds the case of ASCII only, hence the spellings."""
+    """Return a filter for pages with any term, in common spellings, since a database folds only ASCII case."""
     spellings = dict.fromkeys(form for term in wanted for form in (term, term.upper(), term.capitalize()))
     columns = (pages.c.title, pages.c.body, pages.c.tags)
     return or_(*(holds(column, form) for form in spellings for column in columns))
@@ -174,7 +174,7 @@ class Attachment:
     """A file attached to a page.
 
     Attributes:
-        content_type: as its author gave it, such as text/csv.
+        content_type: the author's value, such as text/csv.
         size: bytes.
         origin: authored or imported.
         lifecycle: canonical.
@@ -194,10 +194,10 @@ _META = tuple(attachments.c[name] for name in (*Attachment.__dataclass_fields__,
 
 
 def check_attachment(draft: AttachmentDraft) -> AttachmentDraft:
-    """Return the draft if it can be kept. Raises InvalidInput, naming the field."""
+    """Return the draft if it can be stored. Raises InvalidInput, naming the field."""
     if not _NAME.fullmatch(draft.name) or len(draft.name.encode("utf-8", "surrogatepass")) > 255:
         hint = "at most 100 characters, no / and no control characters, not beginning with a dot or a blank"
-        raise InvalidInput(f"{draft.name[:40]!r} is not a file's name", where="name", hint=hint)
+        raise InvalidInput(f"{draft.name[:40]!r} is not a file name", where="name", hint=hint)
     if not draft.name.isprintable() and any(0xD800 <= ord(character) < 0xE000 for character in draft.name):
         raise InvalidInput("holds a lone surrogate", where="name")
     if not _TYPE.fullmatch(draft.content_type):
@@ -210,10 +210,10 @@ def check_attachment(draft: AttachmentDraft) -> AttachmentDraft:
 def put_attachment(
     connection: Connection, draft: AttachmentDraft, *, origin: str, lifecycle: str, by: str, at: datetime
 ) -> Attachment:
-    """Store an attachment of a page. Raises Exhausted when the page has 50."""
+    """Store an attachment of a page. Raises Exhausted if the page already has 50."""
     others = select(func.count()).where(attachments.c.page_id == draft.page_id, attachments.c.name != draft.name)
     if connection.execute(others).scalar_one() >= MOST_ON_A_PAGE:
-        raise Exhausted(f"page {draft.page_id} has {MOST_ON_A_PAGE} attachments, the most there may be", where="page")
+        raise Exhausted(f"page {draft.page_id} has {MOST_ON_A_PAGE} attachments, which is the limit", where="page")
     row = {
         **draft.__dict__,
         "size": len(draft.data),
@@ -244,7 +244,7 @@ def get_attachment(connection: Connection, page_id: str, name: str) -> tuple[Att
 
 
 def as_text(found: Attachment, data: bytes) -> str:
-    """Return an attachment's text. Raises InvalidInput for one that is none, with the reason."""
+    """Return an attachment's text. Raises InvalidInput with a reason if it is not text."""
     textual = found.content_type.startswith("text/") or found.content_type in _TEXTS
     if not textual:
         what = f"is {found.content_type}, {found.size} bytes; only text can be read"

@@ -1,7 +1,7 @@
-"""The re-validation queue: pages whose sources changed, until a turn has held each against its source again.
+"""The re-validation queue: pages whose sources changed, until a turn has compared each with its source again.
 
-Links run from a page to what it was derived from. A page that changes queues all that was derived from it, directly or
-through other pages. The functions that write are the submit boundary's; nothing else calls them.
+Links run from a page to its sources. A page that changes queues all pages derived from it, directly or through other
+pages. Only the submit boundary calls the functions that write.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,13 +16,13 @@ from agent_runtime.store.schema import page_links, pages, revalidations
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.times import to_us
 
-MOST_DEPENDENTS = 1_000  # shown to a reader; a change queues all
+MOST_DEPENDENTS = 1_000  # limit for readers; a change queues all
 RESULTS = ("holds", "deviation", "candidate")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settlement:
-    """What a turn found about an item: the page still holds, or contradicts its source, or a change is proposed."""
+    """A turn's verdict on an item: the page still holds, contradicts its source, or has a proposed change."""
 
     item_id: str
     result: str
@@ -31,16 +31,16 @@ class Settlement:
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A page to be held against what it was derived from.
+    """A page to be compared with its source.
 
     Attributes:
-        item_id: `r-` and a number, higher for what was queued later.
+        item_id: `r-` and a number, higher for later items.
         cause: the page that changed.
-        cause_version: the version that it changed to.
-        via: the page's own source on the way to `cause`; `cause` itself where it was derived from that directly.
+        cause_version: the new version of `cause`.
+        via: the page's own source on the path to `cause`; `cause` itself for a direct source.
         state: waiting, settled, or replaced by a newer item.
-        result: of a settled one: holds, deviation or candidate.
-        queued_at: when the source changed.
+        result: for a settled item: holds, deviation or candidate.
+        queued_at: the time of the source's change.
     """
 
     item_id: str
@@ -57,7 +57,7 @@ class Item:
 
 
 def set_links(connection: Connection, page_id: str, sources: Iterable[tuple[str, int]]) -> None:
-    """Say what a page is derived from now, in which versions; a page is not derived from itself."""
+    """Set the sources of a page and their versions; a page is not its own source."""
     connection.execute(delete(page_links).where(page_links.c.page_id == page_id))
     rows = [
         {"page_id": page_id, "source": source, "page_version": version}
@@ -69,22 +69,22 @@ def set_links(connection: Connection, page_id: str, sources: Iterable[tuple[str,
 
 
 def add_links(connection: Connection, page_id: str, sources: Iterable[tuple[str, int]]) -> None:
-    """Say what else a page is derived from, or in which newer version; what it was linked to, it stays linked to."""
+    """Add sources of a page, or newer versions of its sources; existing links stay."""
     had = connection.execute(select(page_links).where(page_links.c.page_id == page_id)).all()
     set_links(connection, page_id, ({row.source: row.page_version for row in had} | dict(sources)).items())
 
 
 def links_of(connection: Connection, page_id: str) -> tuple[str, ...]:
-    """Return what a page was derived from: `page@version`, or an address on the web."""
+    """Return the sources of a page: `page@version`, or a web address."""
     query = select(page_links).where(page_links.c.page_id == page_id).order_by(page_links.c.source)
     found = connection.execute(query).all()
     return tuple(f"{row.source}@{row.page_version}" if row.page_version else row.source for row in found)
 
 
 def derived_from(connection: Connection, page_id: str, *, most: int | None = None) -> list[tuple[str, str]]:
-    """Return the pages derived from a page, each with its own source on the way there, nearest first; all, or so many.
+    """Return the pages derived from a page, each with its own source on the path, nearest first; at most `most`.
 
-    Links may run in a circle: each page comes once, and the page itself not at all.
+    Links may form a cycle: each page is returned once, and the page itself is left out.
     """
     found, reached, frontier = list[tuple[str, str]](), {page_id}, [page_id]
     while frontier and (most is None or len(found) < most):
@@ -99,9 +99,9 @@ def derived_from(connection: Connection, page_id: str, *, most: int | None = Non
 
 
 def queue_derived(connection: Connection, page_id: str, version: int, at: datetime) -> None:
-    """Queue what was derived from a page that changed; what waits about the page itself begins anew, too.
+    """Queue all pages derived from a changed page, and replace the items that wait for the page itself.
 
-    An item that waits for the same reason is replaced, not changed: a verdict on its way is about what is gone.
+    A waiting item is replaced, not changed, because a turn's pending verdict on it is about the old version.
     """
     items = [(row.page_id, row.cause, row.cause_version, row.via) for row in _waiting_on(connection, page_id)]
     items += [(dependent, page_id, version, via) for dependent, via in derived_from(connection, page_id)]
@@ -117,7 +117,7 @@ def queue_outdated(connection: Connection, page_id: str, at: datetime) -> None:
 
 
 def _queue(connection: Connection, items: Sequence[tuple[str, str, int, str]], at: datetime) -> None:
-    """Let items wait: page, cause, the cause's version, and the page's own source on the way there."""
+    """Queue items: page, cause, the cause's version, and the page's own source on the path."""
     if not items:
         return
     same = (revalidations.c.page_id == bindparam("of")) & (revalidations.c.cause == bindparam("because"))
@@ -132,7 +132,7 @@ def _queue(connection: Connection, items: Sequence[tuple[str, str, int, str]], a
 
 
 def settle_item(connection: Connection, item: Item, settlement: Settlement, turn_id: str, at: datetime) -> None:
-    """Take a waiting item out of the queue. The page's links then name the versions that it was held against."""
+    """Take a waiting item out of the queue. If the page holds, update the versions in its links."""
     change = {
         "state": "settled",
         "result": settlement.result,
@@ -148,7 +148,7 @@ def settle_item(connection: Connection, item: Item, settlement: Settlement, turn
 
 
 def keep_versions(connection: Connection, page_id: str, turn_id: str) -> None:
-    """Say in a page's links that its text is now from a turn which held it against newer versions of its sources."""
+    """Update the versions in a page's links to those that a turn compared, after the turn's text was accepted."""
     held = (revalidations.c.page_id == page_id) & (revalidations.c.turn_id == turn_id)
     for row in connection.execute(select(revalidations).where(held).order_by(revalidations.c.number)).all():
         link = (page_links.c.page_id == page_id) & (page_links.c.source == row.cause)
@@ -165,7 +165,7 @@ def get_item(connection: Connection, item_id: str) -> Item:
 
 
 def list_items(connection: Connection, *, page_id: str = "", include_settled: bool = False, limit: int) -> list[Item]:
-    """Return items, those that wait longest first; also settled and replaced ones if asked for."""
+    """Return items, longest waiting first; with `include_settled`, also settled and replaced ones."""
     query = select(revalidations).order_by(revalidations.c.number).limit(limit)
     if page_id:
         query = query.where(or_(revalidations.c.page_id == page_id, revalidations.c.cause == page_id))
@@ -175,7 +175,7 @@ def list_items(connection: Connection, *, page_id: str = "", include_settled: bo
 
 
 def count_waiting(connection: Connection, *, cause: str = "") -> int:
-    """Return how many items wait, all of them or those for the change of one page."""
+    """Return the number of waiting items, in all or for the change of one page."""
     query = select(func.count()).select_from(revalidations).where(revalidations.c.state == "waiting")
     return connection.execute(query.where(revalidations.c.cause == cause) if cause else query).scalar_one()
 

@@ -1,19 +1,16 @@
-"""The submit boundary: the one function through which every write to the workspace goes.
+"""The submit boundary: the one function that makes every write to the workspace.
 
-Origin and lifecycle come from who calls and in which context, never from what is written: a draft has no such fields.
-An agent's draft becomes a candidate, whatever else is true; only an author's act makes anything canonical.
+Origin and lifecycle come from the caller and its context, never from the draft, which has no such fields. An agent's
+draft always becomes a candidate; only an author's act makes anything canonical.
 
-    caller       what is written          origin           lifecycle
-    agent turn   page, summary            agent-produced   candidate
-    agent turn   deviation                agent-produced   open
-    author       page                     authored         canonical, or draft where he is drafting
-    author       page of an import        imported         likewise
-    author       attachment               authored         canonical
-    author       acceptance, rejection    as proposed      canonical, rejected
-    author       resolution               as recorded      accepted, kept
+caller       what is written          origin           lifecycle agent turn   page, summary            agent-produced
+candidate agent turn   deviation                agent-produced   open author       page                     authored
+canonical, or draft if he is drafting author       page of an import        imported         canonical, or draft if he
+is drafting author       attachment               authored         canonical author       acceptance, rejection    as
+proposed      canonical, rejected author       resolution               as recorded      accepted, kept
 
-On the way it links what is written to what that was derived from, records a deviation (origin observed) where a
-candidate contradicts a canonical page, and queues for re-validation what was derived from a page that changed.
+The boundary also links each write to its sources. It records a deviation (origin observed) if a candidate contradicts a
+canonical page, and queues for re-validation the pages derived from a changed page.
 """
 
 import json
@@ -48,13 +45,13 @@ Written = model.Page | model.Candidate | deviations.Deviation | revalidation.Ite
 
 @dataclass(frozen=True, kw_only=True)
 class Stamp:
-    """What the boundary says about a write.
+    """The boundary's facts about a write.
 
     Attributes:
         origin: authored, imported or agent-produced.
         lifecycle: candidate, open, draft, canonical or rejected.
         by: the author's or the agent's name.
-        via: of a decision, by what it came, or else the author's name.
+        via: the surface of a decision, or else the author's name.
         turn_id: the agent's turn; empty for an author.
         candidate_id: the proposal that an author accepted; empty otherwise.
     """
@@ -71,19 +68,19 @@ def stamp(caller: model.Caller, draft: Draft, proposed: model.Candidate | None =
     """Return origin and lifecycle for a write, by the table above. Pure.
 
     Args:
-        caller: who writes.
-        draft: what is written; only its kind matters.
-        proposed: for a decision about a candidate, that candidate.
+        caller: the writer.
+        draft: the write; only its type matters.
+        proposed: the candidate, if the write is a decision about one.
 
     Raises:
-        Denied: an agent decides or attaches, or a caller of no known kind writes.
+        Denied: an agent decides or attaches, or the caller's type is unknown.
     """
     authors = isinstance(draft, Decision | AttachmentDraft)
     if isinstance(caller, TurnContext) and not authors and caller.turn_id:
         lifecycle = "open" if isinstance(draft, deviations.DeviationDraft) else "candidate"
         return Stamp(origin="agent-produced", lifecycle=lifecycle, by=caller.agent, turn_id=caller.turn_id)
     if not isinstance(caller, model.Author):
-        raise Denied("only an author's act decides what is proposed", where="submit")
+        raise Denied("only an author may decide about proposals", where="submit")
     if proposed is None:
         origin, lifecycle = "imported" if caller.imports else "authored", "draft" if caller.drafting else "canonical"
         return Stamp(origin=origin, lifecycle=lifecycle, by=caller.name)
@@ -98,23 +95,23 @@ def stamp(caller: model.Caller, draft: Draft, proposed: model.Candidate | None =
 
 
 def submit(connection: Connection, draft: Draft, caller: model.Caller, *, at: datetime, new_id: str) -> Written:
-    """Write to the workspace: the only way.
+    """Write to the workspace. This is the only way to do so.
 
     Args:
         connection: an open transaction; on any error nothing of this write is kept.
         draft: a page, a summary, a deviation, a verdict on an item of the re-validation queue, an attachment, or an
-            author's decision about a candidate or a deviation.
+        author's decision about a candidate or a deviation.
         caller: an author or a running turn.
         at: the instant of the write.
-        new_id: the id of a candidate, should one come to be.
+        new_id: the id for a new candidate.
 
     Returns:
-        What was written, as it now is: a page for an author's page, otherwise what the draft or decision is about.
+        The stored result: a page for an author's page, otherwise the subject of the draft or decision.
 
     Raises:
-        InvalidInput: a field that cannot be stored.
+        InvalidInput: a field cannot be stored.
         NotFound: no such candidate, page, deviation or item.
-        Conflict: it is decided already, or what it is about changed since.
+        Conflict: the subject is already decided, or has changed since.
         Denied: this caller may not do this.
     """
     if isinstance(draft, model.PageDraft):
@@ -127,7 +124,7 @@ def submit(connection: Connection, draft: Draft, caller: model.Caller, *, at: da
             return _settle(connection, draft, caller, at)
         if isinstance(draft, model.PageDraft | model.SummaryDraft):
             return _propose(connection, draft, caller, mark, at=at, new_id=new_id)
-        raise Denied("only an author's act decides what is proposed", where="submit")
+        raise Denied("only an author may decide about proposals", where="submit")
     return _by_author(connection, draft, caller, mark, at)
 
 
@@ -144,7 +141,7 @@ def _by_author(connection: Connection, draft: Draft, caller: model.Author, mark:
         return _decide(connection, draft, caller, at)
     if isinstance(draft, deviations.Resolution):
         return _resolve(connection, draft, caller, mark, at)
-    raise Denied("this is written by agents and decided by the author", where="submit")
+    raise Denied("only agents write this; authors decide about it", where="submit")
 
 
 def _propose(
@@ -184,7 +181,7 @@ def _propose(
 def _observe(
     connection: Connection, draft: model.PageDraft, candidate_id: str, writer: deviations.Writer, at: datetime
 ) -> None:
-    """Record where a candidate contradicts the canonical page that it would become, or one that it was derived from."""
+    """Record the contradictions between a candidate and the canonical pages that it replaces or was derived from."""
     held_against = dict.fromkeys((draft.page_id, *(source for source in draft.sources if not model.is_address(source))))
     query = select(pages).where(pages.c.page_id.in_(held_against), pages.c.lifecycle == "canonical")
     for row in connection.execute(query.order_by(pages.c.page_id)).all():
@@ -194,7 +191,7 @@ def _observe(
 
 
 def _derive(connection: Connection, candidate_id: str, sources: Sequence[str]) -> None:
-    """Link a candidate to what it was derived from. Raises NotFound for a page that is not there."""
+    """Link a candidate to its sources. Raises NotFound for a missing page."""
     rows = [
         {"candidate_id": candidate_id, "source": source, "page_version": version}
         for source, version in _versions(connection, sources)
@@ -204,7 +201,7 @@ def _derive(connection: Connection, candidate_id: str, sources: Sequence[str]) -
 
 
 def _versions(connection: Connection, sources: Sequence[str]) -> list[tuple[str, int]]:
-    """Return sources with the versions of pages as they are now, 0 for addresses. Raises NotFound."""
+    """Return sources with the current versions of pages, 0 for addresses. Raises NotFound."""
     return [
         (source, 0 if model.is_address(source) else records.get_page(connection, source).version) for source in sources
     ]
@@ -226,9 +223,9 @@ def _kind_of(
 
 
 def _base_of(connection: Connection, draft: model.PageDraft, turn: TurnContext) -> int:
-    """Return the version that a proposal was made from: the one it names, else the newest when its turn began.
+    """Return the version that a proposal was made from: the one it names, else the newest at the start of its turn.
 
-    What became of the page while the turn ran, or waited for its author, the turn may not know.
+    The turn may not know later changes of the page.
     """
     now = _version_of(connection, draft.page_id)
     if draft.version:
@@ -252,7 +249,7 @@ def _decide(
     proposed = records.get_candidate(connection, draft.candidate_id)
     mark = stamp(caller, draft, proposed)
     if proposed.lifecycle != "candidate":
-        raise Conflict(f"candidate {proposed.candidate_id} is {proposed.lifecycle} already")
+        raise Conflict(f"candidate {proposed.candidate_id} is already {proposed.lifecycle}")
     accept = isinstance(draft, model.Acceptance)
     if accept and proposed.kind == model.PAGE:
         _accept_page(connection, proposed, mark, at)
@@ -275,7 +272,7 @@ def _resolve(
 ) -> deviations.Deviation:
     found = deviations.get_deviation(connection, draft.deviation_id)
     if found.lifecycle != "open":
-        raise Conflict(f"deviation {found.deviation_id} is {found.lifecycle} already")
+        raise Conflict(f"deviation {found.deviation_id} is already {found.lifecycle}")
     note = model.check_text(draft.note, "note", deviations.LONGEST_NOTE)
     deviations.close(connection, found.deviation_id, accept=draft.accept, by=caller.via or mark.by, note=note, at=at)
     about, verdict = [found.deviation_id], "accepted" if draft.accept else "kept"
@@ -301,10 +298,10 @@ def _accept_page(connection: Connection, proposed: model.Candidate, mark: Stamp,
 
 
 def _put_page(connection: Connection, draft: model.PageDraft, mark: Stamp, at: datetime) -> model.Page:
-    """Write a page. One that names no sources keeps those it had."""
+    """Write a page. A page without sources keeps its earlier sources."""
     before = connection.execute(select(pages).where(pages.c.page_id == draft.page_id)).one_or_none()
     if before is not None and before.lifecycle == "canonical" and mark.lifecycle == "draft":
-        raise Conflict(f"page {draft.page_id} is canonical", hint="put the draft under another name")
+        raise Conflict(f"page {draft.page_id} is canonical", hint="give the draft another page id")
     if draft.sources:
         revalidation.set_links(connection, draft.page_id, _versions(connection, draft.sources))
     row = {
@@ -328,7 +325,7 @@ def _put_page(connection: Connection, draft: model.PageDraft, mark: Stamp, at: d
         others = candidates.c.candidate_id != mark.candidate_id
         if (before.title, before.body) != (draft.title, draft.body):
             revalidation.queue_derived(connection, draft.page_id, before.version + 1, at)
-        else:  # other tags doubt nothing that was derived from the page
+        else:  # other tags do not affect pages derived from this page
             others &= candidates.c.page_id == draft.page_id
         _observe_stale(connection, draft.page_id, before.version + 1, others, at=at)
     return records.get_page(connection, draft.page_id)
@@ -337,7 +334,7 @@ def _put_page(connection: Connection, draft: model.PageDraft, mark: Stamp, at: d
 def _observe_stale(
     connection: Connection, page_id: str, version: int, which: ColumnElement[bool], *, at: datetime
 ) -> None:
-    """Record, once each, that candidates which change a page, or derive from it, stand on a version that is gone."""
+    """Record, once each, the pending candidates that change a page or derive from it, based on an old version."""
     linked = (derivations.c.candidate_id == candidates.c.candidate_id) & (derivations.c.source == page_id)
     waiting = select(candidates, derivations.c.page_version).outerjoin(derivations, linked)
     about = (candidates.c.page_id == page_id) | derivations.c.page_version.is_not(None)
@@ -367,24 +364,24 @@ def _version_of(connection: Connection, page_id: str) -> int:
 def _record_deviation(
     connection: Connection, draft: deviations.DeviationDraft, turn: TurnContext, at: datetime
 ) -> deviations.Deviation:
-    """Keep what a turn found to contradict a canonical page, and settle the item of the queue that it answers.
+    """Record a turn's contradiction of a canonical page, and settle the item of the queue that it answers.
 
     Raises:
-        InvalidInput: the page is none that can be contradicted, or does not say what it is said to say.
+        InvalidInput: the page is not canonical, or does not hold the quoted statement.
         NotFound: no such page or item.
-        Conflict: the item waits no more.
+        Conflict: the item is not waiting.
     """
     page = records.get_page(connection, draft.page_id)
     if page.lifecycle != "canonical":
         raise InvalidInput(
-            f"page {page.page_id} is a {page.lifecycle}, and only canonical pages can be contradicted", where="page"
+            f"page {page.page_id} is a {page.lifecycle}; only canonical pages can be contradicted", where="page"
         )
     says, found = (
         model.check_text(text, field, deviations.LONGEST_STATEMENT).strip()
         for field, text in (("says", draft.says), ("found", draft.found))
     )
     if not says or not deviations.quotes(page.body, says):
-        raise InvalidInput(f"is not a statement of page {page.page_id}", where="says", hint="quote it word for word")
+        raise InvalidInput(f"is not in the text of page {page.page_id}", where="says", hint="quote it word for word")
     if not found or found == says:
         raise InvalidInput("must be the statement that contradicts the page", where="found")
     model.check_sources([draft.source] if draft.source else [])
@@ -400,17 +397,17 @@ def _record_deviation(
 def _settle(
     connection: Connection, draft: revalidation.Settlement, turn: TurnContext, at: datetime
 ) -> revalidation.Item:
-    """Take an item out of the queue, if what the turn says of it can be seen.
+    """Take an item out of the queue, if the turn's result can be verified.
 
     Raises:
         InvalidInput: no such result.
         NotFound: no such item.
-        Conflict: it waits no more, or what the turn says to have written is not there.
-        Denied: the page is said to hold although a deviation of it from this source is open.
+        Conflict: the item is not waiting, or the turn's deviation or proposal does not exist.
+        Denied: the result is `holds`, but a deviation of the page from this source is open.
     """
     item = revalidation.get_item(connection, draft.item_id)
     if item.state != "waiting":
-        raise Conflict(f"item {item.item_id} is {item.state} already", hint="read the queue again")
+        raise Conflict(f"item {item.item_id} is already {item.state}", hint="read the queue again")
     if draft.result not in revalidation.RESULTS:
         known = ", ".join(revalidation.RESULTS)
         raise InvalidInput(f"{draft.result[:40]!r} is not a result", where="result", hint=known)

@@ -1,7 +1,7 @@
-"""The workspace: as turns act on it, and as its author does by command.
+"""The workspace operations of turns and of the author's commands.
 
-Each method of a turn takes a `Call` and checks its scopes itself, whatever was checked before; each write happens once,
-however often its call is run. Memory is in `memory`, and what an author does in `authors`, which takes no turn.
+Each method of a turn takes a `Call` and always checks its scopes itself. Each write happens once, even if its call is
+run again. Memory is in `memory`; the author's methods, in `Authoring`, take no turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,11 +35,11 @@ MOST_IMPORTED = 500  # in one transaction
 
 @dataclass(frozen=True, kw_only=True)
 class Put:
-    """What became of a page that an author wrote.
+    """The result of writing an author's page.
 
     Attributes:
-        outcome: new, changed, or unchanged: an import found it there already.
-        queued: how many pages derived from it wait for re-validation because of it.
+        outcome: new, changed, or unchanged if an import found the same page.
+        queued: the number of derived pages that wait for re-validation because of it.
     """
 
     page: model.Page
@@ -48,7 +48,7 @@ class Put:
 
 
 class _Undone(Exception):
-    """No error: it carries what would have been, past the transaction that it undoes."""
+    """Not an error: it carries the results of a dry run out of the transaction that it rolls back."""
 
     def __init__(self, puts: Sequence[Put]) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class _Undone(Exception):
 
 
 class Authoring:
-    """What an author does, by command."""
+    """The author's operations, for commands."""
 
     def __init__(self, transactions: Transactions, clock: Clock) -> None:
         self._transactions = transactions
@@ -71,21 +71,21 @@ class Authoring:
         return done
 
     async def import_pages(self, drafts: Sequence[model.PageDraft], *, dry_run: bool = False) -> Sequence[Put]:
-        """Write pages of an import, origin imported: all of them or none; those that are there already stay.
+        """Write the pages of an import, all or none, with origin imported; skip pages that already exist unchanged.
 
         Args:
-            drafts: what one is derived from comes before it, or is in the workspace.
-            dry_run: tell what would become of each, and change nothing.
+            drafts: the pages; the sources of each come before it or exist in the workspace.
+            dry_run: return the result for each page without changing anything.
 
         Raises:
             InvalidInput, NotFound, Conflict: of the first draft that cannot be written.
         """
         if len(drafts) > MOST_IMPORTED:
-            raise InvalidInput(f"{len(drafts)} pages; at most {MOST_IMPORTED} can be imported at once", where="pages")
+            raise InvalidInput(f"{len(drafts)} pages; the limit for one import is {MOST_IMPORTED}", where="pages")
         by, now = model.Author(imports=True), self._clock.now()
 
         def put_one(connection: Connection, draft: model.PageDraft) -> Put:
-            if dry_run:  # what comes before it in the import may not be there yet
+            if dry_run:  # earlier pages of the import may not exist yet
                 known = select(page_table.c.page_id).where(page_table.c.page_id.in_(draft.sources))
                 there = set(connection.execute(known).scalars())
                 kept = tuple(source for source in draft.sources if model.is_address(source) or source in there)
@@ -114,28 +114,28 @@ class Authoring:
         """Attach a file to a page. Raises InvalidInput, NotFound, Exhausted."""
         by, now = author or model.Author(), self._clock.now()
         made = await self._transactions.write(lambda connection: submit(connection, draft, by, at=now, new_id=""))
-        assert isinstance(made, Attachment), "an attachment is kept as one"
+        assert isinstance(made, Attachment), "submit must return the attachment"
         fields = {"page_id": made.page_id, "size": made.size, "sha256": made.sha256}
         self._transactions.emit("attachment.put", fields | {"origin": made.origin, "lifecycle": made.lifecycle})
         return made
 
     async def resolve(self, resolution: Resolution, via: str = "") -> Deviation:
-        """Close a deviation, and keep by what that came. Raises NotFound, Conflict, InvalidInput."""
+        """Close a deviation, and store the decision's surface. Raises NotFound, Conflict, InvalidInput."""
         by, now = model.Author(via=via), self._clock.now()
         closed = await self._transactions.write(
             lambda connection: submit(connection, resolution, by, at=now, new_id="")
         )
-        assert isinstance(closed, Deviation), "a resolution gives the deviation"
+        assert isinstance(closed, Deviation), "submit must return the deviation"
         fields = {"deviation_id": closed.deviation_id, "page_id": closed.page_id, "turn_id": closed.turn_id}
         self._transactions.emit("deviation.resolved", fields | {"origin": closed.origin, "lifecycle": closed.lifecycle})
         return closed
 
     async def decide(self, candidate_id: str, *, accept: bool, note: str = "", via: str = "") -> model.Candidate:
-        """Accept or reject a candidate, and keep by what that came. Raises NotFound, Conflict, InvalidInput."""
+        """Accept or reject a candidate, and store the decision's surface. Raises NotFound, Conflict, InvalidInput."""
         by, now = model.Author(via=via), self._clock.now()
         decision = (model.Acceptance if accept else model.Rejection)(candidate_id=candidate_id, note=note)
         made = await self._transactions.write(lambda connection: submit(connection, decision, by, at=now, new_id=""))
-        assert isinstance(made, model.Candidate), "a decision gives the candidate"
+        assert isinstance(made, model.Candidate), "submit must return the candidate"
         fields = {"candidate_id": made.candidate_id, "turn_id": made.turn_id, "channel": made.channel}
         self._transactions.emit("candidate.decided", fields | {"origin": made.origin, "lifecycle": made.lifecycle})
         return made
@@ -149,13 +149,13 @@ class Authoring:
 def _put(connection: Connection, draft: model.PageDraft, by: model.Author, at: datetime) -> Put:
     known = connection.execute(select(page_table.c.version).where(page_table.c.page_id == draft.page_id)).one_or_none()
     page = submit(connection, draft, by, at=at, new_id="")
-    assert isinstance(page, model.Page), "an author's page is a page"
+    assert isinstance(page, model.Page), "submit must return the page"
     queued = revalidation.count_waiting(connection, cause=page.page_id)
     return Put(page=page, outcome="changed" if known else "new", queued=queued)
 
 
 def _same(connection: Connection, draft: model.PageDraft) -> model.Page | None:
-    """Return the page if the draft would change nothing about it."""
+    """Return the stored page if the draft would not change it, else None."""
     row = connection.execute(select(page_table).where(page_table.c.page_id == draft.page_id)).mappings().one_or_none()
     if row is None:
         return None
@@ -167,18 +167,18 @@ def _same(connection: Connection, draft: model.PageDraft) -> model.Page | None:
 
 
 MOST_MESSAGES = 200
-READING_BUDGET = 16_000  # bytes of text that one reading gives
+READING_BUDGET = 16_000  # bytes of text in one reading
 MOST_HITS = 20
-MOST_ITEMS = 5  # that one reading of the re-validation queue gives
+MOST_ITEMS = 5  # items in one reading of the re-validation queue
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """A page and what it stands among.
+    """A page with its sources, derived pages and attachments.
 
     Attributes:
         page: the page, or an earlier version of it.
-        sources: what it is derived from now: `page@version`, or an address.
+        sources: its current sources: `page@version`, or an address.
         derived: pages derived from it, directly or through others; the nearest 1,000.
     """
 
@@ -189,14 +189,14 @@ class Standing:
 
 
 class Workspace(Transactions):
-    """What turns do with the workspace.
+    """The workspace operations of turns.
 
     Args:
         database: see `Transactions`.
         clock: for the instants of writes.
         entropy: for the ids of candidates and entries.
         on_effect: see `Transactions`.
-        web: reads public pages, unless a test passes another.
+        web: reads public pages; a test may pass another reader.
         right: see `Transactions`.
     """
 
@@ -223,13 +223,13 @@ class Workspace(Transactions):
         return await self.read(lambda connection: pages.find_page(connection, page_id))
 
     async def search(self, call: Call, query: str, limit: int) -> tuple[list[model.Hit], bool]:
-        """Return the best pages for a query, and whether there were more than could be ranked. Raises Denied."""
+        """Return the best pages for a query, and whether more pages match than can be ranked. Raises Denied."""
         require("workspace.search", "read", {}, call.context)
         most = max(1, min(limit, MOST_HITS))
         return await self.read(lambda connection: pages.search_pages(connection, query, limit=most))
 
     async def read_conversation(self, call: Call, channel: str, *, whole: bool) -> model.ConversationReading:
-        """Return what was said in a channel: since the last summary, or with `whole` from the start. Raises Denied."""
+        """Return the messages of a channel since the last summary, or all if `whole`. Raises Denied."""
         require("conversation.read", "read", {"channel": channel}, call.context)
         of = channel or call.context.channel
         return await self.read(lambda connection: read_messages(connection, call.context, of, whole=whole))
@@ -244,7 +244,7 @@ class Workspace(Transactions):
 
         def write(connection: Connection) -> Mapping[str, Any]:
             made = submit(connection, draft, context, at=now, new_id=new_id)
-            assert isinstance(made, model.Candidate), "an agent's write is a candidate"
+            assert isinstance(made, model.Candidate), "submit must return the candidate"
             return {
                 "candidate_id": made.candidate_id,
                 "kind": made.kind,
@@ -260,7 +260,7 @@ class Workspace(Transactions):
     async def fetch(self, call: Call, url: str) -> Fetched:
         """Return a page of the public web. Raises Denied, InvalidInput, NotFound, Unreachable.
 
-        The category is asked for each host on the way: a redirect reaches no host that the turn must not reach.
+        The category is checked for the host of each redirect too.
         """
         context = call.context
         require("web.fetch", "external-read", {"url": url}, context)
@@ -269,12 +269,12 @@ class Workspace(Transactions):
         )
 
     async def page_standing(self, call: Call, page_id: str, version: int) -> Standing:
-        """Return a page, or an earlier version of it, and what it stands among. Raises NotFound, Denied."""
+        """Return a page, or an earlier version of it, with its sources and derived pages. Raises NotFound, Denied."""
         require("corpus.read", "read", {}, call.context)
         return await self.read(lambda connection: standing(connection, page_id, version))
 
     async def next_items(self, call: Call, limit: int) -> tuple[list[Item], int]:
-        """Return the items that wait longest, at most five, and how many wait. Changes nothing. Raises Denied."""
+        """Return the longest waiting items, at most five, and the number of all. Changes nothing. Raises Denied."""
         require("revalidation.next", "read", {}, call.context)
         most = max(1, min(limit, MOST_ITEMS))
 
@@ -290,7 +290,7 @@ class Workspace(Transactions):
 
         def write(connection: Connection) -> Mapping[str, Any]:
             item = submit(connection, settlement, context, at=now, new_id="")
-            assert isinstance(item, Item), "a verdict gives its item"
+            assert isinstance(item, Item), "submit must return the item"
             return {"item": item.item_id, "page": item.page_id, "result": item.result, "state": item.state}
 
         return await self.once(call, "revalidation.settle", now, write)
@@ -302,7 +302,7 @@ class Workspace(Transactions):
 
         def write(connection: Connection) -> Mapping[str, Any]:
             made = submit(connection, draft, context, at=now, new_id="")
-            assert isinstance(made, Deviation), "a deviation is recorded as one"
+            assert isinstance(made, Deviation), "submit must return the deviation"
             named = {"deviation_id": made.deviation_id, "page": made.page_id, "channel": made.channel}
             return named | {"origin": made.origin, "lifecycle": made.lifecycle}
 
@@ -316,7 +316,7 @@ class Workspace(Transactions):
 
 
 def standing(connection: Connection, page_id: str, version: int = 0) -> Standing:
-    """Return a page, in an earlier version if one is named, and what it stands among. Raises NotFound."""
+    """Return a page, in the given version if any, with its sources and derived pages. Raises NotFound."""
     derived = revalidation.derived_from(connection, page_id, most=revalidation.MOST_DEPENDENTS)
     return Standing(
         page=pages.get_version(connection, page_id, version) if version else pages.get_page(connection, page_id),
@@ -329,14 +329,14 @@ def standing(connection: Connection, page_id: str, version: int = 0) -> Standing
 def read_messages(
     connection: Connection, context: TurnContext, channel: str, *, whole: bool
 ) -> model.ConversationReading:
-    """Return the newest messages of a channel that fit the budget, oldest first: what author and agents said.
+    """Return the newest messages of author and agents in a channel that fit the budget, oldest first.
 
     Args:
         connection: an open transaction.
         context: the turn that reads; its own messages are left out.
-        channel: whose conversation.
-        whole: from the start; otherwise what is new since this task last proposed a summary there (an author's turn:
-            since anybody did), without turns that proposed one: two tasks must not go on summarising each other.
+        channel: the channel's name.
+        whole: from the beginning; otherwise only messages after the last summary of this task, or of anybody for an
+        author's turn. Turns that proposed a summary are left out, so that tasks do not summarize each other.
     """
     since_us = None if whole else _last_summary(connection, context, channel)
     query = (
@@ -363,7 +363,7 @@ def read_messages(
 
 
 def _last_summary(connection: Connection, context: TurnContext, channel: str) -> int | None:
-    """Find the last summary of another turn: a turn that is run again reads what it read the first time."""
+    """Return the time of the last summary by another turn, so that a turn that is run again reads the same messages."""
     query = _summaries(channel).where(candidates.c.turn_id != context.turn_id)
     if context.task_name:
         query = query.where(candidates.c.task_name == context.task_name)
@@ -375,7 +375,7 @@ def _summaries(channel: str) -> Select[Any]:
 
 
 def _fitting(newest: Sequence[model.ChannelMessage]) -> list[model.ChannelMessage]:
-    """Return the leading messages that fit the budget together."""
+    """Return the first messages that fit the budget together."""
     kept, room = list[model.ChannelMessage](), READING_BUDGET
     for heard in newest:
         room -= len(heard.text.encode())

@@ -1,1 +1,1 @@
-"""Reading the public web: addresses that are checked before they are connected to, pages turned into text."""
+"""Reading of public web pages: addresses are checked before any connection, pages are turned into text."""

@@ -1,8 +1,8 @@
-"""Which addresses a page may be read from. Pure.
+"""The addresses that pages may be read from. Pure.
 
-A URL is taken apart strictly: what a browser would silently repair (numbers for addresses, look-alike characters,
-blanks) is refused, because the repaired form and the checked form could differ. A name says nothing; only the addresses
-that it resolves to are judged, and only those are connected to.
+URLs are parsed strictly. Anything that a browser would silently repair (numbers for addresses, look-alike characters,
+blanks) is refused, because the repaired form and the checked form could differ. A name is not trusted: only the
+addresses that it resolves to are checked, and connections go only to these addresses.
 
 Source: the special-purpose address registries (RFC 6890 and its updates), RFC 6052 and 8215 for translated addresses,
 RFC 3056 for 6to4, RFC 4380 for Teredo; the WHATWG URL standard for hosts that end in a number.
@@ -23,15 +23,15 @@ Address = IPv4Address | IPv6Address
 
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
-_KEPT = "/?&=+$,;:@!*'()[]%~"  # of a path and query that is written as it should be
-# IPv6 addresses that a gateway or tunnel on the way may turn into the IPv4 address inside: mapped and compatible ones,
+_KEPT = "/?&=+$,;:@!*'()[]%~"  # allowed in a path and query
+# IPv6 addresses that a gateway or tunnel may turn into the IPv4 address inside: mapped and compatible addresses,
 # NAT64 (RFC 6052, 8215), 6to4, Teredo. An ISATAP address carries one behind the marks 0:5efe and 200:5efe.
 _CARRIES_ANOTHER = tuple(
     map(ip_network, ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48"))
 ) + tuple(map(ip_network, ("2002::/16", "2001::/32")))
 _ISATAP = frozenset({0x5EFE, 0x200_5EFE})
-# Every block of the special-purpose registries that the properties of `ipaddress` may leave out: which of them Python
-# knows depends on its version. "192.31.196.0/24", "192.175.48.0/24" and "2620:4f:8000::/48" are the servers that answer
+# Blocks of the special-purpose registries that the properties of `ipaddress` may leave out, depending on Python's
+# version. "192.31.196.0/24", "192.175.48.0/24" and "2620:4f:8000::/48" are the servers that answer
 # for private addresses (AS112), "192.52.193.0/24" relays multicast, "3ffe::/16" was given back.
 _NEVER = tuple(
     map(
@@ -44,19 +44,19 @@ _NEVER = tuple(
         ),
     )
 )
-_GIVEN_OUT = IPv6Network("2000::/3")  # of IPv6 nothing else is
+_GIVEN_OUT = IPv6Network("2000::/3")  # all other IPv6 addresses are not public
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A URL that may be asked for, if its host resolves to public addresses.
+    """A URL that may be requested if its host resolves to public addresses.
 
     Attributes:
         scheme: http or https.
         host: ASCII, lower case, without a final dot; an address without brackets.
         port: 80 or 443, unless a test allows others.
         path: path and query, percent-encoded.
-        url: the whole, as it is asked for and cited; without a fragment.
+        url: the whole URL as requested and cited, without a fragment.
     """
 
     scheme: str
@@ -67,19 +67,19 @@ class Target:
 
 
 def read_url(url: str, *, ports: frozenset[int] = frozenset()) -> Target:
-    """Return the target that a URL names.
+    """Return the target of a URL.
 
     Args:
         url: absolute, http or https.
         ports: allowed in addition to 80 and 443.
 
     Raises:
-        InvalidInput: it is not such a URL, carries a user or password, or names another port.
+        InvalidInput: the URL is invalid, carries a user or password, or names another port.
     """
     if len(url) > LONGEST_URL:
-        raise _bad(f"is {len(url)} characters long; the most is {LONGEST_URL}")
+        raise _bad(f"is {len(url)} characters long; the limit is {LONGEST_URL}")
     if any(character <= " " or character in "\\\x7f" for character in url):
-        raise _bad("holds a blank, a control character or a backslash")
+        raise _bad("contains a blank, a control character or a backslash")
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname or ""
@@ -101,18 +101,18 @@ def read_url(url: str, *, ports: frozenset[int] = frozenset()) -> Target:
 
 
 def redirected(target: Target, location: str, *, ports: frozenset[int] = frozenset()) -> Target:
-    """Return where a redirect leads: read as strictly as the first address. Raises InvalidInput."""
+    """Return the target of a redirect, parsed as strictly as the first address. Raises InvalidInput."""
     if len(location) > LONGEST_URL:
-        raise _bad(f"redirects to an address of {len(location)} characters; the most is {LONGEST_URL}")
+        raise _bad(f"redirects to an address of {len(location)} characters; the limit is {LONGEST_URL}")
     try:
         url = urljoin(target.url, location)
     except ValueError as error:
-        raise _bad(f"redirects to what is no address: {error}") from error
+        raise _bad(f"redirects to an invalid address: {error}") from error
     return read_url(url, ports=ports)
 
 
 def refuse_private(address: Address) -> None:
-    """Raise Denied unless an address is one of the public internet.
+    """Raise Denied unless an address belongs to the public internet.
 
     >>> refuse_private(ip_address("93.184.215.14"))
     """
@@ -123,7 +123,7 @@ def refuse_private(address: Address) -> None:
 def _why_not(address: Address) -> str | None:
     if isinstance(address, IPv6Address):
         if address.scope_id is not None:
-            return "an address of one link"
+            return "a link-local address"
         if any(address in network for network in _CARRIES_ANOTHER):
             return "an address that embeds another address"
         if (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP:
@@ -132,7 +132,7 @@ def _why_not(address: Address) -> str | None:
         (address.is_loopback, "this machine"),
         (address.is_unspecified, "no address"),
         (address.is_multicast, "multicast"),
-        (address.is_link_local, "an address of one link"),
+        (address.is_link_local, "a link-local address"),
         (address.is_private, "private"),
         (address.is_reserved or any(address in network for network in _NEVER), "reserved"),
         (isinstance(address, IPv6Address) and address not in _GIVEN_OUT, "reserved"),
@@ -144,7 +144,7 @@ def _why_not(address: Address) -> str | None:
 
 
 def _host(host: str) -> str:
-    """Return a host in the one form that is resolved. Raises InvalidInput."""
+    """Return a host in the normal form that is resolved. Raises InvalidInput."""
     if not host:
         raise _bad("names no host")
     if ":" in host:
@@ -154,7 +154,7 @@ def _host(host: str) -> str:
     if _NUMBER.fullmatch(labels[-1]):
         return str(_address(ascii_host))
     if len(ascii_host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise _bad(f"{host[:80]!r} is not a host's name")
+        raise _bad(f"{host[:80]!r} is not a host name")
     return ascii_host
 
 
@@ -164,7 +164,7 @@ def _ascii(host: str) -> str:
     try:
         encoded = idna.encode(host, uts46=True).decode("ascii").lower()
     except idna.IDNAError as error:
-        raise _bad(f"{host[:80]!r} is not a host's name: {error}") from error
+        raise _bad(f"{host[:80]!r} is not a host name: {error}") from error
     if "xn--" not in encoded:
         raise _bad(f"{host[:80]!r} imitates {encoded[:80]!r} with other characters")
     return encoded

@@ -1,8 +1,8 @@
-"""Taking a page apart, in a process of its own: `python -m agent_runtime.workspace.web.extract`.
+"""Extraction of a page's text, in a process of its own: `python -m agent_runtime.workspace.web.extract`.
 
-A page is foreign text, and what reads it here is large: a page can be written so that it takes minutes, or all memory.
-No thread can be stopped. So each page is read by a new process, which bounds its own memory and computing time, gets no
-secrets in its environment, and is killed when the caller's time is over. Nothing of one page is left for the next.
+A page is untrusted text, and its parser is large: a page can be built to take minutes or all memory. A thread cannot be
+stopped. So a new process reads each page. The process limits its own memory and CPU time, gets no secrets in its
+environment, and is killed at the caller's timeout. It keeps nothing for the next page.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ MOST_ANSWER = 32 * 2**20  # bytes of JSON
 LONGEST_TITLE = 1000
 HTML = frozenset({"text/html", "application/xhtml+xml"})
 _CHARSET = re.compile(r"[A-Za-z0-9_.:-]{1,40}", re.ASCII)
-# By the names that Python gives them. The others are rare, slow or no charsets at all: punycode, zlib, unicode_escape.
+# Python's names. The other codecs are rare, slow or not charsets at all: punycode, zlib, unicode_escape.
 _CHARSETS = frozenset(
     f"utf-8 utf-8-sig utf-16 utf-16-le utf-16-be ascii mac-roman mac-cyrillic koi8-r koi8-u tis-620 cp866 cp874 cp932 "
     f"cp949 gb2312 gbk gb18030 big5 big5hkscs shift_jis euc_jp euc_kr iso2022_jp "
@@ -41,13 +41,13 @@ async def extracted(html: bytes, charset: str, url: str, timeout_s: float) -> tu
     """Return title and text of a page.
 
     Args:
-        html: what the server sent, decompressed.
-        charset: as the server states it; empty: unknown.
-        url: where it was found.
-        timeout_s: after so long, the process is killed; its start does not count.
+        html: the server's answer, decompressed.
+        charset: the charset that the server states; empty if unknown.
+        url: the page's address.
+        timeout_s: seconds until the process is killed, not counting its start.
 
     Raises:
-        InvalidInput: it cannot be read in time, or no text could be extracted.
+        InvalidInput: the page cannot be read in time, or has no text.
         Unreachable: the process cannot be started.
     """
     given = json.dumps({"charset": known_charset(charset), "url": url}).encode()
@@ -58,7 +58,7 @@ async def extracted(html: bytes, charset: str, url: str, timeout_s: float) -> tu
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
     except OSError as error:
-        if (trouble := machine_trouble(error, "web")) is not None:  # says nothing of the page
+        if (trouble := machine_trouble(error, "web")) is not None:  # not a fault of the page
             raise trouble from error
         raise Unreachable(f"the process that reads pages cannot be started: {error.strerror}", where="url") from error
     try:
@@ -76,7 +76,7 @@ async def extracted(html: bytes, charset: str, url: str, timeout_s: float) -> tu
 
 
 def known_charset(name: str) -> str:
-    """Return Python's name of a charset that pages are written in; empty for any other."""
+    """Return Python's name of a known charset of web pages; empty for any other."""
     if not _CHARSET.fullmatch(name):
         return ""
     try:
@@ -88,7 +88,7 @@ def known_charset(name: str) -> str:
 
 async def _ready(process: asyncio.subprocess.Process) -> None:
     assert process.stdout is not None
-    with contextlib.suppress(asyncio.IncompleteReadError):  # it has ended: it has no answer either
+    with contextlib.suppress(asyncio.IncompleteReadError):  # the process has ended without an answer
         await process.stdout.readexactly(len(_READY))
 
 
@@ -104,7 +104,7 @@ async def _answer(process: asyncio.subprocess.Process) -> bytes:
 
 async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
     assert process.stdin is not None
-    with contextlib.suppress(ConnectionError):  # it has ended: its answer, or the lack of one, says why
+    with contextlib.suppress(ConnectionError):  # the process has ended; its output, or its absence, shows the reason
         process.stdin.write(data)
         await process.stdin.drain()
     process.stdin.close()
@@ -118,7 +118,7 @@ def _read(said: bytes) -> tuple[str, str]:
         hint = f"install it with: {install_command('turnkeeper[web-fetch]')}"
         raise InvalidInput("reading web pages needs an optional package", where="web.fetch", hint=hint)
     if not answer["text"]:
-        raise InvalidInput("has no text that could be extracted", where="url")
+        raise InvalidInput("has no readable text", where="url")
     return answer["title"], answer["text"]
 
 
@@ -131,10 +131,10 @@ def main() -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
     ):
-        with contextlib.suppress(ValueError, OSError):  # a system without this limit has the others
+        with contextlib.suppress(ValueError, OSError):  # systems without this limit have the others
             resource.setrlimit(limit, (most, most))
-    with loading(), contextlib.suppress(ImportError):  # said in the answer
-        import_module("trafilatura")  # takes longer than most pages do
+    with loading(), contextlib.suppress(ImportError):  # reported in the answer
+        import_module("trafilatura")  # its import takes longer than reading most pages
     sys.stdout.buffer.write(_READY)
     sys.stdout.buffer.flush()
     head, _, body = sys.stdin.buffer.read().partition(b"\n")
@@ -144,7 +144,7 @@ def main() -> None:
     except ImportError:
         answer = {"missing": True}
     sys.stdout.buffer.write(json.dumps(answer).encode())
-    gc.freeze()  # or the interpreter would look for garbage in all that it drops
+    gc.freeze()  # avoids a garbage collection at exit
 
 
 def _taken_apart(body: bytes, charset: str, url: str) -> dict[str, Any]:

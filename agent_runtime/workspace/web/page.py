@@ -1,4 +1,4 @@
-"""Reading one page: resolve, judge the addresses, connect to a judged one, and take no more than the limits allow."""
+"""Reading of one page: resolve the host, check the addresses, connect to a checked address, enforce the limits."""
 
 import asyncio
 import socket
@@ -19,12 +19,12 @@ from turnkeeper.clock import Clock
 from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable, machine_trouble
 
 LARGEST_BODY = 4 * 1024 * 1024  # bytes, after decompression
-LONGEST_S = 30.0  # for everything: names, connections, redirects, the body
+LONGEST_S = 30.0  # for all steps: names, connections, redirects, the body
 MOST_REDIRECTS = 5
-MOST_READINGS = 2  # pages that are taken apart at the same time
-MOST_PARTS = 50_000  # in which a body comes: each costs time, however small it is
+MOST_READINGS = 2  # pages that are parsed at the same time
+MOST_PARTS = 50_000  # parts of a body: each costs time, however small
 _LONGEST_TYPE = 255
-MOST_ADDRESSES = 4  # of one host that are tried
+MOST_ADDRESSES = 4  # addresses of one host that are tried
 _HEADERS = [
     (b"User-Agent", b"Turnkeeper/0.1 (+reads single pages on behalf of its author)"),
     (b"Accept", b"text/html, text/plain, application/json;q=0.8, text/*;q=0.5"),
@@ -42,8 +42,8 @@ class Fetched:
     """A page that was read.
 
     Attributes:
-        url: where it was found in the end.
-        text: what it says, without markup.
+        url: the final address, after redirects.
+        text: the text without markup.
     """
 
     url: str
@@ -53,7 +53,7 @@ class Fetched:
 
 
 class WebReader:
-    """Reads public pages. Proxy settings of the environment are ignored: a proxy would connect to what it likes."""
+    """Reads public pages. Ignores the proxy settings of the environment, since a proxy chooses its own connections."""
 
     def __init__(
         self,
@@ -65,15 +65,15 @@ class WebReader:
         timeout_s: float = LONGEST_S,
         reading_s: float = extract.LONGEST_S,
     ) -> None:
-        """Take the clock; everything else is for tests.
+        """Take the clock; all other arguments are for tests.
 
         Args:
             clock: for the instant of reading.
-            resolve: host and port to addresses; the system's resolver unless given.
-            refuse: raises Denied for an address that must not be connected to.
+            resolve: host and port to addresses; by default the system's resolver.
+            refuse: raises Denied for a forbidden address.
             ports: allowed in addition to 80 and 443.
-            timeout_s: for a whole reading.
-            reading_s: for taking the page apart.
+            timeout_s: limit of a whole reading.
+            reading_s: limit of parsing the page.
         """
         self._clock = clock
         self._backend = _Pinned(resolve or _resolve, refuse)
@@ -83,16 +83,16 @@ class WebReader:
         self._readings = asyncio.Semaphore(MOST_READINGS)
 
     async def fetch(self, url: str, refuse: Refuse) -> Fetched:
-        """Return what a page says.
+        """Return the text of a page.
 
         Args:
-            url: where to begin.
-            refuse: raises Denied for a target that the turn must not reach; asked again at every redirect.
+            url: the first address.
+            refuse: raises Denied for a target that the turn must not reach; called again at every redirect.
 
         Raises:
-            InvalidInput: the address, or one it redirects to, is not that of a public page; or its content is not text.
-            Denied: an address is not public, or `refuse` said so.
-            NotFound: the server says that there is no such page.
+            InvalidInput: the address, or a redirect's, is not a public page's; or the content is not text.
+            Denied: an address is not public, or `refuse` raised it.
+            NotFound: the server reports that the page does not exist.
             Unreachable: no answer in time, too many redirects, or any other failure.
         """
         try:
@@ -101,7 +101,7 @@ class WebReader:
         except TimeoutError as error:
             raise Unreachable(f"no complete answer within {self._timeout_s:g} s", where="url") from error
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException, OSError) as error:
-            if (trouble := machine_trouble(error, "web")) is not None:  # says nothing of the page
+            if (trouble := machine_trouble(error, "web")) is not None:  # not a fault of the page
                 raise trouble from error
             raise Unreachable(f"cannot be read: {error or type(error).__name__}", where="url") from error
 
@@ -127,7 +127,7 @@ class WebReader:
 
 
 class _Pinned(AsyncNetworkBackend):
-    """Resolves once, judges every address, and connects to those very addresses: no second look-up can differ."""
+    """Resolves a host once, checks every address and connects only to these, so no second look-up can differ."""
 
     def __init__(self, resolve: Resolve, refuse: Callable[[Address], None]) -> None:
         self._resolve = resolve
@@ -144,7 +144,7 @@ class _Pinned(AsyncNetworkBackend):
     ) -> AsyncNetworkStream:
         addresses = list(await self._resolve(host, port))
         for address in addresses:
-            self._refuse(address)  # one that is not public condemns the name: it may be meant for another network
+            self._refuse(address)  # one private address rules out the name, which may belong to another network
         failed: Exception = httpcore2.ConnectError(f"{host} has no address")
         for address in addresses[:MOST_ADDRESSES]:
             try:
@@ -173,29 +173,29 @@ def _authority(target: Target) -> bytes:
 
 def _refuse_status(status: int) -> None:
     if status in {404, 410}:
-        raise NotFound(f"the server says {status}: there is no such page", where="url")
+        raise NotFound(f"the server answers {status}: the page does not exist", where="url")
     if status in {401, 403, 407, 451}:
-        raise Denied(f"the server says {status}: the page is not public", where="url")
+        raise Denied(f"the server answers {status}: the page is not public", where="url")
     if not 200 <= status < 300:
-        raise Unreachable(f"the server says {status}", where="url")
+        raise Unreachable(f"the server answers {status}", where="url")
 
 
 def _content_type(header: str) -> tuple[str, str]:
     message = Message()
-    # A longer one is no media type, and takes the reader long.
+    # A longer value is not a media type, and slows down the parser.
     message["content-type"] = header if 0 < len(header) <= _LONGEST_TYPE else "application/octet-stream"
     charset = message.get_param("charset")
     return message.get_content_type(), charset if isinstance(charset, str) else ""
 
 
 async def _body(stream: AsyncIterator[bytes], encoding: str) -> bytes:
-    """Return the body, decompressed, never holding more than the limit. Raises InvalidInput."""
+    """Return the body, decompressed, without ever holding more than the limit. Raises InvalidInput."""
     unpack = _unpacker(encoding.strip().lower())
     body, parts = bytearray(), 0
     async for part in stream:
         parts += 1
         if parts > MOST_PARTS:
-            raise InvalidInput(f"comes in more than {MOST_PARTS} parts", where="url")
+            raise InvalidInput(f"has more than {MOST_PARTS} parts", where="url")
         try:
             body += unpack(part, LARGEST_BODY + 1 - len(body))
         except zlib.error as error:
@@ -210,7 +210,7 @@ def _unpacker(encoding: str) -> Callable[[bytes, int], bytes]:
         return lambda part, most: part[:most]
     if encoding not in {"gzip", "x-gzip", "deflate"}:
         raise InvalidInput(f"is encoded as {encoding[:40]!r}, which was not requested", where="url")
-    unpacked = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # either header, as it comes
+    unpacked = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # detects a gzip or zlib header
     return unpacked.decompress
 
 
@@ -218,14 +218,14 @@ async def read_text(kind: str, charset: str, body: bytes, url: str, reading_s: f
     """Return title and text of a page.
 
     Args:
-        kind: its media type.
-        charset: as the server states it; empty: unknown.
-        body: what the server sent, decompressed.
-        url: where it was found.
-        reading_s: how long taking it apart may last.
+        kind: the media type.
+        charset: the charset that the server states; empty if unknown.
+        body: the server's answer, decompressed.
+        url: the page's address.
+        reading_s: seconds that parsing may take.
 
     Raises:
-        InvalidInput: it is not text, cannot be read in time, or no text could be extracted.
+        InvalidInput: the page is not text, cannot be read in time, or has no text.
     """
     if kind in extract.HTML:
         return await extract.extracted(body, charset, url, reading_s)
@@ -233,4 +233,4 @@ async def read_text(kind: str, charset: str, body: bytes, url: str, reading_s: f
         return "", body.decode(extract.known_charset(charset) or "utf-8", errors="replace").removeprefix(
             "\ufeff"
         ).strip()
-    raise InvalidInput(f"is {kind}, not text", where="url", hint="give the address of a page that is text")
+    raise InvalidInput(f"is {kind}, not text", where="url", hint="give the address of a text page")

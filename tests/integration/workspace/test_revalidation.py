@@ -101,7 +101,7 @@ async def test_a_newer_change_replaces_what_waits_so_that_no_older_verdict_settl
     (leaflet, _) = await queue()
     await put_page(workspace, page("garden", GARDEN))
     context = begin(named="re-validation-walk")
-    with pytest.raises(Conflict, match="replaced already"):
+    with pytest.raises(Conflict, match="already replaced"):
         await workspace.settle_item(call(context), Settlement(item_id=leaflet.item_id, result="holds"))
     assert [(item.page_id, item.cause_version) for item in await queue()] == [("leaflet", 3), ("poster", 3)]
 
@@ -145,7 +145,7 @@ async def test_accepting_a_deviation_accepts_its_candidate_and_doubts_what_follo
     leaflet = await get_page(workspace, "leaflet")
     assert ("five are free" in leaflet.body, leaflet.origin, leaflet.lifecycle) == (True, "agent-produced", "canonical")
     assert [(item.page_id, item.cause) for item in await queue()] == [("poster", "leaflet")]
-    with pytest.raises(Conflict, match="accepted already"):
+    with pytest.raises(Conflict, match="already accepted"):
         await workspace.authors.resolve(Resolution(deviation_id=one.deviation_id, accept=False))
 
 
@@ -190,7 +190,7 @@ async def test_the_same_verdict_again_changes_nothing(
     )
     first, again = [await workspace.record_deviation(call(context), draft) for _ in range(2)]
     assert (first.result, first.repeated, again.repeated) == (again.result, False, True)
-    with pytest.raises(Conflict, match="settled already"):
+    with pytest.raises(Conflict, match="already settled"):
         await workspace.record_deviation(call(context, 2), draft)
     assert len(await recorded()) == 1
     assert len(await queue()) == 1

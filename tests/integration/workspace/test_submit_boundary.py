@@ -112,7 +112,7 @@ async def test_accepting_makes_it_canonical_and_keeps_where_it_came_from(workspa
     assert (decided.lifecycle, decided.origin, decided.note) == ("canonical", "agent-produced", "good")
     page = await get_page(workspace, "pump")
     assert (page.origin, page.lifecycle, page.body) == ("agent-produced", "canonical", "New.")
-    with pytest.raises(Conflict, match="canonical already"):
+    with pytest.raises(Conflict, match="already canonical"):
         await workspace.authors.decide(decided.candidate_id, accept=False)
 
 
