@@ -275,7 +275,7 @@ class Mailboxes:
         return open_inbox(self._home, agent, hosted=hosted, **own)
 
     def _make_first_key(self) -> None:
-        make_first_key(self._home, self._inboxes.keys(), at=self._clock.now(), entropy=self._entropy)
+        make_first_key(self._home, at=self._clock.now(), entropy=self._entropy)
 
     def _adopt(self) -> list[Delivery]:
         own = self._inboxes.items()

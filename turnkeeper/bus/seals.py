@@ -11,7 +11,7 @@ Every envelope is sealed when it is put, whoever hosts its agent. Only readers o
 import hmac
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +27,7 @@ LARGEST_FILE = LARGEST_BYTES + 256  # an envelope with its seal
 _CONTEXT = b"turnkeeper envelope 1\0"  # what this key signs apart from anything else that it may ever sign
 _EMPTY = b'"meta":{}}'
 _SEAL = re.compile(rb',?"seal":"([0-9a-f]{1,32}):([0-9a-f]{64})"\}\}\Z')
+_WORKER = re.compile(r"agent[0-9]+", re.ASCII)
 _LONGEST = 128  # bytes of a seal in its file
 REQUEUE = "if you trust it: turnkeeper inbox requeue AGENT NAME --seal"
 
@@ -125,17 +126,18 @@ class Seals:
             raise InvalidInput(f"is sealed for {envelope.to}, and lies in the inbox of {self._agent}", where="to")
 
 
-def make_first_key(home: Home, hosted: Iterable[str], *, at: datetime, entropy: Entropy) -> bool:
+def make_first_key(home: Home, *, at: datetime, entropy: Entropy) -> bool:
     """Make the home's key for envelopes if it has none; return whether it was made.
 
-    What lies in the inboxes of the hosted agents at that moment is sealed, once: it was put by a version without seals.
-    Only for the process that reads these inboxes, before it reads them.
+    What lies in the inboxes of workers at that moment is sealed, once: it was put by a version without seals. A worker
+    may be hosted only later. Only for the process that reads these inboxes, before it reads them.
 
     Raises:
         Corrupt: the key was lost.
         Exhausted: no room; do it again.
     """
-    folders = [home.inbox(agent) / place for agent in hosted for place in ("inbox", "claimed")]
+    workers = [path for path in home.inbox("agent0").parent.glob("agent*") if _WORKER.fullmatch(path.name)]
+    folders = [worker / place for worker in sorted(workers) for place in ("inbox", "claimed")]
 
     def seal_all(key: Key) -> None:
         for folder in folders:

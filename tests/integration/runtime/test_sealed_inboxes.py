@@ -178,7 +178,7 @@ async def test_what_waited_before_the_upgrade_is_taken_once_and_later_nothing_un
     if dies is not None:  # before the upgrade it is killed at every rename, link and sync of the first key's making
         die_at(monkeypatch, dies)
         with pytest.raises(Killed):
-            make_first_key(bench.home, ["agent0"], at=bench.runtime.clock.now(), entropy=SystemEntropy())
+            make_first_key(bench.home, at=bench.runtime.clock.now(), entropy=SystemEntropy())
         monkeypatch.undo()
     await bench.open()
     async with asyncio.timeout(PATIENCE_S):
@@ -190,6 +190,25 @@ async def test_what_waited_before_the_upgrade_is_taken_once_and_later_nothing_un
     (reason,) = await until_quarantined(bench, 1)
     assert NOBODY in reason
     assert (await bench.history()).count("STARTED") == 3
+
+
+async def test_what_waited_before_the_upgrade_for_a_worker_that_is_hosted_later_is_taken(bench: Bench) -> None:
+    trigger = read_fire(bench.fire(1, agent="agent2"), bench.runtime.categories.get)
+    data = encode(to_envelope(trigger, envelope_id=f"{1:032}", at=bench.runtime.clock.now()))
+    await bench.stop()
+    for path in (KeyFile(bench.home).path, bench.home.keys_made("envelopes")):
+        path.unlink()
+    folder(bench, "inbox", "agent2").mkdir(parents=True)
+    (folder(bench, "inbox", "agent2") / "1-before.json").write_bytes(data)
+    await bench.open()  # makes the key, and hosts agent0 and agent1
+    await bench.stop()
+    bench.settings = bench.settings.model_copy(update={"agents": {"agent0": AgentSettings(workers=2)}})
+    await bench.open()
+    async with asyncio.timeout(PATIENCE_S):
+        while not [*folder(bench, "delivered", "agent2").glob("*.json")]:
+            await look_again()
+    await bench.rest()
+    assert (await bench.history()).count("SUCCEEDED") == 1
 
 
 class Killed(BaseException):
