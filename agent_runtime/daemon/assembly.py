@@ -62,6 +62,7 @@ from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, Conflict, InvalidInput, MachineTrouble, NotFound, Unreachable
 from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.process import Failpoints, Progress, keep_running, settle_heap
+from turnkeeper.rpc.pruning import BelievedTime, Pruning
 from turnkeeper.rpc.server import Observers, UnixServer, keep_reachable
 from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Recorder, Signer, signer_of
@@ -254,7 +255,9 @@ def _beside(home: Home, runtime: Runtime, settings: Settings) -> tuple[Signer, l
     sign = signer_of(settings.store.is_shared)
     signer = sign(home, runtime.store.write, audit, clock=clock, entropy=SystemEntropy(), emit=log.emit)
     pruner = pruning.Pruner(runtime.store, runtime.checkpoints, clock=clock, log=log, keep=settings.kept)
-    parts: list[Any] = [signer, pruner, *filter(None, [runtime.beat])]
+    believed = BelievedTime(home, PROCESS, clock, log.emit)
+    pruned = Pruning(believed, pruner.pass_over, clock=clock, first_s=pruning.FIRST_AFTER_S)
+    parts: list[Any] = [signer, pruned, *filter(None, [runtime.beat])]
     return signer, [
         asyncio.create_task(keep_running(part.run, clock, log.emit), name=type(part).__name__) for part in parts
     ]

@@ -26,7 +26,6 @@ from turnkeeper.times import to_us
 
 LARGEST_BATCH = 100
 FIRST_AFTER_S = 90.0
-BETWEEN_PASSES_S = 3600.0
 BETWEEN_BATCHES_S = 0.05  # pause in which turns can use the store
 _OF_TURN = (
     *(schema.messages, schema.interrupts, schema.effects, schema.delegations, schema.handoffs),
@@ -47,19 +46,12 @@ class Old(NamedTuple):
 
 
 class Pruner:
-    """Prunes the turns once an hour, oldest first."""
+    """Prunes the turns, oldest first."""
 
     def __init__(
         self, store: Store, saver: GroupedSaver, *, clock: Clock, log: EventLog, keep: HistorySettings
     ) -> None:
         self._store, self._saver, self._clock, self._log, self._keep = store, saver, clock, log, keep
-
-    async def run(self) -> None:
-        """Prune until cancelled."""
-        await self._clock.sleep(FIRST_AFTER_S)
-        while True:
-            await self.pass_over()
-            await self._clock.sleep(BETWEEN_PASSES_S)
 
     async def pass_over(self) -> tuple[int, int]:
         """Prune all old rows, one transaction per batch; return the numbers of deleted turns and other rows."""

@@ -18,7 +18,7 @@ from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.scheduler import firing, planning
 from task_runner.scheduler.loop import LONGEST_WAIT_S, Loop
 from task_runner.scheduler.presence import Presence
-from task_runner.scheduler.pruner import Pruner
+from task_runner.scheduler.pruner import FIRST_AFTER_S, Pruner
 from task_runner.service import changes
 from task_runner.service import service as operations
 from task_runner.service.task_spec import Defaults
@@ -33,6 +33,7 @@ from turnkeeper.errors import Unreachable
 from turnkeeper.rpc import callers
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.process import Failpoints, last_alive
+from turnkeeper.rpc.pruning import BelievedTime, Pruning
 from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Recorder, Signer, signer_of
 from turnkeeper.storage.database import make_schemas
@@ -78,7 +79,7 @@ class Runner:
     runtime_events: outcomes.RuntimeEvents | cluster.SharedRuntimeEvents
     listener: cluster.Listener | None
     canceller: sending.Canceller
-    pruner: Pruner
+    pruner: Pruning
     presence: Presence
     signer: Signer
     warm_up: Callable[[], Awaitable[None]]
@@ -138,7 +139,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
             canceller=sending.Canceller(store, runtime, clock=clock, log=log, work=dispatcher.asking),
             signer=signer_of(store.is_shared)(home, store.transact, audit, clock=clock, entropy=entropy, emit=log.emit),
             presence=_presence(home, store, clock, beat),
-            pruner=Pruner(store, clock=clock, log=log, keep=timedelta(seconds=settings.keep_history)),
+            pruner=_pruning(home, store, clock, log, keep_s=settings.keep_history),
             works=works,
             beat=beat,
             log=log,
@@ -149,6 +150,11 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
         await runtime.close()
         store.close()
         log.close()
+
+
+def _pruning(home: Home, store: Store, clock: SystemClock, log: WatchedLog, *, keep_s: float) -> Pruning:
+    pruner = Pruner(store, clock=clock, log=log, keep=timedelta(seconds=keep_s))
+    return Pruning(BelievedTime(home, PROCESS, clock, log.emit), pruner.pass_over, clock=clock, first_s=FIRST_AFTER_S)
 
 
 def _presence(home: Home, store: Store, clock: SystemClock, beat: nodes.Beat | None) -> Presence:

@@ -22,7 +22,6 @@ from turnkeeper.storage.statements import alone
 _NAME = "pruning the ledger"
 LARGEST_BATCH = 500
 FIRST_AFTER_S = 60.0
-BETWEEN_PASSES_S = 3600.0
 # Between two batches everybody else has the store.
 BETWEEN_BATCHES_S = 0.05
 
@@ -40,17 +39,10 @@ class Pruned(NamedTuple):
 
 
 class Pruner:
-    """Goes through the ledger once an hour, oldest entries first, and prunes what settled longer ago than is kept."""
+    """Goes through the ledger, oldest entries first, and prunes entries that settled longer ago than is kept."""
 
     def __init__(self, store: Store, *, clock: Clock, log: EventLog, keep: timedelta) -> None:
         self._store, self._clock, self._log, self._keep = store, clock, log, keep
-
-    async def run(self) -> None:
-        """Prune for ever."""
-        await self._clock.sleep(FIRST_AFTER_S)
-        while True:
-            await self.pass_over()
-            await self._clock.sleep(BETWEEN_PASSES_S)
 
     async def pass_over(self) -> int:
         """Go through the ledger once, each batch in a transaction of its own; return how many entries went."""

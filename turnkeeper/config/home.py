@@ -103,6 +103,10 @@ class Home:
         """Return the file that says which store of this name the home has used, so that its loss is noticed."""
         return self.root / "state" / f"store-made-{name.removesuffix('.db')}"
 
+    def time_seen(self, process: str) -> Path:
+        """Return the file with the time that a process saw last, by which it deletes old history."""
+        return self.root / "state" / f"time-{process}.json"
+
     @property
     def audit_heads(self) -> Path:
         """The signed heads of the chains of records, one to a line, oldest first."""

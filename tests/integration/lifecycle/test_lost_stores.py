@@ -1,5 +1,6 @@
 """A start stops at a store that is missing, empty, another home's or put back, until its author goes on without it."""
 
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from turnkeeper.constellation.supervisor import markers
 
 pytestmark = pytest.mark.process
 
+DELETERS = ("task-runner", "agent-runtime", "watchdog")
 STORES = ("schedules.db", "agent.db", "checkpoints.db")
 PAST_ITS_CATEGORY = "Summarise the garden, then remember: the pump was replaced"
 
@@ -143,3 +145,19 @@ def test_a_home_of_an_earlier_version_notices_a_missing_store_by_the_others(used
     home.audit_heads.unlink(missing_ok=True)
     remove(home.run.parent / name)
     refused(used, name, "is missing; it held ")
+
+
+def test_every_process_that_deletes_by_age_waits_if_the_clock_stepped_while_it_was_down(used: Constellation):
+    home = used.home
+    used.command("turnkeeper", "up")
+    used.until("the times", lambda: all(home.time_seen(process).exists() for process in DELETERS))
+    used.command("turnkeeper", "down")
+    for process in DELETERS:
+        told = json.loads(home.time_seen(process).read_bytes())
+        home.time_seen(process).write_text(json.dumps(told | {"at": told["at"] - 122 * 86_400}))
+    used.command("turnkeeper", "up")
+    named = lambda: {event["process"] for event in read_events(home.logs) if event["event"] == "pruning.held"}  # noqa: E731
+    used.until("the events", lambda: named() == set(DELETERS))
+    done = used.attempt("turnkeeper", "status")
+    assert (done.returncode, done.stderr.count("deletes no old history: the clock stepped forward")) == (0, 3)
+    assert "deletes no old history: the clock stepped from" in used.command("turnkeeper", "events")

@@ -1,5 +1,6 @@
 """What is over for long goes, with all that was said; what is open, waits or says where a thread goes on stays."""
 
+import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -136,6 +137,7 @@ async def test_the_records_of_what_went_leave_their_hashes(bench: Bench) -> None
     await bench.rest()
     await read_by_runner(bench)
     runtime = bench.runtime
+    sqlite3.connect(bench.home.schedules_db).executescript("CREATE TABLE fires (fire_id)")  # the runner's store
     signer = Signer(
         bench.home, runtime.store.write, schema.audit, clock=runtime.clock, entropy=SystemEntropy(), emit=print
     )

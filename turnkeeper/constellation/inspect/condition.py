@@ -30,6 +30,7 @@ from turnkeeper.constellation.supervisor.daemons import DAEMONS, EVERY, SUPERVIS
 from turnkeeper.constellation.supervisor.up_down import orders_of
 from turnkeeper.constellation.supervisor.watchdog import read_orders, troubles_of
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, TurnkeeperError, Unreachable
+from turnkeeper.rpc.pruning import held
 from turnkeeper.storage import damage
 from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.keys import PURPOSES, KeyFile, permission_faults
@@ -44,7 +45,14 @@ RELOAD = "turnkeeper up --restart"
 def findings(home: Home, now: float) -> list[Finding]:
     """Return what stands in the way, and what the markers say, the worst first for each process."""
     own = (item for daemon in EVERY for item in _of(home, daemon.name))
-    return [*_troubles(home), *own, *_of_all(home, now), *_older(home), *_unread(home, now)]
+    return [*_troubles(home), *own, *_of_all(home, now), *_held(home), *_older(home), *_unread(home, now)]
+
+
+def _held(home: Home) -> Iterator[Finding]:
+    """Yield each process that deletes no old history, because its clock stepped."""
+    for process in (*(daemon.name for daemon in DAEMONS), "watchdog"):
+        if why := held(home, process):
+            yield Finding(process=process, what=f"deletes no old history: {why}", degraded=False)
 
 
 def outdated(home: Home) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ from turnkeeper.constellation.supervisor.retention import EVERY_S, Kept, let_go
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import EXIT_UNREACHABLE, Conflict, Corrupt, Exhausted, MachineTrouble, machine_trouble
 from turnkeeper.rpc.process import Failpoints, last_beat
+from turnkeeper.rpc.pruning import BelievedTime
 from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.locking import ProcessLock, is_held
 from turnkeeper.times import rfc3339
@@ -87,6 +88,7 @@ class Watchdog:
         self._orders = Orders()
         self._log_from: dict[str, int] = {}
         self._let_go_at = 0.0
+        self._believed = BelievedTime(home, LOCK, clock, self._log.emit)
         self.ended: dict[int, str] = {}
         """How processes ended that were children of this one, by pid."""
         self.waiting: dict[str, str] = {}
@@ -159,7 +161,7 @@ class Watchdog:
         if now < self._let_go_at:
             return
         self._let_go_at = now + EVERY_S
-        removed, cut = let_go(self._home, self._orders.kept, self._clock.now())
+        removed, cut = let_go(self._home, self._orders.kept, self._believed.now())
         if removed or cut:
             self._log.emit("logs.pruned", removed=removed, cut=cut)
             self._log_from.clear()

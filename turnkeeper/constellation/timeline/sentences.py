@@ -38,6 +38,8 @@ SENTENCES = {
     "clock.stepped_back": "the task runner noticed that the machine's clock was set back; task {task} was planned "
     "up to {cursor_was_at}.",
     "clock.stepped_forward": "the task runner noticed that the machine's clock was set forward by {by_s} s.",
+    "pruning.held": "{process} deletes no old history: the clock stepped from {before} to {after}.",
+    "pruning.resumed": "{process} deletes old history again: the clock {why}.",
     "history.pruned": "the task runner removed {entries} old entries from its ledger.",
     "turns.pruned": "the agent runtime removed {turns} old turns, and {others} old outcomes and handoffs.",
     "logs.pruned": "the watchdog removed old trails: {removed}; and cut large logs: {cut}.",
