@@ -102,7 +102,7 @@ def _make(caller: Any, words: str, channel: str, thread_id: str) -> list[str]:
     how = "at its own pace, and ends when you write here" if paced else task.schedule.removesuffix(", exactly")
     lines = [f"{task.id} runs {how}: {task.spec.prompt}", *made.warnings]
     if made.next:
-        lines[0] += f"; next {_clock_time(made.next[0].nominal_at)}"
+        lines[0] += f"; next {shown_in(made.next[0].nominal_at.ToDatetime(UTC), None).strftime('%Y-%m-%d %H:%M:%S %Z')}"
     return [*lines, f"run it now: turnkeeper task run {task.id}", f"stop it: turnkeeper loop stop {task.id}"]
 
 
@@ -139,10 +139,6 @@ def _next(loop: Any, now: datetime) -> str:
     left = max(0, round((loop.next_fire_at.ToDatetime(UTC) - now).total_seconds()))
     put_off = ", put off" if loop.put_off else ""
     return f"next in {format_rough(left)}{put_off}"
-
-
-def _clock_time(stamp: Any) -> str:
-    return shown_in(stamp.ToDatetime(UTC), None).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 class LoopsShown:

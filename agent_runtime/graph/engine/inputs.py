@@ -330,7 +330,7 @@ def _of_workflow(graph: Any) -> InputSchema:
         fields_of = tuple(Field(name=name, required=False, check=_checker(hint)) for name, hint in names)
         return InputSchema(fields=fields_of, keeps_state=False)
     hint = _input_type(graph)
-    if _is_dict(hint):
+    if (get_origin(hint) or hint) in {dict, Mapping}:
         return InputSchema(
             fields=(Field(name="prompt", required=False, check=_checker(str)),), any_field=True, keeps_state=False
         )
@@ -359,10 +359,6 @@ def workflow_types(graph: Any) -> list[Any]:
     found = [getattr(node.bound, "func", None) or getattr(node.bound, "afunc", None) for node in graph.nodes.values()]
     hints = [hint for function in found if function is not None for hint in _hints(function).values()]
     return [*hints, *(inner for hint in hints for inner in get_args(hint))]
-
-
-def _is_dict(hint: Any) -> bool:
-    return (get_origin(hint) or hint) in {dict, Mapping}
 
 
 def messages_of(values: Any) -> list[Any]:
