@@ -403,6 +403,8 @@ class _Basis:
             failpoints=failpoints,
             waits=approval.Waits(**self.settings.approvals.model_dump()),
             exceptions=excepted,
+            clock=clock,
+            graph_wait_s=self.settings.faults.graph_wait_s,
         )
         working = worker.Worker(
             parts,

@@ -26,6 +26,7 @@ from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from turnkeeper.bus.event_log import EventLog, told_if_late
+from turnkeeper.clock import Clock
 from turnkeeper.config.settings import NotifySettings
 from turnkeeper.errors import MachineTrouble, machine_trouble
 from turnkeeper.rpc.process import Failpoints
@@ -116,7 +117,6 @@ class Notifier:
 
 PRUNING_S = 0.05  # interval between requests for pruning that was postponed
 MOST_ROUNDS = 10  # decisions about one trigger: a crashed turn, a stored decision, a pause, then the trigger itself
-MOST_OUTSIDE = 20  # retries of a graph's calls that the machine fails, about 90 s; our own stores have no limit
 _ENDINGS = {"cancelled": "was cancelled", "failed": "failed"}
 # The result of an action: True if it is done, False if it waits for the next process, None if the facts changed
 # before the action took effect, so that a new decision is needed.
@@ -137,6 +137,8 @@ class Parts:
     failpoints: Failpoints
     waits: Waits  # the deadlines for approvals of a turn without a task
     exceptions: StandingExceptions
+    clock: Clock
+    graph_wait_s: float  # seconds to retry a turn while a file or device of its graph fails; 0 for no limit
 
 
 class Turns:
@@ -155,7 +157,9 @@ class Turns:
         self._exceptions = parts.exceptions
         self._lanes = lanes
         self._pruning: dict[asyncio.Task[None], str] = {}  # with the thread of each task
-        self._called: dict[str, int] = {}  # by turn: how often in a row the machine failed its graph's calls
+        self._clock = parts.clock
+        self._graph_wait_s = parts.graph_wait_s
+        self._failing_since: dict[str, float] = {}  # by turn: when the machine began to fail its graph's calls
         self._uncounted: set[str] = set()  # turns whose last interval the machine broke off; the next is not counted
         self._acts: Mapping[Action, Do] = {
             Action.DROP: self._drop,
@@ -351,7 +355,7 @@ class Turns:
             ended = await self._intervals.run(turn, order, mode)
         except MachineTrouble as trouble:
             return await self._outlast(turn, trouble)
-        self._called.pop(turn.turn_id, None)
+        self._failing_since.pop(turn.turn_id, None)
         if ended is None:
             cancelled = await self._store.look(is_cancelled, turn.turn_id)
             error = "" if cancelled else "was cancelled by its own graph"
@@ -364,14 +368,15 @@ class Turns:
         """Raise the machine's trouble, so that the turn is retried when the machine works again.
 
         Turns wait for our own stores without a limit. If a file or device that only the graph uses fails, the turn
-        fails after `MOST_OUTSIDE` tries, because it would block the thread.
+        fails after `graph_wait_s`, because it would block the thread.
         """
         if trouble.where == CALLED:
-            tries = self._called[turn.turn_id] = self._called.get(turn.turn_id, 0) + 1
-            if tries >= MOST_OUTSIDE:
-                error = f"a file or device of its graph {trouble.what}; it was tried {tries} times"
+            now = self._clock.monotonic()
+            waited_s = now - self._failing_since.setdefault(turn.turn_id, now)
+            if 0 < self._graph_wait_s <= waited_s:
+                error = f"a file or device of its graph {trouble.what}; it was retried for {waited_s:.0f} s"
                 done = await self._finish(turn, "failed", error)
-                del self._called[turn.turn_id]
+                del self._failing_since[turn.turn_id]
                 return done
         self._stopped(turn, "waits")
         raise trouble

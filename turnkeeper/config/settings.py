@@ -222,6 +222,15 @@ class HistorySettings(_Section):
     )
 
 
+class FaultSettings(_Section):
+    """`[faults]`: how long to wait for the machine."""
+
+    graph_wait_s: Seconds = Field(
+        600.0,
+        description="how long a turn is retried while a file or device that only its graph uses fails; 0: without limit",
+    )
+
+
 class NodeSettings(_Section):
     """`[node]`: this machine, among those that share a store."""
 
@@ -362,6 +371,7 @@ class Settings(_Section):
     watchdog: WatchdogSettings = Field(default_factory=WatchdogSettings)
     logs: LogSettings = Field(default_factory=LogSettings)
     history: HistorySettings = Field(default_factory=HistorySettings)
+    faults: FaultSettings = Field(default_factory=FaultSettings)
     metrics: MetricsSettings = Field(default_factory=MetricsSettings, json_schema_extra=OF_A_SURFACE)
     traces: TracesSettings = Field(default_factory=TracesSettings, json_schema_extra=OF_A_SURFACE)
     query: QuerySettings = Field(default_factory=QuerySettings, json_schema_extra=OF_A_SURFACE)
