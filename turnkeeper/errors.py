@@ -132,10 +132,11 @@ _OF_SQLITE = {
     7: "free memory",
     8: "make it writable",
     10: "check its disk",
-    11: "check it with: turnkeeper doctor",
+    11: "check its disk, and the file with: turnkeeper doctor",
     13: "free room on its disk",
     14: "free descriptors, or make its folder writable",
 }
+_CORRUPT = 11  # sqlite3.SQLITE_CORRUPT
 _NOT_OWNER = "42501"  # which does not pass by itself
 # Classes of PostgreSQL's codes: what stands in its way, or in the way to it.
 _OF_SERVER = {
@@ -163,7 +164,9 @@ def machine_trouble(error: BaseException, where: str = "", *, ours: bool = False
             return one
         code = getattr(one, "sqlite_errorcode", None)
         if isinstance(code, int) and (hint := _OF_SQLITE.get(code & 0xFF)):
-            return _trouble(str(one), where, hint)
+            # SQLite calls a page malformed if the disk refuses to read it. A damaged store has ended the process.
+            said = "the disk returned a page that is not readable" if code & 0xFF == _CORRUPT else str(one)
+            return _trouble(said, where, hint)
         if hint := _of_server(one):
             missing = hint == _OF_SERVER[_NOT_OWNER]
             said = str(one).partition("\n")[0]

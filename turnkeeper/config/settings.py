@@ -227,7 +227,7 @@ class FaultSettings(_Section):
 
     graph_wait_s: Seconds = Field(
         600.0,
-        description="how long a turn is retried while a file or device that only its graph uses fails; 0: without limit",
+        description="how long a turn is retried while a file or device of its graph fails; 0: without limit",
     )
 
 
