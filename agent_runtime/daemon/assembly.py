@@ -33,7 +33,6 @@ from agent_runtime.mailbox.acceptor import Acceptor, TerminalDeliveries
 from agent_runtime.mailbox.agent_messages import AgentMessages, Outboxes
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.mailbox.shared import Ownership, SharedMailboxes
-from agent_runtime.model import approval
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import FIRST_AGENT, hosted
@@ -401,10 +400,9 @@ class _Basis:
             notifier=turns.Notifier(self.settings.notify, log, self.environ),
             log=log,
             failpoints=failpoints,
-            waits=approval.Waits(**self.settings.approvals.model_dump()),
+            settings=self.settings,
             exceptions=excepted,
             clock=clock,
-            graph_wait_s=self.settings.faults.graph_wait_s,
         )
         working = worker.Worker(
             parts,

@@ -27,7 +27,7 @@ from agent_runtime.turns.interval import Intervals
 from agent_runtime.turns.lanes import Handled, Item, Lanes
 from turnkeeper.bus.event_log import EventLog, told_if_late
 from turnkeeper.clock import Clock
-from turnkeeper.config.settings import NotifySettings
+from turnkeeper.config.settings import NotifySettings, Settings
 from turnkeeper.errors import MachineTrouble, machine_trouble
 from turnkeeper.rpc.process import Failpoints
 
@@ -135,10 +135,9 @@ class Parts:
     notifier: Notifier
     log: EventLog
     failpoints: Failpoints
-    waits: Waits  # the deadlines for approvals of a turn without a task
+    settings: Settings
     exceptions: StandingExceptions
     clock: Clock
-    graph_wait_s: float  # seconds to retry a turn while a file or device of its graph fails; 0 for no limit
 
 
 class Turns:
@@ -153,12 +152,12 @@ class Turns:
         self._notifier = parts.notifier
         self._log = parts.log
         self._failpoints = parts.failpoints
-        self._waits = parts.waits
+        self._waits = Waits(**parts.settings.approvals.model_dump())
         self._exceptions = parts.exceptions
         self._lanes = lanes
         self._pruning: dict[asyncio.Task[None], str] = {}  # with the thread of each task
         self._clock = parts.clock
-        self._graph_wait_s = parts.graph_wait_s
+        self._graph_wait_s = parts.settings.faults.graph_wait_s
         self._failing_since: dict[str, float] = {}  # by turn: when the machine began to fail its graph's calls
         self._uncounted: set[str] = set()  # turns whose last interval the machine broke off; the next is not counted
         self._acts: Mapping[Action, Do] = {

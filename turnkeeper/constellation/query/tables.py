@@ -71,11 +71,11 @@ _CRASHES = """(
             json_extract(fields, '$.served') AS served, json_extract(fields, '$.crashed') AS crashed,
             json_extract(fields, '$.reason') AS error, lag(event) OVER earlier AS event_before,
             lag(json_extract(fields, '$.id')) OVER earlier AS id_before
-        FROM trail WHERE event IN ('revive.failed', 'daemon.started', 'crashloop.suspected')
+        FROM trail WHERE event IN ('revive.failed', 'daemon.started', 'daemon.lost', 'crashloop.suspected')
         WINDOW earlier AS (PARTITION BY json_extract(fields, '$.daemon') ORDER BY at_us, rowid)
     )
     WHERE event = 'revive.failed'
-        OR (crashed OR event = 'crashloop.suspected') AND event_before IS NOT 'revive.failed'
+        OR (crashed OR event IN ('daemon.lost', 'crashloop.suspected')) AND event_before IS NOT 'revive.failed'
 ) AS c LEFT JOIN trail AS s ON s.source = 'restart-status' AND json_extract(s.fields, '$.id') = c.start_id"""
 
 TABLES = {

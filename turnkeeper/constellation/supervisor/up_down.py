@@ -6,15 +6,17 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from importlib import import_module
 
+from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, ask_for_workers, workers_asked_for
 from turnkeeper.constellation.supervisor import daemons, markers, terminals
 from turnkeeper.constellation.supervisor.escalation import Routes, take_pending
-from turnkeeper.constellation.supervisor.markers import Revive, forget, recall
+from turnkeeper.constellation.supervisor.markers import Memory, Revive, forget, recall
 from turnkeeper.constellation.supervisor.policy import Limits
 from turnkeeper.constellation.supervisor.retention import Kept
 from turnkeeper.constellation.supervisor.watchdog import (
+    LOCK,
     RESTARTER,
     Orders,
     between_ticks,
@@ -38,16 +40,25 @@ def prepare(home: Home, settings: Settings) -> list[str]:
     """
     home.create()
     with between_ticks(home):
-        for daemon in daemons.EVERY:
-            under_way = isinstance(recall(home, daemon.name).revive, Revive)
-            forget(home, daemon.name, keep_start=under_way)
         before, orders = read_orders(home), orders_of(settings)
+        for daemon in daemons.EVERY:
+            memory = recall(home, daemon.name)
+            if before is not None and memory.budget is not None and not is_held(home, daemon.name):
+                _record_unseen_end(home, daemon, memory)
+            forget(home, daemon.name, keep_start=isinstance(memory.revive, Revive))
         write_orders(home, orders, SystemClock().now())
         for daemon in before.wanted if before is not None else ():
             if daemon not in orders.wanted:  # nobody looks after it any more
                 daemons.stop(home, daemon)
                 forget(home, daemon.name, keep_start=False)  # a start that nobody has verified did not fail
         return take_pending(home)
+
+
+def _record_unseen_end(home: Home, daemon: daemons.Daemon, memory: Memory) -> None:
+    """Record that a daemon ended while no supervisor was running: it was meant to run and is not running."""
+    log = EventLog(home.logs, LOCK, SystemClock())
+    start_id = memory.revive.id if isinstance(memory.revive, Revive) else ""
+    log.emit("daemon.lost", daemon=daemon.name, id=start_id, reason="ended while no supervisor was running")
 
 
 def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:

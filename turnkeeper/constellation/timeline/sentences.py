@@ -156,6 +156,7 @@ SENTENCES = {
     "runtime.up": "the agent runtime is up: it goes on with {continued} turn(s), and {waiting} question(s) wait for "
     "the author.",
     "daemon.started": "the supervisor started {daemon} (pid {started})[, because it had {crashed}].",
+    "daemon.lost": "{daemon} had {reason}.",
     "daemon.killed": "the supervisor killed {daemon} (pid {killed}): {reason}.",
     "revive.failed": "the supervisor found that {daemon} had ended (start {id}).",
     "revive.verified": "the supervisor verified that {daemon} runs (start {id}).",

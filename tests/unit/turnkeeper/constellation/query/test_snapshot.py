@@ -174,6 +174,7 @@ def test_each_end_of_a_process_that_was_not_planned_is_one_crash(tmp_path: Path)
     home = Home(root=tmp_path / "home")
     home.create()
     killed, loop = "ended by signal 9", "it ended 6 times: ended by signal 11"
+    unseen = "ended while no supervisor was running"
     told: list[dict[str, Any]] = [
         {"event": "daemon.started", "id": "s-1", "crashed": False},
         {"event": "daemon.started", "id": "s-2", "crashed": True, "reason": killed},
@@ -181,6 +182,8 @@ def test_each_end_of_a_process_that_was_not_planned_is_one_crash(tmp_path: Path)
         {"event": "daemon.started", "id": "s-3", "crashed": True, "reason": "cannot be configured"},
         {"event": "crashloop.suspected", "reason": loop},
         {"event": "daemon.started", "id": "s-4", "crashed": False},
+        {"event": "daemon.lost", "id": "s-4", "reason": unseen},
+        {"event": "daemon.started", "id": "s-5", "crashed": False},
     ]
     lines = (
         {"at": f"2026-11-22T02:00:0{n}Z", "pid": 1, "process": "watchdog", "daemon": "task-runner"} | event
@@ -191,6 +194,7 @@ def test_each_end_of_a_process_that_was_not_planned_is_one_crash(tmp_path: Path)
         ("task-runner", "s-1", 1, killed),
         ("task-runner", "s-2", 0, None),
         ("task-runner", "s-3", 1, loop),
+        ("task-runner", "s-4", 1, unseen),
     ]
 
 
