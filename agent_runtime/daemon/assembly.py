@@ -402,7 +402,6 @@ class _Basis:
             failpoints=failpoints,
             settings=self.settings,
             exceptions=excepted,
-            clock=clock,
         )
         working = worker.Worker(
             parts,

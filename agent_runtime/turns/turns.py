@@ -137,13 +137,12 @@ class Parts:
     failpoints: Failpoints
     settings: Settings
     exceptions: StandingExceptions
-    clock: Clock
 
 
 class Turns:
     """Carries out decisions; the lanes allow one at a time on each thread."""
 
-    def __init__(self, parts: Parts, lanes: Lanes) -> None:
+    def __init__(self, parts: Parts, lanes: Lanes, clock: Clock) -> None:
         self._store = parts.store
         self._engines = parts.engines
         self._intervals = parts.intervals
@@ -156,7 +155,7 @@ class Turns:
         self._exceptions = parts.exceptions
         self._lanes = lanes
         self._pruning: dict[asyncio.Task[None], str] = {}  # with the thread of each task
-        self._clock = parts.clock
+        self._clock = clock
         self._graph_wait_s = parts.settings.faults.graph_wait_s
         self._failing_since: dict[str, float] = {}  # by turn: when the machine began to fail its graph's calls
         self._uncounted: set[str] = set()  # turns whose last interval the machine broke off; the next is not counted

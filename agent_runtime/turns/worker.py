@@ -142,7 +142,7 @@ class Worker:
         self._lanes = Lanes(
             handle, clock, most_at_once=most_at_once, on_done=self._on_done, shared=shared, settle=self._settle
         )
-        self._turns = Turns(parts, self._lanes)
+        self._turns = Turns(parts, self._lanes, clock)
         self._deadlines = Deadlines(parts, self._lanes, self._turns.notify, home=home, clock=clock)
         self._trouble: dict[int, int] = {}  # by item: failed tries in a row
         self._failed: dict[int, int] = {}  # by item: failed tries that the machine did not cause
