@@ -1,9 +1,8 @@
-"""What every part of `graph` shares: the turn that runs around a line of code, and what is known of a tool.
+"""Context shared by all parts of `graph`: the turn around the running code, and the facts about a tool.
 
-Our own graph declares `TurnContext` as its runtime context. A foreign graph has a context of its own, or none. What
-reaches every node, subgraph and tool of it alike is a context variable: tasks inherit it, and LangGraph copies it into
-the worker threads in which it runs sync code. A thread that a tool starts by itself inherits nothing, as it should: no
-turn, no permission.
+Our own graph declares `TurnContext` as its runtime context. An author's graph has another context, or none. A context
+variable reaches every node, subgraph and tool of both: tasks inherit it, and LangGraph copies it into the worker
+threads for sync code. A thread that a tool starts itself inherits nothing: no turn, no permissions.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -16,7 +15,7 @@ from langchain_core.tools import BaseTool
 
 from agent_runtime.model.turn import Effect, TurnContext
 
-WAKEUP_TOOL = "schedule_loop_wakeup"  # by which a self-paced turn asks for its next iteration
+WAKEUP_TOOL = "schedule_loop_wakeup"  # the tool with which a self-paced turn asks for its next iteration
 T = TypeVar("T")
 Questions = MutableMapping[str, Mapping[str, Any]]
 _TURN: ContextVar[TurnContext | None] = ContextVar("turnkeeper_turn", default=None)
@@ -25,11 +24,12 @@ _QUESTIONS: ContextVar[Questions | None] = ContextVar("turnkeeper_questions", de
 
 @dataclass(frozen=True, kw_only=True)
 class ToolSpec:
-    """A tool, the scope that a category must grant for it, and what it does.
+    """A tool, the scope that a category must grant for it, and its effect.
 
     Attributes:
-        tool: named as models see it, with underscores: `workspace_read`. Only this very object has the scope.
-        scope: named as categories grant it, with a dot: `workspace.read`.
+        tool: the tool with its name for models, with underscores: `workspace_read`. Only this very object has the
+            scope.
+        scope: the scope's name in categories, with a dot: `workspace.read`.
         effect: read, external-read or write.
     """
 
@@ -39,10 +39,10 @@ class ToolSpec:
 
 
 class lifetime:  # noqa: N801  used as a function
-    """End, with the block, what is begun in it: a task that it leaves running acts for no turn any more.
+    """The lifetime of a block: a task that the block leaves running no longer acts for any turn.
 
-    Such a task may work for another turn by then, which reaches it through a queue: it must not have this one's grant.
-    A block is a node, a tool call or a turn.
+    Such a task may get work of another turn through a queue, and must not use the first turn's grant for it. A block is
+    a node, a tool call or a turn.
     """
 
     __slots__ = ("_token", "around", "over")
@@ -60,7 +60,7 @@ _LIFETIME: ContextVar[lifetime | None] = ContextVar("turnkeeper_lifetime", defau
 
 
 def is_over() -> bool:
-    """Return whether the node, tool call or turn is over in which this line of code was begun."""
+    """Return whether the node, tool call or turn that began the running code is over."""
     place = _LIFETIME.get()
     while place is not None and not place.over:
         place = place.around
@@ -68,24 +68,24 @@ def is_over() -> bool:
 
 
 def current_turn() -> TurnContext | None:
-    """Return the running turn, its category as granted at acceptance and still granted now; None outside a turn."""
+    """Return the running turn under its current category; None outside a turn."""
     return None if is_over() else _TURN.get()
 
 
 @contextmanager
 def turn_around(turn: TurnContext) -> Iterator[TurnContext]:
-    """Make `turn` the current one for the block, and for every task and copied context that is begun in it."""
+    """Make `turn` the current turn for the block, and for every task and copied context that begins in it."""
     with lifetime(), bound(_TURN, turn):
         yield turn
 
 
 def recording(questions: Questions) -> AbstractContextManager[Questions]:
-    """Let the guard record what it asks in the block, by LangGraph's id of the interrupt."""
+    """Record the guard's questions in the block, by LangGraph's interrupt id."""
     return bound(_QUESTIONS, questions)
 
 
 def record_question(interrupt_id: str, question: Mapping[str, Any]) -> None:
-    """Record that the guard asks this: nothing else tells its questions from a value that looks like one."""
+    """Record a question of the guard; only this record tells it from a value that looks like one."""
     if (questions := _QUESTIONS.get()) is not None:
         questions[interrupt_id] = question
 

@@ -193,7 +193,7 @@ def read_interrupt(
         interrupt_id: LangGraph's id.
         value: the question, from any source.
         recorded: the guard's record for this id; None for no record. Only this record proves that the guard asked,
-        because a model can write any value.
+            because a model can write any value.
         asks: the calls that the question is about, if it has a shared form.
     """
     said = value if isinstance(value, dict) else {}

@@ -53,7 +53,7 @@ class Incoming:
 
     Attributes:
         source: a fire, an author's message, an agent's message, the author's decision, a cancel, or recovery after a
-        crash.
+            crash.
         turn_id: the future turn of a fire or message; the turn that a cancel means.
         task_id: the task of a fire.
         kept: True for a message that was kept back and now comes from the store.
@@ -72,7 +72,7 @@ class TurnFacts:
     Attributes:
         answered: the interrupts that the turn's newest resume answers; empty if the turn began with an input.
         tries: intervals since the turn's start or newest resume, without those that ended with an orderly stop of the
-        process.
+            process.
         paused_until: the end of a bounded pause; `pause` is its interrupt.
         graph, context_json, config_json: the graph and its input, as in the turn's row.
     """

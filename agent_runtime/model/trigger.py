@@ -87,7 +87,7 @@ class Trigger:
         parent: that agent's turn.
         hops: the number of messages between agents since an author or a fire, including this one.
         approval_reminder_s, approval_escalation_s, approval_timeout_s: seconds until an unanswered approval causes a
-        reminder and an alert, and expires; 0 for never.
+            reminder and an alert, and expires; 0 for never.
         graph: the name of a graph or an assistant; empty for the thread's graph, or the default one.
         context_json, config_json, input_json: JSON objects for that graph, or empty.
         via: the surface that an author's message came by; not part of its identity.

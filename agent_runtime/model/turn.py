@@ -84,7 +84,7 @@ class TurnContext:
         nominal_at: the nominal instant of the fire.
         stands_for: the number of nominal instants of the fire, including its own.
         asked: keys (:func:`agent_runtime.model.approval.call_key`) of the tool calls that the author was asked about
-        before this interval. The author decides these calls, even if they are granted by now.
+            before this interval. The author decides these calls, even if they are granted by now.
         writes_approved: True if the author approved a proposal of this turn, and so its other writes within scope.
         handoff: the messages of the session before, each in its wrapper; empty for most turns.
         paced: True for an iteration of a self-paced loop.

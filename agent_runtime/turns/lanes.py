@@ -37,8 +37,8 @@ class Handled:
     Attributes:
         done: True if the item is finished; otherwise it stays in the lane.
         until: when to look again at the latest, or None.
-        rest_s: seconds until the retry of a failed item. Later triggers in the lane wait too; decisions and cancels
-        do not.
+        rest_s: seconds until the retry of a failed item. Later triggers in the lane wait too; decisions and cancels do
+            not.
     """
 
     done: bool

@@ -100,7 +100,7 @@ def submit(connection: Connection, draft: Draft, caller: model.Caller, *, at: da
     Args:
         connection: an open transaction; on any error nothing of this write is kept.
         draft: a page, a summary, a deviation, a verdict on an item of the re-validation queue, an attachment, or an
-        author's decision about a candidate or a deviation.
+            author's decision about a candidate or a deviation.
         caller: an author or a running turn.
         at: the instant of the write.
         new_id: the id for a new candidate.

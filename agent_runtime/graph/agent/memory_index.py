@@ -1,7 +1,7 @@
-"""Search by meaning: entries in the order in which they fit a query, by the embeddings that a project configures.
+"""Search by meaning: entries ranked for a query, by the embeddings that a project configures.
 
-LangGraph's own in-memory store holds the vectors. An entry is embedded when a search first comes upon it, and again
-when it has changed; a new process begins anew.
+LangGraph's own in-memory store holds the vectors. An entry is embedded when a search first reads it, and again after a
+change; a new process starts with an empty index.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ _ALL = ("entries",)
 
 
 class MeaningIndex:
-    """The vectors of entries. Whoever asks says which entries a search may find."""
+    """The vectors of entries. The caller chooses the entries that a search may find."""
 
     def __init__(self, config: base.IndexConfig) -> None:
         self._store = InMemoryStore(index=config)
         self._embedded: dict[str, str] = {}
 
     def rank(self, query: str, found: Sequence[MemoryEntry]) -> Ranked:
-        """Return entries, those that fit best first; without points those in which nothing is embedded."""
+        """Return entries, best match first; an entry without embedded text has no score."""
         if not found:
             return []
         new = self._changed(found)

@@ -1,9 +1,8 @@
-"""Memory as LangGraph's store: what a graph gets as `runtime.store`, or a tool as `InjectedStore`.
+"""Memory as LangGraph's store: `runtime.store` in a graph, or `InjectedStore` in a tool.
 
-The entries are those of our own tools, in the same table, behind the same scopes. The gate decides about each
-operation, as about a tool call, and the scope is checked again where the operation is carried out. A write of a node
-that is run again happens once, and counts as a tool call of its turn. Outside a turn there is nothing to read and
-nothing to write.
+The entries are those of our own tools, in the same table, behind the same scopes. The gate decides about each operation
+as about a tool call, and the operation checks the scope again. If a node is run again, its writes still happen once. A
+write counts as a tool call of its turn. Outside a turn there is no memory to read or write.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,14 +43,14 @@ def holds(value: Any, wanted: Mapping[str, Any] | None) -> bool:
     Only an object has fields.
 
     Raises:
-        InvalidInput: an operator that there is not, or one for numbers on what is no number.
+        InvalidInput: the operator is unknown, or compares numbers but its operand is not a number.
     """
     fields = value if isinstance(value, Mapping) else {}
     return all(_fits(fields.get(field), want) for field, want in (wanted or {}).items())
 
 
 def listed(op: base.ListNamespacesOp, namespaces: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return the namespaces that an operation asks for, in their order, cut to its depth."""
+    """Return the namespaces that an operation asks for, in their order, cut to the operation's depth."""
     fitting = {one for one in namespaces if all(_matches(condition, one) for condition in op.match_conditions or ())}
     cut = {one[: op.max_depth] for one in fitting} if op.max_depth is not None else fitting
     return sorted(cut)[op.offset : op.offset + op.limit]
@@ -89,14 +88,14 @@ def _matches(condition: base.MatchCondition, namespace: tuple[str, ...]) -> bool
 
 @dataclass(frozen=True, kw_only=True)
 class _Reading:
-    """An operation that reads, and may."""
+    """An admitted operation that reads."""
 
     run: Callable[[Connection], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Writing:
-    """An operation that writes, and may."""
+    """An admitted operation that writes."""
 
     run: Callable[[Connection], Outcome]
     call: Call
@@ -106,10 +105,10 @@ class _Writing:
 
 @dataclass(frozen=True, kw_only=True)
 class _Search:
-    """A search by meaning: what it may find was read. Embeddings are made when no transaction is open.
+    """A search by meaning over entries that were read. Embeddings are made outside transactions.
 
     Attributes:
-        by_words: what a search by words finds, in case that no embeddings can be made now.
+        by_words: the result of a search by words, used if embeddings fail.
     """
 
     query: str
@@ -123,14 +122,14 @@ _Written = list[tuple[_Writing, Outcome]]
 
 
 class MemoryStore(base.BaseStore):
-    """Memory behind the guard, by namespaces with a tier or without (:mod:`agent_runtime.workspace.memory`)."""
+    """Memory behind the guard, by namespaces with or without a tier (:mod:`agent_runtime.workspace.memory`)."""
 
     supports_ttl = False
 
     def __init__(
         self, workspace: Workspace, gate: Gate, names: Namespaces | None = None, index: base.IndexConfig | None = None
     ) -> None:
-        """Make a store. `index` says how the graph's own part is searched by meaning; without it, by words."""
+        """Make a store. `index` sets the search by meaning for the graph's own part; None means search by words."""
         self._index = MeaningIndex(index) if index is not None else None
         self._workspace = workspace
         self._gate = gate
@@ -138,12 +137,12 @@ class MemoryStore(base.BaseStore):
         self._repeated = RepeatedCalls()
 
     def batch(self, ops: Iterable[base.Op]) -> list[base.Result]:
-        """Carry out operations in one transaction: first those that read, then the last write to each entry.
+        """Carry out operations in one transaction: first the reads, then the last write to each entry.
 
         Raises:
-            GraphInterrupt: the author must decide about one of them.
+            GraphInterrupt: the author must decide about an operation.
             Denied: the author refused, or there is no turn.
-            InvalidInput: a namespace, key or value that memory does not take.
+            InvalidInput: memory does not allow a namespace, key or value.
         """
         admitted = self._admit(ops)
         results, written = self._workspace.submit(lambda connection: _carry_out(connection, admitted)).result()
@@ -172,7 +171,7 @@ class MemoryStore(base.BaseStore):
             return self._without_embeddings(one, error)
 
     def _without_embeddings(self, one: _Search, error: Exception) -> list[base.SearchItem]:
-        """Give what a search by words finds, and record why: a provider that fails must not fail standing work."""
+        """Return the result of a search by words, and log the error: a failing provider must not fail the task."""
         self._workspace.emit("memory.embedding_failed", {"error": type(error).__name__, "entries": len(one.found)})
         return one.by_words
 
@@ -183,7 +182,7 @@ class MemoryStore(base.BaseStore):
     def _admit(self, ops: Iterable[base.Op]) -> list[_Admitted]:
         turn = self._gate.turn()
         if turn is None:
-            raise Denied("memory belongs to turns: there is none here", where="memory")
+            raise Denied("memory can be used only inside a turn", where="memory")
         return [self._one(op, turn) for op in ops]
 
     def _one(self, op: base.Op, turn: TurnContext) -> _Admitted:
@@ -231,14 +230,14 @@ class MemoryStore(base.BaseStore):
     def _reached(
         self, prefix: Sequence[str], scope: str, more: Mapping[str, Any], turn: TurnContext
     ) -> list[tuple[Spot, str | None]]:
-        """Return where to look and for which words, as admitted: the author may have named another place or words."""
+        """Return the namespaces and the words to search, as admitted; the author may have edited both."""
         found = list[tuple[Spot, str | None]]()
         for spot in entries.reached(tuple(prefix), turn, self._names):
             wanted = {**entries.args_of(spot.shelf), **more}
             _, _, args = self._ask(scope, "read", wanted, self._reaching(spot, turn))
             query = None if scope == READ else str(args.get("query") or "")
-            if query == "":  # would give all there is, which is another scope
-                raise InvalidInput("a search wants words", where="query")
+            if query == "":  # no words would list everything, which needs another scope
+                raise InvalidInput("a search needs words", where="query")
             found.append((replace(spot, shelf=_shelf(args)), query))
         return found
 
@@ -260,7 +259,7 @@ class MemoryStore(base.BaseStore):
         return _Writing(run=run, call=call, scope=scope, entry=(shelf, key))
 
     def _reaching(self, spot: Spot, turn: TurnContext) -> TurnContext:
-        """Return the turn for one operation: its category may grant the graph's own part without the tier around it."""
+        """Return the turn for one operation, since a category may grant the graph's own part without the whole tier."""
         category, own = turn.category, self._names.own(turn)
         if OWN_PART not in category.memory or not _inside(spot, own):
             return turn
@@ -269,7 +268,7 @@ class MemoryStore(base.BaseStore):
     def _ask(
         self, scope: str, effect: str, args: Mapping[str, Any], turn: TurnContext
     ) -> tuple[str, TurnContext, Mapping[str, Any]]:
-        """Return the operation's name, which is equal whenever its node is run again, and how it was admitted."""
+        """Return the operation's name, which stays the same if its node is run again, and the admitted call."""
         name, at = scope.replace(".", "_"), place()
         known_as = made_id(at, name, args)
         call = self._repeated.name(f"{turn.thread_id}|{at}|{known_as}")
@@ -284,7 +283,7 @@ class MemoryStore(base.BaseStore):
 
 
 def lend(graph: Graph, store: base.BaseStore) -> Graph:
-    """Return the graph with memory as its store; one that its author gave a store of his own keeps that."""
+    """Return the graph with memory as its store; a graph that has a store already keeps it."""
     if graph.store is None:
         graph.store = store
     return graph
@@ -303,10 +302,10 @@ def _plain(value: Any) -> Any:
 
 
 def _edited(value: Any, own: Any) -> Any:
-    """Return an edited value. Raises InvalidInput where it is left out or not of the kind that the graph wrote."""
+    """Return an edited value. Raises InvalidInput if the value is missing or of another kind than the graph's."""
     if value is None or isinstance(value, Mapping) != isinstance(own, Mapping):
         kind = "an object" if isinstance(own, Mapping) else "no object"
-        raise InvalidInput(f"this entry's value is {kind}", where="value", hint="edit with the value to be written")
+        raise InvalidInput(f"this entry's value is {kind}", where="value", hint="put the new value into the edit")
     return value
 
 
@@ -317,7 +316,7 @@ def _shelf(args: Mapping[str, Any]) -> Shelf:
 
 
 def _under(connection: Connection, spot: Spot, query: str | None) -> list[tuple[float | None, MemoryEntry]]:
-    """Return the entries below a namespace: those that fit a query with their points, or all."""
+    """Return the entries below a namespace: for a query, the matching entries with scores; otherwise all."""
     found: Sequence[tuple[float | None, MemoryEntry]]
     if query:
         found = entries.ranked(connection, spot.shelf, query)
@@ -331,9 +330,9 @@ def _inside(spot: Spot, own: Spot) -> bool:
 
 
 def _may_fill(spot: Spot, own: Spot, turn: TurnContext) -> bool:
-    """Return whether a search here may end with entries that do not fit: in a graph's own part, where it may read all.
+    """Return whether a search may also return entries that do not match: in a graph's own part, if it may read all.
 
-    A search by meaning, for which LangGraph's graphs are written, has no entry that does not fit.
+    A search by meaning, which LangGraph's graphs expect, returns every entry.
     """
     return _inside(spot, own) and judge(READ, "read", entries.args_of(spot.shelf), turn).allowed
 

@@ -1,8 +1,8 @@
-"""Two connections behind two threads: all that waits to be written becomes one transaction with one commit.
+"""Two connections with a thread each: all pending writes become one transaction with one commit.
 
-What was asked is answered after that commit. The work is first tried as a whole, in as few statements as it takes.
-Where anything fails, all of it is undone and tried again one by one, each in a savepoint, so that only what failed
-fails.
+Each call is answered after the commit. The group is first tried as a whole, in as few statements as possible. If any
+call fails, the whole group is undone and each call is tried again in its own savepoint, so that only the failing calls
+fail.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,25 +18,25 @@ Work = Rows | Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Leased:
-    """Work that is done only while its lease holds; without one it is refused."""
+    """Work under a lease; it is refused if the lease has ended."""
 
     work: Work
     lease: Lease | None
 
 
 def work_of(call: Call) -> Work:
-    """Return what a call is to do."""
+    """Return the work of a call."""
     return cast("Work", call.work.work if type(call.work) is Leased else call.work)
 
 
 class Checkpoints:
-    """Checkpoints on two open connections, which it owns.
+    """Checkpoints on two open connections, which this object owns.
 
     Attributes:
         writer: the thread that writes; its work is :class:`Rows` or a function of a connection in a transaction.
-        reader: the thread that reads what has been committed; its work is a function of a connection.
-        connections: all of them.
-        is_fenced: what is written has to prove its lease.
+        reader: the thread that reads committed data; its work is a function of a connection.
+        connections: both connections.
+        is_fenced: True if each write must prove its lease.
     """
 
     is_fenced = False
@@ -45,10 +45,10 @@ class Checkpoints:
         """Start the threads.
 
         Args:
-            writing: outside a transaction, as each statement finds it that is not between `begin` and its end.
-            reading: likewise.
+            writing: the connection for writes, outside a transaction.
+            reading: the connection for reads, outside a transaction.
             begin: the statement that begins a transaction.
-            where: names the database in errors.
+            where: the database's name in errors.
         """
         self._writing = writing
         self._reading = reading
@@ -58,14 +58,14 @@ class Checkpoints:
         self.reader = WorkerThread("checkpoints-read", self._read, where=where)
 
     def close(self) -> None:
-        """Finish what is queued, then close the connections."""
+        """Finish queued work, then close the connections."""
         self.writer.close()
         self.reader.close()
         for connection in self.connections:
             connection.close()
 
     def admit(self, batch: Sequence[Call]) -> Sequence[Call]:
-        """Return the calls of a batch that may write, in the transaction that has begun; the others get an error."""
+        """Return the calls of a batch that may write, in the open transaction; give the other calls an error."""
         return batch
 
     def _write(self, batch: Sequence[Call]) -> None:
@@ -97,7 +97,7 @@ class Checkpoints:
 
 
 def _together(connection: Connection, batch: Sequence[Call]) -> None:
-    """Do a batch's work. Rows are gathered; each table's keep their order, and functions theirs among all."""
+    """Do a batch's work. Gather rows, keeping the order within each table and the order of functions among all."""
     gathered: dict[str, list[Rows]] = {}
     for call in batch:
         work = work_of(call)
@@ -121,7 +121,7 @@ def _add(connection: Connection, gathered: dict[str, list[Rows]]) -> None:
 
 
 def _alone(connection: Connection, call: Call) -> None:
-    """Run one call in a savepoint. Raises where its failure has undone what the others did, as a full disk may."""
+    """Run one call in a savepoint. Raises if its failure has undone the whole transaction, as a full disk may."""
     connection.execute("SAVEPOINT alone")
     work = work_of(call)
     try:

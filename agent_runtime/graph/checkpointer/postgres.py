@@ -1,7 +1,7 @@
-"""Checkpoints in a PostgreSQL database. Only who asks for such a database imports this module, and psycopg with it.
+"""Checkpoints in a PostgreSQL database. This module, and so psycopg, is imported only for such a database.
 
-Where several runtimes write the database, each commit first locks the rows of the threads' leases, in one statement for
-all that waits. What was asked under a lease that is over is refused, and nothing of it is written.
+If several runtimes write to the database, each commit first locks the leases of its threads, in one statement. Calls
+under a lease that has ended are refused, and nothing of them is written.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ from turnkeeper.errors import Unreachable, unopened
 from turnkeeper.storage.database import Call
 from turnkeeper.storage.server.handover import CHECKPOINTS
 
-_MAKING = "SELECT pg_advisory_xact_lock(1667787892)"  # of processes that begin at once, one makes the tables
+_MAKING = "SELECT pg_advisory_xact_lock(1667787892)"  # serializes processes that start at once and make the tables
 
 
 class CheckpointDatabase(Checkpoints):
-    """The checkpoints of a PostgreSQL database, written by one process; with `fenced`, by the owners of its threads."""
+    """The checkpoints of a PostgreSQL database, written by one process; with `fenced`, by its threads' owners."""
 
     def __init__(self, url: str, *, fenced: bool = False) -> None:
-        """Open the database and make its tables where they are not there.
+        """Open the database, and make missing tables.
 
         Raises:
-            Corrupt: tables of other columns, or checkpoints that new ones would not come after.
-            MachineTrouble, Unreachable: the server does not answer, or takes nothing now.
+            Corrupt: the tables have other columns, or new checkpoints would not sort after the stored ones.
+            MachineTrouble, Unreachable: the server does not answer, or accepts nothing now.
         """
         where = make_url(url).render_as_string()  # without its password
         self.is_fenced = fenced
@@ -48,7 +48,7 @@ class CheckpointDatabase(Checkpoints):
             raise unopened(error, where, "checkpoints") from error
 
     def admit(self, batch: Sequence[Call]) -> Sequence[Call]:
-        """Hold the leases of a batch until its end; refuse what was asked under one that is over."""
+        """Lock the leases of a batch until its end; refuse calls under a lease that has ended."""
         if not self.is_fenced:
             return batch
         leases = {call.work.lease for call in batch if isinstance(call.work, Leased) and call.work.lease}
@@ -75,12 +75,12 @@ def _prepare(connection: "_Connection", where: str, *, fenced: bool) -> None:
         connection.execute(statement)
     connection.execute("COMMIT")
     check_columns(connection, where)
-    if not fenced:  # otherwise with each thread, when it is taken
+    if not fenced:  # if fenced, ids are continued for each thread when it is taken
         continue_ids(connection, where)
 
 
 class _Connection:
-    """Takes parameters as `?1`, on a connection of psycopg that is opened again if it is lost between transactions."""
+    """A psycopg connection that takes parameters as `?1` and reconnects if it is lost between transactions."""
 
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self._url = url
@@ -96,7 +96,7 @@ class _Connection:
         try:
             return self._execute(statement, values)
         except psycopg.errors.ReadOnlySqlTransaction:
-            self._driver.close()  # a standby by now, or still the old primary: the next statement connects anew
+            self._driver.close()  # a standby by now, or the old primary: the next statement reconnects
             raise
         except psycopg.OperationalError:
             if not between or not self._driver.closed:

@@ -1,12 +1,12 @@
-"""The two tables of checkpoints on an open connection: written, read, listed, pruned and copied.
+"""The two tables of checkpoints on an open connection: writing, reading, listing, pruning and copying.
 
-The statements mean the same to SQLite and to PostgreSQL; parameters are numbered, as `?1`. Names are compared by their
-bytes, so that the order of a listing is the same on both. What listings look for in metadata is looked for here, as
-each database has its own idea of JSON.
+The statements work on SQLite and PostgreSQL; parameters are numbered, as `?1`. Names are compared by their bytes, so
+that listings have the same order on both. Filters on metadata are evaluated in Python, because each database treats
+JSON differently.
 
-Checkpoint ids rise from one process to the next, also where the machine's clock was set back between them: an id begins
-with the time at which it was drawn, and the greatest is the newest. LangGraph lets them rise within a process;
-`continue_ids` lets them go on rising behind what the tables hold.
+Checkpoint ids increase from one process to the next, even after the machine's clock was set back. An id begins with the
+time at which it was made, and the greatest id is the newest. LangGraph makes increasing ids within a process;
+`continue_ids` makes the next ids greater than those in the tables.
 """
 
 import json
@@ -34,9 +34,9 @@ KEYS = {
 }
 _KEY_OF = {table: itemgetter(*map(COLUMNS[table].split(", ").index, key.split(", "))) for table, key in KEYS.items()}
 Load = Callable[[tuple[str, bytes]], Any]
-MOST_ROWS = 64  # of one INSERT
-_COUNTERS = "counters_since_delta_snapshot"  # by channel kept as changes: how far back its last whole value lies
-_TASK = ":"  # in a namespace: between a node and the one task that it stands for
+MOST_ROWS = 64  # rows of one INSERT
+_COUNTERS = "counters_since_delta_snapshot"  # for a channel stored as changes: the distance to its last whole value
+_TASK = ":"  # in a namespace: between a node and its task's id
 _FILTER_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _GET = """
 SELECT NULL, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata, 0 FROM checkpoints
@@ -50,11 +50,11 @@ WHERE thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = coalesce(?3, (
 
 
 class Connection(Protocol):
-    """What is asked of a driver's connection, which is in no transaction unless a statement began one."""
+    """The used part of a driver's connection, which is outside a transaction until a statement begins one."""
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open. False once the connection is lost."""
+        """True while a transaction is open; False after the connection is lost."""
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> Any:
         """Run a statement; return its cursor."""
@@ -65,12 +65,12 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Rows to be written to one table.
+    """Rows to write to one table.
 
     Attributes:
         table: `checkpoints` or `writes`.
         rows: values in the order of the table's columns.
-        replace: whether a row that is there already gives way; otherwise it stays.
+        replace: True if the new rows replace existing ones; otherwise existing rows stay.
     """
 
     table: str
@@ -83,7 +83,7 @@ class Found:
     """A checkpoint as it is stored.
 
     Attributes:
-        parent_id: id of the one before it, if there is one.
+        parent_id: id of the checkpoint before, if there is one.
         blob: type and bytes.
         metadata: JSON, or None.
         writes: (task id, channel, (type, bytes)), in the order in which a run applies them.
@@ -98,11 +98,11 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which checkpoints a listing is of.
+    """The filter of a listing.
 
     Attributes:
-        columns: values, by the beginning of the condition that each of them ends.
-        metadata: values, by the path that leads to them in the metadata.
+        columns: values, by the start of the condition that each value completes.
+        metadata: values, by their path in the metadata.
     """
 
     columns: Mapping[str, str]
@@ -110,13 +110,13 @@ class Wanted:
 
 
 def add(connection: Connection, given: Rows) -> None:
-    """Write rows, as many with one statement as it takes: each statement is a turn at the interpreter's lock."""
+    """Write rows, as many per statement as possible, because each statement needs the interpreter's lock once."""
     rows = given.rows
-    if given.replace and len(rows) > 1:  # the last of those with one key: PostgreSQL replaces a row once in a statement
+    if given.replace and len(rows) > 1:  # the last row of each key: PostgreSQL replaces a row once per statement
         rows = list({_KEY_OF[given.table](row): row for row in rows}.values())
     start = 0
     while start < len(rows):
-        # Powers of two, so that a handful of statements serves all and stays prepared.
+        # Powers of two, so that few statements are needed and stay prepared.
         size = min(MOST_ROWS, 1 << ((len(rows) - start).bit_length() - 1))
         chunk = rows[start : start + size]
         connection.execute(
@@ -127,7 +127,7 @@ def add(connection: Connection, given: Rows) -> None:
 
 @cache
 def insertion(table: str, count: int, *, replace: bool) -> str:
-    """Return the statement that writes so many rows.
+    """Return the statement that writes `count` rows.
 
     >>> insertion("checkpoints", 2, replace=False)[103:]
     'VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7), (?8, ?9, ?10, ?11, ?12, ?13, ?14) ON CONFLICT DO NOTHING'
@@ -149,7 +149,7 @@ def _on_conflict(table: str, *, replace: bool) -> str:
 
 
 def get(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str | None) -> Found | None:
-    """Return a checkpoint and its writes, of one moment; the newest of the namespace where no id is given."""
+    """Return a checkpoint and its writes from one snapshot; without an id, the newest of the namespace."""
     head: Any = None
     writes = []
     for row in connection.execute(_GET, (thread_id, namespace, checkpoint_id or None)).fetchall():
@@ -159,7 +159,7 @@ def get(connection: Connection, thread_id: str, namespace: str, checkpoint_id: s
             writes.append(row)
     if head is None:
         return None
-    writes.sort(key=lambda row: (row[2], row[0], row[6]))  # by task path, task and index, as a run applies them
+    writes.sort(key=lambda row: (row[2], row[0], row[6]))  # ordered by task path, task and index, as a run applies them
     return Found(
         checkpoint_id=head[1],
         parent_id=head[2],
@@ -170,7 +170,7 @@ def get(connection: Connection, thread_id: str, namespace: str, checkpoint_id: s
 
 
 def ids(connection: Connection, wanted: Wanted, limit: int | None) -> list[tuple[str, str, str]]:
-    """Return (thread, namespace, id) of the checkpoints that match, newest first."""
+    """Return (thread, namespace, id) of the matching checkpoints, newest first."""
     clauses = [f"{condition} ?{number}" for number, condition in enumerate(wanted.columns, 1)]
     query = f"SELECT {KEYS['checkpoints']}, {'metadata' if wanted.metadata else 'NULL'} FROM checkpoints"  # noqa: S608
     query += f" WHERE {' AND '.join(clauses) or 'TRUE'} ORDER BY checkpoint_id DESC, thread_id, checkpoint_ns"
@@ -182,12 +182,12 @@ def ids(connection: Connection, wanted: Wanted, limit: int | None) -> list[tuple
 
 
 def matching(place: Mapping[str, Any] | None, before: str | None, metadata: Mapping[str, Any] | None) -> Wanted:
-    """Return what a listing is of; its values are never part of a statement.
+    """Return the filter of a listing; its values never become part of a statement's text.
 
     Args:
-        place: `thread_id`, `checkpoint_ns` and `checkpoint_id`, as far as they are given.
+        place: any of `thread_id`, `checkpoint_ns` and `checkpoint_id`.
         before: only checkpoints with lesser ids; None for all.
-        metadata: what the metadata must hold, by key; a dot leads into an object.
+        metadata: required values of the metadata, by key; a dot leads into an object.
 
     Raises:
         ValueError: a key of `metadata` is not made of letters, digits and `_ . -`.
@@ -220,7 +220,7 @@ _JSON = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _known(metadata: bytes | str | None) -> Any:
-    """Return metadata; None where it is no JSON, as another program may write: no error for all that ask."""
+    """Return metadata, or None if another program wrote invalid JSON, so that a listing does not fail."""
     try:
         return _JSON.decode(metadata if isinstance(metadata, str) else (metadata or b"null").decode())
     except (ValueError, RecursionError):
@@ -234,14 +234,14 @@ def _at(known: Any, path: str) -> Any:
 
 
 def _comparable(value: Any) -> Any:
-    """Return a value as JSON has it; a list or an object as its text."""
+    """Return a value in its JSON form; a list or an object becomes text."""
     if value is None or isinstance(value, str | int | float):
         return value
     return json.dumps(value, separators=(",", ":")) if isinstance(value, dict | list) else str(value)
 
 
 def ancestors(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str) -> Iterator[Found]:
-    """Yield the checkpoints before one, nearest first, with their writes; a chain that bites its tail ends there."""
+    """Yield the checkpoints before one, nearest first, with their writes; stop at a cycle."""
     seen = {checkpoint_id}
     found = get(connection, thread_id, namespace, checkpoint_id)
     while found is not None and found.parent_id and found.parent_id not in seen:
@@ -256,11 +256,11 @@ def changes(
 ) -> Mapping[str, DeltaChannelHistory]:
     """Return each channel's history at a checkpoint.
 
-    The place is a thread, a namespace and a checkpoint id; an empty id stands for the newest.
+    The place is a thread, a namespace and a checkpoint id; an empty id means the newest.
 
     Returns:
-        By channel, the writes on the way to the checkpoint, oldest first and without its own; `seed` is the value they
-        are to be applied to, and left out where there is none.
+        By channel, the writes before the checkpoint, oldest first and without its own; `seed` is the value that they
+        apply to, left out if there is none.
     """
     writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
     seeds: dict[str, Any] = {}
@@ -281,13 +281,13 @@ def _history(writes: list[PendingWrite], seeds: Mapping[str, Any], channel: str)
 
 
 def drop_threads(connection: Connection, thread_ids: Sequence[str]) -> None:
-    """Delete all of these threads."""
+    """Delete these threads."""
     for thread_id in thread_ids:
         _drop(connection, "thread_id = ?1", [thread_id])
 
 
 def drop_runs(connection: Connection, run_ids: Sequence[str]) -> None:
-    """Delete the checkpoints that these runs made, and their writes. Reads the metadata of every checkpoint."""
+    """Delete the checkpoints of these runs, and their writes. Reads the metadata of every checkpoint."""
     query = f"SELECT {KEYS['checkpoints']}, metadata FROM checkpoints"  # noqa: S608  constants
     for *place, metadata in connection.execute(query).fetchall():
         if _comparable(_at(_known(metadata), "run_id")) in run_ids:
@@ -306,7 +306,7 @@ def _drop(connection: Connection, condition: str, values: Sequence[str]) -> None
 
 
 def copy_thread(connection: Connection, source: str, target: str) -> None:
-    """Copy all of a thread under another id; what the other has under the same ids gives way."""
+    """Copy all rows of a thread under another id; copied rows replace existing ones with the same ids."""
     for table, columns in COLUMNS.items():
         rows = f"SELECT CAST(?1 AS TEXT), {columns.removeprefix('thread_id, ')} FROM {table} WHERE thread_id = ?2"  # noqa: S608
         query = f"INSERT INTO {table} ({columns}) {rows} {_on_conflict(table, replace=True)}"
@@ -314,16 +314,16 @@ def copy_thread(connection: Connection, source: str, target: str) -> None:
 
 
 def keep_newest_of(connection: Connection, thread_ids: Sequence[str], load: Load) -> None:
-    """Delete what going on with each of these threads does not need."""
+    """Delete all checkpoints that these threads do not need to continue."""
     for thread_id in thread_ids:
         keep_newest(connection, thread_id, load)
 
 
 def keep_newest(connection: Connection, thread_id: str, load: Load, *, at_end: bool = False) -> None:
-    """Delete what going on with a thread does not need: all but each namespace's newest checkpoint and its writes.
+    """Delete all checkpoints except each namespace's newest one and its writes, which the thread needs to continue.
 
-    Where a channel is kept as changes since some earlier checkpoint, the checkpoints back to that one stay. With
-    `at_end` nothing on the thread is under way, and what belongs to a single run of a subgraph goes too.
+    If a channel is stored as changes since an earlier checkpoint, the checkpoints back to that one stay. With `at_end`,
+    nothing runs on the thread, and the data of single runs of subgraphs is deleted too.
     """
     newest = """SELECT checkpoint_ns, max(checkpoint_id) FROM checkpoints WHERE thread_id = ?1 GROUP BY checkpoint_ns"""
     for namespace, checkpoint_id in connection.execute(newest, (thread_id,)).fetchall():
@@ -336,7 +336,7 @@ def keep_newest(connection: Connection, thread_id: str, load: Load, *, at_end: b
 
 def _needed(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str, load: Load) -> list[str]:
     head = get(connection, thread_id, namespace, checkpoint_id)
-    assert head is not None, "its id was just read, in this transaction"
+    assert head is not None, "the id was just read in this transaction"
     needed = [checkpoint_id]
     open_channels = set(json.loads(head.metadata or b"{}").get(_COUNTERS) or ())
     if open_channels:
@@ -350,7 +350,7 @@ def _needed(connection: Connection, thread_id: str, namespace: str, checkpoint_i
 
 
 def _drop_before(connection: Connection, thread_id: str, namespace: str, kept: Sequence[str]) -> None:
-    """Delete what is older than the first of `kept` and not among it: writes may be there before their checkpoint."""
+    """Delete rows older than the first of `kept` and not in it; newer writes may precede their checkpoint."""
     others = ", ".join(f"?{number}" for number in range(4, 3 + len(kept)))
     condition = "thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id < ?3"
     if others:
@@ -358,15 +358,15 @@ def _drop_before(connection: Connection, thread_id: str, namespace: str, kept: S
     _drop(connection, condition, (thread_id, namespace, *kept))
 
 
-# What is not drawn by time, as the ids of a test or of another program, has no time to go on from.
+# Ids without a time, of a test or another program, cannot be continued.
 _NEWEST = "SELECT max(checkpoint_id) FROM checkpoints WHERE checkpoint_id LIKE '________-____-6___-____-____________'"
 
 
 def continue_ids(connection: Connection, path: str, thread_id: str = "") -> None:
-    """Let every id that this process draws from now on be greater than those in the file, or those of one thread.
+    """Make every later id of this process greater than those in the tables, or those of one thread.
 
     Raises:
-        Corrupt: they would not be: what is written from now on would be taken for old, and pruned.
+        Corrupt: that is impossible; new checkpoints would look old, and would be pruned.
     """
     of_thread = (f"{_NEWEST} AND thread_id = ?1", [thread_id]) if thread_id else (_NEWEST,)
     (newest,) = connection.execute(*of_thread).fetchone()
@@ -378,12 +378,12 @@ def continue_ids(connection: Connection, path: str, thread_id: str = "") -> None
     module._last_v6_timestamp = max(before or 0, _time_of(newest))  # noqa: SLF001
     if str(uuid6()) <= newest:
         module._last_v6_timestamp = before  # noqa: SLF001  a file that is refused moves no other file's ids
-        what = f"checkpoint {newest} is of a time that is still to come"
+        what = f"checkpoint {newest} has a time in the future"
         raise Corrupt(what, where=path, hint="set the machine's clock right, then start again")
 
 
 def _time_of(checkpoint_id: str) -> int:
-    """Return when an id was drawn, in units of LangGraph's own; 0 for what only looks like an id."""
+    """Return the time of an id, in LangGraph's unit; 0 for a text that only looks like an id."""
     try:
         return UUID(hex=checkpoint_id).time
     except ValueError:

@@ -1,6 +1,6 @@
-"""LangGraph's checkpointer interface on a file that commits in groups.
+"""LangGraph's checkpointer interface on a file or database that commits in groups.
 
-Each method is planned once, as work for a thread of the file, and then offered to threads and to event loops.
+Each method makes a plan of work for a thread of the file. The plan is offered to threads and to event loops.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from turnkeeper.storage.database import WorkerThread
 
 P = ParamSpec("P")
 R = TypeVar("R")
-HELD_S = 0.002  # how long what a task wrote waits for the checkpoint that follows
-PRUNED_S = 0.05  # how long a thread's pruning waits for something else to be written
-_PAGE = 16  # checkpoints that a listing holds at a time
-_MOST_BYTES = 2_500  # of all names in a key: an index of PostgreSQL takes little more
+HELD_S = 0.002  # seconds that a task's writes wait for the following checkpoint
+PRUNED_S = 0.05  # seconds that pruning waits for other writes
+_PAGE = 16  # checkpoints that a listing holds in memory
+_MOST_BYTES = 2_500  # bytes of all names in a key, limited by PostgreSQL's indexes
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan(Generic[R]):
-    """What a method does: the work, who does it, how its result becomes the method's, and how long it may be held.
+    """The plan of a method: its work, its thread, the conversion of its result, and how long it may be delayed.
 
-    What a task returned also tells of which thread it is.
+    A task's writes also name their thread.
     """
 
     thread: WorkerThread
@@ -47,7 +47,7 @@ class _Plan(Generic[R]):
     results_of: str = ""
 
     async def run(self, unsaved: dict["asyncio.Future[Any]", str]) -> Any:
-        """Do the work. What may be held stands among the unsaved until it is on disk, with the thread that it is of."""
+        """Do the work. Delayed work stays among the unsaved, with its thread, until it is on disk."""
         if not self.hold_s or not isinstance(self.thread, WorkerThread):
             return await self.thread.run(self.work)
         saved = self.thread.begin(self.work, hold_s=self.hold_s)
@@ -61,7 +61,7 @@ class _Plan(Generic[R]):
 def _both(
     plan: Callable[Concatenate[Any, P], _Plan[R]],
 ) -> tuple[Callable[Concatenate[Any, P], R], Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]]:
-    """Return the method for threads that run no event loop, and the one for event loops."""
+    """Return two methods: one for threads without an event loop, and one for event loops."""
 
     @wraps(plan)
     def blocking(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -73,7 +73,7 @@ def _both(
         planned = plan(self, *args, **kwargs)
         return planned.read(await planned.run(self.unsaved))
 
-    # LangGraph looks at it before each run, and it takes long to find.
+    # LangGraph reads this value before each run, and computing it is slow.
     setattr(awaited, "__signature__", signature(plan))  # noqa: B010  no attribute that functions are declared to have
     return blocking, awaited
 
@@ -81,17 +81,17 @@ def _both(
 class GroupedSaver(base.BaseCheckpointSaver[str]):
     """Keeps checkpoints in a SQLite file or a PostgreSQL database, for any number of threads and event loops.
 
-    What `put` and `put_writes` were given is on disk when they return, and whoever reads after that reads it. The
-    methods without `a` are for threads that run no event loop; on one that does they raise
-    :class:`asyncio.InvalidStateError`, as they would hold it up.
+    Data of `put` and `put_writes` is on disk when they return, and is visible to later reads. The methods without `a`
+    are for threads without an event loop; on an event loop they raise :class:`asyncio.InvalidStateError`, because they
+    would block it.
     """
 
     def __init__(self, place: Path | str, *, fenced: bool = False) -> None:
         """Open or make the file, or the tables of the database at a URL. Raises Corrupt if they are not ours.
 
-        With `fenced`, for such a database, each write proves the lease under which it is made, or raises Fenced.
+        With `fenced`, for such a database, each write proves its lease, or raises Fenced.
         """
-        # Strict whatever the environment says: a crafted row must not name a class to be built.
+        # Strict in any environment: a forged row must not name a class to be built.
         super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
         self._file = _open(place, fenced=fenced)
         self._entropy = SystemEntropy()
@@ -99,25 +99,25 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
 
     @property
     def trouble(self) -> str:
-        """What of the machine stands in the way of the file; empty where nothing does."""
+        """The machine fault that blocks the file; empty if there is none."""
         return self._file.writer.trouble or self._file.reader.trouble
 
     def flush(self) -> None:
-        """Write what waits for something else to be written."""
+        """Write all delayed work."""
         self._file.writer.flush()
 
     def close(self) -> None:
-        """Finish what is queued, then close it."""
+        """Finish queued work, then close the file."""
         self._file.close()
 
     async def aclose(self) -> None:
-        """Finish what is queued, then close it, without blocking the loop."""
+        """Finish queued work, then close the file, without blocking the event loop."""
         await asyncio.to_thread(self.close)
 
     # Reading
 
     def _get_tuple(self, config: RunnableConfig) -> _Plan[CheckpointTuple | None]:
-        """Return the checkpoint that `config` names, or the newest of its thread and namespace; None without one."""
+        """Return the checkpoint that `config` names, or the newest of its thread and namespace, or None."""
         place = _place(config)
         return _Plan(
             thread=self._file.reader,
@@ -135,16 +135,16 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Yield the checkpoints that match, newest first.
+        """Yield the matching checkpoints, newest first.
 
         Args:
-            config: its thread, and namespace and id where it names them; None for all threads.
-            filter: what their metadata must hold, by key.
-            before: only those with lesser ids than this one's.
-            limit: at most so many.
+            config: a thread, optionally with namespace and id; None for all threads.
+            filter: required values of the metadata, by key.
+            before: only checkpoints with lesser ids than this one's.
+            limit: the maximum number.
 
         Raises:
-            ValueError: a key of `filter` is none.
+            ValueError: a key of `filter` is invalid.
         """
         where = _matching(config, before, filter)
         for page in _pages(_run_blocking(self._file.reader, lambda c: rows.ids(c, where, limit))):
@@ -158,7 +158,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Yield the checkpoints that match, newest first, as :meth:`list` does."""
+        """Yield the matching checkpoints, newest first, as :meth:`list` does."""
         where = _matching(config, before, filter)
         for page in _pages(await self._file.reader.run(lambda c: rows.ids(c, where, limit))):
             for each in self._tuples(page, await self._file.reader.run(lambda c, page=page: _get_all(c, page))):
@@ -167,7 +167,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     def _get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> _Plan[Mapping[str, base.DeltaChannelHistory]]:
-        """Return, for channels that are kept as changes, the last whole value and the changes since."""
+        """Return, for channels stored as changes, the last whole value and the later changes."""
         place = _place(config)
         return self._reading(lambda c: rows.changes(c, place, channels, self.serde.loads_typed), lambda found: found)
 
@@ -182,7 +182,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         metadata: base.CheckpointMetadata,
         new_versions: base.ChannelVersions,  # noqa: ARG002  the interface's; values stand in the checkpoint itself
     ) -> _Plan[RunnableConfig]:
-        """Store a checkpoint behind the one that `config` names; return the config that names it."""
+        """Store a checkpoint after the one that `config` names; return the new checkpoint's config."""
         thread_id, namespace, parent = _place(config)
         _refuse_nul(checkpoint["id"])
         _refuse_long(thread_id, namespace, checkpoint["id"])
@@ -197,7 +197,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> _Plan[None]:
-        """Store what a task wrote, with the checkpoint that it ran from."""
+        """Store a task's writes, with the checkpoint that the task ran from."""
         place, fixed = _place(config), base.WRITES_IDX_MAP
         _refuse_nul(task_id, task_path, *(channel for channel, _ in writes))
         _refuse_long(*place, task_id)
@@ -205,9 +205,9 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
             (*place, task_id, task_path, fixed.get(channel, index), channel, *self.serde.dumps_typed(value))
             for index, (channel, value) in enumerate(writes)
         ]
-        # An error, an interrupt or an answer takes the place of the one before; a task's results are never changed.
+        # A new error, interrupt or answer replaces the one before; a task's results never change.
         replace = all(channel in fixed for channel, _ in writes)
-        # The checkpoint that a step's results lead to comes at once: one commit serves both.
+        # The checkpoint of the step's results follows at once: one commit serves both.
         hold_s = 0.0 if replace else HELD_S
         work = self._leased(Rows(table="writes", rows=encoded, replace=replace))
         return _Plan(thread=self._file.writer, work=work, read=lambda _done: None, hold_s=hold_s, results_of=place[0])
@@ -220,7 +220,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     delete_thread, adelete_thread = _both(_delete_thread)
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> _Plan[None]:
-        """Delete the checkpoints of these runs and their writes, also where a later one builds on them."""
+        """Delete the checkpoints of these runs and their writes, even if a later checkpoint builds on them."""
         return self._writing(lambda c: rows.drop_runs(c, run_ids))
 
     delete_for_runs, adelete_for_runs = _both(_delete_for_runs)
@@ -234,7 +234,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     copy_thread, acopy_thread = _both(_copy_thread)
 
     def _prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> _Plan[None]:
-        """Keep of each thread what going on needs (`keep_latest`), or nothing (`delete`)."""
+        """Keep of each thread the checkpoints that it needs to continue (`keep_latest`), or none (`delete`)."""
         _refuse_nul(*thread_ids)
         if strategy == "delete":
             return self._writing(lambda c: rows.drop_threads(c, thread_ids))
@@ -245,7 +245,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     prune, aprune = _both(_prune)
 
     async def aprune_ended(self, thread_id: str) -> None:
-        """Prune a thread that is at its end: of what single runs of subgraphs left, nothing is needed any more."""
+        """Prune a thread that is at its end, including all data of single runs of subgraphs."""
         work = _Plan(
             thread=self._file.writer,
             work=self._leased(lambda c: rows.keep_newest(c, thread_id, self.serde.loads_typed, at_end=True)),
@@ -255,7 +255,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         await work.run(self.unsaved)
 
     async def asaved(self, thread_id: str) -> None:
-        """Wait until what tasks of a thread returned on this event loop is on disk. Raises what kept it from there."""
+        """Wait until all task results of a thread on this event loop are on disk. Raises a failed write's error."""
         loop = asyncio.get_running_loop()
         unsaved = [one for one, of in [*self.unsaved.items()] if of == thread_id and one.get_loop() is loop]
         if unsaved:
@@ -266,20 +266,20 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
                     one.result()
 
     async def acontinue(self, thread_id: str) -> None:
-        """Draw ids from now on that come after those of a thread that another machine may have written."""
+        """Make later ids greater than those of a thread that another machine may have written."""
         await self._file.reader.run(lambda c: rows.continue_ids(c, thread_id, thread_id))
 
     async def achange(self, work: Callable[[rows.Connection], R]) -> R:
-        """Change the tables in one transaction; where it fails, `work` may be done once more."""
+        """Change the tables in one transaction; after a failure, `work` may run a second time."""
         changed: R = await self._file.writer.run(work)
         return changed
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002  the interface's
-        """Return a version that sorts behind `current`; two that follow the same one differ."""
+        """Return a version that sorts after `current`; two versions after the same one differ."""
         number = 0 if current is None else int(str(current).split(".", 1)[0])
         return f"{number + 1:032}.{self._entropy.uniform(0.0, 1.0):016}"
 
-    # Between LangGraph's shapes and rows
+    # Conversion between LangGraph's objects and rows
 
     def _reading(self, work: Callable[[Any], Any], read: Callable[[Any], R]) -> _Plan[R]:
         return _Plan(thread=self._file.reader, work=work, read=read)
@@ -294,7 +294,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         self, places: Sequence[tuple[str, str, str]], found: Sequence[Found | None]
     ) -> Iterator[CheckpointTuple]:
         for place, each in zip(places, found, strict=True):
-            if (made := self._tuple(None, place, each)) is not None:  # None: it was deleted while the listing went on
+            if (made := self._tuple(None, place, each)) is not None:  # None: deleted during the listing
                 yield made
 
     def _tuple(
@@ -319,13 +319,13 @@ def _run_blocking(thread: WorkerThread, work: Any) -> Any:
     except RuntimeError:
         return thread.run_blocking(work)
     raise asyncio.InvalidStateError(
-        "this would hold up the event loop: await the method of the same name with an a in front, "
+        "this would block the event loop: await the method of the same name with an a in front, "
         "or run the graph with ainvoke or astream"
     )
 
 
 def _json(metadata: Any) -> str:
-    """Return metadata as JSON, which SQLite reads; null stands for a number that JSON lacks, as NaN and Infinity."""
+    """Return metadata as JSON for SQLite; null replaces NaN and Infinity, which JSON lacks."""
     text = json.dumps(metadata, ensure_ascii=False)
     if "NaN" in text or "Infinity" in text:
         text = json.dumps(json.loads(text, parse_constant=lambda _name: None), ensure_ascii=False)
@@ -333,7 +333,7 @@ def _json(metadata: Any) -> str:
 
 
 def _place(config: RunnableConfig) -> tuple[str, str, str]:
-    """Return thread, namespace and checkpoint id; the last is empty where the newest is meant."""
+    """Return thread, namespace and checkpoint id; an empty id means the newest."""
     given = config["configurable"]
     place = str(given["thread_id"]), given.get("checkpoint_ns") or "", str(get_checkpoint_id(config) or "")
     _refuse_nul(*place)

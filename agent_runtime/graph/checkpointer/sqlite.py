@@ -1,4 +1,4 @@
-"""Checkpoints in a SQLite file. Its layout is that of LangGraph's own SQLite saver: either opens the other's files."""
+"""Checkpoints in a SQLite file. The layout is that of LangGraph's own SQLite saver: either opens the other's files."""
 
 import sqlite3
 from pathlib import Path
@@ -21,18 +21,18 @@ SCHEMA = (
         PRIMARY KEY (thread_id, checkpoint_ns, checkpoint_id, task_id, idx))""",
 )
 BUSY_S = 10.0
-CACHE_KB = 4_096  # of each connection
+CACHE_KB = 4_096  # for each connection
 
 
 class CheckpointFile(Checkpoints):
     """A SQLite file of checkpoints."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the file, mode 0600, and bring an older layout up to date.
+        """Open or make the file, mode 0600, and update an older layout.
 
         Raises:
-            Corrupt: not SQLite, tables of other columns, or checkpoints that new ones would not come after.
-            MachineTrouble: the machine cannot read or write it at the moment.
+            Corrupt: not SQLite, other columns, or new checkpoints would not sort after the stored ones.
+            MachineTrouble: the machine cannot read or write the file at the moment.
         """
         try:
             path.touch(mode=0o600, exist_ok=True)
@@ -46,7 +46,7 @@ class CheckpointFile(Checkpoints):
 
 
 def _connect(path: Path) -> Connection:
-    # Transactions are begun and ended here, in so many words; each connection is used by one thread at a time.
+    # Transactions are begun and ended explicitly; each connection is used by one thread at a time.
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     connection.execute(f"PRAGMA cache_size=-{CACHE_KB}")
     return connection
@@ -58,7 +58,7 @@ def _prepare(connection: Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
     for statement in SCHEMA:
         connection.execute(statement)
-    if "task_path" not in columns_of(connection, "writes"):  # LangGraph's saver did without it once
+    if "task_path" not in columns_of(connection, "writes"):  # older versions of LangGraph's saver lack this column
         connection.execute("ALTER TABLE writes ADD COLUMN task_path TEXT NOT NULL DEFAULT ''")
     connection.execute("COMMIT")
     check_columns(connection, str(path))

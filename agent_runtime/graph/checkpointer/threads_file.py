@@ -1,7 +1,7 @@
-"""Threads that a LangGraph user brings along, in a file of LangGraph's own SQLite saver.
+"""Import of a LangGraph user's threads from a file of LangGraph's own SQLite saver.
 
-The file itself is only copied, with its log: opening it, even to read, could write beside it. LangGraph's saver reads
-the copy, which shows that every checkpoint can be read; the rows then go over as they stand.
+The file and its log are only copied, because opening the file, even for reading, could write next to it. LangGraph's
+saver reads the copy, which proves that every checkpoint is readable; then the rows are copied unchanged.
 """
 
 import hashlib
@@ -23,24 +23,24 @@ from agent_runtime.graph.checkpointer import rows
 from agent_runtime.model.turn import PastThread, PastTurn
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 
-_BESIDE = ("", "-wal", "-journal")  # what SQLite keeps of one database
+_BESIDE = ("", "-wal", "-journal")  # the files of a SQLite database
 _TRIES = 3
-_NEXT = "branch:to:"  # begins the channels that start a step
-_BYTES = {"checkpoint", "metadata", "value"}  # columns; an older saver wrote some of them as text
-_UNKNOWN_BEFORE = {"task_path"}  # LangGraph's saver adds it to an older file
-_NOT_THEIRS = "is no file of LangGraph's SQLite saver"
+_NEXT = "branch:to:"  # prefix of the channels that start a step
+_BYTES = {"checkpoint", "metadata", "value"}  # columns that an older saver wrote as text
+_UNKNOWN_BEFORE = {"task_path"}  # LangGraph's saver adds this column to an older file
+_NOT_THEIRS = "is not a file of LangGraph's SQLite saver"
 _HINT = "give the checkpoints.sqlite of langgraph-checkpoint-sqlite"
 ReadTurns = Callable[[Mapping[str, Any]], Sequence[PastTurn]]
 
 
 @contextmanager
 def copy_of(path: Path) -> Iterator[Path]:
-    """Yield a copy of a SQLite file with all that was committed to it; the file is left as it is.
+    """Yield a copy of a SQLite file with all committed data; leave the file itself unchanged.
 
     Raises:
         NotFound: there is no such file.
-        InvalidInput: it is no file that can be read.
-        Conflict: a program writes to it at this moment.
+        InvalidInput: the file cannot be read.
+        Conflict: a program is writing to the file.
     """
     if not path.exists():
         raise NotFound("no such file", where=str(path))
@@ -58,7 +58,7 @@ def copy_of(path: Path) -> Iterator[Path]:
             if _state(path) == before:
                 break
         else:
-            raise Conflict("is in use: it changes while it is read", where=str(path), hint="stop what writes to it")
+            raise Conflict("is in use: it changed during reading", where=str(path), hint="stop what writes to it")
         yield copy
 
 
@@ -74,11 +74,11 @@ def _state(path: Path) -> list[tuple[int, int, int] | None]:
 
 
 def read_threads(copy: Path, wanted: Collection[str], where: str, read_turns: ReadTurns) -> list[PastThread]:
-    """Read the threads of a file, all or those that are wanted; `read_turns` finds the turns in a state's values.
+    """Read the threads of a file, all or the wanted ones; `read_turns` finds the turns in a state's values.
 
     Raises:
-        InvalidInput: no file of LangGraph's saver, one that is damaged, or of a form that nothing here reads.
-        NotFound: a wanted thread is not in it.
+        InvalidInput: not a file of LangGraph's saver, damaged, or in an unknown format.
+        NotFound: a wanted thread is not in the file.
     """
     try:
         with closing(_open(copy)) as connection:
@@ -95,11 +95,11 @@ def read_threads(copy: Path, wanted: Collection[str], where: str, read_turns: Re
 
 
 def take_in(connection: rows.Connection, copy: Path, thread_ids: Sequence[str], where: str) -> int:
-    """Add all rows of threads to the checkpoints; return how many there are. What is there already must be the same.
+    """Add all rows of threads to the checkpoints; return their number. Existing rows must be the same.
 
     Raises:
         Conflict: a thread of that id has other checkpoints here.
-        Corrupt: new checkpoints would not come after these.
+        Corrupt: new checkpoints would not sort after these.
     """
     count = 0
     with closing(_open(copy)) as source:
@@ -137,7 +137,7 @@ def _check_tables(connection: sqlite3.Connection, where: str) -> None:
     for table, columns in rows.COLUMNS.items():
         lacking = set(columns.split(", ")) - _UNKNOWN_BEFORE - rows.columns_of(connection, table)
         if lacking:
-            what = f"its table {table} lacks {', '.join(sorted(lacking))}: it is of another version of that saver"
+            what = f"its table {table} lacks {', '.join(sorted(lacking))}: another version of the saver wrote it"
             raise InvalidInput(what, where=where, hint="open it once with the newest langgraph-checkpoint-sqlite")
     (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
@@ -155,8 +155,8 @@ def _thread(saver: SqliteSaver, thread_id: str, where: str, read_turns: ReadTurn
         turns = read_turns(newest.checkpoint["channel_values"] if newest is not None else {})
         waits = newest is not None and _waits(newest)
     except NotImplementedError as error:
-        what = f"thread {thread_id!r} is written in a form that nothing here reads: {error}"
-        raise InvalidInput(what, where=where, hint="only JSON and msgpack are read, and nothing encrypted") from error
+        what = f"thread {thread_id!r} is in a format that cannot be read: {error}"
+        raise InvalidInput(what, where=where, hint="only unencrypted JSON and msgpack can be read") from error
     except (sqlite3.DatabaseError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise _damaged(error, where, f"thread {thread_id!r}") from error
     digest = hashlib.sha256()
@@ -169,7 +169,7 @@ def _thread(saver: SqliteSaver, thread_id: str, where: str, read_turns: ReadTurn
 
 
 def _waits(newest: CheckpointTuple) -> bool:
-    """Return whether a step of the checkpoint asked something, or has yet to run, as where a graph stops before it."""
+    """Return whether a step of the checkpoint asked a question or is still to run, as after a stop before a step."""
     if any(channel.startswith(_NEXT) for channel in newest.checkpoint["channel_values"]):
         return True
     writes = newest.pending_writes or []

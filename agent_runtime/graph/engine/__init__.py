@@ -1,1 +1,1 @@
-"""Runs intervals of any graph. It knows threads, checkpoints and messages, and nothing of the turn table."""
+"""Runs intervals of any graph. This package knows threads, checkpoints and messages, but not the turn table."""

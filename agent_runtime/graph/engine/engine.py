@@ -1,6 +1,6 @@
-"""Running intervals of a graph: give input or answers or nothing, stop at an end, an interrupt, a limit or a drain.
+"""Running of intervals: give a graph input, answers or nothing, until an end, an interrupt, a limit or a drain.
 
-The only module that runs graphs. It knows threads, checkpoints and messages; it knows nothing of the turn table.
+No other module runs graphs. This module knows threads, checkpoints and messages, but not the turn table.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ from agent_runtime.model.turn import Said, TurnContext
 from turnkeeper.errors import TurnkeeperError, machine_trouble
 
 MOST_SEALS = 50
-MOST_THREADS_RECORDED = 4096  # far more than turns that run at once
+MOST_THREADS_RECORDED = 4096  # far more than concurrent turns
 LONGEST_ERROR = 1000
-BEFORE = "before_turn"  # in a checkpoint's metadata: the last message before the turn, where its input is no message
+BEFORE = "before_turn"  # key in a checkpoint's metadata: the last message before a turn whose input is no message
 Allow = Callable[[], Awaitable[None]]
 Stopped = Literal["end", "interrupted", "failed", "timeout", "drained"]
 
 
 class _NothingToSave:
-    """What the loop of a graph without checkpoints waits for: LangGraph awaits the last save, also where there is none.
+    """A finished save for the loop of a graph without checkpoints, because LangGraph always awaits the last save.
 
-    Every graph inside ours is run with our durability, also one with `checkpointer=False`.
+    Every graph inside ours runs with our durability, even with `checkpointer=False`.
     """
 
     def result(self) -> None:
@@ -52,9 +52,9 @@ class _NothingToSave:
 
 
 async def _accept_push(self: AsyncPregelLoop, task: Any, index: int, call: Any = None) -> Any:
-    """Let a node, or a workflow, call a task once what the tasks before it returned is on disk.
+    """Let a node or a workflow call a task only after the results of the earlier tasks are on disk.
 
-    LangGraph saves that in the background: of a process that is killed in a task, an earlier one would run again.
+    LangGraph saves them in the background. If the process were killed before the save, an earlier task would run again.
     """
     if call is not None and isinstance(self.checkpointer, GroupedSaver):
         await self.checkpointer.asaved(str(self.config["configurable"]["thread_id"]))
@@ -68,12 +68,12 @@ setattr(PregelLoop, "_put_checkpoint_fut", _NothingToSave())  # noqa: B010  a lo
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """Begin: give the turn its prompt.
+    """Begin a turn with its prompt.
 
     Attributes:
-        prompt: what is asked.
-        payload_json: a JSON object that goes with it, or empty.
-        note: how the turn before it ended, where that matters; empty for none.
+        prompt: the prompt.
+        payload_json: a JSON object with the prompt, or empty.
+        note: how the turn before ended, if that matters; else empty.
         input_json: a JSON object with fields of the graph's input, or empty.
     """
 
@@ -85,14 +85,14 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Continue: give interrupts their answers, by id."""
+    """Continue with the answers to interrupts, by id."""
 
     values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Continue:
-    """Continue from the checkpoint, with nothing new."""
+    """Continue from the checkpoint, without new input."""
 
 
 Order = Input | Answers | Continue
@@ -100,14 +100,14 @@ Order = Input | Answers | Continue
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a turn has said so far.
+    """The messages and costs of a turn so far.
 
     Attributes:
-        messages: its messages after the prompt, from the first; None where the graph no longer shows them.
+        messages: the turn's messages after the prompt; None if the graph no longer has them.
         tokens_in: tokens read by models in this turn.
         tokens_out: tokens written by models in this turn.
-        subagent_tokens: what of these subagents used that are still at work: tokens read and written.
-        wake_after_s: when the graph asked in this interval to be woken, in seconds after its end; None: it did not.
+        subagent_tokens: tokens read and written by subagents that are still running.
+        wake_after_s: the requested wake-up in this interval, in seconds after its end; None for no request.
     """
 
     messages: tuple[Said, ...] | None = ()
@@ -118,23 +118,23 @@ class Step:
 
     @property
     def text(self) -> str:
-        """The newest text of its agent; empty for none."""
+        """The newest text of the agent; empty if there is none."""
         said = [line.text for line in self.messages or () if line.role == "agent" and line.text.strip()]
         return said[-1] if said else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How an interval stopped.
+    """The result of an interval.
 
     Attributes:
         stopped: at the end, an interrupt, an error, the category's time limit, or a drain.
-        error: one sentence; empty but for `failed` and `timeout`.
-        interrupts: what the graph waits for.
-        step: all that the turn has said; one without messages leaves what is on record.
-        refused: of a failed interval, the answered interrupts whose step raised: the thread waits for them again.
-        returned: at the end, for a turn that shows no text of its own, what its nodes returned, empty for nothing; and
-            whether that is what the graph said, or other fields of its state.
+        error: one sentence; empty except for `failed` and `timeout`.
+        interrupts: the interrupts that the graph waits for.
+        step: the turn's messages and costs; without messages, the stored messages stay.
+        refused: after a failure, the answered interrupts whose step raised; they are pending again.
+        returned: at the end of a turn without text, the values that its nodes returned (empty for none), and whether
+            they are messages or other fields of the state.
     """
 
     stopped: Stopped
@@ -145,18 +145,18 @@ class Ended:
     returned: tuple[str, bool] = ("", False)
 
 
-CALLED = "the turn"  # where trouble is that no store of ours reports: in what a graph, a tool or a model calls
+CALLED = "the turn"  # the place of machine faults outside our stores: in a file or device of a graph, tool or model
 
 
 class TokenLimit(RuntimeError):
     """A turn used more tokens than its category allows."""
 
 
-_OURS = (TurnkeeperError, TokenLimit, LimitReached)  # what ends a turn whatever it was answered
+_OURS = (TurnkeeperError, TokenLimit, LimitReached)  # errors that end a turn, not caused by an answer
 
 
 class _Progress:
-    """The newest step of an interval, kept so that an interval that fails still records what it said and cost."""
+    """The newest step of an interval, so that an interval that fails still records its messages and costs."""
 
     def __init__(
         self, on_step: Callable[[Step], Awaitable[None]], usage: model_output.ModelUsage | None, used: tuple[int, int]
@@ -165,21 +165,21 @@ class _Progress:
         self.usage = usage
         self.subagents = model_output.SubagentUsage()
         self._used = used
-        self.step = Step(messages=None)  # until the graph shows its messages, what is on record stays
+        self.step = Step(messages=None)  # until the graph shows its messages, the stored ones stay
 
     def count(self) -> int | None:
-        """Return how many messages the turn has; None while the graph has not shown them."""
+        """Return the number of the turn's messages; None until the graph has shown them."""
         return None if self.step.messages is None else len(self.step.messages)
 
     async def record(self, newer: Step) -> Step:
-        """Pass a step on when it says something new."""
+        """Report a step if it is new."""
         known, self.step = self.step, newer
         if newer not in (known, Step()):
             await self._on_step(newer)
         return newer
 
     def counted(self, step: Step) -> Step:
-        """Return the step with all that models used in the turn, also where no message of the graph tells it."""
+        """Return the step with the tokens of all models in the turn, even if no message of the graph reports them."""
         if self.usage is None:
             now = self.subagents.unreported({line.tool_call_id for line in step.messages or ()})
             more_in, more_out = now[0] - step.subagent_tokens[0], now[1] - step.subagent_tokens[1]
@@ -190,13 +190,13 @@ class _Progress:
         return replace(step, tokens_in=max(step.tokens_in, tokens_in), tokens_out=max(step.tokens_out, tokens_out))
 
     async def record_cost(self) -> None:
-        """Pass on what models used since the newest step: the one that they were asked in does not come to its end."""
+        """Report the tokens used since the newest step, because the current step will not end."""
         counted = self.counted(self.step)
         if counted != self.step:
             await self._on_step(replace(counted, messages=None, wake_after_s=None))
 
     def with_cost(self, error: Exception) -> Step:
-        """Return the newest step with the tokens that a failed model call used up, where the error tells them."""
+        """Return the newest step with the tokens of a failed model call, if the error reports them."""
         tokens_in, tokens_out = getattr(error, "tokens", (0, 0))
         step = self.counted(self.step)
         return replace(step, tokens_in=step.tokens_in + tokens_in, tokens_out=step.tokens_out + tokens_out)
@@ -220,10 +220,10 @@ class Engine:
     ) -> None:
         """Make an engine of a graph that was compiled with `checkpoints`.
 
-        A foreign graph knows no `TurnContext`: it is given the defaults of its own context, and its guard finds the
-        turn by `current_turn`. `allow` is asked before each interval; what it raises fails the turn. No error of the
-        graph shows one of the `secrets`. LangChain's `callbacks` of a turn go with each of its intervals. `answered` is
-        told of each call of a model that a foreign graph makes. `hash_of` returns the digest of a tool of the graph.
+        An author's graph (`foreign`) has no `TurnContext`: it gets the defaults of its own context, and its guard uses
+        `current_turn`. `allow` is called before each interval; its error fails the turn. The graph's errors never show
+        one of the `secrets`. LangChain's `callbacks` of a turn are used in each of its intervals. `answered` records
+        each model call of an author's graph. `hash_of` returns the digest of a tool of the graph.
         """
         self._graph = graph
         self._checkpoints = checkpoints
@@ -237,10 +237,10 @@ class Engine:
         self._configured = inputs.read_context(graph.context_schema)
         self._controls: set[RunControl] = set()
         self._draining = False
-        self._questions: OrderedDict[str, Questions] = OrderedDict()  # by thread: what the guard asked on it
+        self._questions: OrderedDict[str, Questions] = OrderedDict()  # by thread: the guard's questions
 
     async def read(self, thread_id: str, turn_ids: Sequence[str] = ()) -> ThreadState:
-        """Return where the thread stands, and which of the turns have their input in it."""
+        """Return the thread's position, and the turns among `turn_ids` whose input is in its checkpoint."""
         snapshot = await self._graph.aget_state(_config(thread_id))
         if snapshot.created_at is None:
             return ThreadState()
@@ -252,12 +252,12 @@ class Engine:
         return ThreadState(position=position, inputs=frozenset(seen & set(turn_ids)), pending=pending)
 
     async def last_message(self, thread_id: str) -> str:
-        """Return the id of the thread's last message, or nothing."""
+        """Return the id of the thread's last message, or an empty string."""
         snapshot = await self._graph.aget_state(_config(thread_id))
         return _last_id(snapshot.values)
 
     async def look(self, thread_id: str, mark: str) -> Ended:
-        """Return how the thread's newest interval stopped, from its checkpoint, without running anything."""
+        """Return the result of the thread's newest interval, from its checkpoint, without running anything."""
         snapshot = await self._graph.aget_state(_config(thread_id))
         recorded = self._questions.get(thread_id, {})
         raised = await questions.read_questions(self._graph, _config(thread_id), snapshot, recorded, self._hash_of)
@@ -276,7 +276,7 @@ class Engine:
         return Ended(stopped="end", step=step, returned=returned)
 
     async def _stop(self, thread_id: str) -> stops.Stop | None:
-        """Return where the graph stopped by itself on a thread, if it did and nobody has let it go on."""
+        """Return the stop at which the graph waits on a thread; None if there is none or the graph was continued."""
         return await stops.find(*self._at(thread_id)) if self._stops else None
 
     async def run(
@@ -290,16 +290,16 @@ class Engine:
         """Run one interval.
 
         Args:
-            order: what the graph is given.
-            context: the turn; its category's limits hold.
+            order: the input of the interval.
+            context: the turn; its category's limits apply.
             mark: id of the message after which this turn's own messages begin.
-            on_step: told after each superstep, when that is on disk; and, without messages, what models used in one
-                that was cut.
+            on_step: called after each superstep is on disk; also with the token counts of an interrupted superstep,
+                without messages.
             used: tokens that the turn's earlier intervals read and wrote.
 
         Raises:
-            CancelledError: the caller's task was cancelled; what was checkpointed stays.
-            MachineTrouble: the machine could not read or write: no failure of the turn, which goes on later.
+            CancelledError: the caller's task was cancelled; checkpoints stay.
+            MachineTrouble: the machine could not read or write; the turn has not failed, and continues later.
         """
         control = RunControl()
         self._controls.add(control)
@@ -345,7 +345,7 @@ class Engine:
     async def _failed(
         self, error: Exception, progress: _Progress, thread_id: str, order: Order, given: questions.Given
     ) -> Ended:
-        """Return a failure that is the turn's own, recorded with it; what the graph refused is taken back."""
+        """Return the turn's failure with its costs; take back the answers that the graph refused."""
         refused: frozenset[str] = frozenset()
         if isinstance(order, Answers) and not isinstance(error, _OURS):
             refused = await questions.take_back(*self._at(thread_id), order.values, given)
@@ -356,7 +356,7 @@ class Engine:
         return self._graph, self._checkpoints, _config(thread_id)
 
     def _recorded(self, thread_id: str) -> Questions:
-        """Return an empty record of what the guard asks on a thread from now on. What still waits is asked again."""
+        """Return an empty record of the guard's questions on a thread; pending questions will be asked again."""
         while len(self._questions) >= MOST_THREADS_RECORDED:
             self._questions.popitem(last=False)
         self._questions[thread_id] = {}
@@ -370,7 +370,7 @@ class Engine:
             control.request_drain()
 
     async def seal(self, thread_id: str) -> Any:
-        """Bring a thread whose turn is over to its end: what finished is kept, what did not is given up.
+        """Bring a thread whose turn is over to its end: keep finished steps, give up the others.
 
         Returns:
             LangGraph's snapshot of that end.
@@ -381,10 +381,10 @@ class Engine:
             if not _steps_left(snapshot):
                 return snapshot
             await self._graph.aupdate_state(config, None, as_node=END)
-        raise RuntimeError(f"thread {thread_id} did not come to its end in {MOST_SEALS} steps")
+        raise RuntimeError(f"thread {thread_id} did not reach its end in {MOST_SEALS} steps")
 
     def flush(self) -> None:
-        """Write what was put off, as what is pruned."""
+        """Write delayed work, such as pruning."""
         self._checkpoints.flush()
 
     async def prune(self, thread_id: str) -> None:
@@ -392,17 +392,17 @@ class Engine:
         await self._checkpoints.aprune_ended(thread_id)
 
     async def _given(self, order: Order, context: TurnContext) -> tuple[Any, str]:
-        """Return what the graph is given, and the last message before the turn."""
+        """Return the input of the graph, and the last message before the turn."""
         if isinstance(order, Input):
             values = (await self.seal(context.thread_id)).values
-            # Our own agent is told of a handoff by its briefing, and no graph of an author's that does not ask for it.
+            # Our own agent's briefing includes the handoff; an author's graph gets it only in a field for it.
             fields = self._schema.with_handoff(order.input_json, context.handoff)
             if not self._schema.keeps_messages:
                 said = order.prompt, order.payload_json, order.note, fields
                 return self._schema.value(context.turn_id, *said), _last_id(values)
             messages = inputs.opening(context.turn_id, order.prompt, order.payload_json, order.note)
             before = inputs.messages_of(values)
-            # A graph of the author's own decides itself what it forgets.
+            # A graph of the author's own decides which messages it forgets.
             window = inputs.OF_FIRE if context.started_by == "fire" and not context.by_agent else inputs.OF_AUTHOR
             forgotten = [] if self._foreign else inputs.outgrown(before, window)
             own = self._schema.beside_messages(fields)
@@ -424,7 +424,7 @@ class Engine:
             given,
             self._run_config(context, before, progress),
             context=self._context(context),
-            # A graph of the author's may ask to be woken, also from within a subgraph. Telling that costs more tasks.
+            # An author's graph may ask to be woken, even from a subgraph. Streaming that costs more tasks.
             stream_mode=["values", "custom"] if self._foreign else ["values"],
             subgraphs=self._foreign,
             durability="sync",
@@ -439,7 +439,7 @@ class Engine:
                 told.take(part)
             if part["type"] == "custom":
                 if (asked := reports.wake(part["data"], wake)) != wake:
-                    wake = asked  # written before the step's checkpoint where it can be: it is not asked for again
+                    wake = asked  # stored before the step's checkpoint if possible: the request is made only once
                     await progress.record(replace(progress.step, wake_after_s=wake))
                 continue
             if part["ns"]:
@@ -450,9 +450,8 @@ class Engine:
             used = step.tokens_in + step.tokens_out
             if used > context.category.tokens:
                 raise TokenLimit(f"used {used} tokens, its category allows {context.category.tokens}")
-        # A run from an input shows all: every question that the graph asks is in a part of the stream. The stream of a
-        # resume leaves out a question that was pending before it, and a graph of the author's may stop by itself: only
-        # the checkpoint tells.
+        # After an input, the stream holds every question that the graph asks. After a resume, it leaves out a question
+        # that was pending before, and an author's graph may stop by itself: then only the checkpoint shows the result.
         if isinstance(order, Input) and not self._foreign and newest is not None and not asked_any:
             ended = Ended(stopped="end", step=self._step(newest, mark, before, at_end=True))
         else:
@@ -461,7 +460,7 @@ class Engine:
         return replace(ended, step=replace(progress.counted(ended.step), wake_after_s=wake))
 
     def _unless_caught(self, ended: Ended, thread_id: str) -> Ended:
-        """Return how a run ended: failed, where it came to an end although the guard had asked its author something."""
+        """Return the result of a run; it is a failure if the run ended although the guard had asked the author."""
         asked = {str(one["tool"]): str(one["scope"]) for one in self._questions.get(thread_id, {}).values()}
         if ended.stopped != "end" or not asked:
             return ended
@@ -472,7 +471,7 @@ class Engine:
         )
 
     async def _past_stop(self, order: Order, thread_id: str, mark: str) -> tuple[Order, Ended | None]:
-        """Return what is to run where the graph stopped by itself, or how the interval is over: no run passes it by."""
+        """Apply the author's decision about a stop of the graph; return the order to run, or the interval's result."""
         standing = await self._stop(thread_id) if not isinstance(order, Input) else None
         if standing is None:
             return order, None
@@ -520,14 +519,14 @@ class Engine:
 
 
 class Engines:
-    """The engines of a runtime, one for each graph that can run."""
+    """The engines of a runtime, one for each usable graph."""
 
     def __init__(self, engines: Mapping[str, Engine], catalog: Catalog) -> None:
         self._engines = engines
         self.catalog = catalog
 
     def of(self, graph: str) -> Engine:
-        """Return the engine of a graph, or of an assistant's. Raises Conflict if none can run it now."""
+        """Return the engine of a graph or assistant. Raises Conflict if it cannot run now."""
         self.catalog.require(graph)
         return self._engines[self.catalog.graph_of(graph)]
 
@@ -537,22 +536,22 @@ class Engines:
             engine.drain()
 
     def flush(self) -> None:
-        """Write what was put off."""
+        """Write delayed work."""
         for engine in self._engines.values():
             engine.flush()
 
 
 def _steps_left(snapshot: Any) -> list[str]:
-    """Return the names of the steps that a thread has still to take; none at its end.
+    """Return the names of the remaining steps of a thread; none at its end.
 
-    `snapshot.next` leaves out what has finished, and is empty too where a crash came between the last of a step's
-    results and the step's checkpoint: there the graph has to go on, or all that follows is lost.
+    `snapshot.next` leaves out finished steps. It is also empty after a crash between the last result of a step and the
+    step's checkpoint, although the graph must still continue there.
     """
     return [task.name for task in snapshot.tasks]
 
 
 def _config(thread_id: str, *, turn: TurnContext | None = None, before: str = "") -> dict[str, Any]:
-    """Return the run's config; the turn and its grant are pinned in the metadata of each of its checkpoints."""
+    """Return the run's config. Each checkpoint's metadata holds the turn and its grant."""
     metadata = {"turn_id": turn.turn_id, "grant": canonical(turn.category.to_dict())} if turn else {}
     return {"configurable": {"thread_id": thread_id}, "metadata": metadata | ({BEFORE: before} if before else {})}
 
@@ -563,15 +562,15 @@ def _last_id(values: Any) -> str:
 
 
 def _sentence(error: BaseException, secrets: Collection[str]) -> str:
-    """Return an error in a sentence; one of ours is written to be read, any other needs its kind to be understood."""
+    """Return an error as a sentence; only an error of ours needs no type in front."""
     text = str(error) if isinstance(error, TurnkeeperError) else f"{type(error).__name__}: {error}"
     return redact(text, secrets)[:LONGEST_ERROR]
 
 
 def _traced_if_asked(*args: Any, **options: Any) -> Any:
-    """Decorate a hook of a middleware as LangSmith does, which costs nothing until traces are really sent.
+    """Decorate a middleware hook as LangSmith does, but at no cost until traces are really sent.
 
-    `create_agent` traces each hook. That takes two changes of threads a call, and a tenth of a turn, also where nothing
+    `create_agent` traces each hook. That switches threads twice per call and takes a tenth of a turn, even if nothing
     is traced.
     """
 

@@ -1,12 +1,12 @@
 """A graph's input and output: its schema, the messages that begin a turn, and those that the conversation keeps.
 
-A graph whose input has `messages` is talked to: the prompt is a human message whose id is the turn's. Any other graph
-is given the payload, which has to fit the input's fields; the prompt goes into `prompt` or `input` where there is one.
-A workflow of functions (LangGraph's `@entrypoint`) takes one value: fields, messages, a text, or the payload's `input`.
+If a graph's input has `messages`, the prompt becomes a human message with the turn's id. Any other graph gets the
+payload, which must fit the input's fields; the prompt goes into `prompt` or `input` if the input has such a field. A
+workflow of functions (LangGraph's `@entrypoint`) takes one value: fields, messages, a text, or the payload's `input`.
 
-Our own agent is given only the newest turns of its thread. A thread on which a task fires every hour never ends: were
-all of it given, each turn would cost more than the one before, in time, in tokens and on disk, until no model could
-take it. A fire finds in memory what it has to know of the fires before it, so it is given few of them.
+Our own agent gets only the newest turns of its thread. A thread with an hourly task grows without end: with all of its
+messages, each turn would cost more time, tokens and disk than the one before, until no model could take them. A fire
+reads the facts about earlier fires from memory, so it gets few earlier turns.
 """
 
 import json
@@ -29,24 +29,24 @@ from turnkeeper.config.json_text import check_configurable
 from turnkeeper.errors import InvalidInput
 
 MESSAGES = "messages"
-STRUCTURED = "structured_response"  # where LangChain's agents put one
+STRUCTURED = "structured_response"  # the field of LangChain's agents
 INPUT = "input"
 PROMPT_FIELDS = ("prompt", INPUT)
-HANDOFF = "turnkeeper_handoff"  # the field of an author's graph that wants to read what the session before left
-LONGEST_OUTCOME = 4000  # characters of an output as the conversation shows it
-_IMPORTED = "(imported)"  # in place of a prompt, where a thread begins without one
-_WHOLE = ("__root__", "__end__")  # channels of a state without fields, and of what an entrypoint returned
+HANDOFF = "turnkeeper_handoff"  # the field of an author's graph for the handoff of the session before
+LONGEST_OUTCOME = 4000  # characters of an output in the conversation
+_IMPORTED = "(imported)"  # the prompt of a thread that begins without one
+_WHOLE = ("__root__", "__end__")  # channels of a state without fields, and of an entrypoint's result
 
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """The most of a thread that a new turn is given: whole turns, the newest.
+    """Limits on the part of a thread that a new turn gets: the newest turns, each whole.
 
     Attributes:
-        messages: so many.
-        chars: so many characters of text, calls and answers.
-        turns: so many turns.
-        keeps_last: the newest turn stays whole, however long it is.
+        messages: the number of messages.
+        chars: the number of characters of text, calls and answers.
+        turns: the number of turns.
+        keeps_last: True to keep the newest turn whole, whatever its length.
     """
 
     messages: int = 50
@@ -60,7 +60,7 @@ OF_FIRE = Window(chars=40_000, turns=3, keeps_last=False)
 
 
 def outgrown(messages: Sequence[AnyMessage], window: Window = OF_AUTHOR) -> list[RemoveMessage]:
-    """Return the removals after which what is left fits the window: whole turns, the oldest first.
+    """Return the removals that make the messages fit the window: whole turns, oldest first.
 
     >>> said = [HumanMessage("a", id="1"), HumanMessage("b", id="2"), HumanMessage("c", id="3")]
     >>> [removal.id for removal in outgrown(said, Window(messages=2))]
@@ -84,7 +84,7 @@ def size(message: AnyMessage) -> int:
 
 
 def after(messages: Sequence[AnyMessage], mark: str) -> Sequence[AnyMessage] | None:
-    """Return the messages after the one with id `mark`; all for an empty mark; None where it is no longer there."""
+    """Return the messages after the one with id `mark`; all for an empty mark; None if that message is missing."""
     if not mark:
         return messages
     for index in range(len(messages) - 1, -1, -1):
@@ -94,7 +94,7 @@ def after(messages: Sequence[AnyMessage], mark: str) -> Sequence[AnyMessage] | N
 
 
 def said(messages: Sequence[AnyMessage]) -> tuple[Said, ...]:
-    """Return what agents and tools said, in order."""
+    """Return the messages of agents and tools, in order."""
     return tuple(line for line in map(_line, messages) if line is not None)
 
 
@@ -112,8 +112,8 @@ class Field:
     """One field of a graph's input.
 
     Attributes:
-        required: an input without it is refused.
-        check: knows its type; None where the type cannot be checked, such as one of messages.
+        required: True if an input without the field is refused.
+        check: the adapter of the field's type; None if the type cannot be checked, such as one of messages.
     """
 
     name: str
@@ -127,16 +127,16 @@ class Field:
 
 @dataclass(frozen=True, kw_only=True)
 class InputSchema:
-    """What a graph takes and gives.
+    """The input and output of a graph.
 
     Attributes:
         fields: the fields of its input, in order.
         outputs: the names of its output's fields.
-        model: the pydantic model that the input is, if it is one.
-        whole: the input is the value of its only field, not an object that holds it.
-        any_field: the input is an object with fields of any name.
-        made: makes an object of the author's class from the fields; None where an object of JSON is taken.
-        keeps_state: the graph's nodes write fields of a state; a workflow of functions returns a value instead.
+        model: the pydantic model of the input, or None.
+        whole: True if the input is the value of its only field, not an object that holds it.
+        any_field: True if the input is an object with fields of any name.
+        made: makes an object of the author's class from the fields; None if the input is a JSON object.
+        keeps_state: True if the nodes write fields of a state; False if a workflow of functions returns a value.
     """
 
     fields: tuple[Field, ...]
@@ -149,23 +149,23 @@ class InputSchema:
 
     @property
     def takes_messages(self) -> bool:
-        """Whether the prompt is given as a message."""
+        """True if the prompt is given as a message."""
         return any(field.name == MESSAGES for field in self.fields)
 
     @property
     def keeps_messages(self) -> bool:
-        """Whether the prompt is given as a message, and the graph's state holds the thread's messages."""
+        """True if the prompt is given as a message, and the graph's state holds the thread's messages."""
         return self.takes_messages and self.keeps_state
 
     @property
     def prompt_field(self) -> str:
-        """The field that takes a turn's prompt; empty when none does."""
+        """The field for a turn's prompt; empty if there is none."""
         if self.takes_messages:
             return MESSAGES
         return next((one.name for one in self.fields if one.name in PROMPT_FIELDS and one.takes_text()), "")
 
     def payload(self, prompt: str, payload_json: str, input_json: str = "") -> dict[str, Any]:
-        """Return the input that a prompt, a payload and the fields beside them make; the last of these wins.
+        """Return the input from a prompt, a payload and further fields, which override the others.
 
         Raises:
             InvalidInput: a field is unknown, missing or of another type.
@@ -179,19 +179,19 @@ class InputSchema:
         return self.checked(given, "input" if input_json else "payload")
 
     def beside_messages(self, input_json: str) -> dict[str, Any]:
-        """Return the fields that a graph that is talked to is given beside its messages.
+        """Return the further fields of a graph that takes messages.
 
-        Raises InvalidInput for a field that does not fit, and for messages: they could remove or change earlier ones.
+        Raises InvalidInput for a field that does not fit, and for messages, which could remove or change earlier ones.
         """
         given: dict[str, Any] = json.loads(input_json or "{}")
         if MESSAGES in given:
             raise InvalidInput(
-                "the messages are made of the prompt", where=MESSAGES, hint="leave it out, give a prompt"
+                "the messages are made from the prompt", where=MESSAGES, hint="leave it out and give a prompt"
             )
         return self.checked(given, "input", but=MESSAGES) if given or not self._needs_only_messages else {}
 
     def with_handoff(self, input_json: str, handoff: str) -> str:
-        """Return the fields of a turn's input with the handoff, for a graph whose input has a field for it."""
+        """Return the fields of a turn's input with the handoff, if the graph's input has a field for it."""
         if not any(field.name == HANDOFF for field in self.fields):
             return input_json
         return json.dumps({HANDOFF: handoff} | json.loads(input_json or "{}"))
@@ -201,7 +201,7 @@ class InputSchema:
         return not any(field.required and field.name != MESSAGES for field in self.fields)
 
     def checked(self, given: dict[str, Any], where: str, *, of: str = "input", but: str = "") -> dict[str, Any]:
-        """Return values for the fields if they fit. Raises InvalidInput, `where`; `but` may be missing."""
+        """Return the values if they fit the fields. Raises InvalidInput at `where`. The field `but` may be missing."""
         known = {field.name: field for field in self.fields}
         unknown = next((name for name in given if name not in known), None)
         if unknown is not None:
@@ -213,7 +213,7 @@ class InputSchema:
         return given
 
     def value(self, turn_id: str, prompt: str, payload_json: str, note: str, input_json: str = "") -> Any:
-        """Return what a graph that keeps no messages is given. Raises InvalidInput as `payload` does."""
+        """Return the input of a graph that keeps no messages. Raises InvalidInput as `payload` does."""
         if self.takes_messages:
             said = opening(turn_id, prompt, payload_json, note)
             return said if self.whole else self.beside_messages(input_json) | {MESSAGES: said}
@@ -225,7 +225,7 @@ class InputSchema:
         return given[INPUT] if self.whole else given
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the input as a JSON schema; a field whose type has none is left open."""
+        """Return the input as a JSON schema; a field whose type has no schema accepts any value."""
         properties = {field.name: _schema_of(field.check) for field in self.fields}
         required = [field.name for field in self.fields if field.required]
         return {
@@ -236,7 +236,7 @@ class InputSchema:
         }
 
     def outcome(self, values: Any) -> str:
-        """Return a graph's output as one line of JSON, bounded; empty when all its fields are. A text stays a text."""
+        """Return a graph's output as one short line of JSON, or its text; empty if all fields are empty."""
         if not self.keeps_state and not isinstance(values, Mapping):
             told = values if isinstance(values, str) else "" if _is_empty(values) else _json(values)
             return "" if messages_of(values) else shortened(told, LONGEST_OUTCOME)
@@ -266,10 +266,10 @@ class InputSchema:
 
 
 def read_schema(graph: Any) -> InputSchema:
-    """Return what a compiled StateGraph, or a workflow of functions, takes and gives.
+    """Return the input and output of a compiled StateGraph or of a workflow of functions.
 
-    Fields that a pydantic model or a dataclass requires are required. Those of a TypedDict are where it is an input
-    schema of its own: a state that serves as input also names what only the graph's nodes fill in.
+    Fields that a pydantic model or a dataclass requires are required. Fields of a TypedDict are required only in a
+    separate input schema, because a state that serves as input also has fields that only nodes fill.
     """
     if not isinstance(graph, CompiledStateGraph):
         return _of_workflow(graph)
@@ -286,11 +286,11 @@ def read_schema(graph: Any) -> InputSchema:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a graph is configured with: LangGraph's context, and `configurable`.
+    """The configuration of a graph: LangGraph's context and `configurable`.
 
     Attributes:
-        declared: whether the graph declares a context.
-        schema: its fields.
+        declared: True if the graph declares a context.
+        schema: the context's fields.
     """
 
     declared: bool
@@ -299,8 +299,8 @@ class Context:
     def made(self, context_json: str, config_json: str) -> tuple[dict[str, Any] | None, dict[str, Any]]:
         """Return the context and the configurable of a turn.
 
-        As on LangGraph's own server, each of the two also has what only the other was given: a graph may read either.
-        Raises InvalidInput for a reserved key, and for a context that does not fit what the graph declares.
+        As on LangGraph's own server, each also gets the values of the other, because a graph may read either. Raises
+        InvalidInput for a reserved key, and for a context that does not fit the declared one.
         """
         context = check_configurable(json.loads(context_json or "{}"), "context")
         config = check_configurable(json.loads(config_json or "{}"), "config")
@@ -313,9 +313,9 @@ class Context:
 
 
 def read_context(schema: Any) -> Context:
-    """Return what the context that a graph declares is made of; None: it declares none.
+    """Return the fields of a graph's declared context; None means that it declares none.
 
-    Fields of a TypedDict may be left out: LangGraph checks none of them, and its templates read them with a default.
+    Fields of a TypedDict are optional: LangGraph does not check them, and its templates read them with a default.
     """
     hints, required = (_hints(schema), _required(schema, own=False)) if schema is not None else ({}, frozenset())
     found = tuple(Field(name=name, required=name in required, check=_checker(hint)) for name, hint in hints.items())
@@ -324,7 +324,7 @@ def read_context(schema: Any) -> Context:
 
 
 def _of_workflow(graph: Any) -> InputSchema:
-    """Return what a graph takes that was not made from a StateGraph: one value, or one for each of its channels."""
+    """Return the input of a graph that was not made from a StateGraph: one value, or one for each channel."""
     if not isinstance(graph.input_channels, str):
         names = [(name, graph.channels[name].ValueType) for name in graph.input_channels]
         fields_of = tuple(Field(name=name, required=False, check=_checker(hint)) for name, hint in names)
@@ -347,13 +347,13 @@ def _of_workflow(graph: Any) -> InputSchema:
 
 
 def _input_type(graph: Any) -> Any:
-    """Return the type of a workflow's input, also where its module writes types as texts."""
+    """Return the type of a workflow's input, even if its module writes types as strings."""
     hint = graph.channels[graph.input_channels].ValueType
     return next(iter(workflow_types(graph)), Any) if isinstance(hint, str) else hint
 
 
 def workflow_types(graph: Any) -> list[Any]:
-    """Return the types that the function of a workflow declares: what it takes, and what it returns and saves."""
+    """Return the types that a workflow's function declares: for its input, its result and its saved value."""
     if isinstance(graph, CompiledStateGraph):
         return []
     found = [getattr(node.bound, "func", None) or getattr(node.bound, "afunc", None) for node in graph.nodes.values()]
@@ -362,14 +362,14 @@ def workflow_types(graph: Any) -> list[Any]:
 
 
 def messages_of(values: Any) -> list[Any]:
-    """Return the messages of a graph's values, whatever form its state has; none where it keeps none."""
+    """Return the messages of a graph's values, in any form of state; empty if it has none."""
     found: Any = [values] if isinstance(values, BaseMessage) else values
     found = found if isinstance(found, list | tuple) else _value(values, MESSAGES)
     return [one for one in map(_as_message, found) if one is not None] if isinstance(found, list | tuple) else []
 
 
 def _as_message(value: Any) -> BaseMessage | None:
-    """Return a message, also one that a graph left as an object of JSON; None for anything else."""
+    """Return a message, converted if a graph left it as a JSON object; None for any other value."""
     if isinstance(value, BaseMessage):
         return value
     if not isinstance(value, dict) or "content" not in value or not {"role", "type"} & set(value):
@@ -381,7 +381,7 @@ def _as_message(value: Any) -> BaseMessage | None:
 
 
 def dangling(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Answer the tool calls that an earlier turn left without an answer: a history with such calls is invalid."""
+    """Answer the tool calls that an earlier turn left without an answer, because models refuse such a history."""
     last = max((at for at, message in enumerate(messages) if isinstance(message, AIMessage)), default=len(messages))
     answered = {message.tool_call_id for message in messages[last:] if isinstance(message, ToolMessage)}
     calls = [call for message in messages[last : last + 1] for call in getattr(message, "tool_calls", ())]
@@ -398,12 +398,12 @@ def dangling(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 
 def opening(turn_id: str, prompt: str, payload_json: str, note: str) -> list[AnyMessage]:
-    """Return the messages that begin a turn. The prompt's id is the turn's: input and proof of it are one write.
+    """Return the messages that begin a turn. The prompt has the turn's id, so one write stores the input and its proof.
 
-    Raises InvalidInput if nothing is asked: only a graph without messages goes by its input alone.
+    Raises InvalidInput for an empty prompt and payload, which only a graph without messages may have.
     """
     if not prompt.strip() and not payload_json:
-        raise InvalidInput("the graph takes messages, and is given none", where="prompt", hint="give a prompt")
+        raise InvalidInput("the graph takes messages, but none is given", where="prompt", hint="give a prompt")
     before: list[AnyMessage] = [HumanMessage(content=note, id=f"{turn_id}-note", name="turnkeeper")] if note else []
     return [*before, HumanMessage(content=with_payload(prompt, payload_json), id=turn_id)]
 
@@ -414,7 +414,7 @@ def with_payload(prompt: str, payload_json: str) -> str:
 
 
 def past_turns(values: Mapping[str, Any]) -> list[PastTurn]:
-    """Return the conversation in a thread's state that ran elsewhere: a turn begins at each message of a person."""
+    """Return the conversation of an imported thread's state; a turn begins at each message of a person."""
     messages: list[Any] = [one for one in messages_of(values) if isinstance(one, BaseMessage)]
     begins = [at for at, message in enumerate(messages) if isinstance(message, HumanMessage)]
     turns = [_past_turn(messages[start:end]) for start, end in pairwise([*begins, len(messages)])]
@@ -429,7 +429,7 @@ def _past_turn(messages: Sequence[AnyMessage]) -> PastTurn:
 
 
 def said_or_outcome(lines: Sequence[AnyMessage], outcome: str) -> tuple[Said, ...]:
-    """Return what a turn of a graph without message input said: its own messages, else its outcome."""
+    """Return the messages of a turn of a graph without message input, or else its output."""
     told = said(lines)
     if not outcome or any(line.role == "agent" and line.text.strip() for line in told):
         return told
@@ -437,7 +437,7 @@ def said_or_outcome(lines: Sequence[AnyMessage], outcome: str) -> tuple[Said, ..
 
 
 def _outcome_of(values: Mapping[str, Any]) -> str:
-    """Return a thread's state as one line of JSON, bounded: what a graph without messages left; empty for nothing."""
+    """Return a thread's state as one line of JSON with limited length, for a graph without messages; may be empty."""
     whole = next((values[name] for name in _WHOLE if name in values), None)
     kept = {name: value for name, value in values.items() if not (":" in name or name.startswith("__"))}
     shown = {name: value for name, value in kept.items() if name != MESSAGES and not _is_empty(value)}
@@ -446,7 +446,7 @@ def _outcome_of(values: Mapping[str, Any]) -> str:
 
 
 def with_structured(lines: tuple[Said, ...], own: Sequence[AnyMessage], values: Any) -> tuple[Said, ...]:
-    """Return what a turn said, with the structured response of an agent that ends with no text of its own."""
+    """Return a turn's messages, with the structured response of an agent that ends without a text."""
     made = _value(values, STRUCTURED)
     ends_with_text = not own or (isinstance(own[-1], AIMessage) and own[-1].text.strip())
     if _is_empty(made) or ends_with_text:
@@ -457,7 +457,7 @@ def with_structured(lines: tuple[Said, ...], own: Sequence[AnyMessage], values: 
 def _hints(schema: Any) -> dict[str, Any]:
     try:
         return get_type_hints(schema)
-    except (NameError, TypeError, AttributeError):  # names that only a type checker sees
+    except (NameError, TypeError, AttributeError):  # names that only a type checker can resolve
         return {}
 
 
@@ -472,7 +472,7 @@ def _required(schema: Any, *, own: bool) -> frozenset[str]:
 
 def _checker(hint: Any) -> TypeAdapter[Any] | None:
     if _holds_messages(hint):
-        return None  # LangGraph takes them in many forms, and turns them into messages itself
+        return None  # LangGraph accepts messages in many forms, and converts them itself
     try:
         return TypeAdapter(hint)
     except (PydanticUserError, NameError):
@@ -508,7 +508,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value of a graph as JSON can hold it."""
+    """Return a graph's value in a form that JSON can hold."""
     try:
         return json.loads(json.dumps(value, default=_plain))
     except (TypeError, ValueError):
@@ -518,7 +518,7 @@ def as_json(value: Any) -> Any:
 def _json(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, default=_plain)
-    except (TypeError, ValueError):  # keys that are no texts, or a value that holds itself
+    except (TypeError, ValueError):  # keys that are not strings, or a value that contains itself
         return str(value)
 
 

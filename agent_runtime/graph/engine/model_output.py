@@ -1,15 +1,15 @@
-"""What the models of running turns use and say: their tokens are counted, their words are shown as they come.
+"""Token counts and live output of the models of running turns.
 
-A subagent's tokens count for the turn that started it, while it runs as well as in its report.
+A subagent's tokens count for the turn that started it, while the subagent runs and in its report.
 
-What a turn says just now is for whoever follows its conversation; none of it is on disk, or has to be. One state is
-kept for each turn, not a queue: the message that its model is writing, as far as it has come, and the tool calls of the
-current step. A reader asks for what it has not seen of that. So a slow reader gets fewer and longer pieces, delays
-nobody, and costs no memory; whatever it missed comes whole with the turn, from the store.
+Live output is for readers who follow the conversation; it is never written to disk. Each turn has one state, not a
+queue: the message that its model is writing, and the tool calls of the current step. A reader asks for the new part of
+the state. So a slow reader gets fewer and longer pieces, delays no turn, and costs no memory. Any missed output comes
+with the complete turn, from the store.
 
-LangChain asks for callback handlers wherever a model or a tool is about to run, in our own graph and in a foreign one
-alike. The answer is looked up at that moment. If nobody follows the turn's channel, there is no handler, and its models
-are not asked to stream; if somebody does, the next model or tool publishes what it says.
+LangChain asks for callback handlers whenever a model or a tool is about to run, in our own graph and in an author's
+graph. The answer is computed at that moment. If no reader follows the turn's channel, there is no handler, and models
+do not stream. Otherwise the next model or tool publishes its output.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ from agent_runtime.graph.context import bound
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.turn import TurnContext
 
-SUBAGENT_TOKENS = "turnkeeper_tokens"  # in the artifact of a subagent's report: tokens read and written
+SUBAGENT_TOKENS = "turnkeeper_tokens"  # key in the artifact of a subagent's report: tokens read and written
 
 
 def tokens_of(messages: Sequence[BaseMessage]) -> tuple[int, int]:
-    """Return the tokens that models read and wrote in these messages, where they tell; also those of subagents."""
+    """Return the tokens that models read and wrote in these messages, as far as reported; includes subagents."""
     told = [message.usage_metadata for message in messages if isinstance(message, AIMessage) and message.usage_metadata]
     used = [(usage["input_tokens"], usage["output_tokens"]) for usage in told]
     artifacts = [message.artifact for message in messages if isinstance(message, ToolMessage)]
@@ -48,24 +48,24 @@ def tokens_of(messages: Sequence[BaseMessage]) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """The record of each call of a model that an author's graph makes. Our own agent records its calls itself.
+    """The log of each model call of an author's graph. Our own agent logs its calls itself.
 
     Attributes:
         emit: writes an event; called on the loop's thread.
-        steady: reads a clock that never goes back.
+        steady: reads a monotonic clock.
     """
 
     emit: Callable[..., object]
     steady: Callable[[], float]
 
     def tell(self, turn_id: str, tokens: tuple[int, int], took_s: float) -> None:
-        """Record a call: its turn, the tokens that it read and wrote, and how long it took."""
+        """Log a call: its turn, the tokens read and written, and its duration."""
         used = {"tokens_in": tokens[0], "tokens_out": tokens[1], "estimated": False}
         self.emit("model.answered", turn_id=turn_id, attempt=1, **used, ending="", took_s=round(took_s, 3))
 
 
 class ModelUsage(BaseCallbackHandler):
-    """Sums the tokens of each model call that ends, also of models that are called in worker threads."""
+    """Sums the tokens of each finished model call, including calls in worker threads."""
 
     def __init__(self, turn_id: str, answered: Answered | None) -> None:
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ class ModelUsage(BaseCallbackHandler):
         return self._tokens
 
     def on_chat_model_start(self, *_said: Any, run_id: Any, **_kwargs: Any) -> None:
-        """Note when a call begins."""
+        """Store the start of a call."""
         if self._answered is not None:
             self._began[run_id] = self._answered.steady()
 
@@ -91,7 +91,7 @@ class ModelUsage(BaseCallbackHandler):
         self._began.pop(run_id, None)
 
     def on_llm_end(self, response: LLMResult, *, run_id: Any = None, **_kwargs: Any) -> None:
-        """Add what a call used, where its provider tells."""
+        """Add the tokens of a call, if its provider reports them."""
         said: list[Any] = [
             one.message for batch in response.generations for one in batch if isinstance(one, ChatGeneration)
         ]
@@ -105,21 +105,21 @@ class ModelUsage(BaseCallbackHandler):
 
 
 class SubagentUsage:
-    """What a turn's subagents have used so far, by the id of the tool call that started each."""
+    """The tokens of a turn's subagents so far, by the id of the tool call that started each."""
 
     def __init__(self) -> None:
         self._used: dict[str, tuple[int, int]] = {}
 
     def note(self, call_id: str, tokens: tuple[int, int]) -> None:
-        """Set what a subagent has used since it was started: tokens read and written."""
+        """Set a subagent's tokens since its start: read and written."""
         self._used[call_id] = tokens
 
     def used(self, call_id: str) -> tuple[int, int]:
-        """Return what the subagent of a call has used so far; zeros if it has called no model."""
+        """Return the tokens of a call's subagent so far; zeros if it has called no model."""
         return self._used.get(call_id, (0, 0))
 
     def unreported(self, reported: Collection[str]) -> tuple[int, int]:
-        """Return what those used whose calls have no report yet."""
+        """Return the tokens of the subagents whose calls have no report yet."""
         left = [tokens for call_id, tokens in self._used.items() if call_id not in reported]
         return sum(one for one, _ in left), sum(other for _, other in left)
 
@@ -128,21 +128,21 @@ _SUBAGENTS: ContextVar[SubagentUsage | None] = ContextVar("turnkeeper_subagent_u
 
 
 def subagent_usage() -> SubagentUsage:
-    """Return what counts the subagents of the running turn; outside a turn, one that nobody reads."""
+    """Return the counter of the running turn's subagents; outside a turn, a counter that is not read."""
     return _SUBAGENTS.get() or SubagentUsage()
 
 
 def counting_subagents(usage: SubagentUsage) -> AbstractContextManager[SubagentUsage]:
-    """Have the subagents that are started in the block note in `usage` what they use."""
+    """Count the tokens of subagents that start in the block in `usage`."""
     return bound(_SUBAGENTS, usage)
 
 
 LONGEST_REPORT = 1000  # characters
-MOST_REPORTS = 64  # of a turn that are kept for who has not heard them
-LONGEST_MESSAGE = 256 * 1024  # characters of one message that are told as they come; the rest comes with the turn
-MOST_CALLS = 64  # of one step that are told of
-_SILENT_TAGS = frozenset({"nostream", "langsmith:nostream"})  # tags by which a graph keeps a model's words to itself
-_INNER = "|"  # parts the names in a checkpoint's namespace: only a subgraph's has more than one
+MOST_REPORTS = 64  # reports of a turn that are kept for slow readers
+LONGEST_MESSAGE = 256 * 1024  # characters of a message's live output; the rest comes with the turn
+MOST_CALLS = 64  # calls of one step in the live output
+_SILENT_TAGS = frozenset({"nostream", "langsmith:nostream"})  # tags by which a graph hides a model's output
+_INNER = "|"  # separator in a checkpoint's namespace; only a subgraph's has one
 _CALLBACKS: ContextVar["LiveCallbacks | None"] = ContextVar("turnkeeper_live_output", default=None)
 T = TypeVar("T")
 Count = Callable[[], int | None]
@@ -160,7 +160,7 @@ class RunningCall:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphReport:
-    """What a graph of the author's own tells while it runs, apart from its messages.
+    """A report of an author's graph while it runs, other than its messages.
 
     Attributes:
         number: from 1, in the turn.
@@ -174,14 +174,14 @@ class GraphReport:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPiece:
-    """A piece of what a turn says.
+    """A piece of a turn's live output.
 
     Attributes:
-        after: how many messages of agents and tools it has before the message that this is a piece of.
-        message: names that message; another name says that it began anew.
+        after: the number of messages of agents and tools in the turn before this one.
+        message: the message's name; a new name means that the message began anew.
         offset: characters of the message before this piece.
-        calls: the tool calls of its step, each in its newest state.
-        reports: what its graph has told since the piece before.
+        calls: the tool calls of the step, each in its newest state.
+        reports: the graph's reports since the piece before.
     """
 
     turn_id: str
@@ -203,13 +203,13 @@ class _State:
     text: str = ""
     calls: dict[str, RunningCall] = field(default_factory=dict)
     reports: deque[GraphReport] = field(default_factory=lambda: deque(maxlen=MOST_REPORTS))
-    elsewhere: bool = False  # the turn runs on another machine, which tells what it says
+    elsewhere: bool = False  # the turn runs on another machine, which sends its output
 
 
 class Listener:
-    """One reader's view of a channel. `changed` is notified when there is something that it has not seen.
+    """One reader's view of a channel. `changed` is notified if there is unread output.
 
-    One that passes on what it reads to other machines is shown only what is said on this one.
+    A reader that forwards the output to other machines sees only the output of this machine.
     """
 
     def __init__(self, states: dict[str, _State], channel: str, *, passes_on: bool = False) -> None:
@@ -219,11 +219,11 @@ class Listener:
         self._known: dict[str, OutputPiece] = {}
 
     def news(self, ready: Callable[[str, int], bool]) -> list[OutputPiece]:
-        """Return what running turns have said since this was last asked, one piece a turn.
+        """Return the unread output of running turns, one piece per turn.
 
         Args:
-            ready: whether the reader has all of a turn, by its id, before its message of that number; other turns are
-                left for another time.
+            ready: returns whether the reader has all messages of a turn, by its id, before the message of that number.
+                Other turns are left for the next call.
         """
         mine = {turn_id: one for turn_id, one in self._states.items() if one.channel == self._channel}
         if self._passes_on:
@@ -240,11 +240,11 @@ class Listener:
 
 
 class LiveOutput:
-    """Who follows which channel, and what their turns say. May be told from any thread.
+    """The followed channels and the output of their turns. May be called from any thread.
 
     Attributes:
-        readers: how many read each channel here, those aside who pass on what they read.
-        read: notified when a channel is read that was not before.
+        readers: the number of readers of each channel here, without those that forward the output.
+        read: notified if a channel gets its first reader.
     """
 
     def __init__(self) -> None:
@@ -255,7 +255,7 @@ class LiveOutput:
         self._thread = 0
 
     def followed(self, channel: str) -> bool:
-        """Return whether anybody follows a channel: only then is there anything to tell."""
+        """Return whether any reader follows a channel; without readers no output is published."""
         return channel in self._listeners
 
     @contextmanager
@@ -296,7 +296,7 @@ class LiveOutput:
         self._tell(self._put_report, turn_id, step, source, text[:LONGEST_REPORT])
 
     def hear(self, channel: str, piece: OutputPiece) -> None:
-        """Take what a turn says on another machine. What does not go on where the last piece ended is left out."""
+        """Add the output of a turn on another machine; ignore text that does not follow the last piece."""
         known = self._states.get(piece.turn_id)
         if not self.readers[channel] or (known is not None and not known.elsewhere):
             return
@@ -351,7 +351,7 @@ class LiveOutput:
             listener.changed.notify()
 
     def _tell(self, do: Callable[..., Any], *args: Any) -> None:
-        """Do it on the loop's thread; not at all while nobody has ever followed anything."""
+        """Call `do` on the loop's thread, unless no reader has ever followed a channel."""
         if self._loop is not None and threading.get_ident() == self._thread:
             do(*args)
         elif self._loop is not None and not self._loop.is_closed():
@@ -359,7 +359,7 @@ class LiveOutput:
 
 
 def _piece(turn_id: str, state: _State, known: OutputPiece | None) -> OutputPiece | None:
-    """Return what of a turn's state is not known; None where all is."""
+    """Return the part of a turn's state that is not known yet; None if all is known."""
     calls = tuple(state.calls.values())
     same = known is not None and (known.after, known.message) == (state.after, state.message)
     offset = known.offset if known is not None and same else 0
@@ -381,7 +381,7 @@ def _piece(turn_id: str, state: _State, known: OutputPiece | None) -> OutputPiec
 
 
 class LiveCallbacks(BaseCallbackHandler):
-    """Publishes one interval of one turn: the words of its own model, not those of models inside its tools."""
+    """Publishes one interval of a turn: the output of its own model, not of models inside its tools."""
 
     run_inline = True
     raise_error = False
@@ -397,11 +397,11 @@ class LiveCallbacks(BaseCallbackHandler):
 
     @property
     def followed(self) -> bool:
-        """Whether anybody follows the turn's channel."""
+        """True if any reader follows the turn's channel."""
         return self._live.followed(self._turn.channel)
 
     def tap_output_aiter(self, run_id: Any, output: T) -> T:
-        """Return the output. Having this, and the next, is how a handler says that it wants models to stream."""
+        """Return the output. LangChain streams models only for a handler that has this method and the next."""
         del run_id
         return output
 
@@ -419,7 +419,7 @@ class LiveCallbacks(BaseCallbackHandler):
         self._live.begin(turn.turn_id, turn.thread_id, turn.channel, after=after, message=str(run_id))
 
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: Any, **kwargs: Any) -> None:
-        """Pass on a piece of a message."""
+        """Publish a piece of a message."""
         del kwargs
         if run_id != self._speaking:
             return
@@ -430,7 +430,7 @@ class LiveCallbacks(BaseCallbackHandler):
     def on_tool_start(
         self, serialized: Any, input_str: str, *, run_id: Any, inputs: Any = None, metadata: Any = None, **kwargs: Any
     ) -> None:
-        """Report a tool call that begins, as it was allowed."""
+        """Report the start of a tool call, with the allowed arguments."""
         call_id, after = kwargs.get("tool_call_id"), self._said()
         if not call_id or after is None or _is_inner(metadata) or not self.followed:
             return
@@ -441,7 +441,7 @@ class LiveCallbacks(BaseCallbackHandler):
         self._tell(after, call)
 
     def on_tool_end(self, output: Any, *, run_id: Any, **kwargs: Any) -> None:
-        """Report a tool call that has an answer."""
+        """Report an answered tool call."""
         del kwargs
         failed = isinstance(output, ToolMessage) and output.status == "error"
         self._ended(run_id, "failed" if failed else "done")
@@ -466,7 +466,7 @@ class LiveCallbacks(BaseCallbackHandler):
 
 @contextmanager
 def publishing(live: LiveOutput | None, turn: TurnContext, said: Count) -> Iterator[None]:
-    """Publish to `live` what runs in the block, whenever somebody follows the turn's channel."""
+    """Publish the models' and tools' output in the block to `live` while a reader follows the turn's channel."""
     if live is None:
         yield
         return
@@ -479,7 +479,7 @@ def publishing(live: LiveOutput | None, turn: TurnContext, said: Count) -> Itera
 
 
 class _WhileFollowed:
-    """What LangChain asks for the handler of a context: none while nobody follows."""
+    """The context variable that LangChain reads for a handler; None while no reader follows the channel."""
 
     def get(self) -> LiveCallbacks | None:
         callbacks = _CALLBACKS.get()

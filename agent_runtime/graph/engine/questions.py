@@ -1,7 +1,7 @@
-"""What a thread asks its author: reading its questions, and taking back an answer that its graph refused.
+"""The questions of a thread: reading them, and taking back an answer that the graph refused.
 
-LangGraph keeps the answers that a step was given with the step, also when the step then raised: asked again, it would
-be given the same answer. So an answer is taken back if its step raised, and only that.
+LangGraph stores the answers to a step with the step, even if the step then raises, and would give the step the same
+answer again. So an answer is taken back if, and only if, its step raised.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,7 +16,7 @@ from agent_runtime.graph.engine.inputs import as_json, messages_of
 from agent_runtime.model import forms
 from agent_runtime.model.approval import RaisedInterrupt, read_interrupt
 
-Given = dict[tuple[str, str], list[Any]]  # by checkpoint and step: the answers that it was given
+Given = dict[tuple[str, str], list[Any]]  # by checkpoint and step: the answers of the step
 
 
 async def read_questions(
@@ -26,17 +26,17 @@ async def read_questions(
     recorded: Mapping[str, Any],
     hash_of: Callable[[str], str] = lambda _tool: "",
 ) -> tuple[RaisedInterrupt, ...]:
-    """Return what a thread waits for.
+    """Return the interrupts that a thread waits for.
 
     Args:
         graph: the compiled graph.
         config: of the thread.
-        snapshot: where the thread stands.
-        recorded: what the guard asked, by LangGraph's id.
+        snapshot: the thread's snapshot.
+        recorded: the guard's questions, by LangGraph's id.
         hash_of: returns the digest of the graph's only tool of a name; empty for none.
     """
     found = {}
-    for item in snapshot.interrupts:  # one of a subgraph is there once a level
+    for item in snapshot.interrupts:  # each level repeats the questions of its subgraphs
         asks = None if item.id in recorded else forms.read(item.value, item.response_schema)
         if asks is not None and asks.form == "decisions":
             whole = await graph.aget_state(config, subgraphs=True)
@@ -48,7 +48,7 @@ async def read_questions(
 
 
 def _calls_at(snapshot: StateSnapshot, interrupt_id: str) -> list[Any]:
-    """Return the tool calls of the newest message where a question is asked, in the innermost subgraph that asks it."""
+    """Return the tool calls of the newest message at a question, in the innermost subgraph that asks the question."""
     calls: list[Any] = []
     for level in _levels(snapshot):
         if any(item.id == interrupt_id for task in level.tasks for item in task.interrupts):
@@ -65,7 +65,7 @@ def _levels(snapshot: StateSnapshot) -> Iterator[StateSnapshot]:
 
 
 async def given_so_far(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> Given:
-    """Return the answers that the steps at which a thread stands were given before."""
+    """Return the earlier answers of the steps at which a thread stands."""
     given: Given = {}
     async for level, writes in _writes(graph, saver, config):
         for step, channel, value in writes:
@@ -77,21 +77,21 @@ async def given_so_far(graph: Any, saver: BaseCheckpointSaver[Any], config: Any)
 async def take_back(
     graph: Any, saver: BaseCheckpointSaver[Any], config: Any, answered: Collection[str], before: Given
 ) -> frozenset[str]:
-    """Take the newest answer of each step that raised on it back; return the ids of the questions that stand again.
+    """Take back the newest answer of each step that raised on it; return the ids of the reopened questions.
 
     Args:
         graph: the compiled graph.
         saver: its checkpoints.
         config: of the thread.
-        answered: ids of the questions that were answered in the interval that failed.
-        before: what :func:`given_so_far` returned before it.
+        answered: ids of the questions that were answered in the failed interval.
+        before: the result of :func:`given_so_far` before the interval.
     """
     again: set[str] = set()
     for level, writes in [found async for found in _writes(graph, saver, config)]:
         raised = {step for step, channel, _ in writes if channel == ERROR}
         raised -= {step for step, channel, _ in writes if channel not in WRITES_IDX_MAP}
         asked = [(step, {item.id for item in value}) for step, channel, value in writes if channel == INTERRUPT]
-        kept = {one for step, ids in asked if step not in raised for one in ids}  # of calls beside the one that raised
+        kept = {one for step, ids in asked if step not in raised for one in ids}  # of calls that did not raise
         for step, ids in asked:
             if step not in raised or not (ids & set(answered)) - kept:
                 continue
@@ -102,7 +102,7 @@ async def take_back(
 
 
 async def _writes(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> Any:
-    """Yield the config of each checkpoint at which a thread stands, its subgraphs' too, and what its steps wrote."""
+    """Yield the config of each checkpoint at which a thread and its subgraphs stand, and the writes of its steps."""
     for level in _levels(await graph.aget_state(config, subgraphs=True)):
         found = await saver.aget_tuple(level.config)
         if found is not None:

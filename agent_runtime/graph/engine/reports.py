@@ -1,7 +1,7 @@
-"""What a graph of the author's own tells while it runs: its custom events, and what its subgraphs say and write.
+"""Reports of an author's graph while it runs: its custom events, and the messages and state of its subgraphs.
 
-It is for whoever follows the conversation, and on no disk: what a turn said is in its messages and its output. A turn
-without a text of its own is told by what its nodes returned.
+Reports are for readers who follow the conversation, and are never written to disk: messages and output are stored with
+the turn. For a turn without a text of its own, this module finds the values that its nodes returned.
 """
 
 import json
@@ -21,17 +21,17 @@ LONGEST_WAKE_S = 31 * 86_400
 
 
 class Reports:
-    """Tells what one interval of a turn's graph streams, while somebody follows the turn's channel."""
+    """Reports the stream of one interval of a turn's graph, while a reader follows the turn's channel."""
 
     def __init__(self, live: model_output.LiveOutput | None, turn: TurnContext, said: model_output.Count) -> None:
         self._live = live
         self._turn = turn
         self._said = said
-        self._known: dict[str, Mapping[str, Any]] = {}  # by subgraph: its state as it was told last
+        self._known: dict[str, Mapping[str, Any]] = {}  # by subgraph: its last reported state
         self._messages: set[str] = set()
 
     def take(self, part: Mapping[str, Any]) -> None:
-        """Tell what a part of the graph's stream says."""
+        """Report a part of the graph's stream."""
         if self._live is None or not self._live.followed(self._turn.channel):
             return
         source = "/".join(place.split(":")[0] for place in part["ns"])
@@ -45,10 +45,10 @@ class Reports:
             )
 
     def _of_subgraph(self, place: str, values: Any) -> Iterator[str]:
-        """Yield what a subgraph has said and written since it was looked at last; its input is not its own."""
+        """Yield the new messages and fields of a subgraph since the last call, without its input."""
         first, known = place not in self._known, self._known.get(place, {})
         fields = values if isinstance(values, Mapping) else getattr(values, "__dict__", {})
-        # As JSON: two arrays, for example, cannot be compared as they are.
+        # As JSON, because some values, such as arrays, cannot be compared directly.
         told = {key: inputs.as_json(value) for key, value in fields.items() if key != inputs.MESSAGES}
         self._known[place] = told
         for message in inputs.messages_of(values):
@@ -69,7 +69,7 @@ def _event(data: Any) -> Iterator[str]:
 
 
 def _line(message: Any) -> Iterator[str]:
-    """Yield what an agent or a tool says; a call by its name and arguments."""
+    """Yield the text of an agent's or a tool's message, and each call as its name and arguments."""
     for line in inputs.said([message]):
         if line.text.strip():
             yield line.text
@@ -79,12 +79,12 @@ def _line(message: Any) -> Iterator[str]:
 
 
 async def returned(saver: GroupedSaver, end: StateSnapshot, schema: inputs.InputSchema) -> tuple[str, bool]:
-    """Return what the nodes of a turn returned, empty for nothing, and whether that is a message of theirs.
+    """Return the values that the nodes of a turn returned, empty for none, and whether they are a message.
 
     Args:
-        saver: its checkpoints.
-        end: where the turn ended.
-        schema: what the graph gives.
+        saver: the checkpoints.
+        end: the snapshot at the turn's end.
+        schema: the graph's output.
     """
     at = {"thread_id": end.config["configurable"]["thread_id"], "checkpoint_ns": ""}
     of_turn = {"turn_id": (end.metadata or {}).get("turn_id", "")}
@@ -101,13 +101,13 @@ async def returned(saver: GroupedSaver, end: StateSnapshot, schema: inputs.Input
 
 
 def wake(event: Any, known: int | None) -> int | None:
-    """Return when a graph wants to be woken after one of its custom events: the newest such event counts.
+    """Return the requested wake-up after a custom event of a graph; the newest request counts.
 
     >>> wake({"wake_after_s": 90.2}, 5), wake({"progress": 1}, 5)
     (91, 5)
 
     Raises:
-        InvalidInput: it asks for what is no time to come within a month.
+        InvalidInput: the wake-up time is in the past or more than a month away.
     """
     if not isinstance(event, Mapping) or WAKE not in event:
         return known

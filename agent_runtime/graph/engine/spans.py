@@ -1,7 +1,7 @@
 """Spans of the calls of models and tools inside a turn, by OpenTelemetry's conventions for generative AI.
 
-They are made from LangChain's callbacks, so that every graph has them. What was said is in them only if the author asks
-for it.
+The spans are made from LangChain's callbacks, so that every graph has them. They include messages only if the author
+asks for that.
 """
 
 import json
@@ -27,22 +27,22 @@ class CallSpans(BaseCallbackHandler):
     run_inline = True  # in order, in the thread of the call
 
     def __init__(self, spans: TurnSpans, turn_id: str) -> None:
-        """Make them for one interval of a turn."""
+        """Make the spans for one interval of a turn."""
         super().__init__()
         self._tracing, self._parent = spans.tracing, spans.of(turn_id)
         self._open: dict[Any, Any] = {}
-        self._above: dict[Any, Any] = {}  # by the id of a run in which others begin: in which it began itself
+        self._above: dict[Any, Any] = {}  # by the id of a parent run: the id of its own parent
 
     def on_chain_start(self, *_said: Any, run_id: Any, parent_run_id: Any = None, **_kwargs: Any) -> None:
-        """Remember where a graph or a node stands: a subagent's calls belong to the call that started it."""
+        """Store the parent of a graph or a node, so that a subagent's calls belong to the call that started it."""
         self._above[run_id] = parent_run_id
 
     def on_chain_end(self, *_said: Any, run_id: Any, **_kwargs: Any) -> None:
-        """Forget it."""
+        """Forget the run."""
         self._above.pop(run_id, None)
 
     def on_chain_error(self, *_said: Any, run_id: Any, **_kwargs: Any) -> None:
-        """Forget it."""
+        """Forget the run."""
         self._above.pop(run_id, None)
 
     def on_chat_model_start(
@@ -64,7 +64,7 @@ class CallSpans(BaseCallbackHandler):
         self._begin(run_id, kwargs.get("parent_run_id"), f"chat {model}", "CLIENT", about)
 
     def on_llm_end(self, response: LLMResult, *, run_id: Any, **_kwargs: Any) -> None:
-        """End a model's span with the tokens that it reported."""
+        """End a model's span with its token counts."""
         found = [getattr(each, "message", None) for some in response.generations for each in some]
         about: dict[str, Any] = {}
         for message in found:
@@ -79,7 +79,7 @@ class CallSpans(BaseCallbackHandler):
         self._end(run_id, "", about)
 
     def on_llm_error(self, error: BaseException, *, run_id: Any, **_kwargs: Any) -> None:
-        """End a model's span as failed: with the error's type, as its text may quote a key."""
+        """End a model's span as failed, with the error's type only, because the text may quote a key."""
         self._end(run_id, type(error).__name__, {"error.type": type(error).__name__})
 
     def on_tool_start(
@@ -113,7 +113,7 @@ class CallSpans(BaseCallbackHandler):
             self._end(run_id, type(error).__name__, {"error.type": type(error).__name__})
 
     def _begin(self, run_id: Any, within: Any, name: str, kind: str, about: Mapping[str, Any]) -> None:
-        """Begin a span under the nearest call in which it happens, or else under the turn's."""
+        """Begin a span under the nearest call around it, or else under the turn's span."""
         while within is not None and within not in self._open:
             within = self._above.get(within)
         self._open[run_id] = self._tracing.start(name, kind, self._open.get(within, self._parent), about)
@@ -130,12 +130,12 @@ class TurnsObserved:
         self._spans, self.close = TurnSpans(tracing, log), tracing.close
 
     def callbacks(self, turn_id: str) -> list[Any]:
-        """Return the callbacks of an interval of a turn."""
+        """Return the callbacks for an interval of a turn."""
         return [CallSpans(self._spans, turn_id)] if self._spans.of(turn_id) is not None else []
 
 
 def observe(log: EventLog, settings: Settings, clock: Clock) -> TurnsObserved | None:
-    """Trace turns from now on; None if the settings do not ask for it."""
+    """Trace turns from now on; return None if the settings do not ask for traces."""
     tracing = tracing_of("agent-runtime", settings.traces, clock)
     return None if tracing is None else TurnsObserved(tracing, log)
 

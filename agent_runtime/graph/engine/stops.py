@@ -1,8 +1,8 @@
-"""Where a graph stops by itself: before or after a step, by `interrupt_before` and `interrupt_after`.
+"""Stops of a graph before or after a step, by `interrupt_before` and `interrupt_after`.
 
-LangGraph writes nothing about such a stop: it follows from the checkpoint, and whoever runs the graph on passes it by.
-So it is read from the checkpoint, also after a crash. It is a question to the author, and nothing runs before that is
-answered.
+LangGraph stores no record of such a stop: it follows from the checkpoint, and running the graph again passes it. So
+this module derives the stop from the checkpoint, even after a crash. The stop becomes a question to the author, and
+nothing runs before the answer.
 """
 
 import json
@@ -28,11 +28,11 @@ _WAYS = ("approve", "reject", "edit")
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """A stop that stands on a thread.
+    """A stop of a thread.
 
     Attributes:
         levels: the graphs that stop, each with its snapshot: the root, or subgraphs.
-        why: in words.
+        why: the reason in words.
     """
 
     levels: tuple[StateSnapshot, ...]
@@ -40,17 +40,17 @@ class Stop:
 
     @property
     def id(self) -> str:
-        """Its name: the same whenever it is read, and no other stop's."""
+        """The stop's id, always the same for this stop and different from all others."""
         places = sorted(str(level.config["configurable"]["checkpoint_id"]) for level in self.levels)
         return sha256("|".join(places).encode()).hexdigest()[:32]
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The steps that are next."""
+        """The next steps."""
         return tuple(dict.fromkeys(task.name for level in self.levels for task in level.tasks))
 
     def question(self) -> RaisedInterrupt:
-        """Return what the author is asked: the steps that are next, and the state's own fields, which he may change."""
+        """Return the question to the author: the next steps, and the state's own fields, which he may change."""
         takes = _WAYS if len(self.levels) == 1 else _WAYS[:2]
         shown = _fields(self.levels[0].values) if len(self.levels) == 1 else {}
         note = "\n".join([self.why, *(line for level in self.levels for line in _calls(level.values))])
@@ -59,13 +59,13 @@ class Stop:
 
 
 def stops_anywhere(graph: Any) -> bool:
-    """Return whether a graph, or a subgraph, was compiled to stop at steps."""
+    """Return whether a graph or a subgraph was compiled to stop at steps."""
     graphs = [graph, *(inner for _, inner in graph.get_subgraphs(recurse=True))]
     return any(one.interrupt_before_nodes or one.interrupt_after_nodes for one in graphs)
 
 
 async def find(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> Stop | None:
-    """Return the stop that stands on a thread, if one does."""
+    """Return the stop of a thread; None if there is none."""
     graphs = {"": graph, **dict(graph.get_subgraphs(recurse=True))}
     levels, reasons = [], []
     for level in _innermost(await graph.aget_state(config, subgraphs=True)):
@@ -77,7 +77,7 @@ async def find(graph: Any, saver: BaseCheckpointSaver[Any], config: Any) -> Stop
 
 
 async def _why(graph: Any, here: Any, saver: BaseCheckpointSaver[Any], level: StateSnapshot) -> str:
-    """Return why a graph stands still at this snapshot; empty if it does not stop there by itself."""
+    """Return why a graph stops at this snapshot; empty if it does not stop there by itself."""
     if here is None or not level.tasks or any(task.interrupts for task in level.tasks):
         return ""
     found = await saver.aget_tuple(level.config)
@@ -94,13 +94,13 @@ async def _why(graph: Any, here: Any, saver: BaseCheckpointSaver[Any], level: St
 
 
 def _tasks(graph: Any, level: StateSnapshot) -> Sequence[Any]:
-    """Return the tasks of a snapshot as LangGraph looks at them when it is about to stop."""
+    """Return the tasks of a snapshot in the form that LangGraph checks for stops."""
     tags = {task.name: graph.nodes[task.name].tags if task.name in graph.nodes else () for task in level.tasks}
     return [SimpleNamespace(name=task.name, config={"tags": tags[task.name] or ()}) for task in level.tasks]
 
 
 def _innermost(level: StateSnapshot) -> Iterator[StateSnapshot]:
-    """Yield where a graph stands: in the subgraphs that it is in, else where it is itself."""
+    """Yield the snapshots of the innermost active subgraphs, or else the graph's own."""
     inner = [task.state for task in level.tasks if isinstance(task.state, StateSnapshot) and task.state.tasks]
     for one in inner:
         yield from _innermost(one)
@@ -109,16 +109,16 @@ def _innermost(level: StateSnapshot) -> Iterator[StateSnapshot]:
 
 
 def _place(level: StateSnapshot) -> str:
-    """Return a subgraph's path of names, as the graph knows it."""
+    """Return the path of names of a subgraph."""
     space = str(level.config["configurable"].get("checkpoint_ns", ""))
     return "|".join(part.split(":")[0] for part in space.split("|") if not part.isdigit())
 
 
 async def change(graph: Any, stop: Stop, values: Mapping[str, Any]) -> None:
-    """Write an author's edit into the state, as the step before would have.
+    """Write an author's edit into the state, as if the step before had written it.
 
     Raises:
-        InvalidInput: the state has no such field, or does not take the value.
+        InvalidInput: the state has no such field, or does not accept the value.
     """
     known = _fields(stop.levels[0].values, most=None)
     unknown = [name for name in values if name not in known and name not in graph.channels]
@@ -130,7 +130,7 @@ async def change(graph: Any, stop: Stop, values: Mapping[str, Any]) -> None:
 
 
 def _fields(values: Any, most: int | None = LONGEST_STATE) -> dict[str, Any]:
-    """Return a state's fields but its messages, as JSON; without the longest, where they are too long."""
+    """Return a state's fields without its messages, as JSON; drop the longest fields if they exceed the limit."""
     named = values if isinstance(values, Mapping) else getattr(values, "__dict__", {})
     found = {str(name): inputs.as_json(value) for name, value in named.items() if name != inputs.MESSAGES}
     while most is not None and len(json.dumps(found)) > most:
@@ -139,7 +139,7 @@ def _fields(values: Any, most: int | None = LONGEST_STATE) -> dict[str, Any]:
 
 
 def _calls(values: Any) -> Iterator[str]:
-    """Write the tool calls that the newest message asks for."""
+    """Yield the tool calls of the newest message as text."""
     said = inputs.messages_of(values)[-1:]
     for call in getattr(said[0], "tool_calls", ()) if said else ():
         yield f"it is to call {call['name']}({json.dumps(call['args'], ensure_ascii=False, default=str)})"

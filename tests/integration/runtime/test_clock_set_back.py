@@ -72,7 +72,7 @@ async def test_a_file_whose_order_cannot_be_kept_is_not_opened(
     await saver.aput(at(), checkpoint(empty_checkpoint()["id"]), META, {})
     saver.close()
     monkeypatch.setattr(rows, "uuid6", lambda: behind)
-    with pytest.raises(Corrupt, match="still to come"):
+    with pytest.raises(Corrupt, match="in the future"):
         GroupedSaver(place)
 
 
@@ -82,7 +82,7 @@ async def test_a_file_that_is_refused_moves_no_ids_of_other_files(tmp_path: Path
     await saver.aput(at(), checkpoint("ffffffff-ffff-6fff-8000-000000000000"), META, {})
     saver.close()
     drawn = [empty_checkpoint()["id"]]
-    with pytest.raises(Corrupt, match="still to come"):
+    with pytest.raises(Corrupt, match="in the future"):
         GroupedSaver(place)
     drawn += [empty_checkpoint()["id"] for _ in range(2)]
     assert drawn == sorted(drawn)

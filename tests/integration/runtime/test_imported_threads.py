@@ -280,13 +280,13 @@ WRONG: dict[str, tuple[Callable[[Path], Any], type[TurnkeeperError], str]] = {
     "another layout": (changed("ALTER TABLE checkpoints DROP COLUMN metadata"), InvalidInput, "lacks metadata"),
     "damaged": (torn, InvalidInput, "damaged"),
     "no checkpoint": (changed("UPDATE checkpoints SET checkpoint = ?", b"\xc1"), InvalidInput, "thread 'one' is damaged"),
-    "encrypted": (changed("UPDATE checkpoints SET type = 'msgpack+aes'"), InvalidInput, "in a form that nothing here"),
+    "encrypted": (changed("UPDATE checkpoints SET type = 'msgpack+aes'"), InvalidInput, "in a format that cannot be read"),
     "pickled": (changed("UPDATE writes SET type = 'pickle'"), InvalidInput, "Unknown serialization type: pickle"),
     "a path as id": (changed("UPDATE checkpoints SET thread_id = 'a/b'"), InvalidInput, "cannot have its id here"),
     "of the future": (
         changed("UPDATE checkpoints SET checkpoint_id = 'ffffffff-ffff-6fff-8000-000000000000' WHERE rowid = 1"),
         TurnkeeperError,
-        "of a time that is still to come",
+        "has a time in the future",
     ),
 }  # fmt: skip
 

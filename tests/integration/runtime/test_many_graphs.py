@@ -227,7 +227,7 @@ async def test_a_graph_without_messages_needs_no_prompt_and_one_with_messages_do
     assert shown.messages[0].text == '{"topic":"rain"}'
     event = await bench.run(2, prompt="")
     assert event.state == STATES.FAILED
-    assert event.error == "prompt: the graph takes messages, and is given none; give a prompt"
+    assert event.error == "prompt: the graph takes messages, but none is given; give a prompt"
     assert (await bench.run(3, prompt="hello")).summary == "I heard: hello"
 
 
@@ -290,6 +290,6 @@ async def test_no_message_comes_with_the_input_where_it_could_remove_or_change_o
     given = json.dumps({"messages": [OF_ANOTHER[message]]}).replace("{first}", first.turn_id)
     event = await bench.run(2, prompt="two", input_json=given)
     assert (event.state, await heard(bench)) == (STATES.FAILED, ["one"])
-    assert event.error == "messages: the messages are made of the prompt; leave it out, give a prompt"
+    assert event.error == "messages: the messages are made from the prompt; leave it out and give a prompt"
     await bench.run(3, prompt="three")
     assert await heard(bench) == ["one", "three"]

@@ -383,5 +383,5 @@ def test_a_write_counts_as_a_tool_call_and_a_reading_does_not(store: MemoryStore
 
 async def test_outside_a_turn_there_is_no_memory(store: MemoryStore) -> None:
     for attempt in (lambda: store.put(WORKSPACE, "k", {"text": "x"}), lambda: store.search(())):
-        with pytest.raises(Denied, match="belongs to turns"):
+        with pytest.raises(Denied, match="only inside a turn"):
             attempt()
