@@ -11,6 +11,7 @@ A store whose file is removed while it is in use is put back from what the proce
 import contextlib
 import os
 import sqlite3
+import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,9 @@ LOOK_AGAIN_S = 5.0
 _AGAIN_S = 0.01
 _MOST_COPIES = 5
 _PAGE_BYTES = 4096
+_PAGE_SIZES = {1 << power for power in range(9, 17)}
+_BIG_ENDIAN = 0x377F0683  # a log's first number if its checksums read words so
+_LOG_HEADER, _FRAME_HEADER, _LARGEST_LOG = 32, 24, 64 << 20  # bytes
 _FAILED_READ = "error code="  # what a check says of a page that the disk did not give
 
 
@@ -113,6 +117,51 @@ def _limited(store: sqlite3.Connection, within_s: float | None) -> Iterator[None
     finally:
         over.set()
         limit.join()
+
+
+def commits_behind_damage(path: Path) -> int | None:
+    """Return how many whole commits of a store's write-ahead log stand behind a damaged frame; None without one.
+
+    SQLite reads the log up to such a frame, and forgets the commits behind it. A frame is also damaged if a crash cut
+    its commit short, or a later commit overwrote half of one that was taken back. At most one commit stands behind it
+    then. Only for a store that no process has open.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    if not log.exists():
+        return None
+    with log.open("rb") as file:
+        data = file.read(_LARGEST_LOG)
+    if len(data) < _LOG_HEADER:
+        return None
+    magic, _, page_bytes = struct.unpack(">III", data[:12])
+    order, page_bytes = ">" if magic == _BIG_ENDIAN else "<", page_bytes if page_bytes in _PAGE_SIZES else _PAGE_BYTES
+    before = struct.unpack(">II", data[24:_LOG_HEADER])
+    damaged_at = None if _checksum(data[:24], (0, 0), order) == before else -1
+    salts = data[16:24] if damaged_at is None else data[_LOG_HEADER + 8 : _LOG_HEADER + 16]
+    commits, is_ours, size = 0, False, _FRAME_HEADER + page_bytes
+    for number, start in enumerate(range(_LOG_HEADER, len(data) - size + 1, size)):
+        header, page = data[start : start + _FRAME_HEADER], data[start + _FRAME_HEADER : start + size]
+        of_log = header[8:16] == salts  # others are from before the log was begun anew
+        expected = _checksum(page, _checksum(header[:8], before, order), order)
+        before = struct.unpack(">II", header[16:])
+        if of_log and expected == before:
+            commits += damaged_at is not None and header[4:8] != bytes(4)
+        elif damaged_at is None or number == damaged_at + 1:  # whose checksum counts on, is damaged, or both
+            damaged_at = number if damaged_at is None else damaged_at
+            is_ours |= of_log
+        else:
+            break
+    return commits if commits or is_ours else None
+
+
+def _checksum(data: bytes, before: tuple[int, ...], order: str) -> tuple[int, int]:
+    """Return SQLite's checksum of a log up to the end of `data`, given the one up to its beginning."""
+    first, second = before
+    words = struct.unpack(f"{order}{len(data) // 4}I", data)
+    for one, other in zip(words[::2], words[1::2], strict=True):
+        first = (first + one + second) & 0xFFFFFFFF
+        second = (second + other + first) & 0xFFFFFFFF
+    return first, second
 
 
 def trouble_of(path: Path, *, within_s: float | None = None) -> TurnkeeperError | None:

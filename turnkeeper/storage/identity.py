@@ -1,12 +1,15 @@
 """The identity of a home's stores: a start stops at a store that is missing, empty, another home's or put back.
 
 Each store has a number of its own in the header of its file, and beside it a count of the starts of its process. The
-home keeps both in `state/store-made-<name>`. How far a store must reach is also in the signed heads of its records.
+home keeps both in `state/store-made-<name>`. The signed heads of its records say how far a store must reach. After a
+kill, a damaged frame of its log tells that commits behind it are lost, and the event log names some of them.
+
 Stores of an earlier version have no number: the first start draws one. Until then rows of the other stores tell that a
 store was used.
 """
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
@@ -23,14 +26,16 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, MachineTrouble, meant
 from turnkeeper.storage import sqlite_files
 from turnkeeper.storage.chain import Chain, Fact, is_signed, signed_head
-from turnkeeper.storage.damage import HINT
+from turnkeeper.storage.damage import HINT, commits_behind_damage
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.keys import AUDIT, KeyFile
+from turnkeeper.storage.locking import is_held
 
 LOST = "lost"  # the kind of the record that says that the author accepted the loss of a store
 _LOST_OPTION = "turnkeeper restore --lost"
 _LARGEST_TAIL = 1 << 20  # bytes of the file of signed heads, in which the last head of a store is looked for
 _WAIT_S = 10.0
+_MOST_NAMED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,30 +45,41 @@ class _Kind:
     Attributes:
         holds: what is gone with the store.
         process: the process whose records the store has; empty if it has none.
+        owner: the process that writes it.
         traces: other stores, each with a query that finds a row if this store was used.
+        told: an event that its process writes after a commit, the field with an id, and a query that finds the id.
     """
 
     holds: str
     process: str
+    owner: str
     traces: tuple[tuple[str, str], ...]
+    told: tuple[str, str, str] = ("", "", "")
 
 
 _OF_FIRES, _OF_TURNS = "SELECT 1 FROM turns WHERE fire_id <> '' LIMIT 1", "SELECT 1 FROM turns LIMIT 1"
 _KINDS = {
     "schedules.db": _Kind(
-        holds="the tasks and the history of fires", process="task-runner", traces=(("agent.db", _OF_FIRES),)
+        holds="the tasks and the history of fires",
+        process="task-runner",
+        owner="task-runner",
+        traces=(("agent.db", _OF_FIRES),),
+        told=("fire.committed", "fire_id", "SELECT 1 FROM fires WHERE fire_id = ?"),
     ),
     "agent.db": _Kind(
         holds="the turns, the conversations, the approvals and the memory",
         process="agent-runtime",
+        owner="agent-runtime",
         traces=(
             ("schedules.db", "SELECT 1 FROM fires WHERE turn_id <> '' LIMIT 1"),
             ("checkpoints.db", "SELECT 1 FROM checkpoints LIMIT 1"),
         ),
+        told=("turn.started", "turn_id", "SELECT 1 FROM turns WHERE turn_id = ?"),
     ),
     "checkpoints.db": _Kind(
         holds="the state of every conversation, without which no approval that waits can continue its turn",
         process="",
+        owner="agent-runtime",
         traces=(("agent.db", _OF_TURNS),),
     ),
 }
@@ -88,8 +104,9 @@ class _Made:
 
 def faults(home: Home) -> Iterator[Corrupt]:
     """Yield why the daemons must not start on the home's files, an error for each such store. Changes nothing."""
-    for name in _KINDS:
-        if fault := fault_of(home, home.run.parent / name):
+    for name, kind in _KINDS.items():
+        fault = fault_of(home, home.run.parent / name, is_open=is_held(home, kind.owner))
+        if fault and not is_held(home, kind.owner):
             yield fault
 
 
@@ -109,10 +126,11 @@ def numbers(home: Home) -> frozenset[int]:
     return frozenset(found - {0})
 
 
-def fault_of(home: Home, path: Path) -> Corrupt | None:
-    """Return the error that a store is missing, empty, another home's, or older than the home; None if it is not.
+def fault_of(home: Home, path: Path, *, is_open: bool = False) -> Corrupt | None:
+    """Return the error that a store is missing, empty, another home's, or lacks something; None if it does not.
 
-    Damage of the file is not looked for. Raises Corrupt if the home's note about the store cannot be read.
+    Damage of the file is not looked for, and that of its log only unless a process has it open. Raises Corrupt if the
+    home's note about the store cannot be read.
     """
     made, kind = _read(home, path), _KINDS[path.name]
     if made.lost is not None:
@@ -123,6 +141,8 @@ def fault_of(home: Home, path: Path) -> Corrupt | None:
         try:
             with closing(sqlite_files.reader(path, _WAIT_S)) as store:
                 what = _strange(store, made, head) if _holds_tables(store) else "is empty"
+                if not is_open and what != "is empty":
+                    what = "; ".join(filter(None, [_lost_commits(home, path, store), what]))
         except sqlite3.Error:
             return None  # another check finds what is wrong with it
     used = what not in {"is empty", "is missing"} or made.number or head or _has_traces(home, kind)
@@ -155,6 +175,20 @@ def _strange(store: sqlite3.Connection, made: _Made, head: Fact | None) -> str:
     return "" if bytes(found[0]).hex() == head["hash"] else f"has another record {head['through']} than was signed"
 
 
+def _lost_commits(home: Home, path: Path, store: sqlite3.Connection) -> str:
+    """Say which commits a store lost by a damaged frame of its log, as far as events tell; empty if it lost none."""
+    if (behind := commits_behind_damage(path)) is None:
+        return ""
+    event, field, query = _KINDS[path.name].told
+    trails = sorted(home.logs.glob(f"events-{_KINDS[path.name].owner}-*.jsonl"))[-1:] if event else []
+    ids = [line[field] for trail in trails for line in _lines(trail, 0) if line.get("event") == event]
+    gone = [each for each in dict.fromkeys(ids) if not store.execute(query, [each]).fetchone()]
+    if behind < 2 and not gone:  # a crash that cut a commit short looks alike
+        return ""
+    named = f", among them {', '.join(gone[-_MOST_NAMED:])}" if gone else ""
+    return f"lost {max(behind, 1)} commits or more behind a damaged frame of {path.name}-wal{named}"
+
+
 def _has_traces(home: Home, kind: _Kind) -> bool:
     """Return True if a row of another store tells that a store of this kind was used."""
     for sibling, query in kind.traces:
@@ -168,19 +202,25 @@ def _has_traces(home: Home, kind: _Kind) -> bool:
 
 def _last_head(path: Path, process: str, start: int) -> Fact | None:
     """Return the last signed head of a process's store, from an offset in the file on; None if there is none."""
-    if not process or not path.exists():
-        return None
-    with path.open("rb") as file:
-        end = file.seek(0, 2)
-        file.seek(max(start, end - _LARGEST_TAIL) if start <= end else end)
-        lines = file.read().split(b"\n")
-    for line in reversed(lines):
+    for head in reversed(_lines(path, start)) if process and path.exists() else ():
         with suppress(ValueError, KeyError, TypeError):
-            head = json.loads(line)
             signed = head["through"], bytes.fromhex(head["hash"]), bytes.fromhex(head["signature"])
             if head["store"] == process and is_signed(head["public"], process, *signed):
                 return dict(head)
     return None
+
+
+def _lines(path: Path, start: int) -> list[dict[str, Any]]:
+    """Return the last objects of a file that has one to a line, from an offset on."""
+    with path.open("rb") as file:
+        end = file.seek(0, 2)
+        file.seek(max(start, end - _LARGEST_TAIL) if start <= end else end)
+        lines = file.read().split(b"\n")
+    found = []
+    for line in lines:
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return [each for each in found if isinstance(each, dict)]
 
 
 async def take(
@@ -219,7 +259,8 @@ def _number(home: Home, path: Path, made: _Made, drawn: int, *, starts: bool) ->
 def accept(home: Home, name: str) -> str:
     """Let the next start use a store as it is, or a new one if none is there; return the fault that was accepted.
 
-    The caller holds the locks of the processes. Raises InvalidInput, Corrupt, or Conflict if nothing is wrong with it.
+    A copy of the store's log stays beside it. The caller holds the locks of the processes. Raises InvalidInput,
+    Corrupt, or Conflict if nothing is wrong with the store.
     """
     if name not in _KINDS:
         raise InvalidInput(f"the home has no store {name[:80]!r}", where="--lost", hint=meant(name, _KINDS))
@@ -230,6 +271,8 @@ def accept(home: Home, name: str) -> str:
     if head := _last_head(home.audit_heads, process, made.heads_from):
         signed = signed_head(f"{LOST} {process}", head["through"], head["hash"], KeyFile(home, AUDIT).read()[0])
         fact = {**signed, **fact}
+    with suppress(FileNotFoundError):  # the next start drops what SQLite cannot read of it
+        shutil.copyfile(path.with_name(f"{name}-wal"), path.with_name(f"{name}-wal.lost"))
     size = home.audit_heads.stat().st_size if home.audit_heads.exists() else 0
     _write(home, path, _Made(starts=made.starts, heads_from=size, lost=fact))
     return fault.what

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.constellation import Constellation
+from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
 from turnkeeper.bus.event_log import read_events
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.supervisor import markers
@@ -127,6 +127,32 @@ def test_the_author_may_go_on_without_a_store_and_that_stays_on_record(used: Con
     acts = [event for event in read_events(used.home.logs) if event.get("method") == "turnkeeper restore --lost"]
     assert [act["subject"].startswith(name) for act in acts] == [True]
     used.command("turnkeeper", "up")
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_damaged_frame_of_the_log_after_a_kill_is_noticed_and_what_is_lost_is_named(used: Constellation, name: str):
+    path, log = used.home.run.parent / name, used.home.run.parent / f"{name}-wal"
+    used.start()
+    used.create("often", "--every", "1s")
+    used.await_outcome("often", "succeeded", 3)
+    for daemon in (AGENT_RUNTIME, TASK_RUNNER):
+        used.kill(daemon)
+    data = bytearray(log.read_bytes())
+    place = 32 + 4120 * (len(data) // 4120 // 4) + 2000
+    data[place] ^= 1
+    log.write_bytes(data)
+    refused(used, name, "lost ")
+    said = used.attempt("turnkeeper", "up").stderr
+    assert f"commits or more behind a damaged frame of {name}-wal" in said
+    named = {"schedules.db": "task-", "agent.db": "turn-", "checkpoints.db": ""}[name]
+    assert (f", among them {named}" in said) is bool(named)
+    used.command("turnkeeper", "restore", "--lost", name)
+    assert path.with_name(f"{name}-wal.lost").read_bytes() == data
+    used.command("turnkeeper", "up")
+    succeeded = len([fire for fire in used.history("often") if fire["outcome"] == "succeeded"])
+    used.await_outcome("often", "succeeded", succeeded + 2)
+    used.command("turnkeeper", "down")
+    assert f"{name} lost " in used.attempt("turnkeeper", "audit", "verify").stdout
 
 
 @pytest.mark.parametrize("name", STORES)

@@ -277,10 +277,16 @@ def go_on_without(home: Home, store: str) -> str:
     with ExitStack() as held:
         for daemon in (SUPERVISOR, *EVERY):
             held.enter_context(ProcessLock(home, daemon.name))  # raises Conflict: it runs
-        return identity.accept(home, store)
+        found = identity.accept(home, store)
+        if store == home.agent_db.name:
+            _renew(home)
+        return found
 
 
 def _renew(home: Home) -> None:
     """Let the runtime draw a new incarnation when it starts."""
-    if home.agent_db.exists():
+    with ExitStack() as opened:
+        store = opened.enter_context(sqlite_files.reading(home.agent_db)) if home.agent_db.exists() else None
+        is_ours = store is not None and sqlite_files.has_table(store, "meta")
+    if is_ours:
         sqlite_files.change(home.agent_db, "DELETE FROM meta WHERE key = 'incarnation'")
