@@ -1,6 +1,6 @@
-"""Graphs that authors bring; they import nothing of ours.
+"""Graphs of authors, which import nothing of ours.
 
-`project` finds one by its reference, `load` makes it and opens it for the daemon and for `turnkeeper graph check`,
-`graphs` opens all of a home's, `inspect` looks for tool calls that the guard cannot judge, `store` reads the project's
+`project` finds a graph by its reference. `load` makes and opens it, for the daemon and for `turnkeeper graph check`.
+`graphs` opens all graphs of a home. `inspect` finds tool calls that the guard cannot judge. `store` reads the project's
 store settings.
 """

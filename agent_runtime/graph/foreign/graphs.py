@@ -1,8 +1,8 @@
-"""All graphs of a home: which names there are, and the authors' graphs opened.
+"""All graphs of a home: their names, and the authors' graphs opened.
 
-The graph of `agent0` is the default one. If its reference is into a `langgraph.json`, the other graphs of that file are
-there too, by the names that it gives them; `[graphs]` names more. A graph other than the default one that cannot be
-loaded, or must not run, keeps nothing from starting: whoever names it is told why.
+The graph of `agent0` is the default one. If its reference points into a `langgraph.json`, the other graphs of that file
+are available too, by their names there; `[graphs]` adds more. If a graph other than the default one cannot be loaded or
+must not run, the runtime still starts, and triggers that name the graph get the reason.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -23,7 +23,7 @@ class Graphs:
     """The graphs of a home.
 
     Attributes:
-        catalog: what a fire or a message may name.
+        catalog: the names that a fire or a message may use.
         opened: the authors' graphs that can run, by name.
     """
 
@@ -32,7 +32,7 @@ class Graphs:
 
     @property
     def default(self) -> Opened | None:
-        """The author's graph that is the default one; None where that is our own agent."""
+        """The default graph if it is an author's; None if it is our own agent."""
         return self.opened.get(self.catalog.default)
 
     @property
@@ -43,7 +43,7 @@ class Graphs:
 
 @asynccontextmanager
 async def open_graphs(settings: Settings, home: Home, environ: Mapping[str, str]) -> AsyncIterator[Graphs]:
-    """Open all graphs of a home; what they opened is closed at the end of the block.
+    """Open all graphs of a home, and close their resources at the end of the block.
 
     Raises:
         InvalidInput: the default graph cannot be made, or as :func:`read_catalog` does.

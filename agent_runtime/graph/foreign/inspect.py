@@ -1,7 +1,7 @@
-"""Which tools a graph reaches, and which of its tool calls the guard cannot judge.
+"""Inspection of a graph: the tools that it reaches, and the tool calls that the guard cannot judge.
 
 The guard judges every tool call of the process (:mod:`agent_runtime.graph.guard.hooks`), so a graph needs no change.
-This module looks at a graph before it runs: at its nodes and subgraphs, and at what their functions refer to.
+This module inspects a graph before it runs: its nodes and subgraphs, and the objects that their functions refer to.
 """
 
 import ast
@@ -30,7 +30,7 @@ from langgraph.types import interrupt
 from agent_runtime.graph.guard.overrides import METHODS as TOOL_METHODS
 
 CALLS = "calls"  # in a tool's metadata: the names of the tools that it calls
-MOST_LOOKED_AT = 100_000  # objects; a graph that holds on to more is not called guarded
+MOST_LOOKED_AT = 100_000  # objects; a larger graph counts as not guarded
 _LIBRARIES = sys.stdlib_module_names | {
     *("langchain", "langchain_core", "langchain_classic", "langchain_openai", "langgraph", "langgraph_sdk"),
     *("pydantic", "pydantic_core", "langsmith", "openai", "anthropic", "httpx"),
@@ -38,8 +38,8 @@ _LIBRARIES = sys.stdlib_module_names | {
 _INSTALLED = tuple(
     Path(path).resolve() for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))
 )
-# What providers call the tools that they run, as `type` or as the only key; where a list is surely a model's tools, any
-# kind counts.
+# The keys by which providers mark their own tools, as `type` or as the only key. In a list that is surely a model's
+# tools, any kind counts.
 _SERVED_KEYS = r"(google_|enterprise_web_|x_|live_|browser_)search(_retrieval)?|google_maps|url_context|code_execution"
 _SERVED_TYPES = r"(web|file)_search|web_fetch|code_interpreter|computer_use|image_generation|local_shell|mcp(_toolset)?"
 _SERVED = re.compile(rf"({_SERVED_KEYS}|{_SERVED_TYPES}|document_library)(_preview|_premium)?([_\d]+)?|\w+_20\d{{6}}")
@@ -65,7 +65,7 @@ _LEAVES = (str, bytes, int, float, type, types.ModuleType, types.NoneType)
 
 @dataclass(frozen=True, kw_only=True)
 class Unguardable:
-    """A place where a tool may run past the guard: the path of nodes to it, and why."""
+    """A place where a tool may run past the guard: the path of nodes, and the reason."""
 
     where: str
     why: str
@@ -73,20 +73,20 @@ class Unguardable:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What was found in a graph.
+    """The result of an inspection.
 
     Attributes:
-        tools: names of the tools that it reaches, in order of their names.
-        unguardable: what makes it a graph that runs only if the author trusts it.
-        held: the tools themselves; two may have one name.
-        makers: paths of nodes whose functions make tools, which are not among these.
-        results: what its tasks (LangGraph's `@task`) declare to return, which checkpoints then hold.
-        made: names of the tools that `makers` make, as far as their classes or the code that makes them name them.
+        tools: names of the reached tools, sorted.
+        unguardable: places that let the graph run only if the author trusts it.
+        held: the tools themselves; two may have the same name.
+        makers: paths of nodes whose functions make tools; these tools are not in `tools`.
+        results: the types that its tasks (LangGraph's `@task`) return, which checkpoints then hold.
+        made: names of the tools that `makers` make, as far as their classes or code show them.
         clients: paths of nodes that use LangGraph's client of a LangGraph server.
-        inside: by name, the names of the tools that a tool calls, as its function shows or its metadata says.
-        catching: functions that catch every error of a tool that they call, and so the guard's question about the call.
+        inside: by tool name, the names of the tools that the tool calls, from its function or its metadata.
+        catching: functions that catch every error of a tool call, and so the guard's question too.
         at_terminal: functions that read from a terminal, which no turn has.
-        asking: paths of nodes that ask by themselves: with `interrupt()`, or as LangChain's middleware does.
+        asking: paths of nodes that ask a question themselves, by `interrupt()` or LangChain's middleware.
     """
 
     tools: tuple[str, ...]
@@ -103,7 +103,7 @@ class Inspection:
 
 
 def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
-    """Look at a graph without running anything of it. Finds no less than its nodes, subgraphs and their closures."""
+    """Inspect a graph without running it. Covers at least its nodes, its subgraphs and their closures."""
     tools: list[BaseTool] = []
     asking: set[str] = set()
     functions: list[tuple[str, types.FunctionType]] = []
@@ -148,7 +148,7 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
 
 
 def _called_in(held: BaseTool) -> tuple[str, ...]:
-    """Return the names of the tools that a tool holds on to, or that its metadata say it calls."""
+    """Return the names of the tools that a tool refers to, or that its metadata list."""
     said = (held.metadata or {}).get(CALLS, ())
     declared = {one for one in said if isinstance(one, str)} if isinstance(said, list | tuple | set) else set()
     found = {one.name for _, one in _reached(held) if isinstance(one, BaseTool) and one is not held}
@@ -156,7 +156,7 @@ def _called_in(held: BaseTool) -> tuple[str, ...]:
 
 
 def _result_of(function: Callable[..., Any]) -> Any:
-    """Return the type that a task declares to return; Any where it declares none, or one that cannot be read."""
+    """Return the declared result type of a task; Any if there is none or it cannot be read."""
     try:
         return get_type_hints(function).get("return", Any)
     except (NameError, TypeError, AttributeError):
@@ -165,22 +165,22 @@ def _result_of(function: Callable[..., Any]) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class _Offered:
-    """A list of tools as a model is given it: tools, functions, or what a provider runs by itself."""
+    """A list of a model's tools: tools, functions, or tools that a provider runs."""
 
     tools: Sequence[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Unseen:
-    """Stands for all that was not looked at, as `most` objects were."""
+    """A marker for the objects beyond the limit `most`, which were not inspected."""
 
     most: int
 
 
 def _reached(root: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each object that a graph's nodes, or a tool, hold on to, once, with the path of nodes that led to it."""
+    """Yield each object that a graph's nodes or a tool refer to, once, with the path of nodes to it."""
     waiting: list[tuple[str, Any]] = [("", root)]
-    seen: dict[int, Any] = {}  # keeps what it has seen alive: an id must not be used again
+    seen: dict[int, Any] = {}  # keeps inspected objects alive, so that no id is used again
     while waiting:
         where, value = waiting.pop()
         if id(value) in seen or isinstance(value, _LEAVES):
@@ -197,7 +197,7 @@ def _reached(root: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _inside(value: Any) -> Iterable[Any]:
-    """Return what an object holds on to, as far as a tool may hide there."""
+    """Return the objects that an object refers to, if a tool may be among them."""
     for kinds, look in _LOOKS:
         if isinstance(value, kinds):
             return look(value)
@@ -205,7 +205,7 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 def _named(held: Mapping[Any, Any]) -> Iterator[Any]:
-    """Yield what is held by name; a list that is called tools also as what a model is given."""
+    """Yield named values; a list that is named `tools` also as a model's tools."""
     for name, value in list(held.items()):
         yield value
         if str(name).lower().endswith("tools") and isinstance(value, list | tuple):
@@ -213,14 +213,14 @@ def _named(held: Mapping[Any, Any]) -> Iterator[Any]:
 
 
 def _of_library(thing: Any) -> bool:
-    """Return whether a class or function is none of the author's: what it knows by name is then not his graph."""
+    """Return whether a class or function belongs to a library; its global names are then not the author's graph."""
     module = str(getattr(thing, "__module__", None) or "builtins")
     return module.split(".", 1)[0] in _LIBRARIES and _installed(module)
 
 
 @functools.cache
 def _installed(module: str) -> bool:
-    """Return whether a module is where libraries are, and not a file of the author's that is called like one."""
+    """Return whether a module is in a library folder, and not a file of the author's with the same name."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return file is None or any(Path(file).resolve().is_relative_to(root) for root in _INSTALLED)
 
@@ -246,7 +246,7 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
 
 
 def _tool_makers(function: types.FunctionType) -> list[Any]:
-    """Return what a function of the author's uses that makes tools: classes of tools, or LangChain's `tool`."""
+    """Return the makers of tools that an author's function uses: classes of tools, or LangChain's `tool`."""
     names = set() if _of_library(function) else set(_names_in(function.__code__))
     used = [function.__globals__.get(name) for name in names]
     used += [_content(cell) for cell in function.__closure__ or ()] if names else []
@@ -264,7 +264,7 @@ def _makes_client(function: types.FunctionType) -> bool:
 
 
 def _catches_questions(function: types.FunctionType) -> bool:
-    """Return whether a function of the author's calls a tool, or what it names one, and keeps every error to itself."""
+    """Return whether an author's function calls a tool, or something named like one, and catches every error."""
     if _of_library(function):
         return False
     cells = zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=True)
@@ -274,7 +274,7 @@ def _catches_questions(function: types.FunctionType) -> bool:
 
 
 def _reads_terminal(function: types.FunctionType) -> bool:
-    """Return whether a function of the author's waits for somebody to type."""
+    """Return whether an author's function waits for input at a terminal."""
     if _of_library(function):
         return False
     called = {ast.unparse(node.func) for node in ast.walk(_syntax(function)) if isinstance(node, ast.Call)}
@@ -282,7 +282,7 @@ def _reads_terminal(function: types.FunctionType) -> bool:
 
 
 def _syntax(function: types.FunctionType) -> ast.AST:
-    """Return the syntax of a function; of one without a file, or a lambda in the middle of a line, an empty one."""
+    """Return the syntax of a function; empty if it has no file or is a lambda inside a line."""
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -308,7 +308,7 @@ def _calls_tool(node: ast.AST, known: Collection[str]) -> bool:
 
 
 def _names_given_in(function: types.FunctionType) -> Iterator[str]:
-    """Yield the names of what a function makes: by `tool(Thing)`, `tool("name")`, or of a function below `@tool`."""
+    """Yield the names of tools that a function makes: `tool(Thing)`, `tool("name")`, or a function below `@tool`."""
     for node in ast.walk(_syntax(function)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             marks = [
@@ -325,13 +325,13 @@ def _is_tool(called: ast.expr, function: types.FunctionType) -> bool:
 
 
 def _name_given_by(maker: Any) -> str:
-    """Return the name of a class's tools; empty where each is given one."""
+    """Return the name of a class's tools; empty if each tool gets its own."""
     field = maker.model_fields.get("name") if isinstance(maker, type) and issubclass(maker, BaseTool) else None
     return field.default if field is not None and isinstance(field.default, str) else ""
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:
-    """Yield the names that a function uses, and the functions written inside it."""
+    """Yield the names that a function uses, including the functions inside it."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -346,7 +346,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _why_not(value: Any) -> str:
-    """Return why the guard cannot stand before this, or nothing."""
+    """Return why the guard cannot check calls of this object; empty if it can."""
     if isinstance(value, RemoteGraph):
         return "it runs on another server, which asks nobody here"
     if isinstance(value, ToolNode) and (changed := _changed(type(value), ToolNode, _NODE_METHODS)):
@@ -370,20 +370,20 @@ def _served_in(value: Any) -> list[str]:
 
 
 def _well_known(tool: Mapping[Any, Any]) -> bool:
-    """Return whether this is a provider's tool wherever it is found: by its type, or by its only key."""
+    """Return whether a value is a provider's tool in any place, by its type or its only key."""
     if isinstance(kind := tool.get("type"), str):
         return _SERVED.fullmatch(kind) is not None
     return len(tool) == 1 and all(_SERVED.fullmatch(str(key)) and isinstance(tool[key], Mapping) for key in tool)
 
 
 def _changed(kind: type, base: type, methods: Sequence[str]) -> str:
-    """Return which of the methods a class of the author's has changed."""
+    """Return the names of the methods that an author's class has changed."""
     own = [one for one in kind.__mro__[: kind.__mro__.index(base)] if not _of_library(one)]
     return ", ".join(name for name in methods if any(name in vars(one) for one in own))
 
 
 def _served(tool: Mapping[Any, Any]) -> str:
-    """Return the name of a tool that a model's provider runs; nothing for one that the graph runs."""
+    """Return the name of a tool that a model's provider runs; empty for a tool that the graph runs."""
     declared = {"function", "input_schema", "function_declarations", "parameters"} & set(tool)
     if declared or tool.get("type") in {"function", "custom"}:
         return ""

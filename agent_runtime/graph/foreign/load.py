@@ -1,10 +1,10 @@
-"""An author's graph, in any form that LangGraph projects give a graph: found, made, and put under the engine.
+"""Loading of an author's graph, in any form that LangGraph projects use: find it, make it, give it to the engine.
 
-Where it is, `project` finds without importing anything. What goes wrong in the author's code becomes one InvalidInput
-that says where in it.
+`project` finds the graph without importing anything. An error in the author's code becomes one InvalidInput with the
+place in the code.
 
-An opened graph is inspected, refused or guarded, and bound to our checkpoints. `report` is what
-`turnkeeper graph check` shows of it.
+An opened graph is inspected, refused or guarded, and bound to our checkpoints. `report` makes the output of `turnkeeper
+graph check`.
 """
 
 import importlib
@@ -52,12 +52,12 @@ class Loaded:
     """An author's graph, made.
 
     Attributes:
-        reference: where it came from.
-        kind: the forms it was found in, outermost first: `factory, builder`.
-        graph: compiled, on no checkpointer of ours yet.
-        store: what its project says of the store.
-        lent: the store that a factory was given.
-        unset: the variables that the project asks for and nothing sets.
+        reference: the reference that was loaded.
+        kind: the forms around the graph, outermost first: `factory, builder`.
+        graph: compiled, without our checkpointer.
+        store: the project's settings of the store.
+        lent: the store that a factory got.
+        unset: the variables that the project asks for and that are not set.
     """
 
     reference: Reference
@@ -70,12 +70,12 @@ class Loaded:
 
 @asynccontextmanager
 async def load(reference: Reference, environ: Mapping[str, str]) -> AsyncIterator[Loaded]:
-    """Import and make a graph; what it opened is closed at the end of the block.
+    """Import and make a graph, and close its resources at the end of the block.
 
-    The project's variables are put into the process's environment where `environ` has none of that name.
+    The project's variables are added to the process's environment, except those that `environ` has.
 
     Raises:
-        InvalidInput: the module cannot be imported, lacks the attribute, or that is no graph.
+        InvalidInput: the module cannot be imported, lacks the attribute, or the attribute is not a graph.
     """
     for key, value in reference.environment.items():
         if key not in environ:
@@ -92,7 +92,7 @@ async def load(reference: Reference, environ: Mapping[str, str]) -> AsyncIterato
 
 
 def _with_unset(error: InvalidInput, reference: Reference, unset: Sequence[str]) -> InvalidInput:
-    """Return why a project cannot be loaded, with the variables that it asks for: their lack may be the reason."""
+    """Return the error of a project that cannot be loaded, with its unset variables, which may be the reason."""
     if not unset or reference.example is None or isinstance(error.__cause__, ModuleNotFoundError):
         return error
     file = reference.example.with_suffix("")
@@ -118,7 +118,7 @@ async def _made(reference: Reference, found: Any, stack: AsyncExitStack, lent: L
 
 
 async def _peel(reference: Reference, found: Any, kinds: list[str], stack: AsyncExitStack, lent: LentStore) -> Any:
-    """Return what is inside one layer, and note which layer it was."""
+    """Unwrap one layer around a graph, and add its name to `kinds`."""
     if isinstance(found, StateGraph):
         kinds.append("builder")
         return found.compile()
@@ -139,7 +139,7 @@ async def _peel(reference: Reference, found: Any, kinds: list[str], stack: Async
 
 
 def _arguments(reference: Reference, factory: Callable[..., Any], lent: LentStore) -> dict[str, Any]:
-    """Return what a factory is called with, as LangGraph's own server does: nothing, a config, its runtime, or both."""
+    """Return a factory's arguments, as LangGraph's own server does: nothing, a config, its runtime, or both."""
     try:
         asked = [one for one in inspect.signature(factory).parameters.values() if one.kind in _NAMED]
     except (TypeError, ValueError):
@@ -172,7 +172,7 @@ def _hints_of(factory: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _is_runtime(hint: Any) -> bool:
-    """Return whether a parameter takes LangGraph's `ServerRuntime`, in any form in which that is written."""
+    """Return whether a parameter takes LangGraph's `ServerRuntime`, in any spelling of the type."""
     if isinstance(hint, type):
         return issubclass(hint, _RUNTIME)
     if hint is sdk_runtime.ServerRuntime or get_origin(hint) is sdk_runtime.ServerRuntime:
@@ -218,13 +218,13 @@ def _import(reference: Reference) -> ModuleType:
 
 
 def _search(folder: Path) -> None:
-    """Import from a folder too, after all else, so that no file of a project takes the place of an installed module."""
+    """Import from a folder too, last, so that no file of a project replaces an installed module."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
 
 def _module_of(file: Path) -> tuple[Path, str]:
-    """Return the folder to import a file from, and its dotted name there: packages around it are kept."""
+    """Return the folder to import a file from, and the file's dotted name, including the packages around it."""
     parts, folder = [file.stem], file.parent
     while (folder / "__init__.py").is_file():
         parts.insert(0, folder.name)
@@ -233,7 +233,7 @@ def _module_of(file: Path) -> tuple[Path, str]:
 
 
 def _import_alone(file: Path) -> ModuleType:
-    """Import a file whose name another module has, under one of its own: equal at every start, as checkpoints want."""
+    """Import a file under a name of its own if another module has its name; checkpoints need a stable name."""
     name = f"{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -250,7 +250,7 @@ def _import_alone(file: Path) -> ModuleType:
 
 
 def _place(error: BaseException, reference: Reference) -> str:
-    """Return the innermost line of the project's own code that an error came through, else the reference."""
+    """Return the innermost line of the project's own code in an error's traceback, else the reference."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     roots = [*reference.folders, *([_module_of(reference.file)[0]] if reference.file else [])]
@@ -276,8 +276,8 @@ class Opened:
 
     Attributes:
         loaded: the graph as its author made it.
-        inspection: its tools, and what in it cannot be guarded.
-        trusted: the author lets it run although it cannot be guarded everywhere.
+        inspection: its tools, and the places that cannot be guarded.
+        trusted: True if the author lets it run although it cannot be guarded everywhere.
     """
 
     loaded: Loaded
@@ -295,7 +295,7 @@ class Opened:
         return None
 
     def namespaces(self, default_tier: str) -> Namespaces:
-        """Return how the graph's store namespaces are read."""
+        """Return the rules for the graph's store namespaces."""
         return Namespaces(graph=self.loaded.reference.name, tier=default_tier)
 
     def require(self) -> None:
@@ -305,18 +305,18 @@ class Opened:
             raise problem
 
     def bind(self, saver: BaseCheckpointSaver[Any]) -> Graph:
-        """Return the graph on our checkpoints, with the guard around its tool calls.
+        """Return the graph with our checkpoints, and with the guard around its tool calls.
 
-        Its tools are known by no scope of ours, whatever they are called: each is `tool:<name>` and counts as a write.
+        Its tools never have a scope of ours, whatever their names: each has `tool:<name>` and counts as a write.
 
         Raises:
-            InvalidInput: it must not run.
+            InvalidInput: the graph must not run.
             RuntimeError: no guard watches the tool calls of this process.
         """
         self.require()
         if not watched():
             raise RuntimeError("no guard watches the tool calls of this process")
-        # A copied graph loses the list of types that its state declares; a saver that was compiled with has it.
+        # A copied graph loses the types that its state declares; a saver from compilation has them.
         graph = self.loaded.graph
         if isinstance(graph, CompiledStateGraph):
             saver = cast("BaseCheckpointSaver[Any]", graph.builder.compile(checkpointer=saver).checkpointer)
@@ -330,10 +330,10 @@ class Opened:
 async def open_graph(
     text: str, base: Path, *, trusted: Collection[str], environ: Mapping[str, str]
 ) -> AsyncIterator[Opened]:
-    """Load the graph that a reference names; what it opened is closed at the end of the block.
+    """Load the graph of a reference, and close its resources at the end of the block.
 
     A relative path in the reference is relative to `base`. `trusted` holds the targets of the graphs that may run
-    although they cannot be guarded. The process's environment wins over the project's own.
+    although they cannot be guarded. The process's environment overrides the project's own.
 
     Raises:
         InvalidInput: there is no such graph, or it cannot be made.
@@ -344,7 +344,7 @@ async def open_graph(
 
 
 def targets(references: Iterable[str], base: Path) -> frozenset[str]:
-    """Return what references mean, however they are written; one that leads nowhere means nothing."""
+    """Return the targets of references, equal for all spellings of a reference; leave out invalid references."""
     return frozenset(target for text in references if (target := _target(text, base)))
 
 
@@ -364,10 +364,10 @@ def report(
     label: str = "",
     assistants: Mapping[str, Assistant] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return what was loaded, what its tools need and who grants it, what cannot be guarded, and the verdict.
+    """Return the report on a graph: its tools and their grants, the unguarded places, and the verdict.
 
-    `absolute` is the reference as it means the same from any folder; `default_tier` the tier of namespaces without one;
-    `label` is by what categories know the graph; `assistants` are those that configure it.
+    `absolute` is the reference in a form that is valid in any folder; `default_tier` is the tier of namespaces without
+    one; `label` is the graph's name in categories; `assistants` are the assistants of the graph.
     """
     loaded, problem, needed = opened.loaded, opened.problem(), packages.packages_of(opened.loaded.reference)
     schema, shared = read_schema(loaded.graph), shared_names(opened.inspection.held)
@@ -407,7 +407,7 @@ def report(
 
 
 def _stops(graph: Graph) -> list[str]:
-    """Return before and after which steps a graph and its subgraphs stop to ask the author."""
+    """Return the steps before and after which a graph and its subgraphs stop to ask the author."""
     found = []
     graphs: list[tuple[str, Any]] = [("", graph), *graph.get_subgraphs(recurse=True)]
     for where, one in graphs:
@@ -418,14 +418,14 @@ def _stops(graph: Graph) -> list[str]:
 
 
 def verdict(opened: Opened) -> str:
-    """Return `guarded`, `trusted` (it runs, not guarded everywhere) or `refused`."""
+    """Return `guarded`, `trusted` (runs, not guarded everywhere) or `refused`."""
     if opened.problem() is not None:
         return "refused"
     return "trusted" if opened.inspection.unguardable else "guarded"
 
 
 def _assistant(name: str, one: Assistant, context: Context, schema: InputSchema) -> dict[str, str]:
-    """Return an assistant of the graph, and what of it does not fit; a task may give what it lacks."""
+    """Return an assistant of the graph and its errors; missing values are no errors, since a task may give them."""
     try:
         context.made(canonical(one.context), canonical(one.config))
         if one.input:

@@ -1,7 +1,7 @@
-"""What a project needs to have installed: what of it is missing, and the command that installs it.
+"""The packages that a project needs: the missing ones, and the command that installs them.
 
-A project says so as LangGraph projects do: `dependencies` of its `langgraph.json` are packages, or folders with a
-`pyproject.toml` or a `requirements.txt`. Its own code is imported from its folder and needs no installation.
+A project lists them as LangGraph projects do: `dependencies` in its `langgraph.json` are packages, or folders with a
+`pyproject.toml` or a `requirements.txt`. The project's own code is imported from its folder without installation.
 """
 
 import json
@@ -28,11 +28,11 @@ LONGEST_INSTALL_S = 1800.0
 
 @dataclass(frozen=True, kw_only=True)
 class Packages:
-    """What a project needs and does not find.
+    """The packages that a project lacks.
 
     Attributes:
-        missing: what an installer is asked for: requirements, or `-r FILE` and `-e FOLDER` where these are not listed.
-        conflicts: in words, requirements that the version installed here does not meet.
+        missing: arguments for an installer: requirements, or `-r FILE` and `-e FOLDER` if they cannot be listed here.
+        conflicts: sentences about requirements that the installed version does not meet.
     """
 
     missing: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Packages:
 
     @property
     def command(self) -> str:
-        """The command that installs what is missing where Turnkeeper is installed; empty if nothing is."""
+        """The command that installs the missing packages next to Turnkeeper; empty if none is missing."""
         return (
             shlex.join([*installer(), *(part for one in self.missing for part in _argument(one))])
             if self.missing
@@ -49,13 +49,13 @@ class Packages:
 
 
 def packages_of(reference: Reference) -> Packages:
-    """Return what a project needs and does not find. Installs and imports nothing."""
+    """Return the packages that a project lacks. Installs and imports nothing."""
     missing, conflicts = [], []
     for asked in dict.fromkeys(_asked(reference)):
         try:
             wanted = Requirement(asked)
         except InvalidRequirement:
-            missing.append(asked)  # a file or a folder: only an installer can read it
+            missing.append(asked)  # a file or folder that only an installer can read
             continue
         here = _version(wanted.name)
         if wanted.marker is not None and not wanted.marker.evaluate():
@@ -68,7 +68,7 @@ def packages_of(reference: Reference) -> Packages:
 
 
 def hint(reference: Reference, module: str) -> str:
-    """Return what to do about a module that is not there. No package is guessed from its name."""
+    """Return advice about a missing module. Never guess a package from the module's name."""
     needed, name = packages_of(reference), module.partition(".")[0]
     if not needed.missing:
         return f"no file of the project lists a package with {name}; find it, then run: {install_command('PACKAGE')}"
@@ -79,19 +79,19 @@ def hint(reference: Reference, module: str) -> str:
 
 
 def install(packages: Packages) -> None:
-    """Install what is missing; nothing that is installed changes, so that Turnkeeper goes on as it is.
+    """Install the missing packages without changing installed ones, so that Turnkeeper itself stays the same.
 
     Raises:
-        TurnkeeperError: the installer failed; it has said why.
+        TurnkeeperError: the installer failed; its output says why.
     """
     pinned = [f"{one.name}=={one.version}" for one in metadata.distributions() if one.name and "+" not in one.version]
-    # In a file: an address of a package may hold a password, and other users can read the arguments of a program.
+    # In a file: a package's address may hold a password, and other users can read a program's arguments.
     wanted = [one for one in packages.missing if not one.startswith("-")]
     places = [part for one in packages.missing if one.startswith("-") for part in _argument(one)]
     with _lines(dict.fromkeys(pinned)) as constraints, _lines(wanted) as requirements:
         program = [*installer(), "--constraint", constraints, *(["-r", requirements] if wanted else []), *places]
         asked = [Requirement(one) for one in wanted if _is_requirement(one) and Requirement(one).extras]
-        if asked and program[2] == "pip":  # uv takes no report; what it did is looked at below
+        if asked and program[2] == "pip":  # uv has no dry-run report; the result is checked below
             _check_extras(program, asked)
         done = subprocess.run(program, stdout=sys.stderr, timeout=LONGEST_INSTALL_S, check=False)  # noqa: S603  what the author asked for
     if done.returncode:
@@ -106,9 +106,9 @@ _TOGETHER = "what the project needs must go together with what is installed here
 
 
 def _check_extras(program: Sequence[str], asked: Sequence[Requirement]) -> None:
-    """Raise TurnkeeperError if pip would go back to a version without an extra that is asked for.
+    """Raise TurnkeeperError if pip would install an old version that lacks a requested extra.
 
-    pip installs such a version with a warning. What it cannot resolve at all, the installation itself says.
+    pip only warns about such a version. If pip finds no version at all, the installation itself fails with the reason.
     """
     with tempfile.NamedTemporaryFile("r", suffix=".json", encoding="utf-8") as file:
         argv = [*program, "--dry-run", "--quiet", "--report", file.name]
@@ -125,7 +125,7 @@ def _check_extras(program: Sequence[str], asked: Sequence[Requirement]) -> None:
 
 
 def _lacks_extra(wanted: Requirement) -> bool:
-    """Return whether an installed package lacks an extra that is asked for, or a package that the extra takes."""
+    """Return whether an installed package lacks a requested extra, or a package that the extra needs."""
     if not wanted.extras or _version(wanted.name) is None:
         return False
     has = {canonicalize_name(one) for one in metadata.metadata(wanted.name).get_all("Provides-Extra") or ()}
@@ -138,7 +138,7 @@ def _lacks_extra(wanted: Requirement) -> bool:
 
 @contextmanager
 def _lines(lines: Iterable[str]) -> Iterator[str]:
-    """Write lines to a file, mode 0600, that is there meanwhile; yield its path."""
+    """Write lines to a temporary file, mode 0600; yield its path."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
         file.write("\n".join(lines))
         file.flush()
@@ -150,7 +150,7 @@ def _argument(asked: str) -> Sequence[str]:
 
 
 def _asked(reference: Reference) -> Iterator[str]:
-    """Yield what a project asks for: requirements, files and folders."""
+    """Yield the requirements, files and folders that a project lists."""
     named = reference.stated.get("dependencies") or ()
     folders = [(reference.project / item).resolve() for item in named if (reference.project / item).is_dir()]
     for folder in folders or ([reference.project] if reference.file is not None else []):
@@ -159,7 +159,7 @@ def _asked(reference: Reference) -> Iterator[str]:
 
 
 def _of_folder(folder: Path) -> Iterator[str]:
-    """Yield what the nearest files ask for that say it: a graph may be in a folder of its project."""
+    """Yield the requirements of the nearest files that list any; a graph may be in a subfolder of its project."""
     folder = next((one for one in _upwards(folder) if any((one / name).is_file() for name in _SAYING)), folder)
     stated, listed = folder / "pyproject.toml", folder / "requirements.txt"
     if stated.is_file():
@@ -181,7 +181,7 @@ _MOST_UP = 4  # folders
 
 
 def _upwards(folder: Path) -> Iterator[Path]:
-    """Yield a folder and those around it, up to that of its repository, and never as far as a home folder."""
+    """Yield a folder and its parents up to the repository's root, but never a home folder."""
     for one in (folder, *folder.parents)[: _MOST_UP + 1]:
         if one == Path.home() and one != folder:
             return

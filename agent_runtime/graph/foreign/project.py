@@ -1,8 +1,8 @@
-"""Where an author's graph is, as its reference and LangGraph's project file say; nothing is imported here.
+"""The place of an author's graph, by its reference and LangGraph's project file. Imports nothing.
 
 A reference is `langgraph.json:name`, `file.py:attribute` or `module:attribute`. A `langgraph.json` is LangGraph's own
-project file: its `graphs` name files, its `dependencies` that begin with a dot are folders to import from, its `env` is
-a file or a table of variables.
+project file: its `graphs` name files, its `dependencies` that begin with a dot are folders to import from, and its
+`env` is a file or a table of variables.
 """
 
 import hashlib
@@ -49,19 +49,19 @@ FORMS = "write ./langgraph.json:NAME, path/to/file.py:ATTRIBUTE or module:ATTRIB
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A graph, found and not yet imported.
+    """A graph that was found but not imported.
 
     Attributes:
-        text: as the author wrote it; errors name it.
+        text: the author's reference, used in errors.
         file: the Python file, absolute; None for an installed module.
-        module: the module's dotted name; empty where there is a file.
-        attribute: what in it is the graph.
+        module: the module's dotted name; empty if there is a file.
+        attribute: the graph's name in the module.
         folders: folders to import from, besides the file's own.
-        environment: the project's variables; those of the process win.
+        environment: the project's variables; the process's variables override them.
         project: the folder of its `langgraph.json`, or of the file.
-        store: what `langgraph.json` says of the store; None: nothing.
+        store: the `store` key of `langgraph.json`; None if it is absent.
         stated: the whole `langgraph.json`; empty without one.
-        example: the example of a file of variables that is not there.
+        example: the example of a missing file of variables.
     """
 
     text: str
@@ -77,7 +77,7 @@ class Reference:
 
     @property
     def target(self) -> str:
-        """What is loaded, spelled one way however it was written."""
+        """The target in a normal form, equal for all spellings."""
         return f"{self.file or self.module}:{self.attribute}"
 
     @property
@@ -87,14 +87,14 @@ class Reference:
         return {key: _meaning(key, value) for key, value in stated if key not in _USED and _meaning(key, value)}
 
     def unset(self, environ: Mapping[str, str]) -> list[str]:
-        """Return the variables that the example of a missing `.env` names and nothing sets."""
+        """Return the variables in the example of a missing `.env` that are not set."""
         text = self.example.read_text(encoding="utf-8", errors="replace") if self.example else ""
         found = dotenv_values(stream=StringIO(text), interpolate=False)
         return [name for name, value in found.items() if value is not None and name not in environ]
 
     @property
     def name(self) -> str:
-        """By which the graph's own part of memory is known: `garden.agent`, also when its project has moved."""
+        """The name of the graph's own part of memory: `garden.agent`, the same after its project has moved."""
         place, _, name = self.text.rpartition(":")
         if self.file is None:
             return f"{self.module}.{name}"
@@ -103,10 +103,10 @@ class Reference:
 
 
 def find_graph(text: str, base: Path) -> Reference:
-    """Return the graph that `text` names; a relative path is relative to `base`.
+    """Return the graph of a reference; a relative path is relative to `base`.
 
     Raises:
-        InvalidInput: it is not a reference, or names a file or a graph that is not there.
+        InvalidInput: the text is not a reference, or its file or graph does not exist.
     """
     place, _, name = text.rpartition(":")
     if not place or not name:
@@ -117,7 +117,7 @@ def find_graph(text: str, base: Path) -> Reference:
 
 
 def absolute_text(text: str, base: Path) -> str:
-    """Return a reference that means the same from any folder."""
+    """Return a reference in a form that is valid in any folder."""
     place, _, name = text.rpartition(":")
     return f"{_absolute(place, base)}:{name}" if _is_path(place) else text
 
@@ -186,9 +186,9 @@ def _read_project(text: str, path: Path) -> dict[str, Any]:
 
 
 def _folders(project: Mapping[str, Any], path: Path) -> tuple[Path, ...]:
-    """Return what to import from: the project, its dependencies that are folders, and `src` in each of these.
+    """Return the folders to import from: the project, its dependencies that are folders, and `src` in each.
 
-    Where a dependency is a package by itself, this is the folder around it, as LangGraph's own images have it.
+    If a dependency is a package itself, return the folder around it, as LangGraph's own images do.
     """
     named = project.get("dependencies", [])
     if not isinstance(named, list) or not all(isinstance(item, str) for item in named):
@@ -206,7 +206,7 @@ def _folders(project: Mapping[str, Any], path: Path) -> tuple[Path, ...]:
 
 
 def _environment(project: Mapping[str, Any], path: Path) -> tuple[Mapping[str, str], Path | None]:
-    """Return the project's variables; where their file is missing, the example that says which ones it wants."""
+    """Return the project's variables; if their file is missing, the example that lists the wanted ones."""
     stated = project.get("env") or {}
     if isinstance(stated, str):
         file = _absolute(stated, path.parent)
@@ -215,7 +215,7 @@ def _environment(project: Mapping[str, Any], path: Path) -> tuple[Mapping[str, s
         example = file.with_name(f"{file.name}.example")
         if example.is_file():
             return {}, example
-        if file.name == ".env":  # what is not kept with a project, and not always wanted
+        if file.name == ".env":  # such a file is not stored with a project, and is not always needed
             return {}, None
         raise InvalidInput(f"env names no file: {file}", where=str(path), hint="make it, or take env out")
     if not isinstance(stated, dict):
@@ -231,13 +231,13 @@ def _read_environment(path: Path) -> Mapping[str, str]:
 
 
 def found_at(text: str, base: Path) -> Reference:
-    """Return what `FILE.py:ATTRIBUTE` or `MODULE:ATTRIBUTE` names; raises InvalidInput as `find_graph` does."""
+    """Return the target of `FILE.py:ATTRIBUTE` or `MODULE:ATTRIBUTE`. Raises InvalidInput as `find_graph` does."""
     place, _, attribute = text.rpartition(":")
     return _direct(text, place, attribute, base)
 
 
 def _meaning(key: str, value: Any) -> str:
-    """Return what it means that a key has no effect; empty where nothing is set."""
+    """Return the consequence of a key without effect; empty if the key is not set."""
     if key == "python_version":
         here = ".".join(map(str, sys.version_info[:2]))
         return "" if value == here else f"the project asks for Python {value}, and this is {here}"
@@ -253,10 +253,10 @@ def _absolute(place: str, base: Path) -> Path:
 
 
 def read_catalog(settings: Settings, home: Home) -> Catalog:
-    """Return the names of a home's graphs and assistants; nothing is imported.
+    """Return the names of a home's graphs and assistants. Imports nothing.
 
     Raises:
-        InvalidInput: a name is given twice, or an assistant configures a graph that there is not.
+        InvalidInput: a name is given twice, or an assistant names an unknown graph.
     """
     named = dict(settings.graphs)
     first = settings.agents[FIRST_AGENT].graph if FIRST_AGENT in settings.agents else ""
@@ -279,7 +279,7 @@ def read_catalog(settings: Settings, home: Home) -> Catalog:
 
 
 def _names_in(text: str, base: Path) -> dict[str, str]:
-    """Return the references of all graphs of the `langgraph.json` that `text` is into, by name; else none."""
+    """Return the references of all graphs in the `langgraph.json` of `text`, by name; empty for other references."""
     place, _, _ = text.rpartition(":")
     if not place.endswith(".json"):
         return {}
@@ -288,13 +288,13 @@ def _names_in(text: str, base: Path) -> dict[str, str]:
 
 
 def _reference_of(text: str, base: Path) -> tuple[str, str]:
-    """Return what a reference is into, and the name there: equal for references that mean the same."""
+    """Return the file of a reference and the name in it; equal for equivalent references."""
     place, _, name = text.rpartition(":")
     return (str(_absolute(place, base)) if _is_path(place) else place), name
 
 
 def digest_of(reference: Reference) -> str:
-    """Return a short digest of a graph that was loaded: its project file, and all of its code that was imported."""
+    """Return a short digest of a loaded graph: its project file, and all of its imported code."""
     roots = (reference.project, *reference.folders) if reference.file else ()
     files = {Path(file) for one in list(sys.modules.values()) if (file := getattr(one, "__file__", None))}
     files = {file for file in files if any(file.is_relative_to(root) for root in roots)} | {reference.file or Path()}
@@ -311,5 +311,5 @@ def _is_own(file: Path) -> bool:
 
 
 def _below(file: Path, roots: Sequence[Path]) -> str:
-    """Return where a file lies in its project: machines may keep projects in different places."""
+    """Return a file's path inside its project, because machines may keep projects in different places."""
     return next((str(file.relative_to(root)) for root in roots if file.is_relative_to(root)), file.name)

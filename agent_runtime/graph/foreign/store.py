@@ -1,7 +1,7 @@
-"""What a project's `langgraph.json` says of the store: search by meaning, and how long entries are kept.
+"""The store settings of a project's `langgraph.json`: search by meaning, and the lifetime of entries.
 
 Embeddings are made as LangGraph's own server makes them: by a provider's name (`openai:text-embedding-3-small`), or by
-a function of the project (`./embed.py:embed`). Where they cannot be made, search goes by words.
+a function of the project (`./embed.py:embed`). If they cannot be made, search is by words.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,12 +22,12 @@ _UNKNOWN = "unknown here; the store works without it"
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSettings:
-    """What of `store` in a `langgraph.json` is used.
+    """The used part of `store` in a `langgraph.json`.
 
     Attributes:
-        index: how to search by meaning; None: by words.
-        embed: what makes the embeddings, as the project names it.
-        ignored: the keys that are not used, and what that means.
+        index: the configuration of search by meaning; None for search by words.
+        embed: the project's name of the embedding function or provider.
+        ignored: the unused keys, and what that means.
     """
 
     index: IndexConfig | None = None
@@ -36,17 +36,17 @@ class StoreSettings:
 
 
 class LentStore(BaseStore):
-    """What a factory is given as the store: the one that turns have, once there is one."""
+    """The store that a factory gets: it forwards to the store of turns, as soon as there is one."""
 
     def __init__(self) -> None:
         self.store: BaseStore | None = None
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Pass it on."""
+        """Forward the operations."""
         return self._lent().batch(ops)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Pass it on."""
+        """Forward the operations."""
         return await self._lent().abatch(ops)
 
     def _lent(self) -> BaseStore:
@@ -57,7 +57,7 @@ class LentStore(BaseStore):
 
 
 def read_store(stated: Any, attribute: Callable[[str], Any]) -> StoreSettings:
-    """Return what of a project's store settings is used. `attribute` imports what `./file.py:name` names."""
+    """Return the used part of a project's store settings. `attribute` imports a `./file.py:name`."""
     if stated is None:
         return StoreSettings()
     if not isinstance(stated, Mapping):
@@ -72,7 +72,7 @@ def read_store(stated: Any, attribute: Callable[[str], Any]) -> StoreSettings:
 
 
 def _index(index: Any, attribute: Callable[[str], Any]) -> tuple[IndexConfig | None, str]:
-    """Return how to search by meaning, or why that cannot be."""
+    """Return the configuration of search by meaning, or the reason why it is impossible."""
     embed = index.get("embed") if isinstance(index, Mapping) else None
     if not isinstance(embed, str) or ":" not in embed:
         return None, "names no embeddings"
@@ -90,7 +90,7 @@ def _index(index: Any, attribute: Callable[[str], Any]) -> tuple[IndexConfig | N
 
 
 def store_report(names: Namespaces, settings: StoreSettings, categories: Sequence[Category]) -> dict[str, Any]:
-    """Return where a graph's own namespaces are kept, who may read and write them, and what is ignored."""
+    """Return where a graph's own namespaces are kept, who may read and write them, and which settings are ignored."""
 
     def granting(*scopes: str) -> list[str]:
         reach = {names.tier, OWN_PART}

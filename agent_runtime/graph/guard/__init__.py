@@ -1,7 +1,7 @@
-"""The guard around every tool call: in scope it runs, else the author is asked, and nothing happens meanwhile.
+"""The guard around every tool call: a call in scope runs; otherwise the author is asked before anything happens.
 
-Enforcement is here, in code, whatever a prompt says. `gate` decides about one call; `middleware` asks it for the calls
-of our own agent, `hooks` for every other tool call of the process; `gate` also says what an approval is bound to.
+Code enforces this, whatever a prompt says. `gate` decides about one call, and binds an approval to it. `middleware`
+asks the gate for the calls of our own agent, `hooks` for every other tool call of the process.
 """
 
 from agent_runtime.graph.guard.gate import Gate, LimitReached, shared_names

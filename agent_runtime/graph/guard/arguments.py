@@ -1,13 +1,13 @@
-"""What an approval is about: the arguments of a tool call, written down exactly, and as the author reads them.
+"""The arguments of a tool call for an approval: an exact digest, and a form that the author can read.
 
-The author approves all of a tool's arguments but those that LangGraph itself put in. An annotation or a name tells
-where a value should come from, but whoever calls the tool may give another, which may be a model's. So only a value
-that is LangGraph's own is left out: by its class, or because a `ToolNode` put this very object into this very call. An
-object that cannot be written down is not shown either, where the tool marks it as injected: no model gives one.
+The author approves all of a tool's arguments except those that LangGraph itself put in. An annotation or a name shows
+where a value should come from, but a caller, such as a model, may give another value. So a value is left out only if it
+is LangGraph's own: by its class, or because a `ToolNode` put this very object into this very call. An object without an
+exact content is not shown either if the tool marks it as injected, because no model can give an object.
 
-Two values are the same if their content is: their classes, with code and attributes, and all that they hold, also what
-`str()` leaves out, cuts or hides. A secret (`SecretStr` and the like) counts with its content, shown as asterisks.
-What has no exact content is a problem, which a call that has to be approved is refused for.
+Two values are the same if their contents are: their classes, with code and attributes, and all values inside them,
+including those that `str()` leaves out, cuts or hides. A secret (`SecretStr` and the like) counts with its content, but
+is shown as asterisks. A value without an exact content is a problem: a call that needs an approval is then refused.
 """
 
 import dataclasses
@@ -31,8 +31,8 @@ from agent_runtime.graph.guard.identity import attributes, content_digest
 from agent_runtime.model.approval import DEEPEST_ARGS, canonical
 
 MOST_ITEMS_SHOWN = 1000  # of an array
-MOST_BITS_IN_DIGITS = 10_000  # Python refuses to write much longer numbers in decimal digits
-_REFERENCES = frozenset("O&PzZX")  # in the format of an array: objects, pointers, texts elsewhere, functions
+MOST_BITS_IN_DIGITS = 10_000  # Python refuses to convert much longer numbers to decimal
+_REFERENCES = frozenset("O&PzZX")  # in an array's format: objects, pointers, strings stored elsewhere, functions
 _SECRETS = (Secret, SecretStr, SecretBytes)
 _HIDDEN = "**********"
 _BASES = (str, int, float, list, tuple, dict, set, frozenset, bytes)
@@ -41,13 +41,13 @@ _HEAP = 1 << 9  # in a type's flags: it was made by a class statement
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Written:
-    """Arguments, written down.
+    """Written arguments.
 
     Attributes:
-        shown: as the author reads them; JSON.
+        shown: JSON for the author.
         digest: of their content; equal for equal contents only.
-        problem: why they cannot be put to the author; empty if they can.
-        plain: they are JSON as it stands.
+        problem: why they cannot be shown to the author; empty if they can.
+        plain: True if they are plain JSON.
     """
 
     shown: dict[str, Any]
@@ -58,13 +58,13 @@ class Written:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Injected:
-    """The value of an argument that no model should fill in: objects inside may be handles, without a content."""
+    """A value that no model should give; objects inside may be handles without a content."""
 
     value: Any
 
 
 def write(args: Mapping[str, Any]) -> Written:
-    """Write arguments down: those that :func:`chosen` returns, or plain JSON."""
+    """Write arguments: those that :func:`chosen` returns, or plain JSON."""
     writer = _Writer()
     shown, content = writer.write(dict(args), "", 0)
     digest = hashlib.sha256(canonical(content).encode("utf-8", "surrogatepass")).hexdigest()
@@ -72,11 +72,11 @@ def write(args: Mapping[str, Any]) -> Written:
 
 
 class _Writer:
-    """Writes values as what is shown and as their content: JSON in which a list says what kind of value it stands for.
+    """Writes values in a form to show, and as contents: JSON in which a list names the kind of its value.
 
     Attributes:
-        problem: the first thing that has no exact content; empty for none.
-        plain: nothing but JSON came up.
+        problem: the first value without an exact content; empty for none.
+        plain: True while all values are JSON.
     """
 
     def __init__(self, *, handles: bool = False) -> None:
@@ -85,7 +85,7 @@ class _Writer:
         self._handles = handles
 
     def write(self, value: Any, at: str, depth: int) -> tuple[Any, Any]:
-        """Return a value as it is shown, and its content."""
+        """Return a value in the form to show, and its content."""
         if value is None or isinstance(value, bool):
             return value, value
         if depth > DEEPEST_ARGS:
@@ -151,7 +151,7 @@ class _Writer:
         return written
 
     def _of_base(self, base: type, value: Any, at: str, depth: int) -> tuple[Any, Any]:
-        """Write what an object holds as one of Python's own classes, whatever its class makes of that."""
+        """Write the value that an object holds as one of Python's own classes, whatever its own class does."""
         if base is bytes:
             raw = bytes.__getitem__(value, slice(None))
             return repr(raw), ["bytes", raw.hex()]
@@ -165,7 +165,7 @@ class _Writer:
         return [shown for shown, _ in pairs], [base.__name__, *(content for _, content in pairs)]
 
     def _record(self, value: Any, at: str, depth: int) -> tuple[Any, Any]:
-        """Write an object of a class whose objects are data: a model, a dataclass, or a subclass of `dict` or `str`."""
+        """Write an object whose class is data: a model, a dataclass, or a subclass of `dict` or `str`."""
         kind = type(value)
         built_in = [one for one in kind.__mro__[:-1] if not one.__flags__ & _HEAP]
         bases = [one for one in built_in if one in _BASES]
@@ -180,7 +180,7 @@ class _Writer:
         return shown, [_name(kind), content_digest(kind), content, state]
 
     def _state(self, value: Any, at: str, depth: int) -> tuple[Any, Any]:
-        """Write all attributes of an object, whether or not its class declares them."""
+        """Write all attributes of an object, declared or not."""
         held = {name: one for name, one in attributes(value).items() if name not in _OF_PYDANTIC}
         if not isinstance(value, BaseModel):
             return self._mapping(held, at, depth + 1)
@@ -212,13 +212,13 @@ def _name(kind: type) -> str:
 
 
 def _view(value: Any) -> memoryview | None:
-    """Return the memory of an array; None for what is none, or may hold an address: objects, and all of ctypes."""
+    """Return the memory of an array; None for other values, and if the memory may hold addresses."""
     try:
         view = memoryview(value)
     except (TypeError, ValueError, BufferError):
         return None
     kinds = set(re.sub(r":[^:]*:", "", view.format))  # without the names of fields
-    is_of_c = any(one.__module__ == "_ctypes" for one in type(view.obj).__mro__)  # the format of a union tells nothing
+    is_of_c = any(one.__module__ == "_ctypes" for one in type(view.obj).__mro__)  # the format of a union is incomplete
     of_numpy = getattr(value, "dtype", None)
     hides = getattr(of_numpy, "kind", "") in {"M", "m"} or bool(getattr(of_numpy, "metadata", None))  # units, notes
     return None if kinds & _REFERENCES or is_of_c or hides else view
@@ -231,18 +231,18 @@ def _array(value: Any, view: memoryview) -> tuple[Any, list[Any]]:
     if items <= MOST_ITEMS_SHOWN:
         try:
             return _Writer().write(view.tolist(), "", 0)[0], content
-        except NotImplementedError:  # of a format that only its library knows
+        except NotImplementedError:  # in a format that only its library knows
             pass
     return f"<{type(value).__name__} of {items:,} items, {len(raw):,} bytes, sha256 {digest}>", content
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Names:
-    """Names of arguments that no model should fill in.
+    """Names of arguments that no model should give.
 
     Attributes:
-        marked: a tool's class or function says so of them.
-        replaced: what a model gives for them, a `ToolNode` takes out or puts its own in the place of.
+        marked: names that a tool's class or function marks.
+        replaced: names whose model values a `ToolNode` removes or replaces.
     """
 
     marked: frozenset[str]
@@ -251,7 +251,7 @@ class _Names:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _PutIn:
-    """What a `ToolNode` put into the call that it makes next."""
+    """The values that a `ToolNode` put into its next call."""
 
     tool: str
     call_id: str
@@ -263,16 +263,16 @@ _PUT_IN: ContextVar[_PutIn | None] = ContextVar("turnkeeper_put_in", default=Non
 
 
 def note_put_in(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Remember what LangGraph put into a call, given the call before and after, for what is done with it next."""
+    """Store the values that LangGraph put into a call, by comparing the call before and after."""
     had = before["args"]
     values = {name: value for name, value in after["args"].items() if name not in had or had[name] is not value}
     _PUT_IN.set(_PutIn(tool=before["name"], call_id=before["id"] or "", values=values))
 
 
 def chosen(tool: BaseTool, args: Mapping[str, Any], call_id: str | None = None) -> dict[str, Any]:
-    """Return the arguments that an approval is about, for :func:`write`.
+    """Return the arguments that an approval covers, for :func:`write`.
 
-    Where the call has an id, what LangGraph put into this very call is left out.
+    If the call has an id, the values that LangGraph put into this very call are left out.
     """
     marked, put_in = _names_of(tool).marked, _PUT_IN.get()
     own: Mapping[str, Any] = {}
@@ -290,7 +290,7 @@ def chosen(tool: BaseTool, args: Mapping[str, Any], call_id: str | None = None) 
 
 
 def sent_by_model(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a `ToolNode` leaves of the arguments that a model wrote."""
+    """Return the model's arguments that a `ToolNode` keeps."""
     return {name: value for name, value in args.items() if name not in _names_of(tool).replaced}
 
 

@@ -1,13 +1,13 @@
 """The gate that decides about one tool call: it may run, the author must be asked, or it is refused.
 
-Nothing is allowed by default. A call outside a turn never runs. A tool has one of our scopes only if it is
-that very tool, whatever its name; any other is `tool:<name>` and counts as a write. An approval holds for one call with
-exactly the content that the author saw; an answer that does not fit counts for nothing, and the author is asked anew.
-So is an author whose category was narrowed since: a yes covers what the call lacked when it was asked.
+Nothing is allowed by default. A call outside a turn never runs. A tool has one of our scopes only if it is that very
+tool, whatever its name; any other tool is `tool:<name>` and counts as a write. An approval covers one call with exactly
+the content that the author saw. If an answer does not fit, the author is asked again. The author is also asked again if
+the category was narrowed since, because an approval covers only the scopes that the call lacked at the question.
 
-An approval is bound to the tool, its scope and identity (:mod:`agent_runtime.graph.guard.identity`), to the
-arguments (:mod:`agent_runtime.graph.guard.arguments`) and to an id that is equal when the call is run again. What the
-guard asks it records; nothing else is one of its questions.
+An approval is bound to the tool, its scope and identity (:mod:`agent_runtime.graph.guard.identity`), to the arguments
+(:mod:`agent_runtime.graph.guard.arguments`) and to an id that stays the same when the call is run again. The guard
+records its questions; no other question counts as one.
 """
 
 import functools
@@ -47,11 +47,11 @@ from turnkeeper.errors import Denied
 
 _TWO = "another tool is called {0} too, or had another name before, or what {0} runs or holds has changed"
 _BOUND = "{0}: an approval is for this object, in this process"
-_IN_TASK = "__pregel_call"  # in a config: the function by which a node starts tasks of its own
+_IN_TASK = "__pregel_call"  # in a config: the function by which a node starts its own tasks
 
 
 class RepeatedCalls:
-    """Counts, for each run of a node, the calls that are exactly alike."""
+    """Counts identical calls in each run of a node."""
 
     def __init__(self) -> None:
         self._runs: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
@@ -59,14 +59,14 @@ class RepeatedCalls:
         self._lock = threading.Lock()
 
     def name(self, call: str) -> str:
-        """Return a name for a call that tells it from calls exactly like it: equal whenever the node is run again.
+        """Return a name that distinguishes a call from identical calls and stays the same if the node is run again.
 
         Args:
-            call: all that is known of it.
+            call: all that is known about the call.
         """
         run = configurable().get(_IN_TASK)  # made anew for each run of a node
         with self._lock:
-            if run is None:  # nothing runs it again
+            if run is None:  # the caller is never run again
                 return f"{call}|outside {next(self._outside)}"
             alike = self._runs.setdefault(run, Counter())
             alike[call] += 1
@@ -74,26 +74,26 @@ class RepeatedCalls:
 
 
 def made_id(at: str, name: str, args: Mapping[str, Any]) -> str:
-    """Return an id for a call that has none: equal whenever its node is run again."""
+    """Return an id for a call without one; the id stays the same if its node is run again."""
     written = write(args)
     about = written.shown if written.plain and not written.problem else written.digest
     return "direct-" + hashlib.sha256(canonical([at, name, about]).encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
 def code_of(tool: BaseTool | None) -> str:
-    """Return where the code of a tool of ours is: its function, or its class."""
+    """Return the location of a built-in tool's code: its function, or its class."""
     function = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
-    code = type(tool) if function is None else getattr(function, "func", function)  # of a partial, its function
+    code = type(tool) if function is None else getattr(function, "func", function)  # the function of a partial
     return f"{getattr(code, '__module__', '')}.{getattr(code, '__qualname__', type(code).__qualname__)}"
 
 
 def place() -> str:
-    """Return the checkpoint namespace of the running node, or nothing outside a graph."""
+    """Return the checkpoint namespace of the running node; empty outside a graph."""
     return str(configurable().get("checkpoint_ns", ""))
 
 
 def configurable() -> Mapping[str, Any]:
-    """Return what the running graph was configured with, or nothing outside a graph."""
+    """Return the configuration of the running graph; empty outside a graph."""
     try:
         return cast("Mapping[str, Any]", get_config().get("configurable", {}))
     except RuntimeError:
@@ -105,7 +105,7 @@ Narrow = Callable[[TurnContext], TurnContext]
 
 
 class LimitReached(RuntimeError):
-    """A turn went on calling tools long after its category's limit; it fails."""
+    """The turn continued to call tools long after its category's limit; it fails."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +113,12 @@ class CallRequest:
     """A tool call that a model, a graph or a tool is about to make.
 
     Attributes:
-        tool: the tool; None where there is none of that name.
-        name: the name it was called by.
-        call_id: equal whenever LangGraph runs this call again.
-        args: the arguments that a model or a graph chose, without those that LangGraph injects.
-        why: what the caller says that it is good for; empty for nothing.
-        known: scope and effect, where not a tool is called but something of ours that a graph holds: its store.
+        tool: the tool; None if no tool has the name.
+        name: the tool's name in the call.
+        call_id: the same whenever LangGraph runs this call again.
+        args: the arguments from the model or graph, without those that LangGraph injects.
+        why: the caller's reason for the call; may be empty.
+        known: scope and effect, if the call uses an object of ours in a graph, such as its store.
     """
 
     tool: BaseTool | None
@@ -130,17 +130,17 @@ class CallRequest:
 
     @functools.cached_property
     def identity(self) -> Identity:
-        """What tells the tool from every other one while this call is judged."""
+        """The identity of the tool at the time of this call."""
         return Identity(digest="", inexact="") if self.tool is None else identity(self.tool)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Admitted:
-    """A call that may run, as it may run.
+    """An admitted call.
 
     Attributes:
         args: its arguments, which the author may have edited.
-        context: the turn under what is granted to this call; for this call only.
+        context: the turn with the grants for this one call.
     """
 
     args: Mapping[str, Any]
@@ -149,14 +149,14 @@ class Admitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """A call that does not run, and what the model is told of it."""
+    """A refused call, and the text for the model."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Start:
-    """A subagent that was started around this line of code, and the limit of what started it."""
+    """A subagent that the running code belongs to, and the limit of its caller."""
 
     turn_id: str
     most: int
@@ -175,14 +175,14 @@ OTHER_PROCESS = Refused(text="this call was made in another process than the tur
 
 
 def over_limit(number: int, most: int) -> str:
-    """Return why a turn's call is one too many, or nothing.
+    """Return why a call exceeds the limit; empty if it does not.
 
     Args:
-        number: the call's number, from 1, in its turn or in what a subagent does of it.
+        number: the call's number, from 1, in its turn or in the turn's subagent.
         most: the category's limit.
 
     Raises:
-        LimitReached: the turn was told, and does not take the hint.
+        LimitReached: the turn ignored the earlier refusals.
     """
     if number <= most:
         return ""
@@ -194,8 +194,7 @@ def over_limit(number: int, most: int) -> str:
 def limits(turn: TurnContext) -> list[tuple[tuple[str, ...], int]]:
     """Return the limits on calls made here, the innermost subagent's first and the turn's last.
 
-    Each names the subagents that were started one inside the other, none for the whole turn, and the most calls that
-    may be made there.
+    Each limit has the path of nested subagents (empty for the whole turn), and the maximum number of calls there.
     """
     started = [one for one in _STARTED.get() if one.turn_id == turn.turn_id]
     names = tuple(one.name for one in started)
@@ -204,12 +203,12 @@ def limits(turn: TurnContext) -> list[tuple[tuple[str, ...], int]]:
 
 
 def unchanged(context: TurnContext) -> TurnContext:
-    """Return the turn as it is: for graphs that run without a runtime around them."""
+    """Return the turn unchanged, for graphs that run outside a runtime."""
     return context
 
 
 class Gate:
-    """Decides about calls. The turn tells what the author was asked and approved before."""
+    """Decides about calls. The turn says what the author was asked and approved before."""
 
     def __init__(
         self,
@@ -221,9 +220,9 @@ class Gate:
     ) -> None:
         """Make a gate for tools by their names.
 
-        The judge is the pure function that knows what a category grants. `narrow` gives the turn under its category as
-        it is at this moment, and must never widen it. `tools` are those that were found in foreign graphs, by the names
-        of the graphs as turns have them; `inside` names the tools that a tool calls, likewise by graph and name.
+        The judge is the pure function that knows the grants of a category. `narrow` returns the turn under its current
+        category, and must never widen it. `tools` are the tools of authors' graphs, by the graph's name in turns.
+        `inside` names the tools that a tool calls, by graph and tool name.
         """
         self._names = {graph: _Names(held) for graph, held in tools.items()}
         self._inside = inside
@@ -232,11 +231,11 @@ class Gate:
         self._narrow = narrow
 
     def turn(self, given: object = None) -> TurnContext | None:
-        """Return the turn around this line of code as it is now; None where there is none, which means: refuse.
+        """Return the current turn; None if there is none, in which case the call must be refused.
 
         Args:
-            given: LangGraph's runtime context, which whoever starts a graph chooses. It can narrow the turn, as it does
-                for a subagent; it can neither widen it nor make one.
+            given: LangGraph's runtime context from the graph's caller. It can narrow the turn, as for a subagent, but
+                can neither widen nor replace it.
         """
         turn = current_turn()
         if turn is None:
@@ -250,12 +249,12 @@ class Gate:
 
     @contextmanager
     def subagent(self, category: Category, admitted: TurnContext | None = None) -> Iterator[TurnContext]:
-        """Put a subagent's turn around the block: its parent's, under what both their categories grant.
+        """Put a subagent's turn around the block: the common grants of its parent and its own category.
 
-        Whatever graph is run inside, with the context that this gives or with none, cannot do more. Its category's
-        limit of calls is for what this subagent does in the turn; each of its calls is one of the turn's too.
+        No graph inside can exceed these grants, with or without the yielded context. Its category's limit of calls
+        counts this subagent's calls; each of them also counts for the turn.
 
-        `admitted` is the turn as the call that starts it was admitted, which an author's approval may have widened.
+        `admitted` is the turn as admitted for the starting call; an author's approval may have widened it.
 
         Raises:
             Denied: there is no turn, or its category does not let it start this subagent.
@@ -269,10 +268,10 @@ class Gate:
             yield inner
 
     def admit(self, request: CallRequest, turn: TurnContext) -> Admitted | Refused:
-        """Decide; where the author must be asked, interrupt the graph.
+        """Decide about a call; if the author must be asked, interrupt the graph.
 
         Raises:
-            GraphInterrupt: the author has not decided yet. When the graph is resumed, this same call comes here again.
+            GraphInterrupt: the author has not decided yet. After the graph is resumed, the same call is decided again.
         """
         scope, effect = self.named(request)
         verdict = self._judge(scope, effect, request.args, turn)
@@ -282,7 +281,7 @@ class Gate:
         if not verdict.allowed:
             return self._put_to_author(request, turn, "permission", verdict)
         halts = needs_proposal(scope, effect, turn)
-        # A call that was put to the author is his to decide, though by now it might run without him.
+        # The author decides a call that he was asked about, even if it is granted by now.
         was_asked = bool(turn.asked) and self._call(request, verdict, turn).was_asked(turn.asked)
         if was_asked or (halts and not turn.writes_approved):
             name = turn.category.name
@@ -301,7 +300,7 @@ class Gate:
         return spec.scope, spec.effect
 
     def hash_of(self, graph: str, name: str) -> str:
-        """Return the digest of a graph's only tool of a name; empty if there is none, or more than one."""
+        """Return the digest of a graph's only tool of a name; empty if there is none or several."""
         digest = self._names[graph].only(name) if graph in self._names else ""
         return tool_hash(name, f"{FOREIGN}{name}", digest) if digest and name not in self._specs else ""
 
@@ -331,7 +330,7 @@ class Gate:
     def _put_to_author(
         self, request: CallRequest, turn: TurnContext, kind: Literal["permission", "proposal"], verdict: Verdict
     ) -> Admitted | Refused:
-        """Interrupt; when the author has decided, this is reached again and `interrupt` returns the decision."""
+        """Interrupt the graph; after the author's decision, the same line returns the decision."""
         if problem := write(request.args).problem:
             return Refused(text=f"this call cannot be put to the author, and was not run: {problem}")
         call = self._call(request, verdict, turn)
@@ -353,7 +352,7 @@ class Gate:
         return Refused(text=f"the author refused this call: {because}" if because else "the author refused this call")
 
     def _once_only(self, request: CallRequest, turn: TurnContext, verdict: Verdict) -> str:
-        """Return why the author can approve this call only each time; empty where he can for its task."""
+        """Return why the author must approve this call each time; empty if a standing exception is possible."""
         if request.known is None and request.tool is None:
             return "there is no tool of this name"
         scope = self.named(request)[0]
@@ -373,7 +372,7 @@ def _hashes(args: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _why(request: CallRequest, turn: TurnContext, verdict: Verdict, *, foreign: bool) -> str:
-    """Return why the author is asked, and what the agent says that the call is good for."""
+    """Return why the author is asked, and the agent's reason for the call."""
     started = [one.name for one in _STARTED.get() if one.turn_id == turn.turn_id]
     reason = f"the subagent {started[-1]} asks: {verdict.reason}" if started else verdict.reason
     reason += f"; {_BOUND.format(inexact)}" if foreign and (inexact := request.identity.inexact) else ""
@@ -381,12 +380,12 @@ def _why(request: CallRequest, turn: TurnContext, verdict: Verdict, *, foreign: 
 
 
 def _decided(kind: Literal["permission", "proposal"], call: AskedCall, why: str, thread_id: str) -> Any:
-    """Return the author's decision about a call; one that does not fit, or does not cover it any more, is none."""
+    """Return the author's decision about a call; ignore a decision that does not fit or no longer covers the call."""
     answer = _ask(ask(kind, call, why))
     while not (fits := answers_call(answer, call, thread_id)) or not _may(answer, call):
         since = "its category was narrowed since" if fits else why_not_bound(answer, call)
         told = f"you approved this call, and {since}; approve again to run it: {why}"
-        answer = _ask(ask(kind, call, told if since else why))  # takes up the next answer, or waits for one
+        answer = _ask(ask(kind, call, told if since else why))  # returns the next answer, or waits for one
     return answer
 
 
@@ -395,7 +394,7 @@ def _may(answer: Mapping[str, Any], call: AskedCall) -> bool:
 
 
 def _ask(question: dict[str, Any]) -> Any:
-    """Interrupt the graph with a question of the guard's, and record it; return an answer if there is one."""
+    """Interrupt the graph with a question of the guard, and record the question; return the answer if there is one."""
     try:
         return interrupt(question)
     except GraphInterrupt as asked:
@@ -405,7 +404,7 @@ def _ask(question: dict[str, Any]) -> Any:
 
 
 class _Names:
-    """Which tool has which name: a category's grant names one tool, and where two have the name, it is for neither."""
+    """The owners of tool names: a grant names one tool, and if two tools have the name, it counts for neither."""
 
     def __init__(self, tools: Sequence[BaseTool]) -> None:
         self._found = {id(tool): (tool, tool.name) for tool in tools}
@@ -413,7 +412,7 @@ class _Names:
         self._shared = set(shared_names(tools))
 
     def is_shared(self, request: CallRequest) -> bool:
-        """Return whether another tool than this has its name, or had it before: of the graph's, or in this process."""
+        """Return whether another tool of the graph or of this process has this name, or had it before."""
         digest = request.identity.digest
         _tool, name = self._found.get(id(request.tool), (None, request.name))
         if name != request.name or self._digests.setdefault(request.name, digest) != digest:
@@ -421,13 +420,13 @@ class _Names:
         return request.name in self._shared
 
     def only(self, name: str) -> str:
-        """Return the digest of the only tool that has a name; empty where another has it, or had it before."""
+        """Return the digest of the only tool with a name; empty if another tool has the name, or had it before."""
         digests = {identity(tool).digest for tool, was in self._found.values() if name in {was, tool.name}}
         return digests.pop() if len(digests) == 1 and name not in self._shared else ""
 
 
 def shared_names(tools: Sequence[BaseTool]) -> frozenset[str]:
-    """Return the names that more than one of the tools has."""
+    """Return the names that several of the tools have."""
     known: dict[str, str] = {}
     digests = [(tool.name, identity(tool).digest) for tool in tools]
     return frozenset(name for name, digest in digests if known.setdefault(name, digest) != digest)

@@ -1,24 +1,23 @@
-"""The guard under every tool call of the process, whoever makes it and however it came to its tool.
+"""The guard under every tool call of the process, whatever its caller and its way to the tool.
 
-A graph that an author brings binds its own tools: to a `ToolNode`, to an agent inside a node or inside another tool, or
-to nothing, and calls `tool.invoke` by itself. All of these end in `BaseTool.run` or `BaseTool.arun`. While a runtime
-watches, both ask the gate first. A call that the guard of our own agent let through passes once, and what is called
-inside a tool is a call of its own.
+An author's graph binds its own tools to a `ToolNode` or to an agent inside a node or another tool, or calls
+`tool.invoke` itself. All of these calls reach `BaseTool.run` or `BaseTool.arun`. While a runtime watches, both ask the
+gate first. A call that our own agent's guard let through passes once; calls inside a tool are separate calls.
 
-A plain `ToolNode` runs all calls of a message as one task: on a resume, calls that had run would run again, and answers
-would pair with calls in the order in which these arrive. So while a runtime watches, each of its calls is made a task
-of its own, as the agents of LangChain make them: its result is kept, and its question has its own id.
+A plain `ToolNode` runs all calls of a message as one task: on a resume, finished calls would run again, and answers
+would be matched to calls by their order. So while a runtime watches, each call becomes a task of its own, as in
+LangChain's agents: its result is kept, and its question has its own id.
 
-Both are replaced for the process, not on graphs: a graph that is called inside a node's function cannot be found. So is
-what a class of the author's has instead of them, or of any other way to run a tool: it is judged first, and what it
-calls of the same tool with the same arguments passes.
+Both methods are replaced for the whole process, not per graph, because a graph that is called inside a node's function
+cannot be found. Methods of an author's class that replace these, or run a tool in any other way, are judged first;
+their inner call of the same tool with the same arguments then passes.
 
-What a node or a tool leaves running when it is over acts for no turn. A process that is forked, or that
-`multiprocessing` starts, can call no tool: its calls could be neither judged nor counted here.
+Tasks that a node or a tool leaves running act for no turn. A process that is forked, or started by `multiprocessing`,
+can call no tool, because its calls could be neither judged nor counted here.
 
-A call that runs has events of its own, while anybody asked for them: one is written before the tool begins, and one
-after its answer, before anybody sees the answer. Tools run on the event loop and in threads of their own; both wait
-here until the event is on disk.
+A running call has its own events while somebody has asked for them. One is written before the tool begins, and one
+after its answer, before the answer is used. Tools run on the event loop and in threads; both wait here until the event
+is on disk.
 """
 
 import asyncio
@@ -55,7 +54,7 @@ _START, _END = OF_TOOLS
 
 
 class ToolEvents:
-    """Writes the events of tools into the turn's events, while anybody asked for them."""
+    """Writes the events of tools into the turn's events, while somebody has asked for them."""
 
     def __init__(self, database: Database, store: Store, clock: Clock) -> None:
         self._loop = asyncio.get_running_loop()
@@ -64,23 +63,23 @@ class ToolEvents:
         self._clock = clock
 
     def of_call(self, turn_id: str, tool: str, call: str) -> "Execution | None":
-        """Return what writes the events of one call; None while nobody asked for events of tools."""
+        """Return the writer of one call's events; None while no events of tools are wanted."""
         if self._store.event_source.wanted.isdisjoint(OF_TOOLS):
             return None
         return Execution(events=self, turn_id=turn_id, tool=tool, call=call)
 
     def write(self, work: Callable[[Connection], None]) -> None:
-        """Do the work and wait for the disk, in a thread that may wait."""
+        """Do the work and wait for the disk, in a thread that may block."""
         self._database.submit(work).result()
         self._loop.call_soon_threadsafe(self._store.event_source.news.notify)
 
     async def write_async(self, work: Callable[[Connection], None]) -> None:
-        """Do the work and wait for the disk, on the loop."""
+        """Do the work and wait for the disk, on the event loop."""
         await self._database.run(work)
         self._store.event_source.news.notify()
 
     def event(self, name: str, run: "Execution", **outcome: Any) -> Callable[[Connection], None]:
-        """Return the work that writes one event; a tool may outlive its turn, and then writes none."""
+        """Return the work that writes one event; it writes nothing if the turn is over, which a tool may outlive."""
         at = self._clock.now()
 
         def work(connection: Connection) -> None:
@@ -95,14 +94,14 @@ class ToolEvents:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """One call of a tool that was let through.
+    """One admitted call of a tool.
 
-    A call that is cut short, by a cancel or because it asks the author, has not ended: it is made again, or its turn
+    A call that is interrupted, by a cancel or by a question to the author, has not ended: it is made again, or its turn
     is over.
 
     Attributes:
-        turn_id: the turn that it runs in.
-        call: equal whenever the graph makes this call again, and for no other call of the turn.
+        turn_id: the turn of the call.
+        call: the same whenever the graph makes this call again, and unique in the turn.
     """
 
     events: ToolEvents
@@ -146,13 +145,13 @@ def _is_good(answer: Any) -> bool:
 
 
 MOST_TURNS_COUNTED = 1024
-_TEXT = "input"  # the name of a tool's only argument where it is called with a text
-_IN_TASK = "__pregel_call"  # in a config: the function by which a node starts tasks of its own
+_TEXT = "input"  # the name of a tool's only argument if it is called with a string
+_IN_TASK = "__pregel_call"  # in a config: the function by which a node starts its own tasks
 
 
 @dataclass(kw_only=True)
 class _Pass:
-    """Leave for one call that was judged already. Used once: a wrapper that tries again is judged again."""
+    """A pass for one call that was already judged. It is used once: a wrapper that retries is judged again."""
 
     tool: BaseTool | None
     call_id: str
@@ -168,14 +167,14 @@ class _Pass:
 
 
 class _Counted:
-    """How many calls each turn has made; a call that is run again counts once. A new process counts anew."""
+    """The numbers of each turn's calls; a call that is run again counts once. A new process starts at zero."""
 
     def __init__(self) -> None:
         self._turns: OrderedDict[tuple[str, ...], set[str]] = OrderedDict()
         self._lock = threading.Lock()
 
     def number(self, who: tuple[str, ...], call: str) -> int:
-        """Return how many calls a turn, or a subagent of it, has made, this one included."""
+        """Return the number of calls of a turn, or of its subagent, including this one."""
         with self._lock:
             calls = self._turns.setdefault(who, set())
             self._turns.move_to_end(who)
@@ -187,7 +186,7 @@ class _Counted:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Watch:
-    """A gate, the calls that turns have made past it, and what writes the events of those that run."""
+    """A gate, the calls that it has admitted in each turn, and the writer of events."""
 
     decider: gate.Gate
     counted: _Counted
@@ -196,7 +195,7 @@ class _Watch:
     process: int
 
 
-# The functions that the hooks stand before. Nothing public says what a node puts into a call.
+# The wrapped functions. No public API shows what a node puts into a call.
 _RUN, _ARUN = BaseTool.run, BaseTool.arun
 _INVOKE: Any = ToolNode.invoke
 _AINVOKE: Any = ToolNode.ainvoke
@@ -211,7 +210,7 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def watching(decider: gate.Gate, events: ToolEvents | None = None) -> Iterator[None]:
-    """Guard every tool call of the process for the block. A call without a turn around it is refused then."""
+    """Guard every tool call of the process for the block. A call outside a turn is then refused."""
     watch = _Watch(
         decider=decider, counted=_Counted(), repeated=gate.RepeatedCalls(), events=events, process=os.getpid()
     )
@@ -239,17 +238,17 @@ def watched() -> bool:
 
 
 def admit_once(tool: BaseTool | None, call_id: str, args: Mapping[str, Any]) -> AbstractContextManager["_Pass | None"]:
-    """Let exactly this call, judged already, through once within the block."""
+    """Let exactly this call, which was already judged, through once within the block."""
     about = arguments.chosen(tool, arguments.sent_by_model(tool, args)) if tool is not None else args
     return bound(_PASS, _Pass(tool=tool, call_id=call_id, about=arguments.write(about)))
 
 
 def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, gate.Refused | Execution | None]:
-    """Return what the tool is run with, and either why it must not run or what writes the events of its run.
+    """Return the tool's input, and either the refusal or the writer of the run's events.
 
     Raises:
         GraphInterrupt: the author must decide.
-        LimitReached: the turn goes on calling tools past its limit.
+        LimitReached: the turn continues to call tools beyond its limit.
     """
     args = tool_input if isinstance(tool_input, dict) else {_TEXT: tool_input}
     shown = arguments.chosen(tool, args, call_id)
@@ -277,12 +276,12 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
 
 
 def over_limit(turn: TurnContext, call: str) -> str:
-    """Count what a turn does as a tool call of it; return why it is one too many, or nothing."""
+    """Count an action of a turn as a tool call; return why it exceeds the limit, or an empty string."""
     return _over_limit(_WATCHES[-1], turn, call) if _WATCHES else ""
 
 
 def _over_limit(watch: _Watch, turn: TurnContext, call: str) -> str:
-    """Count a call; return why it is one too many, or nothing. What a subagent is refused counts not for its turn."""
+    """Count a call; return why it exceeds the limit, or an empty string. A subagent's refused calls do not count."""
     for subagents, most in gate.limits(turn):
         if over := gate.over_limit(watch.counted.number((turn.turn_id, *subagents), call), most):
             return over
@@ -290,23 +289,23 @@ def _over_limit(watch: _Watch, turn: TurnContext, call: str) -> str:
 
 
 def _given(tool_input: Any, shown: Mapping[str, Any], decided: gate.Admitted) -> Any:
-    """Return what a tool is run with: the arguments as they were admitted, with those that LangGraph injected."""
+    """Return a tool's input: the admitted arguments, and those that LangGraph injected."""
     if not isinstance(tool_input, dict):
-        return decided.args[_TEXT] if set(decided.args) == {_TEXT} else dict(decided.args)  # the tool checks the latter
+        return decided.args[_TEXT] if set(decided.args) == {_TEXT} else dict(decided.args)  # the tool checks a dict
     if decided.args is shown:
         return tool_input
     given = {name: value for name, value in tool_input.items() if name not in shown}
     read = arguments.write(shown).shown
     for name, value in decided.args.items():
         if name in shown and canonical(value) == canonical(read[name]):
-            given[name] = tool_input[name]  # the object itself, of which the author read what it holds
+            given[name] = tool_input[name]  # the object itself, whose content the author approved
         elif name not in tool_input or name in shown:
             given[name] = value
     return given
 
 
 class RefusedCall(ToolException):
-    """A call that a node or a tool made by itself was refused."""
+    """A node or a tool made a call that was refused."""
 
     def __init__(self, text: str, tool: str) -> None:
         super().__init__(text)
@@ -314,14 +313,14 @@ class RefusedCall(ToolException):
 
 
 def _refusal(tool: BaseTool, refused: gate.Refused, call_id: str | None) -> ToolMessage:
-    """Answer as a tool that failed does: with a message where a model called, else by raising."""
+    """Answer as a failed tool does: with a message to a model, otherwise with an exception."""
     if not call_id:
         raise RefusedCall(refused.text, tool.name)
     return ToolMessage(content=refused.text, name=tool.name, tool_call_id=call_id, status="error")
 
 
 def _stopped(tool: BaseTool, error: ToolException, call_id: str | None) -> ToolMessage:
-    """Tell the model that called a tool which call in it was refused; any other failure is raised as it was."""
+    """Tell the calling model which inner call was refused; raise any other failure unchanged."""
     if not call_id or not isinstance(error, RefusedCall):
         raise error
     return _refusal(tool, gate.Refused(text=f"{tool.name} stopped at its call of {error.tool}: {error}"), call_id)
@@ -354,7 +353,7 @@ async def _arun(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> A
 
 
 def _before(tool: BaseTool, asked: overrides.Asked) -> tuple[Any, Any]:
-    """Judge a call of a way of its own to run a tool; return what is put around it, and its input or its refusal."""
+    """Judge a call of an overriding method; return its context managers, and its input or its refusal."""
     given, known = _judged(tool, asked.given, asked.call_id)
     if isinstance(known, gate.Refused):
         return None, _refusal(tool, known, asked.call_id)
@@ -395,7 +394,7 @@ def _invoke(self: ToolNode, input: Any, config: Any = None, **kwargs: Any) -> An
         return _INVOKE(self, _alone(call, state), get_config(), **kwargs)
 
     start = _as_task(self, one)
-    futures = [start(call) for call in calls]  # all are begun, in their order, before one is waited for
+    futures = [start(call) for call in calls]  # start all in order before waiting for one
     return _joined(self, [_result(future.result) for future in futures], kind)
 
 
@@ -413,12 +412,12 @@ async def _ainvoke(self: ToolNode, input: Any, config: Any = None, **kwargs: Any
 
 
 def _as_task(node: ToolNode, one: Any) -> Any:
-    """Return the function that starts a call as a task of its own, whose result LangGraph keeps."""
+    """Return the function that starts a call as a separate task, whose result LangGraph keeps."""
     return task(name=node.name)(one)
 
 
 def _split(node: ToolNode, given: Any, config: Any) -> tuple[list[Any], Any, Any] | None:
-    """Return the calls, the form of the input and the state; None where there is one call, or no graph around."""
+    """Return the calls, the form of the input and the state; None for a single call or outside a graph."""
     try:
         around = get_config()
     except RuntimeError:
@@ -443,7 +442,7 @@ def _result(work: Callable[[], Any]) -> Any:
 
 
 def _joined(node: ToolNode, results: Sequence[Any], kind: Any) -> Any:
-    """Return what the node would have returned; raise what went wrong, or all that the calls ask."""
+    """Return the node's result; raise its error, or all questions of its calls."""
     failed = [one for one in results if isinstance(one, BaseException)]
     for error in failed:
         if not isinstance(error, GraphInterrupt):
@@ -458,14 +457,14 @@ def _joined(node: ToolNode, results: Sequence[Any], kind: Any) -> Any:
 
 
 def refuse_all() -> None:
-    """Refuse every tool call of this process: it was started by one that watches, and no turn runs here."""
+    """Refuse every tool call of this process, which a watching process started without a turn."""
     decider = gate.Gate({}, lambda *_call: Verdict(allowed=False))
     _install_hooks()
     _WATCHES.append(_watch(decider, None))
 
 
 class _Refusing:
-    """Goes along with what a new process of `multiprocessing` is told first; reading it refuses tools there."""
+    """A value passed to each new process of `multiprocessing`; unpickling it refuses tools there."""
 
     def __reduce__(self) -> Any:
         return refuse_all, ()

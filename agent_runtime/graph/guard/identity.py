@@ -1,10 +1,10 @@
-"""The identity of a tool: a digest of what it runs and holds, equal after a restart.
+"""The identity of a tool: a digest of its code and values, the same after a restart.
 
 The digest covers the tool's fields, and the code, constants, closure, defaults and attributes of each function, class
-and object that it reaches. It does not cover variables of modules, nor what a tool reads from files or the network.
+and object that it reaches. It does not cover variables of modules, or data that a tool reads from files or the network.
 
-Some values have no content that can be written: clients, sockets, objects of C. A tool that holds one is *inexact*. Its
-digest holds in this process only, and names the value by its object and by the texts that the object holds.
+Some values have no content that can be written: clients, sockets, C objects. A tool that holds one is *inexact*. Its
+digest is valid in this process only, and identifies the value by its object and by the texts in the object.
 """
 
 import builtins
@@ -31,14 +31,14 @@ from pydantic.fields import FieldInfo, ModelPrivateAttr
 from agent_runtime.graph.guard.exact import exact_text
 from turnkeeper.entropy import SystemEntropy
 
-MOST_VALUES = 2000  # in one value that a tool holds
-MOST_KEPT = 256  # of objects that cannot be referenced weakly
+MOST_VALUES = 2000  # in one value of a tool
+MOST_KEPT = 256  # objects that cannot be weakly referenced
 DEEPEST = 60
 _PROCESS = SystemEntropy().hex(32)
 _NUMBERS = itertools.count()
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type(...), type(NotImplemented))
 _NAMED_TYPES = ("__value__", "__supertype__", "__bound__", "__constraints__")  # of aliases, new types and variables
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))  # nothing depends on one
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))  # nothing depends on them
 _HEAP = 1 << 9  # in a type's flags: the class was made at run time
 _WORD = 8  # bytes
 _LIBRARY = frozenset(
@@ -57,11 +57,11 @@ _TUPLE_FIELD: type = type(vars(namedtuple("_One", "one"))["one"])  # noqa: PYI02
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What tells a tool from every other tool.
+    """The identity of a tool.
 
     Attributes:
-        digest: equal for tools that run the same code over the same values.
-        inexact: why the digest holds in this process only; empty if it holds after a restart too.
+        digest: equal for tools with the same code and values.
+        inexact: why the digest is valid in this process only; empty if it is valid after a restart too.
     """
 
     digest: str
@@ -73,9 +73,9 @@ class _InexactError(Exception):
 
 
 def content_digest(value: Any) -> str:
-    """Return the digest of a value. That of a class covers its code and attributes, and those of its bases.
+    """Return the digest of a value. The digest of a class covers its code, its attributes and its bases.
 
-    What has no content is named by its object, so that the digest holds in this process only.
+    A value without a content is identified by its object, so that the digest is valid in this process only.
     """
     writer = _Writer()
     digest = writer.held(value)
@@ -83,7 +83,7 @@ def content_digest(value: Any) -> str:
 
 
 def identity(tool: BaseTool) -> Identity:
-    """Return the identity of a tool as it is now: a field that changes makes it another tool."""
+    """Return the current identity of a tool: a changed field gives another identity."""
     writer = _Writer()
     kind = type(tool)
     parts = [part for key, value in sorted(_fields(tool).items()) for part in (key, writer.held(value))]
@@ -102,12 +102,12 @@ class _Writer:
 
     def __init__(self) -> None:
         self.problem = ""
-        self._around: dict[int, int] = {}  # the values that are being written, by id, with their depth
-        self._known: dict[int, tuple[Any, str]] = {}  # the value too: its id is taken while it exists
+        self._around: dict[int, int] = {}  # the values being written, by id, with their depth
+        self._known: dict[int, tuple[Any, str]] = {}  # the value too, which keeps its id valid
         self._cycles = self._values = 0
 
     def held(self, value: Any) -> str:
-        """Return the digest of a value that the tool itself holds; of its object, if it has no content."""
+        """Return the digest of a value of the tool itself; of its object, if the value has no content."""
         around, self._values = dict(self._around), 0
         try:
             return self.write(value, outer=True)
@@ -172,7 +172,7 @@ class _Writer:
         if kind in _LIBRARY or not kind.__flags__ & _HEAP:
             return parts
         parts += map(inner, (type(kind), *kind.__bases__))
-        if not issubclass(kind, BaseModel):  # whose fields know their types
+        if not issubclass(kind, BaseModel):  # classes whose fields know their types
             for name, one in vars(kind).get("__annotations__", {}).items():
                 parts += [name, self._annotation(one, inner)]
         for name, held in sorted(vars(kind).items()):
@@ -182,7 +182,7 @@ class _Writer:
         return parts
 
     def _annotation(self, value: Any, inner: Callable[[Any], str]) -> str:
-        """Return the digest of a type: the name of a class that is a variable of its module; else its content."""
+        """Return the digest of a type: its name if it is a class in its module's variables, otherwise its content."""
         if isinstance(value, type) and typing.get_origin(value) is None and _is_of_module(value):
             return _name(value)
         if (origin := typing.get_origin(value)) is not None:
@@ -199,7 +199,7 @@ class _Writer:
         where = value.__globals__
         about = (value.__module__, value.__qualname__, value.__name__, value.__doc__)
         module = sys.modules.get(str(where.get("__name__")))
-        if module is None or vars(module) is not where:  # code over variables that no other code shares
+        if module is None or vars(module) is not where:  # code with variables that no other code shares
             held += [where[name] for name in sorted(_names(value.__code__)) if name in where]
             held += [] if _builtins_of(where) is vars(builtins) else [_builtins_of(where)]
         return [*map(str, about), _code(value.__code__), *names, *map(inner, held)]
@@ -285,7 +285,7 @@ def _builtins_of(where: Mapping[str, Any]) -> Any:
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """Return all attributes that an object itself holds, and all slots, also those that a subclass hides."""
+    """Return all attributes and slots of an object itself, including slots that a subclass hides."""
     held = dict(object.__getattribute__(value, "__dict__")) if hasattr(value, "__dict__") else {}
     for number, kind in enumerate(type(value).__mro__):
         for name, member in vars(kind).items():
@@ -298,7 +298,7 @@ def attributes(value: Any) -> dict[str, Any]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Return all attributes that an object holds, without cached properties."""
+    """Return all attributes of an object, without cached properties."""
     kinds = type(value).__mro__
     return {name: one for name, one in attributes(value).items() if not _is_cached(name, kinds)}
 
@@ -309,7 +309,7 @@ def _is_cached(name: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _is_client(value: Any) -> bool:
-    """Return whether a value is a model or a graph: it changes while it runs."""
+    """Return whether a value is a model or a graph, which change while they run."""
     return isinstance(value, Runnable) and not isinstance(value, BaseTool)
 
 
@@ -326,7 +326,7 @@ def _content(cell: types.CellType) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _code(code: types.CodeType) -> str:
-    """Return the digest of code, which never changes; lines and files are no part of it."""
+    """Return the digest of code, which never changes; line numbers and files are left out."""
     about = (code.co_qualname, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     constants = [_constant(one) for one in code.co_consts]
@@ -344,7 +344,7 @@ def _constant(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Return a value of a plain class as text. Python refuses to write a very long number in decimal digits."""
+    """Return a value of a plain class as text. Python refuses to convert very long numbers to decimal."""
     return f"{type(value).__name__} {hex(value) if type(value) is int else repr(value)}"
 
 
@@ -354,20 +354,20 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return the texts among the attributes of an object whose content cannot be compared: an account, an address."""
+    """Return the texts among the attributes of an object without content, such as an account or an address."""
     held = getattr(value, "__dict__", {})
     return [repr((key, one)) for key, one in sorted(dict(held).items()) if type(one) in {str, bytes}]
 
 
 _SERIALS: dict[int, tuple[Callable[[], Any], str]] = {}
-_KEPT: deque[int] = deque()  # the ids of objects that have to be kept so that no other object gets their ids
+_KEPT: deque[int] = deque()  # ids of kept objects, so that no other object gets the same id
 
 
 def _serial(value: Any) -> str:
     """Return a name for an object that no later object gets.
 
-    An object that cannot be referenced weakly is kept. Of those, the last ones keep their names; an older one gets a
-    new name, so that its tool is another one from then on.
+    An object that cannot be weakly referenced is kept alive. Only the newest of these keep their names; an older one
+    gets a new name later, so that its tool counts as another one.
     """
     key = id(value)
     known = _SERIALS.get(key)

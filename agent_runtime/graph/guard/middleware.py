@@ -1,4 +1,4 @@
-"""The guard as a middleware of our own agent: before each tool call it asks the gate."""
+"""The guard as a middleware of our own agent: it asks the gate before each tool call."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
@@ -42,7 +42,7 @@ class Guard(AgentMiddleware[AgentState[Any], TurnContext, Any]):
             return await handler(admitted)
 
     def _admit(self, request: ToolCallRequest) -> ToolCallRequest | ToolMessage:
-        """Return the request as it may run, or what the model is told instead. Raises LimitReached."""
+        """Return the admitted request, or the answer to the model. Raises LimitReached."""
         turn = self._gate.turn(getattr(request.runtime, "context", None))
         if turn is None:
             return _refusal(request, NO_TURN)
@@ -57,7 +57,7 @@ class Guard(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         asks = CallRequest(tool=request.tool, name=call["name"], call_id=call["id"] or "", args=call["args"])
         if self._gate.named(asks)[0] != REQUEST:
             return asks
-        # A request for permission is the call that it names, made under its own id.
+        # A permission request is replaced by the call that it names, under the request's id.
         tools = {tool.name: tool for tool in request.runtime.tools if tool is not request.tool}
         name, args = str(call["args"].get("tool", "")), call["args"].get("args")
         if name not in tools or not isinstance(args, dict):
@@ -66,7 +66,7 @@ class Guard(AgentMiddleware[AgentState[Any], TurnContext, Any]):
 
 
 def _as_admitted(request: ToolCallRequest, call: Any, admitted: Admitted) -> ToolCallRequest:
-    """Return the call as it was admitted: its arguments, and the turn under what is granted for this once."""
+    """Return the admitted call: its arguments, and the turn with the grants for this one call."""
     runtime: Any = request.runtime
     changes: dict[str, Any] = {
         "tool": call.tool,
@@ -77,7 +77,7 @@ def _as_admitted(request: ToolCallRequest, call: Any, admitted: Admitted) -> Too
 
 
 def _number_in_turn(request: ToolCallRequest, turn_id: str) -> int:
-    """Return the call's number in its turn, from 1: equal whenever the call is run again."""
+    """Return the call's number in its turn, from 1; the number stays the same if the call is run again."""
     state = request.state
     messages = state.get("messages", []) if isinstance(state, dict) else state if isinstance(state, list) else []
     calls: list[str | None] = []

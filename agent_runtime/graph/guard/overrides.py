@@ -1,13 +1,12 @@
-"""Tool classes that run their tools in a way of their own: each such method is judged before it runs.
+"""Tool classes with their own methods to run tools: each such method is judged before it runs.
 
-Every way to a tool of LangChain's classes ends in `run` or `arun` of the base class. A class of the author's may put a
-method of its own in the place of any of them, and never get there. So each method that is not LangChain's is replaced
-while the guard stands: on the classes that there are, and on each that is made later, in a node for example. A method
-comes from the class or from anything else that it inherits from. A class cannot hide these methods by a lookup of its
-own (`__getattribute__`). A method of its own that makes another runnable of a tool, such as `bind`, is refused: nothing
-tells whether what it returns runs the tool.
+Every way to a tool of LangChain's classes reaches `run` or `arun` of the base class. An author's class may replace any
+of these methods, and never reach the base class. So while the guard is active, each method that is not LangChain's is
+wrapped: on existing classes, and on each class that is made later, for example in a node. A method may come from the
+class or from any of its bases. A class cannot hide these methods by its own `__getattribute__`. An overriding method
+that makes another runnable from a tool, such as `bind`, is refused, because its result might run the tool.
 
-Not covered, as it is plain Python: a function that is put on an object or on a class after the class was made.
+Not covered, as it is plain Python: a function that is assigned to an object or a class after the class was made.
 """
 
 import functools
@@ -49,11 +48,11 @@ _MARK = "_turnkeeper_stands_before"
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a method was called with.
+    """The arguments of a method call.
 
     Attributes:
-        given: the tool's input; all arguments where no one is known to be that.
-        call_id: of the call that a model made.
+        given: the tool's input; all arguments if the input is not known.
+        call_id: of the model's call.
     """
 
     given: Any
@@ -62,12 +61,12 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """What stands around a call that may run.
+    """The wrapping of an admitted call.
 
     Attributes:
-        contexts: make what is entered for it.
-        execution: writes its events; None for nobody.
-        stopped: returns what answers a call that failed so, or raises that again.
+        contexts: makers of the context managers for the call.
+        execution: writes the call's events; None if no events are wanted.
+        stopped: returns the answer to a failed call, or raises the failure again.
     """
 
     contexts: tuple[Callable[[], AbstractContextManager[Any]], ...]
@@ -81,19 +80,19 @@ class Around:
         return stack
 
 
-# Returns what is put around a call and its input; or nothing, and the refusal that is its answer.
+# Returns the wrapping and the input of a call, or None and the refusal as its answer.
 Before = Callable[[BaseTool, Asked], tuple[Around | None, Any]]
 
 
 class Overrides:
-    """Stands before the methods of tool classes that are not LangChain's."""
+    """Wraps the methods of tool classes that are not LangChain's."""
 
     def __init__(self, before: Before) -> None:
         self._before = before
         self._kinds: WeakSet[type] = WeakSet()
 
     def install(self) -> None:
-        """Cover all classes that there are, and from now on each that is made."""
+        """Wrap the methods of all existing classes, and of each class that is made later."""
         for kind in _kinds(BaseTool):
             self._cover(kind)
         inherited = BaseTool.__init_subclass__.__func__  # type: ignore[attr-defined]
@@ -106,7 +105,7 @@ class Overrides:
         BaseTool.__init_subclass__ = classmethod(made)  # type: ignore[assignment]
 
     def remove(self) -> None:
-        """Leave all classes as they were."""
+        """Restore all classes."""
         made = BaseTool.__init_subclass__.__func__  # type: ignore[attr-defined]
         BaseTool.__init_subclass__ = classmethod(getattr(made, _MARK))  # type: ignore[assignment]
         for kind in list(self._kinds):
@@ -122,7 +121,7 @@ class Overrides:
         for name in _GUARDED:
             owner = _owner(kind, name)
             own = vars(owner).get(name)
-            inherited = owner is not kind and issubclass(owner, BaseTool)  # covered there
+            inherited = owner is not kind and issubclass(owner, BaseTool)  # wrapped in that class
             if owner in _OF_LANGCHAIN or inherited or own is None or hasattr(own, _MARK):
                 continue
             standing = self._instead(name, own)
@@ -131,14 +130,14 @@ class Overrides:
             self._kinds.add(kind)
 
     def _instead(self, name: str, own: Any) -> Any:
-        """Return what stands in the place of a class's own method."""
+        """Return the replacement for a class's own method."""
         if name == LOOKUP:
             return _lookup_past(own)
         return _standing_before(name, own, self._before) if name in METHODS else _refusing(name)
 
 
 def _owner(kind: type, name: str) -> type:
-    """Return the class that a class has a method from."""
+    """Return the class that defines a method of a class."""
     for one in kind.__mro__:
         if name in vars(one):
             return one
@@ -153,7 +152,7 @@ def _kinds(kind: type) -> Iterator[type]:
 
 
 def _lookup_past(own: Any) -> Any:
-    """Return a lookup of attributes that finds the guarded methods on the class, and leaves the rest to `own`."""
+    """Return an attribute lookup that takes wrapped methods from the class, and leaves other names to `own`."""
 
     def lookup(tool: BaseTool, name: str) -> Any:
         return object.__getattribute__(tool, name) if name in _GUARDED else own(tool, name)
@@ -162,7 +161,7 @@ def _lookup_past(own: Any) -> Any:
 
 
 def _refusing(name: str) -> Any:
-    """Return a method that refuses to make a runnable of a tool."""
+    """Return a method that refuses to make a runnable from a tool."""
 
     def method(tool: BaseTool, *_args: Any, **_kwargs: Any) -> Any:
         kind = type(tool)
@@ -176,7 +175,7 @@ def _refusing(name: str) -> Any:
 
 
 def _standing_before(name: str, own: Any, before: Before) -> Any:
-    """Return a method that has a call judged before it runs the one in whose place it stands."""
+    """Return a method that has a call judged, and then runs the wrapped method."""
 
     def bound(tool: BaseTool) -> Any:
         return own.__get__(tool, type(tool)) if hasattr(own, "__get__") else own
@@ -214,7 +213,7 @@ def _standing_before(name: str, own: Any, before: Before) -> Any:
 
 
 def _asked(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Asked, Callable[[Any], Any]]:
-    """Return what a call is about, and a function that puts an input in its place."""
+    """Return the arguments of a call, and a function that replaces the input in them."""
     at = next((key for key in _INPUTS if key in kwargs), "")
     if name == "__call__" or not (args or at):
         return Asked(given={"args": list(args), **kwargs}, call_id=None), _as_it_was
