@@ -1,1 +1,1 @@
-"""The model that answers: made from the settings, called with retries, its answers checked before they are believed."""
+"""The agent's model: made from the settings, called with retries; its answers are checked before use."""

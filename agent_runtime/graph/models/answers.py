@@ -1,10 +1,10 @@
-"""What came of one call of a model: a fault, and whether to try again, or an answer, and what of it may run.
+"""The result of one model call: a fault and whether to retry, or an answer and the calls in it that may run.
 
-An error is read by its HTTP response and by the names of its classes, so that no provider has to be installed. From
+An error is read from its HTTP response and from the names of its classes, so that no provider's package is needed. From
 version 1.6 on, LangChain raises one family of errors for all providers; before that, providers raise their own.
 
-LangChain completes a cut JSON object as well as it can, so that a call with half its arguments looks like a whole one,
-and a stream that a server closes early looks like a short answer. Here the pieces are read again, strictly.
+LangChain completes a truncated JSON object as well as it can. So a call with half its arguments looks complete, and a
+stream that a server closes early looks like a short answer. This module parses the pieces again, strictly.
 """
 
 import json
@@ -25,14 +25,14 @@ from agent_runtime.model.words import shortened
 from turnkeeper.errors import TurnkeeperError
 
 MOST_TRIES = 5
-FIRST_WAIT_S = 1.0  # doubled at each further try
+FIRST_WAIT_S = 1.0  # doubled after each further try
 LONGEST_WAIT_S = 30.0
-LONGEST_ASKED_S = 60.0  # a server that asks for more is given up: the turn's thread would stand still
+LONGEST_ASKED_S = 60.0  # if a server asks for a longer wait, the call fails, because the turn blocks its thread
 LONGEST_QUOTE = 200
 _PASSING = frozenset({408, 409, 425, 429})
 _SPENT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
-_TIMEOUTS = {"TimeoutError", "ModelTimeoutError", "APITimeoutError", "TimeoutException"}  # the last one is httpx's
-_DISCONNECTS = {"ConnectionError", "ModelConnectionError", "APIConnectionError", "TransportError"}  # likewise
+_TIMEOUTS = {"TimeoutError", "ModelTimeoutError", "APITimeoutError", "TimeoutException"}  # the last name is httpx's
+_DISCONNECTS = {"ConnectionError", "ModelConnectionError", "APIConnectionError", "TransportError"}  # last: httpx
 _CHECK = "check [model] in config.toml"
 _KEYS = "put a valid key into the environment or into .env in the home, then restart agent-runtime"
 _REFUSALS = {
@@ -44,21 +44,21 @@ _REFUSALS = {
 
 
 class ModelFailed(TurnkeeperError):
-    """A model gave no answer that can be used.
+    """A model gave no usable answer.
 
     Attributes:
-        tokens: what its tries read and wrote, as far as the server told.
+        tokens: tokens read and written by its tries, as far as the server reported them.
     """
 
     tokens: tuple[int, int] = (0, 0)
 
 
 class Unusable(Exception):
-    """An answer arrived that must not be believed.
+    """An answer arrived that must not be used.
 
     Attributes:
         reason: one word for the event log.
-        again: another try may bring a better one.
+        again: True if another try may give a better answer.
     """
 
     def __init__(self, what: str, *, reason: str, again: bool = True) -> None:
@@ -69,14 +69,14 @@ class Unusable(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A failed call, understood.
+    """A failed call, classified.
 
     Attributes:
-        reason: one word for the event log: the HTTP status where there is one.
-        what: the end of a sentence that begins with the model; it may quote the server.
-        hint: what to do; empty for the general advice.
-        again: worth another try.
-        asked_s: how long the server asks to wait; None if it does not say.
+        reason: one word for the event log: the HTTP status if there is one.
+        what: the end of a sentence that begins with the model; may quote the server.
+        hint: advice; empty for the general advice.
+        again: True if a retry makes sense.
+        asked_s: the wait that the server asks for, in seconds; None if it does not.
     """
 
     reason: str
@@ -87,10 +87,10 @@ class Fault:
 
 
 def read_fault(error: Exception, now: datetime, secrets: Collection[str] = ()) -> Fault:
-    """Return what an error that a model call raised means.
+    """Return the fault for an error of a model call.
 
-    A server may name an instant to wait for, so the runtime's time is given. The secrets are hidden before a long text
-    is cut, as no one would know the rest of a key for one.
+    A server may name an instant to wait for, so the runtime's time is an argument. Secrets are hidden before a long
+    text is cut, because the rest of a cut key would not be recognized.
     """
     if isinstance(error, Unusable):
         return Fault(reason=error.reason, what=str(error), again=error.again)
@@ -107,7 +107,7 @@ def wait_before(attempt: int, fault: Fault, jitter: float) -> float | None:
 
     Args:
         attempt: tries made so far.
-        fault: how the last one failed.
+        fault: the fault of the last try.
         jitter: between 0 and 1; spreads the waits of many turns.
 
     >>> [wait_before(tries, Fault(reason="x", what="x", again=True), 1.0) for tries in (1, 2, 3, 4, 5)]
@@ -123,7 +123,7 @@ def wait_before(attempt: int, fault: Fault, jitter: float) -> float | None:
 
 
 def _read_kind(error: Exception, quote: str) -> Fault:
-    """Read an error that came without a status; the first kind that fits counts."""
+    """Return the fault for an error without a status; the first matching kind counts."""
     spent = hasattr(error, "body") and _is_spent(error)
     kinds = (
         (_TIMEOUTS, Fault(reason="timeout", what="did not answer in time", again=True)),
@@ -138,14 +138,14 @@ def _read_kind(error: Exception, quote: str) -> Fault:
         ),
     )
     unknown = Fault(reason="unknown", what=f"failed: {type(error).__name__}: {quote}")
-    if hasattr(error, "body"):  # a server says in the middle of a stream what went wrong: there is no status then
+    if hasattr(error, "body"):  # a server reports an error inside a stream, without a status
         unknown = Fault(reason="broken", what=f"broke off with: {quote}", again=not spent)
     names = _class_names(error)
     return next((fault for kind, fault in kinds if kind & names), unknown)
 
 
 def _class_names(error: Exception) -> set[str]:
-    """Return the names of an error's class and its bases: they tell what failed, whoever raised it."""
+    """Return the names of an error's class and its bases, which show the kind of failure for any provider."""
     return {each.__name__ for each in type(error).__mro__}
 
 
@@ -163,7 +163,7 @@ def _read_status(error: Exception, status: int, now: datetime, quote: str) -> Fa
 
 
 def _is_spent(error: Exception) -> bool:
-    """Tell a rate limit, which passes, from an account without credit, which does not."""
+    """Return True for an account without credit, False for a rate limit, which passes."""
     return getattr(error, "code", None) in _SPENT or getattr(error, "type", None) in _SPENT
 
 
@@ -174,7 +174,7 @@ def _asked(error: Exception, now: datetime) -> float | None:
         seconds = float(text)
     except ValueError:
         seconds = _until(text, now)
-    return seconds if seconds >= 0 else None  # also for one that is not a number
+    return seconds if seconds >= 0 else None  # also if it is not a number
 
 
 def _until(text: str, now: datetime) -> float:
@@ -189,7 +189,7 @@ def _quote(error: Exception, secrets: Collection[str]) -> str:
     return shortened(" ".join(redact(said if isinstance(said, str) else str(error), secrets).split()), LONGEST_QUOTE)
 
 
-# How providers say that an answer is over. One that is not listed here is believed when its stream ends.
+# Providers' words for a complete answer. With any other word, the answer is accepted when its stream ends.
 _ENDINGS = {
     "openai": ("finish_reason", "status"),
     "azure": ("finish_reason", "status"),
@@ -207,7 +207,7 @@ LONGEST_ARGS_SHOWN = 200
 
 
 class Pieces(AsyncCallbackHandler):
-    """Keeps the pieces of one streamed answer, also of one that breaks off."""
+    """Keeps the pieces of one streamed answer, including one that breaks off."""
 
     def __init__(self) -> None:
         self.all: list[AIMessageChunk] = []
@@ -219,21 +219,21 @@ class Pieces(AsyncCallbackHandler):
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """What the server said so far that the call used."""
+        """The call's tokens that the server has reported so far."""
         told = [piece.usage_metadata for piece in self.all if piece.usage_metadata]
         return sum(usage["input_tokens"] for usage in told), sum(usage["output_tokens"] for usage in told)
 
 
 def examine(message: AIMessage, pieces: Sequence[AIMessageChunk], tools: Collection[str]) -> list[AnyMessage]:
-    """Return the answer as it may be acted on, followed by an answer to each of its calls that must not run.
+    """Return the usable answer, followed by an error message for each of its calls that must not run.
 
     Args:
-        message: the answer as LangChain put it together.
-        pieces: what it was put together from; none if it did not come as a stream.
+        message: the answer as LangChain assembled it.
+        pieces: the streamed pieces of the answer; empty if it was not streamed.
         tools: names of all tools that exist.
 
     Raises:
-        Unusable: the answer broke off, or holds nothing that can be used.
+        Unusable: the answer broke off, or holds nothing usable.
     """
     ending = ending_of(message)
     if pieces and not ending and message.response_metadata.get("model_provider") in _ENDINGS:
@@ -254,9 +254,9 @@ def examine(message: AIMessage, pieces: Sequence[AIMessageChunk], tools: Collect
 def with_usage(
     message: AIMessage, asked: Sequence[AnyMessage], tools: Sequence[Any], lost: tuple[int, int]
 ) -> tuple[AIMessage, bool]:
-    """Return the answer with what it cost, failed tries included, and whether that had to be estimated.
+    """Return the answer with its token counts, including failed tries, and whether they are estimates.
 
-    An estimate counts the messages that the model was given and the tools that it was offered.
+    An estimate counts the messages and tools that the model was given.
     """
     told = message.usage_metadata
     taken = told["input_tokens"] if told else count_tokens_approximately(asked, tools=[*tools] or None)
@@ -267,14 +267,14 @@ def with_usage(
 
 
 def ending_of(message: AIMessage) -> str:
-    """Return how the provider said that the answer ended, in its own word; empty where it said nothing."""
+    """Return the provider's word for the end of the answer; empty if there is none."""
     metadata = message.response_metadata
     names = _ENDINGS.get(str(metadata.get("model_provider")), ("finish_reason", "stop_reason"))
     return next((str(metadata[name]) for name in names if metadata.get(name)), "")
 
 
 def _calls(message: AIMessage, pieces: Sequence[AIMessageChunk], *, whole: bool) -> list[tuple[ToolCall, str]]:
-    """Return the calls with unique ids, each with what is wrong with it, or nothing."""
+    """Return the calls with unique ids, each with its error or an empty string."""
     wrong: dict[int, str] = {}
     calls = list(message.tool_calls)
     texts = _texts(pieces)
@@ -282,7 +282,7 @@ def _calls(message: AIMessage, pieces: Sequence[AIMessageChunk], *, whole: bool)
         calls = [ToolCall(name=name, args={}, id=call_id, type="tool_call") for name, _, call_id in texts]
         for at, (_, text, _) in enumerate(texts):
             calls[at]["args"], wrong[at] = _read(text, whole=whole)
-    else:  # not streamed, and so read strictly by the provider's library
+    else:  # not streamed, so the provider's library parsed it strictly
         for bad in message.invalid_tool_calls:
             wrong[len(calls)] = _not_json(bad.get("args") or "")
             calls.append(ToolCall(name=bad.get("name") or "", args={}, id=bad.get("id"), type="tool_call"))
@@ -302,7 +302,7 @@ def _texts(pieces: Sequence[AIMessageChunk]) -> list[tuple[str, str, str | None]
 
 
 def _read(text: str, *, whole: bool) -> tuple[dict[str, Any], str]:
-    """Return the arguments, or what is wrong with them. Some models send nothing at all for a call without any."""
+    """Return the arguments, or their error. Some models send no text at all for a call without arguments."""
     if not text.strip() and whole:
         return {}, ""
     try:
@@ -322,7 +322,7 @@ def _not_json(text: str) -> str:
 
 
 def _make_unique(calls: Sequence[ToolCall], stem: str) -> None:
-    """Give each call an id of its own: what answers it, and an author's approval, are bound to that."""
+    """Give each call a unique id, because its answer and an author's approval are bound to the id."""
     seen: set[str] = set()
     for at, call in enumerate(calls):
         if not call["id"] or call["id"] in seen:
@@ -341,7 +341,7 @@ def _refusal(call: ToolCall, why: str) -> ToolMessage:
 
 
 def _declined(message: AIMessage) -> str:
-    """Return a refusal in words, wherever a provider puts it."""
+    """Return a refusal in words, from any place where a provider puts it."""
     said: list[Any] = [message.additional_kwargs.get("refusal")]
     if isinstance(message.content, list):
         said += [block.get("refusal") for block in message.content if isinstance(block, dict)]

@@ -1,8 +1,8 @@
-"""Calling a model: within the day's token budget, again if that may help, and its answer examined before it is used.
+"""Model calls: checked against the daily token budget, retried if that may help, and examined before use.
 
-This is the only layer that retries. It waits on the runtime's clock, so that a cancel, a drain and the category's time
-limit reach it at once, and it logs each try: which, why, how long it waits. Errors leave here in our own words, without
-keys; an error as a provider raised it would be stored in the checkpoint.
+Only this layer retries. It waits on the runtime's clock, so that a cancel, a drain and the category's time limit
+interrupt it at once, and it logs each try, its fault and its wait. Errors leave this layer in our own words, without
+keys, because a provider's error would be stored in the checkpoint.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -36,11 +36,11 @@ _LEADS_BACK_ONLY_BEHIND_A_HOOK = Version(langchain.__version__) < Version("1.4")
 
 
 class TokenBudget:
-    """The most tokens that all turns together may use in a day in UTC, as the turn table counts them.
+    """The daily limit on tokens of all turns together, in UTC days, from the turn table.
 
-    Each turn's row says how many of its tokens fall on the day on which it was last counted, so the sum is exact across
-    restarts, across midnight, and for a turn that is resumed days later. The sum is read before each model call; calls
-    that are under way at once may together exceed the budget by what they are using.
+    Each turn's row holds the tokens of its last counted day, so the sum is exact across restarts, across midnight, and
+    for a turn that is resumed days later. The sum is read before each model call; concurrent calls may together exceed
+    the budget by their own tokens.
     """
 
     def __init__(self, cap: int, store: Store, clock: Clock) -> None:
@@ -49,7 +49,7 @@ class TokenBudget:
         self._clock = clock
 
     async def check(self) -> None:
-        """Raise Exhausted when the day's tokens are used up."""
+        """Raise Exhausted if the day's tokens are used up."""
         if not self._cap:
             return
         now = self._clock.now()
@@ -62,7 +62,7 @@ class TokenBudget:
 
 
 def next_day(now: datetime) -> datetime:
-    """Return when the next day in UTC begins.
+    """Return the start of the next day in UTC.
 
     >>> rfc3339(next_day(datetime(2026, 12, 31, 23, 59, tzinfo=UTC)))
     '2027-01-01T00:00:00Z'
@@ -78,14 +78,14 @@ _GENERAL = "see whether its server runs and answers; the next fire or message tr
 
 @dataclass(frozen=True, kw_only=True)
 class CallEnvironment:
-    """What model calls need besides the model.
+    """The environment of model calls.
 
     Attributes:
-        cap: asked before each call.
+        cap: checked before each call.
         clock: waits between tries.
         entropy: spreads the waits.
         log: the event log.
-        secrets: what no error may show.
+        secrets: texts that no error may show.
     """
 
     cap: TokenBudget
@@ -98,9 +98,9 @@ class CallEnvironment:
 def model_calls(
     settings: ModelSettings, specs: Sequence[ToolSpec], around: CallEnvironment
 ) -> list[AgentMiddleware[Any, Any, Any]]:
-    """Return the middleware for the model that the settings name; none for the offline one, which cannot fail.
+    """Return the middleware for the settings' model; empty for the offline model, which cannot fail.
 
-    It goes last in an agent's list, nearest to the model: what stands before it then sees one call and one answer.
+    The middleware must be last in an agent's list, next to the model: the others then see one call and one answer.
     """
     if settings.name == OFFLINE:
         return []
@@ -129,15 +129,15 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
     if _LEADS_BACK_ONLY_BEHIND_A_HOOK:
 
         async def aafter_model(self, state: AgentState[Any], runtime: Any) -> None:
-            """Do nothing: the hook makes LangChain add the edge from an answered call back to the model."""
+            """Do nothing; the hook makes LangChain add the edge from an answered call back to the model."""
 
     async def awrap_model_call(self, request: Request, handler: Handler) -> Response:
-        """Call the model until it gives an answer that can be used.
+        """Call the model until it gives a usable answer.
 
         Raises:
-            ModelFailed: it gave none.
+            ModelFailed: the model gave none.
             Exhausted: the day's tokens are used up.
-            MachineTrouble: this machine is to blame, not the model's server.
+            MachineTrouble: this machine failed, not the model's server.
         """
         turn = request.runtime.context if request.runtime else None
         turn_id = turn.turn_id if isinstance(turn, TurnContext) else ""
@@ -181,7 +181,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         return ModelResponse(result=[said, *refused], structured_response=response.structured_response)
 
     def _after(self, error: Exception, this: _Try, lost: tuple[int, int], turn_id: str, held: frozenset[str]) -> float:
-        """Return how long to wait before the next try, or raise what the turn fails with."""
+        """Return how many seconds to wait before the next try, or raise the turn's error."""
         secrets = self._around.secrets | held
         fault = answers.read_fault(error, self._around.clock.now(), secrets)
         wait_s = answers.wait_before(this.number, fault, self._around.entropy.uniform(0.0, 1.0))
@@ -195,7 +195,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
             raise trouble from None
         failed = self._failed(fault, this.number, secrets)
         failed.tokens = lost
-        raise failed from None  # what the provider raised may quote a key
+        raise failed from None  # the provider's error may quote a key
 
     def _failed(self, fault: answers.Fault, tries: int, secrets: frozenset[str]) -> answers.ModelFailed:
         what = f"{fault.what}; it was tried {tries} times" if tries > 1 else fault.what
@@ -205,7 +205,7 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
 
 
 def _with_pieces(request: Request, pieces: answers.Pieces) -> Request:
-    """Return the request with a copy of its model that hands over each piece of its answer."""
+    """Return the request with a copy of its model that passes on each piece of its answer."""
     return request.override(model=request.model.model_copy(update={"callbacks": [pieces]}))
 
 

@@ -1,6 +1,6 @@
-"""Which model answers, the offline rules or any that LangChain can make, and what of its keys is never shown.
+"""Making of the model, offline or by LangChain, and hiding of its keys.
 
-Errors quote servers, and servers quote keys: `redact` takes them out of every text that is kept.
+Errors quote servers, and servers quote keys: `redact` removes keys from every stored text.
 """
 
 import os
@@ -36,8 +36,8 @@ def known_secrets(
 ) -> frozenset[str]:
     """Return the values that must never be shown.
 
-    Everything in the home's `.env` and among the variables of an author's `project`, what the environment names as
-    keys, and a password inside the server's address.
+    These are all values in the home's `.env` and an author's `project`, the environment's keys, and a password in the
+    server's address.
     """
     stated = dotenv_values(home.environment, interpolate=False).values() if home.environment.is_file() else ()
     named = (value for name, value in environ.items() if _TELLING.search(name))
@@ -45,7 +45,7 @@ def known_secrets(
 
 
 def secrets_of(model: Any) -> frozenset[str]:
-    """Return the secrets that a model object holds."""
+    """Return the secrets in a model object."""
     held = (getattr(model, name, None) for name in type(model).model_fields)
     return _long_enough(value.get_secret_value() for value in held if isinstance(value, SecretStr))
 
@@ -56,13 +56,13 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     >>> redact("no such key: sk-123456", ["sk-123456"])
     'no such key: [secret]'
     """
-    for secret in sorted(secrets, key=len, reverse=True):  # one may be part of another
+    for secret in sorted(secrets, key=len, reverse=True):  # one secret may be part of another
         text = text.replace(secret, HIDDEN)
     return text
 
 
 def shown_url(url: str) -> str:
-    """Return an address without a user, a password and what follows its path: each may be a key.
+    """Return an address without user, password, query and fragment, each of which may hold a key.
 
     >>> shown_url("http://me:word@localhost:8000/v1?key=word")
     'http://localhost:8000/v1'
@@ -86,16 +86,16 @@ def _long_enough(values: Iterable[str | None]) -> frozenset[str]:
 DELAY = "TURNKEEPER_OFFLINE_DELAY_S"
 LONGEST_DELAY_S = 3600.0
 _WANTED = {
-    "max_retries": 0,  # one layer retries, and that is ours: it waits on our clock and writes what it does
-    "streaming": True,  # a turn that is cancelled stops at the next piece
-    "stream_usage": True,  # a server that streams tells what it used only when it is asked
+    "max_retries": 0,  # only our layer retries: it waits on our clock and logs each try
+    "streaming": True,  # a cancelled turn stops at the next piece
+    "stream_usage": True,  # a streaming server reports its tokens only if asked
 }
 
 
 def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Mapping[str, str]) -> BaseChatModel:
-    """Return the model that the settings name; a provider's keys come from the environment, else from `<home>/.env`.
+    """Return the settings' model; a provider's keys come from the environment, else from `<home>/.env`.
 
-    `TURNKEEPER_OFFLINE_DELAY_S` makes each answer of the offline model take so long: a demonstration aid.
+    `TURNKEEPER_OFFLINE_DELAY_S` delays each answer of the offline model, for demonstrations.
 
     Raises:
         InvalidInput: an unknown model, a provider that is not installed, a `.env` that others can read.
@@ -125,7 +125,7 @@ def make_model(settings: ModelSettings, home: Home, *, clock: Clock, environ: Ma
 
 
 def _make(name: str, base_url: str) -> BaseChatModel:
-    """Make the model, then make it again with what its class understands of `_WANTED`: providers differ."""
+    """Make the model, then make it again with those options of `_WANTED` that its class has."""
     options: dict[str, Any] = {"base_url": base_url} if base_url else {}
     first: BaseChatModel = init_chat_model(name, **options)
     understood = {name: value for name, value in _WANTED.items() if name in type(first).model_fields}
@@ -144,12 +144,12 @@ def _is_address(url: str) -> bool:
 
 
 def _first_sentence(error: Exception) -> str:
-    """Return the first line of an error: libraries print whole pages, and ours are one line."""
+    """Return the first line of an error, because libraries print whole pages and our errors have one line."""
     return next((line.strip().removesuffix(".") for line in str(error).splitlines() if line.strip()), "no reason given")
 
 
 def take_keys(home: Home, environ: Mapping[str, str]) -> None:
-    """Put the keys of `<home>/.env` where the providers' libraries look; what the environment says wins."""
+    """Put the keys of `<home>/.env` into the process's environment for the providers' libraries, unless set there."""
     path = home.environment
     if not path.exists():
         return
@@ -170,10 +170,10 @@ def _delay(environ: Mapping[str, str]) -> float:
 
 
 def show_refusals(model: Any) -> None:
-    """Make a model of the OpenAI family give refusals as text, also in a stream; leave any other as it is.
+    """Make a model of the OpenAI family return refusals as text, also in a stream; leave any other model unchanged.
 
-    A model of theirs that declines says so in a field of its own, which LangChain's client ignores when it streams: the
-    answer would look empty, and a fire as if there had been nothing to do.
+    Such a model puts a refusal into a separate field, which LangChain's client ignores while streaming. The answer
+    would look empty, as if a fire had nothing to do.
     """
     client = getattr(model, "async_client", None)
     if callable(getattr(client, "create", None)):
@@ -181,7 +181,7 @@ def show_refusals(model: Any) -> None:
 
 
 class _Client:
-    """The library's client, with refusals as text in what it streams."""
+    """The library's client, with refusals as text in its stream."""
 
     def __init__(self, client: Any) -> None:
         self._client = client

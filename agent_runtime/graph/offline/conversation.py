@@ -1,11 +1,11 @@
-"""The jobs of a channel by rules: answer its author, summarise what is new in it, make one iteration of a loop.
+"""The jobs of a channel by rules: answer its author, summarize new messages, make one iteration of a loop.
 
-An author's message is done as ordered where it orders something by name; otherwise pages and messages that fit are
-quoted. A summary reads what is new since the last one, proposes the sentences that say most, and reports what was read.
+If an author's message contains orders, the rules carry them out; otherwise they quote matching pages and messages. A
+summary reads the messages since the last one, proposes the most important sentences, and reports its sources.
 
-An iteration reads where the loop stands, takes one step, keeps it, and says when to go on. Three kinds of prompt are
-understood: `count to 10` has a goal, `keep counting` goes on for ever, and `roll a die until a 6` goes on as long as
-chance has it. `every 30s` in the prompt sets the pace.
+An iteration reads the loop's state, takes one step, stores the result, and sets the next wake-up. Three kinds of prompt
+are understood: `count to 10` has a goal, `keep counting` has no end, and `roll a die until a 6` ends by chance. `every
+30s` in the prompt sets the pace.
 """
 
 import re
@@ -49,7 +49,7 @@ def reply(brief: Brief, done: Done) -> Step:
 
 
 def orders(brief: Brief, _done: Done) -> list[Request]:
-    r"""Return the calls that the prompt orders by name: search:, read:, fetch:, tell, restart:, ask, propose page:.
+    r"""Return the calls for the orders in the prompt: search:, read:, fetch:, tell, restart:, ask, propose page:.
 
     >>> [one.tool for one in orders(Brief(prompt="search: release\nread: plan\nrestart: go on"), ())]
     ['workspace_search', 'workspace_read', 'lifecycle_request_restart']
@@ -67,7 +67,7 @@ def orders(brief: Brief, _done: Done) -> list[Request]:
 
 
 def loop_orders(brief: Brief, _done: Done) -> list[Request]:
-    r"""Return the calls that an author's message orders about loops and events.
+    r"""Return the calls for the orders about loops and events in an author's message.
 
     >>> [one.tool for one in loop_orders(Brief(prompt="loop 15m: look around\nstop loop: loop-1\nemit: built"), ())]
     ['LoopCreate', 'LoopDelete', 'event_emit']
@@ -102,7 +102,7 @@ def _answer_question(brief: Brief, done: Done) -> str:
     for page in answers(done, "workspace_read"):
         quotes = rules.relevant(page["body"], wanted, MOST_QUOTES)
         if not quotes and set(wanted) & set(terms(page["title"])):
-            quotes = rules.salient([page["body"]], MOST_QUOTES)  # its title is what was asked for
+            quotes = rules.salient([page["body"]], MOST_QUOTES)  # its title was asked for
         lines += [f"{page['title']} ({page['page']}): {quote}" for quote in quotes]
     for conversation in answers(done, "conversation_read"):
         lines += _quoted(conversation["messages"], wanted)
@@ -132,7 +132,7 @@ def _report_orders(brief: Brief, done: Done) -> str:
 
 
 def _outcome(tool: str, data: dict[str, Any]) -> list[str]:
-    """Return in lines what a call gave; none for a tool that nobody orders."""
+    """Return the result of a call as lines; empty for a tool that no order uses."""
     get = data.get
     sentences = {
         "memory_put": f"Remembered in the {get('tier')} memory as {get('key')}.",
@@ -169,7 +169,7 @@ _INSTRUCTIONS = frozenset({"catch", "summarise", "summarize", "summary", "report
 
 
 def digest(brief: Brief, done: Done) -> Step:
-    """Return the next step of a turn that summarises its channel."""
+    """Return the next step of a turn that summarizes its channel."""
     return rules.follow((_read_news, _open_new_pages, _propose_summary, rules.remember), _close_digest, brief, done)
 
 
@@ -193,7 +193,7 @@ def _propose_summary(brief: Brief, done: Done) -> list[Request]:
 
 
 def _worth_saying(done: Done) -> bool:
-    """Return whether something is new since the last summary; the first summary of a channel always is."""
+    """Return whether there are new messages since the last summary; True for the first summary of a channel."""
     conversation = _conversation(done)
     first = bool(conversation) and conversation.get("since") is None
     return first or bool(conversation.get("messages")) or bool(_new_pages(done))
@@ -237,7 +237,7 @@ def _conversation(done: Done) -> dict[str, Any]:
 
 
 def _since(done: Done) -> str:
-    """Return when the last summary was made, RFC 3339 in UTC, which compares as text; empty if there was none."""
+    """Return the time of the last summary, RFC 3339 in UTC, which sorts as text; empty if there was none."""
     return str(_conversation(done).get("since") or "")
 
 
@@ -269,11 +269,11 @@ _PACE = re.compile(r"\bevery (\d{1,6} ?[smh])\b", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """What a loop's prompt asks for.
+    """The goal in a loop's prompt.
 
     Attributes:
         most: the number to count to; None for no end.
-        faces: the faces of the die that end it; none for counting.
+        faces: the faces of the die that end the loop; empty for counting.
         pace_s: seconds between two iterations.
     """
 
@@ -283,9 +283,9 @@ class Goal:
 
 
 def iterate(brief: Brief, done: Done) -> Step:
-    """Return the next step of an iteration; a prompt of no known kind is a summary of the channel.
+    """Return the next step of an iteration; for an unknown kind of prompt, summarize the channel.
 
-    The part of the prompt that describes the event which started the turn is left out: it is not what is asked.
+    The part of the prompt that describes the triggering event is ignored, because it is not the author's request.
     """
     brief = replace(brief, prompt=brief.prompt.partition(_EVENT)[0])
     if read_goal(brief.prompt) is None:
@@ -294,7 +294,7 @@ def iterate(brief: Brief, done: Done) -> Step:
 
 
 def read_goal(prompt: str) -> Goal | None:
-    """Return what a prompt asks to do again and again; None where it is of no known kind.
+    """Return the goal in a loop's prompt; None if its kind is unknown.
 
     >>> read_goal("Count to 10 in memory, one each time")
     Goal(most=10, faces=frozenset(), pace_s=0)
@@ -347,7 +347,7 @@ def _close_iteration(brief: Brief, done: Done) -> str:
 
 
 def _is_reached(goal: Goal, kept: str) -> bool:
-    """Return whether a loop is where its prompt wants it."""
+    """Return whether a loop has reached the goal of its prompt."""
     number, last = _numbers(kept)
     return last in goal.faces if goal.faces else goal.most is not None and number >= goal.most
 
@@ -357,7 +357,7 @@ def _goal(brief: Brief) -> Goal:
 
 
 def _before(brief: Brief, done: Done) -> int:
-    """Return how many steps there were before this iteration, as memory tells; 0 if it does not."""
+    """Return the number of earlier steps from memory; 0 if memory has none."""
     return next((_numbers(str(entry["text"]))[0] for entry in rules.entries(done) if entry["key"] == _key(brief)), 0)
 
 
@@ -366,7 +366,7 @@ def _kept(done: Sequence[Any]) -> str:
 
 
 def _numbers(text: str) -> tuple[int, int]:
-    """Return the number of steps that an entry tells, and the last face; zeros where it tells none.
+    """Return the number of steps in an entry, and the last face; zeros if the entry has none.
 
     >>> _numbers("7"), _numbers("roll 3: 6"), _numbers("lost")
     ((7, 0), (3, 6), (0, 0))

@@ -1,17 +1,17 @@
-"""The jobs of what is known by rules: tidy memory, research sources, compare pages with the sources that changed.
+"""The jobs of knowledge by rules: tidy memory, research sources, compare pages with changed sources.
 
-Memory: read the tiers, merge what says the same, forget what is out of date. Out of date is: an entry that says until
-when it holds, once that day is over; one whose subject (`subject: value`) a newer entry gives another value; and, where
-the prompt says so (`older than 90 days`), one that nobody touched so long. What an author wrote stays. A fire whose
-calls all succeed says nothing: they are on record.
+Memory: read the tiers, merge entries that say the same, forget outdated ones. An entry is outdated in three cases: it
+says until when it is valid and that day is over; a newer entry gives its subject (`subject: value`) another value; or
+the prompt sets an age (`older than 90 days`) and the entry is unchanged for longer. An author's entries stay. If all
+calls of a fire succeed, it says nothing, because they are on record.
 
-Research: a sweep over the sources that a prompt names, and the subagents that read and check sources. Where a prompt
-names more pages than one fire reads, the next fire goes on after the last one that was read: its address stands in the
-channel's memory. Where the prompt asks for a review, a reviewer checks each proposal against its source.
+Research: a sweep over the sources in a prompt, and the subagents that read and check sources. If a prompt names more
+pages than one fire reads, the next fire continues after the last page; its address is kept in the channel's memory. If
+the prompt asks for a review, a reviewer checks each proposal against its source.
 
-Re-validation: where a page of the queue and what changed state the same fact differently, the difference is recorded
-and the page is proposed with the fact as its source has it now. Where no fact differs, the page still holds, as far as
-these rules can tell.
+Re-validation: if a page of the queue and its changed source state the same fact differently, the rules record the
+difference and propose the page with the source's fact. If no fact differs, the page still holds, as far as these rules
+can tell.
 """
 
 import re
@@ -30,12 +30,12 @@ from agent_runtime.workspace.deviations import Difference, differences
 from agent_runtime.workspace.model import LONGEST_TITLE
 
 MOST_READINGS = 4  # readings of one tier in one turn
-MOST_CHANGES = 25  # in one turn; the next goes on
+MOST_CHANGES = 25  # in one turn; the next turn continues
 MEMORY_SIGNATURE = "(Done by the rule-based offline model, which compares words and dates and does not reason.)"
 _AGE = re.compile(r"(?:older than|(?:not|un)\s*touched for)\s+(\d{1,4})\s+(day|week|month|year)s?\b", re.IGNORECASE)
 _DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
-NEARLY = 0.8  # of all words of two texts, so many are in both
-LEAST_WORDS = 4  # shorter texts say the same only if their words are the same
+NEARLY = 0.8  # the shared part of all words of two texts
+LEAST_WORDS = 4  # shorter texts are equal only if their words are the same
 LONGEST_SUBJECT = 6  # words
 _UNTIL = re.compile(r"\b(?:until|expires(?: on)?|valid until)\s+(\d{4}-\d{2}-\d{2})\b", re.IGNORECASE)
 _SUBJECT = re.compile(r"\A([^:\n]{1,80}):\s+\S[^\n]*\Z")
@@ -49,7 +49,7 @@ class Note:
 
     Attributes:
         updated_at: RFC 3339 in UTC, which sorts as text.
-        authored: the author wrote it, and no agent changes it.
+        authored: True if the author wrote the entry, so that no agent may change it.
     """
 
     tier: str
@@ -60,7 +60,7 @@ class Note:
 
 
 def same(one: str, other: str) -> bool:
-    """Return whether two texts say the same, or nearly the same words about the same numbers.
+    """Return whether two texts are equal, or have nearly the same words and the same numbers.
 
     >>> same("The pump was replaced in March.", "the pump was replaced in march")
     True
@@ -79,7 +79,7 @@ def same(one: str, other: str) -> bool:
 
 
 def subject(text: str) -> str:
-    """Return what a text of the form `subject: value` is about, or nothing.
+    """Return the subject of a text of the form `subject: value`; empty for other texts.
 
     >>> subject("Release date: 2026-03-02"), subject("TODO: paint"), subject("It said: no, and then it said: yes, no?")
     ('release date', '', 'it said')
@@ -90,20 +90,20 @@ def subject(text: str) -> str:
 
 
 def expired(text: str, today: str) -> bool:
-    """Return whether a text says that it holds until a day that is over.
+    """Return whether a text says that it is valid until a day that is over.
 
     Args:
         text: such as `The bridge is closed until 2026-03-01`.
-        today: a day as YYYY-MM-DD; empty: unknown, and nothing has expired.
+        today: a day as YYYY-MM-DD; empty if unknown, in which case no text has expired.
     """
     days = [day for day in _UNTIL.findall(text) if _is_day(day)]
     return bool(today and days) and max(days) < today
 
 
 def repeated(notes: Sequence[Note]) -> dict[Note, list[Note]]:
-    """Return, for each entry that stays, the entries of its tier that say the same; only those that repeat.
+    """Return, for each entry to keep, the entries of its tier that say the same; entries without any are left out.
 
-    An author's entry stays before an agent's, otherwise the newest does.
+    An author's entry is kept before an agent's; otherwise the newest is kept.
     """
     kept: dict[Note, list[Note]] = {}
     for note in sorted(notes, key=lambda one: (one.authored, one.updated_at, one.key), reverse=True):
@@ -116,7 +116,7 @@ def repeated(notes: Sequence[Note]) -> dict[Note, list[Note]]:
 
 
 def superseded(notes: Sequence[Note]) -> list[Note]:
-    """Return the entries whose subject a newer entry of the same tier gives another value."""
+    """Return the entries whose subject has another value in a newer entry of the same tier."""
     newest: dict[tuple[str, str], Note] = {}
     old = []
     for note in sorted(notes, key=lambda one: (one.updated_at, one.key), reverse=True):
@@ -138,7 +138,7 @@ def _set(text: str) -> frozenset[str]:
 
 @lru_cache(maxsize=2048)
 def _decisive(found: frozenset[str]) -> set[str]:
-    """Return the words that make two texts differ however much else they share: numbers, and words that deny."""
+    """Return the words that always make two texts differ: numbers, and words that deny."""
     return {word for word in found if word in _DENYING or word.endswith("n't") or any(map(str.isdigit, word))}
 
 
@@ -164,7 +164,7 @@ def consolidate(brief: Brief, done: Done) -> Step:
 
 
 def longest_age_days(prompt: str) -> int | None:
-    """Return after how many days without a change the prompt wants entries forgotten; None: it does not say.
+    """Return after how many unchanged days the prompt wants entries forgotten; None if it sets no age.
 
     >>> longest_age_days("Tidy up; forget what is older than 2 weeks"), longest_age_days("Tidy up")
     (14, None)
@@ -174,7 +174,7 @@ def longest_age_days(prompt: str) -> int | None:
 
 
 def _readings(brief: Brief, done: Done) -> list[Request]:
-    """Return the readings that are still to be made: the first of each tier, then on where one did not give all."""
+    """Return the next readings: the first of each tier, then the rest of incomplete ones."""
     calls = []
     for tier in TIERS if brief.may("memory_read") else ():
         pages = [exchange for exchange in done if exchange.tool == "memory_read" and exchange.args.get("tier") == tier]
@@ -186,7 +186,7 @@ def _readings(brief: Brief, done: Done) -> list[Request]:
 
 
 def _changes(brief: Brief, notes: Sequence[Note]) -> list[Request]:
-    """Return what is to be done: nothing twice, and no entry that is gone is merged into."""
+    """Return the changes to make, each once; no entry is merged into a deleted one."""
     today = brief.nominal[:10]
     stale = {
         note: None for note in notes if not note.authored and _is_stale(note, today, longest_age_days(brief.prompt))
@@ -229,7 +229,7 @@ def _forget(note: Note) -> Request:
 
 
 def _close_memory(brief: Brief, done: Done) -> str:
-    """Return nothing where a fire went well; otherwise what was done and what failed."""
+    """Return an empty text if a fire succeeded; otherwise the done and the failed calls."""
     if brief.by_fire and not rules.refusals(done):
         return ""
     gone = sum(exchange.ok for exchange in done if exchange.tool == "memory_forget")
@@ -238,11 +238,11 @@ def _close_memory(brief: Brief, done: Done) -> str:
     return rules.closing(said, done, MEMORY_SIGNATURE)
 
 
-MOST_SOURCES = 5  # that one turn reads
-MOST_POINTS = 5  # of one source, in a proposal
-MOST_QUOTES = 3  # of one source, in a report
-PLACE = "swept up to"  # with the task's name: the key of the address that the fire before read last
-SUPPORTED = 0.75  # of a claim's words, so many stand in one sentence of a source that supports it
+MOST_SOURCES = 5  # read by one turn
+MOST_POINTS = 5  # sentences of one source in a proposal
+MOST_QUOTES = 3  # sentences of one source in a report
+PLACE = "swept up to"  # with the task's name: the key of the last address that the fire before read
+SUPPORTED = 0.75  # the part of a claim's words that one supporting sentence must hold
 COMPARED = "(By the rule-based offline model, which compares words and does not reason.)"
 _ATTACHMENT = re.compile(r"\battachment:([a-z0-9-]+)/(\S*[^\s.,;:!?)\]])", re.ASCII)
 _ADDRESS = re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:!?)\]]")
@@ -255,26 +255,26 @@ _SOURCE_LINE = re.compile(
 
 
 def sweep(brief: Brief, done: Done) -> Step:
-    """Return the next step of a research sweep, which proposes a page for each source that the prompt names."""
+    """Return the next step of a research sweep, which proposes a page for each source in the prompt."""
     return rules.follow((_recall, _fetch, _propose_pages, _review, _keep_place), _close_sweep, brief, done)
 
 
 def research(brief: Brief, done: Done) -> Step:
-    """Return the next step of a researcher: read what the brief names, or what a search finds; say what bears on it."""
+    """Return the next step of a researcher: read the sources in the brief, or search; quote relevant sentences."""
     return rules.follow((_find, _read_found), _report_findings, brief, done)
 
 
 def review(brief: Brief, done: Done) -> Step:
-    """Return the next step of a reviewer: read the sources that the brief names, check each claim against them."""
+    """Return the next step of a reviewer: read the sources in the brief, and check each claim against them."""
     return rules.follow((_named,), _verdict, brief, done)
 
 
 SUBAGENTS: Mapping[str, Rule] = MappingProxyType({"researcher": research, "reviewer": review})
-"""By the subagent's name."""
+"""The rules of subagents, by name."""
 
 
 def addresses(prompt: str) -> list[str]:
-    """Return the addresses that a prompt names, each once.
+    """Return the addresses in a prompt, each once.
 
     >>> addresses("Read https://example.org/a, then (http://example.org/b). Again: https://example.org/a")
     ['https://example.org/a', 'http://example.org/b']
@@ -283,7 +283,7 @@ def addresses(prompt: str) -> list[str]:
 
 
 def attachments(prompt: str) -> list[tuple[str, str]]:
-    """Return the attachments that a prompt names, each once: the page and the attached file.
+    """Return the attachments in a prompt, each once, as page and file name.
 
     >>> attachments("Read attachment:garden/plots.csv, and (attachment:garden/notes.txt).")
     [('garden', 'plots.csv'), ('garden', 'notes.txt')]
@@ -301,7 +301,7 @@ def _place(brief: Brief) -> str:
 
 
 def _due(brief: Brief, done: Done) -> list[str]:
-    """Return the addresses that this fire reads: those after the last that was read, then again from the first."""
+    """Return the addresses for this fire: those after the last one read, then from the first again."""
     named = addresses(brief.prompt)
     kept = rules.entries(done, "memory_search")
     last = next((entry["text"] for entry in kept if entry["key"] == _place(brief)), "")
@@ -363,7 +363,7 @@ def _close_sweep(brief: Brief, done: Done) -> str:
 
 
 def claims(prompt: str) -> list[str]:
-    r"""Return the claims of a text: its list items, or else its sentences, without lines that only name sources.
+    r"""Return the claims of a text: its list items, or else its sentences, without lines of sources.
 
     >>> claims("Check:\n- The pump is new.\n- It is blue.\nSources: pump, https://example.org/a")
     ['The pump is new.', 'It is blue.']
@@ -374,7 +374,7 @@ def claims(prompt: str) -> list[str]:
 
 
 def supports(text: str, claim: str) -> bool:
-    """Return whether a sentence of a source holds most of a claim's words, and all of its numbers.
+    """Return whether one sentence of a source holds most of a claim's words, and all of its numbers.
 
     >>> supports("In March it broke. The new pump costs 40 euros a year.", "The pump costs 40 euros")
     True
@@ -397,7 +397,7 @@ def _read_found(_brief: Brief, done: Done) -> list[Request]:
 
 
 def _named(brief: Brief, _done: Done) -> list[Request]:
-    """Return the readings of what a brief names: addresses anywhere in it, pages in its lines of sources."""
+    """Return the readings for a brief: addresses anywhere in it, pages in its lines of sources."""
     pages = [page for line in _PAGES.findall(brief.prompt) for page in _PAGE.findall(_URL.sub(" ", line))]
     calls = [call("web_fetch", url=url) for url in addresses(brief.prompt)]
     calls += [call("workspace_read", page=page) for page in dict.fromkeys(pages)]
@@ -405,7 +405,7 @@ def _named(brief: Brief, _done: Done) -> list[Request]:
 
 
 def _texts(done: Done) -> dict[str, str]:
-    """Return what was read, by the source's name."""
+    """Return the texts that were read, by the source's name."""
     fetched = {page["url"]: page["text"] for page in answers(done, "web_fetch")}
     return fetched | {page["page"]: page["body"] for page in answers(done, "workspace_read")}
 
@@ -432,12 +432,12 @@ def _verdict(brief: Brief, done: Done) -> str:
     return "\n".join([*lines, *rules.refusals(done), COMPARED])
 
 
-MOST_ITEMS = 3  # of one fire; the others wait for the next
+MOST_ITEMS = 3  # in one fire; the next fires take the rest
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Finding:
-    """One fact of a page that its source states differently."""
+    """A fact that a page and its source state differently."""
 
     item: str
     page: str
@@ -475,7 +475,7 @@ def _record(_brief: Brief, done: Done) -> list[Request]:
 
 
 def _propose_changes(brief: Brief, done: Done) -> list[Request]:
-    """Propose each page that differs with the facts of its sources, where each stands there once, word for word."""
+    """Propose each differing page with its sources' facts, for statements that the page holds exactly once."""
     pages, bodies = _pages_read(done), dict[str, str]()
     for one in _findings(done) if brief.may("page_propose") else ():
         changed = _replaced(bodies.get(one.page, pages[one.page]["body"]), one.difference)
@@ -527,7 +527,7 @@ def _pages_read(done: Done) -> dict[str, dict[str, Any]]:
 
 
 def _findings(done: Done) -> list[_Finding]:
-    """Return what differs, item by item."""
+    """Return the differences, item by item."""
     pages = _pages_read(done)
     return [
         _Finding(item=item["item"], page=item["page"], source=source, difference=difference)
@@ -539,7 +539,7 @@ def _findings(done: Done) -> list[_Finding]:
 
 
 def _replaced(body: str, difference: Difference) -> str:
-    """Return a body with one statement replaced; empty if it does not stand there exactly once."""
+    """Return a body with one statement replaced; empty unless the body holds it exactly once."""
     statement = r"\s+".join(map(re.escape, difference.says.split()))
     changed, count = re.subn(statement, lambda _match: difference.found, body)
     return changed if count == 1 else ""

@@ -1,6 +1,6 @@
-"""The rules as a chat model: LangChain's messages in, tool calls or a text out, the same for the same turn.
+"""The rules as a chat model: from LangChain's messages to tool calls or a text, always the same for the same turn.
 
-An answer can also be streamed in pieces, as another model would stream it.
+An answer can also be streamed in pieces, as other models stream.
 """
 
 import re
@@ -31,10 +31,10 @@ from turnkeeper.entropy import Entropy, SystemEntropy
 NAME = "offline"
 CHARS_PER_TOKEN = 4
 MOST_PIECES = 40  # of one answer
-PIECE_S = 0.02  # between the pieces of an answer that somebody reads as it comes
+PIECE_S = 0.02  # between the pieces of a streamed answer
 _WORDS = re.compile(r"\S+\s*|\s+")
 _WRAPPER = re.compile(r"\A<channel [^>]*>|</channel>\Z")
-# By the scope that a category grants: the job that its fires do. The first that is granted counts.
+# By scope: the job of a fire whose category grants the scope. The first granted scope counts.
 _JOBS: tuple[tuple[str, Rule], ...] = (
     ("loop.wakeup", iterate),
     ("revalidation.next", revalidate),
@@ -47,15 +47,15 @@ _JOBS: tuple[tuple[str, Rule], ...] = (
 class OfflineModel(BaseChatModel):
     """A rule-based chat model without a network.
 
-    It does a category's job by ordinary tool calls: a fire whose category may propose summaries is summarised, one
-    whose category may read the web is a research sweep, one whose category may forget tidies memory, any other turn is
-    answered. The ids of its messages and calls follow from the turn and the step, so that a replay is equal. Token
-    counts are estimates, four characters each.
+    It does a category's job by ordinary tool calls. A fire summarizes if its category may propose summaries, does a
+    research sweep if it may read the web, and tidies memory if it may forget; any other turn is answered. The ids of
+    messages and calls are derived from the turn and the step, so that a replay is equal. Token counts are estimates,
+    four characters each.
 
     Attributes:
         clock: waits for `delay_s`; not used otherwise.
-        delay_s: what each answer takes; for demonstrations and tests of what happens in the middle of a turn.
-        entropy: throws the die of loops that ask for one.
+        delay_s: the duration of each answer, for demonstrations and for tests in the middle of a turn.
+        entropy: throws the die for loops.
     """
 
     clock: Any
@@ -73,7 +73,7 @@ class OfflineModel(BaseChatModel):
         tool_choice: str | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Return the model with the names of the tools that it is offered."""
+        """Return the model with the names of the offered tools."""
         del tool_choice  # the rules choose
         return self.bind(offered=[_name_of(tool) for tool in tools], **kwargs)
 
@@ -89,7 +89,7 @@ class OfflineModel(BaseChatModel):
     async def _astream(
         self, messages: list[BaseMessage], *_args: Any, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
-        """Write the same answer piece by piece, at the speed of a fast reader; done only while somebody reads it."""
+        """Stream the same answer piece by piece, at the speed of a fast reader, while somebody follows it."""
         parts = pieces(self._answer(messages, **kwargs))
         clock: Clock = self.clock
         for part in parts:
@@ -116,12 +116,12 @@ class OfflineModel(BaseChatModel):
 
 
 def _rule(brief: Brief) -> Rule:
-    """Return the job that a turn's category is for; an author's message is answered."""
+    """Return the job of a turn's category; an author's message is answered."""
     return next((job for scope, job in _JOBS if brief.by_fire and scope in brief.scopes), reply)
 
 
 def _this_turn(messages: list[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages from the last thing that was asked on."""
+    """Return the messages from the newest request on."""
     starts = [index for index, message in enumerate(messages) if isinstance(message, HumanMessage)]
     return messages[starts[-1] :] if starts else list(messages)
 
@@ -146,7 +146,7 @@ def _brief(window: list[BaseMessage], turn: TurnContext | None, offered: frozens
 
 
 def _minute(at: datetime) -> str:
-    """Write an instant in UTC to the minute, or to the second where it has one."""
+    """Return an instant in UTC to the minute, or to the second if it has seconds."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}".removesuffix(":00") + " UTC"
 
 
@@ -191,7 +191,7 @@ def _name_of(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> str
 
 
 def pieces(said: AIMessage) -> list[ChatGenerationChunk]:
-    """Return the answer cut at words, its calls and cost with the last piece; put together it is the same answer."""
+    """Return the answer cut at words, with calls and token counts in the last piece; together they equal the answer."""
     texts = cut(str(said.text))
     last = len(texts) - 1
     return [
@@ -210,7 +210,7 @@ def pieces(said: AIMessage) -> list[ChatGenerationChunk]:
 
 
 def cut(text: str) -> Sequence[str]:
-    """Return a text cut at words, in at most so many pieces as are worth sending.
+    """Return a text cut at words, in a limited number of pieces.
 
     >>> cut("one two  three"), cut("")
     (['one ', 'two  ', 'three'], [''])

@@ -1,6 +1,6 @@
-"""What all rules share: the brief of a turn, its tool calls and their answers, and picking the sentences that matter.
+"""Common parts of all rules: the brief of a turn, its tool calls and their answers, and the choice of sentences.
 
-A rule is a pure function of the brief and of what the turn's calls gave so far; it returns the next step.
+A rule is a pure function of the brief and of the results of the turn's calls so far; it returns the next step.
 """
 
 import json
@@ -18,20 +18,20 @@ _REMEMBER = re.compile(r"(?:^|\bthen)[^\S\n]*+remember:\s*(.+)$", re.IGNORECASE 
 
 @dataclass(frozen=True, kw_only=True)
 class Brief:
-    """What the model knows of its turn.
+    """The model's knowledge of its turn.
 
     Attributes:
-        prompt: what the turn was asked.
-        channel: whose conversation it works in.
-        scopes: tool scopes that its category grants.
-        memory: memory tiers that its category reaches.
-        subagents: subagents that its category may start.
-        offered: names of the tools it is offered, also those outside its scopes.
-        by_fire: a fire started it; otherwise an author did.
-        nominal: the time that fire stands for, as text; empty for an author's turn.
-        stands_for: how many fires it stands for, itself included.
-        task: the task of that fire.
-        draw: from 1 to 6, by chance.
+        prompt: the turn's prompt.
+        channel: the turn's channel.
+        scopes: tool scopes that the category grants.
+        memory: memory tiers that the category reaches.
+        subagents: subagents that the category may start.
+        offered: names of the offered tools, including those outside the scopes.
+        by_fire: True if a fire started the turn; False for an author.
+        nominal: the fire's nominal time as text; empty for an author's turn.
+        stands_for: the number of fires that the turn stands for, including its own.
+        task: the fire's task.
+        draw: a random number from 1 to 6.
     """
 
     prompt: str
@@ -61,11 +61,11 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """A tool call of this turn and what came back.
+    """A tool call of this turn and its answer.
 
     Attributes:
-        ok: it ran; False when it failed or the author refused it.
-        text: the answer, JSON where `ok`, otherwise why not.
+        ok: True if the call ran; False if it failed or the author refused it.
+        text: the answer, JSON if `ok`, otherwise the reason.
     """
 
     tool: str
@@ -75,7 +75,7 @@ class Exchange:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The answer as an object; empty if the call failed or its answer is no object."""
+        """The answer as an object; empty if the call failed or its answer is not an object."""
         try:
             found = json.loads(self.text) if self.ok else {}
         except ValueError:
@@ -85,7 +85,7 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What the model says: calls to make, or the closing text of the turn, which may be empty."""
+    """The model's next message: calls to make, or the closing text of the turn, which may be empty."""
 
     calls: tuple[Request, ...] = ()
     text: str = ""
@@ -104,8 +104,8 @@ def call(tool: str, **args: Any) -> Request:
 def follow(stages: Sequence[Stage], close: Callable[[Brief, Done], str], brief: Brief, done: Done) -> Step:
     """Return the calls of the first stage that has calls not made yet; after the last stage, the closing text.
 
-    A stage names its calls from the brief and from what came back. A tool that was called in an earlier stage is not
-    called again, so a call that failed or was refused is reported and never repeated.
+    A stage derives its calls from the brief and from earlier answers. A tool that was called in an earlier stage is not
+    called again, so a failed or refused call is reported and never repeated.
     """
     tried = {exchange.tool for exchange in done}
     for stage in stages:
@@ -136,17 +136,17 @@ def without_remember(prompt: str) -> str:
 
 
 def answers(done: Done, tool: str) -> list[dict[str, Any]]:
-    """Return what the calls of one tool gave, those that ran."""
+    """Return the answers of one tool's successful calls."""
     return [exchange.data for exchange in done if exchange.tool == tool and exchange.data]
 
 
 def entries(done: Done, tool: str = "memory_read") -> list[dict[str, Any]]:
-    """Return the memory entries that the calls of one tool gave."""
+    """Return the memory entries in the answers of one tool."""
     return [entry for found in answers(done, tool) for entry in found["entries"]]
 
 
 def pages_found(done: Done) -> list[dict[str, Any]]:
-    """Return the pages that searches of the workspace gave, in their order."""
+    """Return the pages that searches of the workspace found, in their order."""
     return [page for search in answers(done, "workspace_search") for page in search["pages"]]
 
 
@@ -156,13 +156,13 @@ def refusals(done: Done) -> list[str]:
 
 
 def closing(said: Sequence[str], done: Done, signature: str = RULE_BASED) -> str:
-    """Return sentences, one more for each call that failed, and who wrote it, as one text."""
+    """Return one text: the sentences, one more for each failed call, and the signature."""
     failed = [line if line[-1] in ".!?" else f"{line}." for line in refusals(done)]
     return " ".join([*said, *failed, signature])
 
 
 def proposed(done: Done, tool: str) -> list[str]:
-    """Return a sentence for each candidate that the calls of one tool made."""
+    """Return a sentence for each candidate from the calls of one tool."""
     return [
         f"Proposed “{one['title']}” for you to accept or reject ({one['candidate_id']})." for one in answers(done, tool)
     ]
@@ -178,7 +178,7 @@ def counted(number: int, noun: str, none: str = "no") -> str:
 
 
 def salient(texts: Iterable[str], most: int) -> list[str]:
-    """Return the sentences whose words the texts use most often, in the order they stand, each once.
+    """Return the sentences whose words are most frequent in the texts, in their order, each once.
 
     Source: H. P. Luhn, The Automatic Creation of Literature Abstracts, IBM Journal 2(2), 1958.
     """
@@ -193,7 +193,7 @@ def salient(texts: Iterable[str], most: int) -> list[str]:
 
 
 def relevant(text: str, wanted: Sequence[str], most: int) -> list[str]:
-    """Return the sentences that hold most of the wanted words, in the order they stand; none that holds none."""
+    """Return the sentences with the most wanted words, in their order; sentences without any are left out."""
     found = list(dict.fromkeys(sentences(text)))
     hits = {sentence: len(set(words(sentence)) & set(wanted)) for sentence in found}
     best = [sentence for sentence in sorted(found, key=lambda one: -hits[one]) if hits[sentence]]
