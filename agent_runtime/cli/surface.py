@@ -16,9 +16,6 @@ _COMMANDS = {
     ),
     "graph": Later("agent_runtime.cli.graph:app", "Your own LangGraph graph, if turns run one.", Panel.KNOW),
     "assistants": Later("agent_runtime.cli.graph:assistants_app", "Graphs with a configuration, by name.", Panel.KNOW),
-    "inbox": Later(
-        "agent_runtime.cli.inbox:app", "The inboxes of agents, and the envelopes that wait there.", Panel.HOME
-    ),
     "interrupts": _APPROVALS._replace(panel=None),
 }
 SURFACE = Surface(name="agent-runtime", place=20, commands=_COMMANDS, is_core=True)

@@ -22,9 +22,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from agent_runtime.mailbox.acceptor import Acceptor
-from agent_runtime.mailbox.inbox import agents_with_inboxes
 from agent_runtime.mailbox.mailboxes import Mailboxes
-from agent_runtime.mailbox.outbox import Outbox, read_letter
+from agent_runtime.mailbox.outbox import Outbox, agents_with_inboxes, read_letter
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import AGENT_KINDS, FIRST_AGENT, NOT_AGENTS, RESERVED, Trigger, sendable
 from agent_runtime.model.turn import TurnRecord

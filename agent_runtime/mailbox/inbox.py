@@ -5,13 +5,13 @@ Looking makes no folder, takes nothing and needs no lock. Where several machines
 """
 
 import contextlib
-import os
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from agent_runtime.mailbox.outbox import agents_with_inboxes, natural
 from agent_runtime.mailbox.reader import Reader, Row, envelope_row, names_in, open_inbox
 from agent_runtime.model.trigger import NOT_AGENTS, hosted_on
 from turnkeeper.bus.acks import AckLedger
@@ -21,7 +21,7 @@ from turnkeeper.bus.folders import REASON
 from turnkeeper.bus.inbox import Put, Quarantine
 from turnkeeper.bus.seals import LARGEST_FILE, unsealed
 from turnkeeper.clock import Clock, SystemClock
-from turnkeeper.config.home import AGENT, Home
+from turnkeeper.config.home import Home
 from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, meant
@@ -30,13 +30,6 @@ from turnkeeper.storage.locking import ReaderLock, reader_of
 from turnkeeper.times import from_us, rfc3339
 
 MOST_AT_ONCE = 100
-
-
-def agents_with_inboxes(home: Home) -> list[str]:
-    """Return the agents that have an inbox, by name, numbers in order."""
-    folder = home.inbox("agent0").parent
-    found = [name for name in os.listdir(folder) if AGENT.fullmatch(name)] if folder.is_dir() else []
-    return sorted((name for name in found if (folder / name).is_dir()), key=_natural)
 
 
 def existing(home: Home, agent: str) -> Path:
@@ -56,7 +49,7 @@ def inbox_rows(home: Home) -> list[Row]:
     """Return a row for each inbox: how many envelopes are in which state, since when, and who reads it."""
     of_runtime = hosted_on(home)
     if (shared := shared_inboxes(home)) is not None:
-        return sorted(shared.inbox_rows(of_runtime), key=lambda row: _natural(row["agent"]))
+        return sorted(shared.inbox_rows(of_runtime), key=lambda row: natural(row["agent"]))
     return [_inbox_row(home.inbox(agent), of_runtime=agent in of_runtime) for agent in agents_with_inboxes(home)]
 
 
@@ -110,11 +103,6 @@ def _inbox_row(folder: Path, *, of_runtime: bool) -> Row:
         "hosted": of_runtime,
         "reader": reader_of(folder) or None,
     }
-
-
-def _natural(name: str) -> tuple[str, int]:
-    stem = name.rstrip("0123456789")
-    return stem, int(name[len(stem) :] or -1)
 
 
 def shared_inboxes(home: Home) -> Any:

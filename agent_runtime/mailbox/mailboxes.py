@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from agent_runtime.mailbox.inbox import agents_with_inboxes
+from agent_runtime.mailbox.outbox import agents_with_inboxes
 from agent_runtime.model.decide import Incoming
 from agent_runtime.model.lease import Lease
 from agent_runtime.model.trigger import NOT_AGENTS, EncodedTrigger, Trigger, TriggerHeader, from_envelope, header_of

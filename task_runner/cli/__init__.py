@@ -3,9 +3,9 @@
 What a command needs is imported when it is used: the table holds what help says of it.
 """
 
-from task_runner.cli.surface import SUMMARY, SURFACE
+from task_runner.cli.surface import SUMMARY
 from turnkeeper import console
-from turnkeeper.config.surfaces import Later, Panel
+from turnkeeper.config.surfaces import Later, Panel, commands
 from turnkeeper.console.commands import App
 
 _TASKS = {
@@ -79,8 +79,8 @@ task = App(SUMMARY, _TASKS)
 
 def application() -> App:
     """Return the program with all its commands."""
-    commands = {"serve": _SERVE, **_TASKS, "emit": SURFACE.commands["emit"], "loop": SURFACE.commands["loop"]}
-    return App("Tasks on a schedule, and the ledger of what fired.", commands)
+    others = {name: one for name, one in commands("task_runner").items() if name != "task"}
+    return App("Tasks on a schedule, and the ledger of what fired.", {"serve": _SERVE, **_TASKS, **others})
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The commands of `turnkeeper` about tasks, loops and events."""
+"""The commands of `turnkeeper` about tasks and events."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
@@ -14,10 +14,5 @@ SURFACE = Surface(
             Panel.WORK,
         ),
         "task": Later("task_runner.cli:task", SUMMARY, Panel.WORK),
-        "loop": Later(
-            "task_runner.cli.loop:app",
-            "Prompts that run again: on an interval, on a cron expression, or at their own pace.",
-            Panel.WORK,
-        ),
     },
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from task_runner.cli import application
-from task_runner.cli.loop import complete_loop
+from task_runner.cli.loops.commands import complete_loop
 from task_runner.model.words import Words, read_line, read_words, schedule_of
 from turnkeeper import console
 from turnkeeper.errors import InvalidInput

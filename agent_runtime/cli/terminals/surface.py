@@ -1,0 +1,18 @@
+"""Agents in terminals: the commands that read an inbox, and put envelopes back."""
+
+from turnkeeper.config.surfaces import Later, Panel, Surface
+
+_INBOX = Later(
+    "agent_runtime.cli.terminals.commands:app", "The inboxes of agents, and the envelopes that wait there.", Panel.HOME
+)
+SURFACE = Surface(
+    name="terminals",
+    place=22,
+    commands={"inbox": _INBOX},
+    also=(
+        "agent_runtime.mailbox.inbox",
+        "agent_runtime.mailbox.pane",
+        "agent_runtime.mailbox.reader",
+        "agent_runtime.mailbox.shared_inbox",
+    ),
+)
