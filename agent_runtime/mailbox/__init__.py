@@ -1,1 +1,1 @@
-"""Agents' inboxes: accepting into them, claiming from them, and following what agents in terminals read."""
+"""Agents' inboxes: accepting envelopes, claiming them, and following the deliveries to agents in terminals."""

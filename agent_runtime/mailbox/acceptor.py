@@ -1,12 +1,12 @@
-"""Accepting triggers: each becomes an envelope on disk, unless it is there already. Nothing is decided here.
+"""Acceptance of triggers: each becomes an envelope on disk, unless it was accepted before. Nothing is decided here.
 
-What arrives while a group is being written makes up the next group, so that many fires share one sync of the inbox.
-A key row says what has been taken. It is written when an envelope is claimed; until then the envelope itself is in the
-inbox. The inbox is read first, since an envelope leaves it only after its key row is on disk.
+Triggers that arrive while a group is being written form the next group, so that many fires share one sync of the inbox.
+A key row records an accepted key. It is written when the envelope is claimed; until then the envelope itself is in the
+inbox. The inbox is read first, because an envelope leaves the inbox only after its key row is on disk.
 
-A fire for an agent that the runtime does not host gets its row once its envelope is on disk, before its sender is told
-that it was accepted. From then on `TerminalDeliveries` looks at its inbox: an archived envelope means that the reader
-delivered it, and each fire ends once. A restart reads all of this from the rows and the folders.
+A fire for an agent that the runtime does not host gets its row after its envelope is on disk, and before its sender
+gets the receipt. From then on `TerminalDeliveries` checks the inbox: an archived envelope was delivered by its reader,
+and each fire ends once. A restart reads all of this from the rows and the folders.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ IDLE_S = 3600.0
 
 
 class TerminalDeliveries:
-    """Follows each such fire until it is settled."""
+    """Follows each fire for an agent in a terminal until it is settled."""
 
     def __init__(self, store: Store, mailboxes: Mailboxes, *, clock: Clock, log: EventLog) -> None:
         self._store = store
@@ -52,7 +52,7 @@ class TerminalDeliveries:
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, elsewhere: Sequence[tuple[Trigger, str]]) -> None:
-        """Go on with what an earlier process put, and follow it.
+        """Take over the fires of an earlier process, and follow them.
 
         Args:
             elsewhere: the fires in inboxes of agents that the runtime does not host, with their envelopes' names.
@@ -60,7 +60,7 @@ class TerminalDeliveries:
         await self._store.write(mail.drop_hosted_deliveries, self._mailboxes.agents)
         taken = await self._store.read(get_keys, [trigger.key for trigger, _ in elsewhere])
         for trigger, name in elsewhere:
-            if trigger.key in taken:  # it became a turn while the runtime hosted this agent
+            if trigger.key in taken:  # the fire became a turn while the runtime hosted this agent
                 await self._mailboxes.withdraw(trigger.agent, name, claimed=True)
         await self.add([(trigger, name) for trigger, name in elsewhere if trigger.key not in taken])
         for item in await self._store.read(mail.waiting_deliveries):
@@ -68,13 +68,13 @@ class TerminalDeliveries:
         self._looking = asyncio.create_task(self._follow(), name="terminal-deliveries")
 
     async def stop(self) -> None:
-        """Look no more; what is not settled stays as it is."""
+        """Stop looking; unsettled fires stay as they are."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
 
     async def add(self, fires: Sequence[tuple[Trigger | TriggerHeader, str]]) -> None:
-        """Write that fires wait in their agents' inboxes, each with its envelope's name; again changes nothing."""
+        """Record that fires wait in their agents' inboxes, each with its envelope's name; idempotent."""
         if not fires:
             return
         at = self._clock.now()
@@ -90,14 +90,14 @@ class TerminalDeliveries:
         self._added.notify()
 
     async def lay_out(self, delivery: Delivery) -> None:
-        """Let a fire that came by its thread wait in its agent's inbox. Raises Fenced."""
+        """Move a fire from its thread into its agent's inbox. Raises Fenced."""
         await self._mailboxes.lay_out(delivery)
         header = identify(delivery.claimed.envelope)
         if header is not None and is_fire(header.key):
             self._log.emit_all([line for line in [_log_line(header, fresh=True, name=header.key)] if line])
 
     async def look(self) -> int:
-        """Settle what has been read, withdrawn or lost; return how many were waiting."""
+        """Settle the fires that were read, withdrawn or lost; return how many were waiting."""
         left = await self._store.read(mail.waiting_deliveries)
         if not left:
             return 0
@@ -114,10 +114,10 @@ class TerminalDeliveries:
             news = self._added.next()
             try:
                 left = await self.look()
-            except (TurnkeeperError, OSError) as error:  # the disk is full, or no descriptor is left: look again
+            except (TurnkeeperError, OSError) as error:  # full disk, or no free descriptor: look again
                 self._log.emit("inbox.unreadable", reason=f"{type(error).__name__}: {error}"[:500])
                 left = 1
-            # Of a store that machines share, another one may have put it there.
+            # If machines share the store, another machine may have put the envelope there.
             await self._clock.wait(news, POLL_S if left or self._mailboxes.is_shared else IDLE_S)
 
     async def _deal_with(self, item: TerminalDelivery, where: EnvelopeState, cancelled: str | None) -> None:
@@ -137,13 +137,13 @@ class TerminalDeliveries:
             await self._settle(item, "cancelled", cancelled)
 
     async def _is_gone(self, item: TerminalDelivery, cancelled: str | None) -> None:
-        """Decide about an envelope that is nowhere, at the second look: it may have been on its way at the first."""
+        """Settle a fire whose envelope is missing at two looks in a row: at one, it may be moving."""
         if item.key not in self._missing:
             self._missing.add(item.key)
         elif await self._mailboxes.was_received(item.name):
             await self._settle(item, "delivered")  # and pruned since
         elif cancelled is not None and self._mailboxes.is_shared:
-            await self._settle(item, "cancelled", cancelled)  # taken back by a process that ended then
+            await self._settle(item, "cancelled", cancelled)  # taken back by a process that then ended
         else:
             await self._settle(item, "failed", f"its envelope was removed from the inbox of {item.agent}")
 
@@ -163,11 +163,11 @@ _ID_DIGITS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What accepting came to.
+    """The result of accepting a trigger.
 
     Attributes:
-        header: what was accepted.
-        fresh: False where this key was there before, and nothing was written.
+        header: the header of the accepted trigger.
+        fresh: False if the key was accepted before, so that nothing was written.
     """
 
     header: TriggerHeader
@@ -187,7 +187,7 @@ class _Waiting:
 
 
 class Acceptor:
-    """Puts triggers into inboxes durably, in the order in which they arrive."""
+    """Puts triggers into inboxes durably, in the order of their arrival."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class Acceptor:
         log: EventLog,
         failpoints: Failpoints,
     ) -> None:
-        """Notify `arrived` whenever an envelope is put."""
+        """Notify `arrived` after an envelope was put."""
         self._store = store
         self._mailboxes = mailboxes
         self._terminal_deliveries = terminal_deliveries
@@ -217,28 +217,28 @@ class Acceptor:
         self._opened.set()
 
     async def opened(self) -> None:
-        """Wait while the first group after a calm is written: reading more meanwhile would make it late."""
+        """Wait while the first group after a pause is written, because reading more meanwhile would delay the write."""
         await self._opened.wait()
 
     async def accept(self, trigger: Trigger) -> Receipt:
-        """Return once the trigger's envelope is on disk.
+        """Accept a trigger; return after its envelope is on disk.
 
         Raises:
-            InvalidInput: it does not fit an envelope.
-            Conflict: its key is known, and stands for something else.
+            InvalidInput: the trigger does not fit an envelope.
+            Conflict: its key is known for another trigger.
             Exhausted: the inbox or the disk is full; nothing was accepted.
         """
         return await self.queue(trigger)
 
     def stamps(self, count: int) -> list[Stamp]:
-        """Return what so many envelopes are stamped with that are written now."""
+        """Return the stamps of `count` envelopes that are written now."""
         drawn, at = self._entropy.hex(_ID_DIGITS * count), rfc3339(self._clock.now())
         return [Stamp(drawn[place * _ID_DIGITS : (place + 1) * _ID_DIGITS], at) for place in range(count)]
 
     def queue(self, trigger: Trigger, *, refusal: TurnkeeperError | None = None) -> "asyncio.Future[Receipt]":
-        """Queue a trigger behind those before it, now; the future ends as :meth:`accept` does.
+        """Queue a trigger after earlier ones, without waiting; the future ends as :meth:`accept` does.
 
-        With a `refusal` nothing new is accepted: that is the answer, unless the trigger's key is known.
+        With a `refusal` no new trigger is accepted: the refusal is the answer, unless the trigger's key is known.
         """
         try:
             item = encode_trigger(trigger, envelope_id=self._entropy.hex(_ID_DIGITS), at=self._clock.now())
@@ -251,7 +251,7 @@ class Acceptor:
     def queue_encoded(
         self, item: EncodedTrigger, *, refusal: TurnkeeperError | None = None
     ) -> "asyncio.Future[Receipt]":
-        """Queue a trigger as :meth:`queue` does, of which the envelope is made already."""
+        """Queue a trigger as :meth:`queue` does, with an envelope that is already made."""
         answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(item, answer, refusal))
         if self._writer is None or self._writer.done():
@@ -274,7 +274,7 @@ class Acceptor:
                 self._opened.set()
 
     def _arrivals(self, group: Sequence[_Waiting]) -> list[tuple[str, dict[str, object]]]:
-        """Return the arrivals that are not told: of a group that waits for the store, and of those behind it."""
+        """Return the arrivals that are not logged yet: of a group that waits for the store, and of later triggers."""
         untold = [item for item in (*group, *self._waiting) if not item.is_told]
         for item in untold:
             item.is_told = True
@@ -306,7 +306,7 @@ class Acceptor:
         self._answer(accepted)
 
     async def _known(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the digests of the keys that were taken, or whose envelopes are in an inbox."""
+        """Return the digests of those keys that were accepted, or whose envelopes are in an inbox."""
         wanted = list(keys)
         queued = {key: known.digest for key, known in (await self._mailboxes.find(wanted)).items()}
 
@@ -317,7 +317,7 @@ class Acceptor:
         return await self._store.read(look) | queued
 
     async def _put(self, fresh: Sequence[_Waiting]) -> dict[str, Put | TurnkeeperError]:
-        """Put envelopes; what goes to an agent that the runtime does not host is on record when this returns."""
+        """Put envelopes; deliveries to agents that the runtime does not host are recorded before this returns."""
         answers = await self._mailboxes.put([item.item for item in fresh])
         self._failpoints.reach("runtime.accepted")
         put = {item.key: answer for item, answer in zip(fresh, answers, strict=True)}
@@ -333,9 +333,9 @@ class Acceptor:
         return put
 
     def _answer(self, accepted: Sequence[tuple[_Waiting, bool, str]]) -> None:
-        """Log what was accepted, in one write, then answer the callers.
+        """Log the accepted triggers in one write, then answer the callers.
 
-        Each comes with whether it is fresh, and with the name of its envelope, as far as that lies in an inbox.
+        Each trigger comes with whether it is fresh, and with its envelope's name if that is in an inbox.
         """
         lines = (_log_line(item.item.header, fresh=fresh, name=name) for item, fresh, name in accepted)
         self._log.emit_all([line for line in lines if line])

@@ -1,15 +1,15 @@
 """Messages between agents: agent0 sends to its workers and to agents in terminals, and each answers agent0.
 
-All travel as envelopes, so that a crash at any moment leaves either the envelope or the row that says it is owed. A
-worker's turn runs on the worker's own thread in the sender's channel, under what the sender's turn was granted, less
-the right to send: workers answer, and start no others. Only agent0 talks to the author.
+All messages are envelopes. So a crash at any moment leaves either the envelope or the row that says that it is owed. A
+worker's turn runs on the worker's own thread in the sender's channel. It has the sender's grant without the right to
+send: workers answer, and start no other agents. Only agent0 talks to the author.
 
-An agent in a terminal answers through its outbox, once for each message of agent0's: that becomes a turn where agent0
-asked. What it sends unasked becomes a turn on a thread of its own, in a channel of its own, which may write nothing
-without the author; the turn's last words are the answer, in the agent's inbox.
+An agent in a terminal answers through its outbox, once for each message of agent0. The answer becomes a turn on the
+thread where agent0 asked. Any other message becomes a turn on a separate thread in a separate channel, which writes
+nothing without the author; the turn's last text is the answer, in the agent's inbox.
 
-The first agent of a peer, `agent0@NAME`, is such an agent too. Whatever it sends, answers too, runs under the category
-`peer` and writes nothing without the author: its author is somebody else.
+The first agent of a peer, `agent0@NAME`, is treated the same way. All its messages, including answers, run under the
+category `peer` and write nothing without the author, because they come from another author's system.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound, Turnkee
 from turnkeeper.rpc.process import Failpoints
 
 SCOPE = "agent.send"
-AGAIN_S = 30.0  # between two tries of an answer when the inbox is full, or the machine that owed it may be gone
+AGAIN_S = 30.0  # between tries of an answer if the inbox is full, or the machine that owes the answer may have stopped
 IDLE_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Ended:
-    """A worker's turn that is over, with the turn that waits for what it came to."""
+    """A worker's finished turn, with the turn that waits for its answer."""
 
     delegation: Delegation
     turn: TurnRecord | None
@@ -64,7 +64,7 @@ class AgentMessages:
     """Sends messages and answers, each once.
 
     Attributes:
-        owing: to be notified when a turn has ended whose sender waits for an answer.
+        owing: notified when a turn has ended whose sender waits for an answer.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class AgentMessages:
         self.owing = Signal()
 
     async def send(self, call: Call, worker: str, text: str) -> Mapping[str, Any]:
-        """Send a message to a worker, or into the inbox of an agent that lives in a terminal, once for each call.
+        """Send a message to a worker, or into the inbox of an agent in a terminal, once per call.
 
         Raises:
             Denied: not in scope, not agent0, or the turn has ended.
             NotFound: there is no such agent.
-            InvalidInput: the text cannot travel.
-            Exhausted: its inbox is full, or the exchange has reached its limit.
+            InvalidInput: a message cannot carry the text.
+            Exhausted: the agent's inbox is full, or the exchange has reached its limit.
         """
         require(SCOPE, "write", {"worker": worker, "text": text}, call.context)
         if call.context.agent != FIRST_AGENT:
@@ -94,24 +94,24 @@ class AgentMessages:
         trigger = await self._message(call, worker, text)
         told = {"worker": worker, "turn_id": trigger.turn_id, "thread_id": trigger.thread_id}
         outcome = await self._store.write(once, call, SCOPE, self._clock.now(), refuse_ended, lambda: told)
-        if worker not in self._mailboxes.agents:  # its answer is one to this message
+        if worker not in self._mailboxes.agents:  # the agent's answer refers to this message
             await self._store.write(lambda connection: mail.add_delegation(connection, trigger, over=False))
         await self._acceptor.accept(trigger)
         return {**outcome.result, "sent": True}
 
     async def keep_answering(self) -> None:
-        """Send answers as they become due, those first that an earlier process owed. Runs until it is cancelled."""
+        """Send answers when they are due, first those of an earlier process. Runs until it is cancelled."""
         while True:
             news, again_s = self.owing.next(), AGAIN_S if self._mailboxes.is_shared else IDLE_S
             try:
                 await self.answer_owed()
-            except (TurnkeeperError, OSError) as error:  # the inbox or the disk is full: what is owed stays on record
+            except (TurnkeeperError, OSError) as error:  # the inbox or the disk is full: the owed answer stays recorded
                 self._log.emit("answer.delayed", reason=f"{type(error).__name__}: {error}"[:500])
                 again_s = AGAIN_S
             await self._clock.wait(news, again_s)
 
     async def answer_owed(self) -> None:
-        """Send the answers of workers' turns that are over; what was sent before is not sent again."""
+        """Send the answers of workers' finished turns; answers that were sent before are not sent again."""
         for ended in await self._store.read(_over):
             if ended.parent is not None:
                 await self._acceptor.accept(_answer(ended, ended.parent))
@@ -156,7 +156,7 @@ class AgentMessages:
 
 
 def thread_of(worker: str, channel: str) -> str:
-    """Return the thread on which a worker works for a channel: its own, and the same each time.
+    """Return the thread of a worker for a channel, always the same one.
 
     >>> thread_of("agent1", "general")
     'agent1-0feae16d'
@@ -195,7 +195,7 @@ def _answer(ended: _Ended, parent: TurnRecord) -> Trigger:
 
 
 def _reply(ended: _Ended, turn: TurnRecord) -> Trigger:
-    """Return what agent0 answers an agent in a terminal that wrote to it unasked."""
+    """Return agent0's answer to a message that an agent in a terminal sent unasked."""
     item = ended.delegation
     return _trigger(
         turn,
@@ -227,13 +227,13 @@ def _words(ended: _Ended) -> str:
 
 
 POLL_S = 1.0  # agents write their files without a notification
-MOST_A_MINUTE = 60  # messages of one agent, at once or one by one; what is more waits in its outbox
+MOST_A_MINUTE = 60  # messages of one agent, in a burst or over time; more messages wait in its outbox
 CATEGORY = "conversation"
 PEER = "peer"
 
 
 class _Allowance:
-    """How many messages of one agent may be taken now."""
+    """The number of messages that may be taken from one agent now."""
 
     def __init__(self, now: float) -> None:
         self._left, self._at = float(MOST_A_MINUTE), now
@@ -248,7 +248,7 @@ class _Allowance:
 
 
 class Outboxes:
-    """Takes what agents in terminals send, and delivers it to agent0 as from the agent in whose folder it lies."""
+    """Takes messages from the outboxes of agents in terminals, and delivers them to agent0."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class Outboxes:
         self._trouble: dict[str, str] = {}
 
     async def run(self) -> None:
-        """Look once a second, for ever. What cannot be delivered now stays where it is."""
+        """Look once a second until cancelled. Messages that cannot be delivered now stay in place."""
         while True:
             await self._guarded("", self._look())
             await self._clock.sleep(POLL_S)
@@ -288,7 +288,7 @@ class Outboxes:
                 await self._guarded(agent, self._take(agent))
 
     async def _guarded(self, agent: str, work: Awaitable[None]) -> None:
-        """Log a trouble once, not each second."""
+        """Log an error once, not each second."""
         reason = ""
         try:
             await work
@@ -319,7 +319,7 @@ class Outboxes:
             await asyncio.to_thread(outbox.finish, name)
 
     async def _deliver(self, letter: Envelope) -> None:
-        """Deliver a message once, however often it is found, then acknowledge it."""
+        """Deliver a message once, even if it is found again, then acknowledge it."""
         where: dict[str, Any] = {"agent": letter.sender, "id": letter.id, "kind": letter.kind}
         if letter.kind == "ack":
             await self._mailboxes.post(letter)
@@ -337,7 +337,7 @@ class Outboxes:
             await self._mailboxes.post(ack_of(letter, at=self._clock.now(), by_key=True))
 
     async def _trigger(self, letter: Envelope) -> Trigger:
-        """Return what a letter becomes. Raises InvalidInput for an answer to nothing that was asked."""
+        """Return the trigger for a letter. Raises InvalidInput for an answer without a question."""
         agent, answers = letter.sender, str(letter.meta.get("answers", ""))
         left = await self._store.read(mail.open_requests, agent, _turn_of(letter))
         if answers:
@@ -354,7 +354,7 @@ class Outboxes:
         return await self._answer_to_fire(letter, answers) if answers else self._unasked(letter)
 
     async def _answer_to_fire(self, letter: Envelope, turn_id: str) -> Trigger:
-        """Return what a fire's agent elsewhere says of it: a turn where the fire would have been one."""
+        """Return the trigger for an answer to a fire, in the place of the fire's own turn."""
         fire = await self._store.read(mail.terminal_delivery_of_turn, turn_id)
         answered_by = await self._store.read(mail.answer_to, turn_id, letter.sender)
         if fire is None or fire.agent != letter.sender or answered_by not in {None, _turn_of(letter)}:
@@ -362,13 +362,13 @@ class Outboxes:
         return self._narrow(letter, hops=1, thread_id=fire.thread_id, channel=fire.channel, parent=turn_id)
 
     def _unasked(self, letter: Envelope) -> Trigger:
-        # What a stranger says must not write, nor be read together with another channel's memory.
+        # A stranger's message must not write, nor be read together with another channel's memory.
         agent, thread = letter.sender, letter.thread
         given = thread if _is_thread_of(agent, thread) else thread_of(agent, thread or agent)
         return self._narrow(letter, hops=letter.meta.get("hops", 0), thread_id=given, channel=agent)
 
     def _narrow(self, letter: Envelope, *, hops: int, **where: str) -> Trigger:
-        """Return a turn about what a letter says, which writes nothing without the author."""
+        """Return the trigger for a letter's turn, which writes nothing without the author."""
         category = PEER if is_peer(letter.sender) else CATEGORY
         own: dict[str, Any] = {"agent": FIRST_AGENT, "prompt": letter.text, "sender": letter.sender, **where}
         return Trigger(
@@ -404,7 +404,7 @@ def _answer_of(letter: Envelope, item: Delegation, parent: TurnRecord) -> Trigge
 
 
 def is_peer(agent: str) -> bool:
-    """Tell whether an agent is a peer's.
+    """Return whether an agent belongs to a peer.
 
     >>> is_peer("agent0@ada"), is_peer("codex")
     (True, False)

@@ -1,7 +1,7 @@
-"""One agent's inbox, outside the runtime: what it holds, as rows, and who may read it or put something back.
+"""One agent's inbox, outside the runtime: its envelopes as rows, and who may read it or put envelopes back.
 
-Looking makes no folder, takes nothing and needs no lock. Where several machines share the store, an inbox is rows of it
-(`agent_runtime/mailbox/shared_inbox.py`).
+Reading rows makes no folder, takes nothing and needs no lock. If several machines share the store, an inbox is rows of
+the store (`agent_runtime/mailbox/shared_inbox.py`).
 """
 
 import contextlib
@@ -33,7 +33,7 @@ MOST_AT_ONCE = 100
 
 
 def existing(home: Home, agent: str) -> Path:
-    """Return an agent's folder. Raises NotFound where nothing was ever put for it, InvalidInput for no name."""
+    """Return an agent's folder. Raises NotFound if nothing was ever put for it, InvalidInput for an invalid name."""
     folder, shared = home.inbox(agent), shared_inboxes(home)
     if shared is not None and (agent in hosted_on(home) or shared.has_inbox(agent)):
         return folder
@@ -46,7 +46,7 @@ def existing(home: Home, agent: str) -> Path:
 
 
 def inbox_rows(home: Home) -> list[Row]:
-    """Return a row for each inbox: how many envelopes are in which state, since when, and who reads it."""
+    """Return a row for each inbox: the number of envelopes in each state, the oldest one, and the reader."""
     of_runtime = hosted_on(home)
     if (shared := shared_inboxes(home)) is not None:
         return sorted(shared.inbox_rows(of_runtime), key=lambda row: natural(row["agent"]))
@@ -54,7 +54,7 @@ def inbox_rows(home: Home) -> list[Row]:
 
 
 def envelope_rows(home: Home, agent: str, limit: int) -> list[Row]:
-    """Return the envelopes that wait or are being worked on, in order, at most `limit`."""
+    """Return the waiting and claimed envelopes, in order, at most `limit`."""
     folder = existing(home, agent)
     if (shared := shared_inboxes(home)) is not None:
         return list(shared.envelope_rows(agent, limit))
@@ -63,7 +63,7 @@ def envelope_rows(home: Home, agent: str, limit: int) -> list[Row]:
         for name in names_in(folder / place):
             if len(rows) >= limit:
                 return rows
-            # What is no envelope is set aside, with its reason, when it is claimed; what is gone was.
+            # An invalid envelope is quarantined when it is claimed; a missing one was claimed.
             with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
                 envelope = decode(unsealed(SystemFiles().read(folder / place / name, LARGEST_FILE)))
                 rows.append({"place": place, **envelope_row(name, envelope)})
@@ -71,12 +71,12 @@ def envelope_rows(home: Home, agent: str, limit: int) -> list[Row]:
 
 
 def quarantine_rows(home: Home, agent: str = "", *, refused: bool = False) -> list[Row]:
-    """Return what was set aside, of one agent or of all; with `refused` also what an agent in a terminal sent."""
+    """Return the quarantined envelopes of one agent or of all; with `refused` also refused messages of agents."""
     shared, rows = shared_inboxes(home), list[Row]()
     if shared is not None:
         rows += shared.quarantine_rows(agent)
     for one in [existing(home, agent).name] if agent else agents_with_inboxes(home):
-        # Where machines share the store, only what hosted agents are sent by this machine itself lies in folders.
+        # If machines share the store, only this machine's own messages to hosted agents are in folders.
         places = ("quarantine",) if shared is None or one in hosted_on(home) else ()
         for place in (*places, "refused") if refused else places:
             if not (home.inbox(one) / place).is_dir():
@@ -117,9 +117,9 @@ def shared_inboxes(home: Home) -> Any:
 def reading(
     home: Home, agent: str, reader: str, *, clock: Clock, entropy: Entropy, stand_by: bool = False
 ) -> Iterator[Reader]:
-    """Become the reader of an agent's inbox, under the name `reader`, which another that tries and the receipts show.
+    """Become the reader of an agent's inbox, under the name `reader`, which other readers and the receipts show.
 
-    Where machines share the store, one that is to `stand_by` becomes it as soon as it can: :meth:`Reader.ready`.
+    If machines share the store, a reader with `stand_by` starts when the earlier one has ended: :meth:`Reader.ready`.
 
     Raises:
         InvalidInput: not an agent's name.
@@ -139,7 +139,7 @@ def reading(
 
 
 def refuse_hosted(home: Home, agent: str) -> Path:
-    """Return the folder of an agent that lives in a terminal. Raises Conflict for one that the runtime hosts."""
+    """Return the folder of an agent in a terminal. Raises Conflict for an agent that the runtime hosts."""
     if agent in NOT_AGENTS:
         raise InvalidInput(f"{agent} has no inbox", where="agent", hint="see: turnkeeper inbox list")
     folder = home.inbox(agent)
@@ -151,7 +151,7 @@ def refuse_hosted(home: Home, agent: str) -> Path:
 
 
 def put_back(home: Home, agent: str, name: str, *, vouched: bool) -> Put:
-    """Put an envelope from quarantine back into an inbox. Raises as `Inbox.requeue`."""
+    """Put a quarantined envelope back into its inbox. Raises as `Inbox.requeue`."""
     shared, inbox = shared_inboxes(home), open_inbox(home, agent, SystemClock(), SystemEntropy())
     requeue = inbox.requeue if shared is None else partial(shared.requeue, inbox)
     found: Put = requeue(name, vouched=vouched)

@@ -1,7 +1,7 @@
-"""The agents' inboxes, and the one thread that touches them.
+"""The agents' inboxes, and the one thread that reads and writes them.
 
-The runtime claims from the inboxes of the agents that it hosts. Into those of agents in terminals it only puts; such a
-fire is settled by :class:`agent_runtime.mailbox.acceptor.TerminalDeliveries`.
+The runtime claims from the inboxes of its hosted agents. Into the inboxes of agents in terminals it only puts
+envelopes; :class:`agent_runtime.mailbox.acceptor.TerminalDeliveries` settles such fires.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """An envelope that was claimed, and whose.
+    """A claimed envelope and its agent.
 
     Attributes:
-        lease: under which a row of a shared store was claimed; None for a file.
+        lease: the lease under which a row of a shared store was claimed; None for a file.
         number: of that row.
-        wish: what its thread is looked at for, where it carries no trigger.
-        elsewhere: it is for an agent in a terminal, in whose inbox it is to wait.
-        field: the field of a fire's request for which it cannot be begun, whoever tries; empty where it can, or that
-            is not known.
+        wish: the reason to look at the thread, if the envelope carries no trigger.
+        elsewhere: True if the envelope is for the inbox of an agent in a terminal.
+        field: the invalid field of a fire that no process can begin; empty if the fire can begin or the field is
+            unknown.
     """
 
     agent: str
@@ -55,15 +55,15 @@ class Delivery:
 
 
 class Mailboxes:
-    """One inbox for each agent. File work runs, one piece after the other, in a thread of its own.
+    """One inbox for each agent. File operations run one after the other in a separate thread.
 
-    What waits in the inboxes is remembered by key from the moment it is on disk until it is archived.
+    The headers of envelopes are cached by key from when they are on disk until they are archived.
     """
 
     is_shared = False
 
     def __init__(self, home: Home, agents: Sequence[str], *, process: str, clock: Clock, entropy: Entropy) -> None:
-        """Open the inboxes of the agents that this runtime hosts; `process` is what their receipts name."""
+        """Open the inboxes of the agents that this runtime hosts; receipts name `process`."""
         self._home = home
         self._clock = clock
         self._entropy = entropy
@@ -79,10 +79,10 @@ class Mailboxes:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inbox")
 
     async def open(self) -> list[tuple[Trigger, str]]:
-        """Read what waits in the inboxes already, and sync it to disk; make the home's key if it has none.
+        """Read the envelopes in the inboxes, and sync them to disk; make the home's key if it has none.
 
-        Return the fires in the inboxes of agents that the runtime does not host, each with its envelope's name.
-        Raises Corrupt if the key was lost.
+        Return the fires in the inboxes of agents that the runtime does not host, each with its envelope's name. Raises
+        Corrupt if the key was lost.
         """
         await self._run(self._make_first_key)
         self._queued = await self._run(self._read_all)
@@ -98,36 +98,36 @@ class Mailboxes:
         return self._queued.get(key)
 
     async def find(self, keys: Collection[str]) -> Mapping[str, TriggerHeader]:
-        """Return the headers of the triggers with these keys whose envelopes wait, claimed or not."""
+        """Return the headers of the triggers with these keys whose envelopes are in an inbox, claimed or not."""
         return {key: self._queued[key] for key in keys if key in self._queued}
 
     async def of_turn(self, turn_id: str) -> TriggerHeader | None:
-        """Return the header of the trigger that will be this turn, if its envelope waits, claimed or not."""
+        """Return the header of the trigger of this future turn, if its envelope is in an inbox, claimed or not."""
         return next((known for known in self._queued.values() if known.turn_id == turn_id), None)
 
     def lease_of(self, _thread_id: str) -> Lease | None:
-        """Return the lease of a thread; a home of one machine needs none."""
+        """Return the lease of a thread; None in a home of one machine."""
         return None
 
     def owns(self, _thread_id: str) -> bool:
-        """Return whether this process may deal with a thread."""
+        """Return whether this process owns a thread."""
         return True
 
     async def begin(self, _on_lost: Callable[[str], None]) -> list[tuple[Trigger, str]]:
-        """Open the inboxes; with `_on_lost` a thread is given up that another process owns now."""
+        """Open the inboxes. `_on_lost` is called for each thread that another process now owns."""
         return await self.open()
 
     async def leave(self) -> None:
-        """Own no thread any more."""
+        """Release all threads."""
 
     async def hand_over(self, _thread_id: str) -> None:
-        """Let others go on with a thread at once, where there are any."""
+        """Release a thread at once, for other machines to continue."""
 
     def lost(self, _lease: Lease) -> None:
-        """Give up a thread: it has another owner."""
+        """Give up a thread, because it has another owner."""
 
     async def let_go(self, _thread_id: str) -> bool:
-        """Release a thread; False if something waits for it."""
+        """Release a thread; return False if something waits for it."""
         return True
 
     def queued(self) -> Iterator[TriggerHeader]:
@@ -135,7 +135,7 @@ class Mailboxes:
         return iter(self._queued.values())
 
     async def put(self, items: Sequence[EncodedTrigger]) -> list[Put | TurnkeeperError]:
-        """Put triggers' envelopes; when this returns each is on disk, or the error stands in its place."""
+        """Put triggers' envelopes; return for each the put after it is on disk, or the error."""
         answers = await self._run(lambda: self._put([item.encoded for item in items]))
         for (header, _), answer in zip(items, answers, strict=True):
             if isinstance(answer, Put) and header.agent in self._inboxes:
@@ -143,17 +143,17 @@ class Mailboxes:
         return answers
 
     async def post(self, envelope: Envelope) -> None:
-        """Put an envelope that carries no trigger. Raises the error that refuses it."""
+        """Put an envelope that carries no trigger. Raises the error that refuses the envelope."""
         (answer,) = await self._run(lambda: self._put([encoded(envelope)]))
         if isinstance(answer, TurnkeeperError):
             raise answer
 
     def remember(self, header: TriggerHeader) -> None:
-        """Remember a fire that waits in the inbox of an agent that the runtime does not host."""
+        """Cache the header of a fire in the inbox of an agent that the runtime does not host."""
         self._queued[header.key] = header_of(header)
 
     def forget(self, key: str) -> None:
-        """Forget such a fire: it is settled, and its row says how."""
+        """Remove the header of such a fire after it was settled."""
         self._queued.pop(key, None)
 
     async def has_inbox(self, agent: str) -> bool:
@@ -164,10 +164,10 @@ class Mailboxes:
             return False
 
     async def lay_out(self, delivery: Delivery) -> None:
-        """Move a fire into the inbox of its agent in a terminal: in folders it lies there from the start."""
+        """Do nothing: in folders a fire is in the inbox of its agent from the start."""
 
     async def envelope_states(self, agent: str, wanted: Mapping[str, str]) -> dict[str, EnvelopeState]:
-        """Return where envelopes for an agent in a terminal are, by key; `wanted` holds the name of each."""
+        """Return the states of envelopes for an agent in a terminal, by key; `wanted` holds their names."""
         return await self._run(lambda: envelope_states(self._other(agent).folder, wanted, self._files))
 
     async def was_received(self, name: str) -> bool:
@@ -175,26 +175,26 @@ class Mailboxes:
         return await self._run(lambda: any(record.get("name") == name for record in read_acks(self._home.logs)))
 
     async def withdraw(self, agent: str, name: str, *, claimed: bool = False) -> bool:
-        """Remove an envelope that is not claimed yet, or with `claimed` any; return False if it is claimed."""
+        """Remove an unclaimed envelope, or with `claimed` any envelope; return False if it is claimed."""
         return await self._run(lambda: self._other(agent).withdraw(name, claimed=claimed))
 
     async def claim(self, limit: int) -> list[Delivery]:
-        """Take up to `limit` envelopes that wait, agent by agent, each agent's in order. Raises Exhausted, OSError."""
+        """Claim up to `limit` waiting envelopes, agent by agent, each agent's in order. Raises Exhausted, OSError."""
         return await self._run(lambda: self._claim(limit))
 
     def set_aside(self) -> list[tuple[str, str, str]]:
-        """Return what claims have quarantined since the last call: agent, name, reason."""
+        """Return the envelopes quarantined by claims since the last call: agent, name, reason."""
         found = [(agent, *item) for agent, inbox in self._inboxes.items() for item in inbox.set_aside]
         for inbox in self._inboxes.values() if found else ():
             inbox.set_aside = []
         return found
 
     async def adopt(self) -> list[Delivery]:
-        """Return what an earlier process claimed and never archived."""
+        """Return the envelopes that an earlier process claimed but did not archive."""
         return await self._run(self._adopt)
 
     async def archive(self, delivery: Delivery) -> None:
-        """Archive what was dealt with; what comes meanwhile shares one sync. Raises Exhausted: do it again."""
+        """Archive a handled envelope; concurrent calls share one sync. Raises Exhausted: then try again."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._archiving.append((delivery, done))
         if self._archiver is None or self._archiver.done():
@@ -203,12 +203,12 @@ class Mailboxes:
         self._queued.pop(delivery.claimed.envelope.idempotency_key, None)
 
     async def quarantine(self, delivery: Delivery, reason: str) -> None:
-        """Set aside an envelope that cannot be read, with the reason."""
+        """Quarantine an envelope that cannot be read, with the reason."""
         await self._run(lambda: self._inboxes[delivery.agent].quarantine(delivery.claimed.name, reason))
         self._queued.pop(delivery.claimed.envelope.idempotency_key, None)
 
     def close(self) -> None:
-        """Finish what is under way."""
+        """Finish running work."""
         self._thread.shutdown()
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -234,7 +234,7 @@ class Mailboxes:
             inbox.archive_all([delivery.claimed for delivery in deliveries if delivery.agent == agent])
 
     def _received(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Write receipts; what a full disk refuses is written with the next, since what was claimed must go on."""
+        """Write receipts; if the disk is full, write them with the next ones, without delaying the envelopes."""
         self._unwritten += [delivery.claimed for delivery in deliveries]
         with contextlib.suppress(Exhausted):
             self._ledger.received(self._unwritten, durable=False)
@@ -242,7 +242,7 @@ class Mailboxes:
         return deliveries
 
     def _acknowledge(self, claimed: Claimed) -> None:
-        """Put an ack into the inbox of a sender that asked for one and has an inbox."""
+        """Put an ack into the inbox of the sender, if the sender asked for one and has an inbox."""
         sender = claimed.envelope.sender
         if not claimed.envelope.requires_ack or sender in NOT_AGENTS:
             return
@@ -257,7 +257,7 @@ class Mailboxes:
         return [next(answers[item.to]) for item in items]
 
     def _put_into(self, agent: str, own: Sequence[Encoded]) -> Sequence[Put | TurnkeeperError]:
-        """Put into one agent's inbox; one that cannot be opened refuses its own envelopes only."""
+        """Put envelopes into one agent's inbox; an inbox that cannot be opened refuses only its own envelopes."""
         try:
             with machine_errors(self._home.inbox(agent)):
                 inbox = self._inboxes.get(agent) or self._other(agent)
@@ -291,7 +291,7 @@ class Mailboxes:
         return self._received(taken)
 
     def _drop_retired_keys(self) -> None:
-        """Forget retired keys once nothing that they sealed can be left: no inbox holds anything."""
+        """Drop retired keys if no inbox holds an envelope that they may have sealed."""
         folders = (inbox.folder / place for inbox in self._inboxes.values() for place in ("inbox", "claimed"))
         if not any(self._files.names(folder) for folder in folders):
             self._keys.drop_retired(self._clock.now())
@@ -300,7 +300,7 @@ class Mailboxes:
         found: dict[str, TriggerHeader] = {}
         for inbox in self._inboxes.values():
             found |= {trigger.key: header_of(trigger) for trigger, _ in _read(inbox)}
-            # A crash may have come between a link and its sync; "duplicate" is answered only for what is on disk.
+            # A crash may come between a link and its sync, and "duplicate" is answered only for envelopes on disk.
             self._files.sync_folder(inbox.folder / "inbox")
         return found
 
@@ -309,7 +309,7 @@ class Mailboxes:
         for agent in agents_with_inboxes(self._home):
             if agent in self._inboxes:
                 continue
-            with contextlib.suppress(InvalidInput):  # a folder that is not ours alone: its fires are refused one by one
+            with contextlib.suppress(InvalidInput):  # a folder that others can write: its fires are refused one by one
                 found += _read(self._other(agent))
                 self._files.sync_folder(self._other(agent).folder / "inbox")
         return [(trigger, name) for trigger, name in found if trigger.source == "fire"]
@@ -320,8 +320,8 @@ def _read(inbox: Inbox) -> list[tuple[Trigger, str]]:
     for place in ("claimed", "inbox"):
         for name in sorted(os.listdir(inbox.folder / place)):
             if name.startswith("."):
-                continue  # a writer's temporary file: it was never put, and is swept away if its writer is dead
-            # What cannot be read is quarantined, with its reason, when it is claimed.
+                continue  # a writer's temporary file: never put, and removed if its writer is dead
+            # An unreadable envelope is quarantined, with its reason, when it is claimed.
             with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
                 found.append((from_envelope(inbox.read(place, name)), name))
     return found

@@ -1,15 +1,15 @@
-"""What agents in terminals send: taken from the place that only its agent writes to, which says who sent it.
+"""Messages of agents in terminals: taken from a folder that only the agent writes to, which identifies the sender.
 
 ::
 
-    outbox/ ──take (rename)──► taken/ ──deliver, as from the folder's owner──► removed
-                                  └──────refuse──► refused/ (with the reason beside it)
+outbox/ ──take (rename)──► taken/ ──deliver, as from the folder's owner──► removed
+                              └──────refuse──► refused/ (with the reason beside it)
 
-A file has no identity of its own; its place has. Everything in these folders is written by a program that may be
-hostile: each folder and file is opened by its name in the folder above, never through a link, and no opening waits.
+A file proves no identity; its folder does. A hostile program may write anything in these folders. So each folder and
+file is opened by its name in the folder above, never through a link, and without blocking.
 
-A message is delivered once. A file in `taken/` keeps its name until it is removed, and the message's key is made from
-its id, or from that name where it has none: whoever finds it again after a crash delivers the same key.
+A message is delivered once. A file in `taken/` keeps its name until it is removed. The message's key is made from its
+id, or from that name if it has no id, so that a process that finds the file after a crash delivers the same key.
 """
 
 import contextlib
@@ -37,28 +37,27 @@ from turnkeeper.errors import Exhausted, InvalidInput, TurnkeeperError
 from turnkeeper.storage.files import machine_errors
 from turnkeeper.times import rfc3339
 
-LARGEST_FILE = 1 << 20  # bytes of a message as JSON, where each character may be escaped
-MOST_LISTED = 1000  # names looked at in one pass
-MOST_UNSETTLED = 16  # files not whole yet, of one pass
-MOST_REFUSED = 1000  # files kept for the author; nothing more is taken from that agent until they are removed
+LARGEST_FILE = 1 << 20  # bytes of a message as JSON, in which each character may be escaped
+MOST_LISTED = 1000  # names read in one pass
+MOST_UNSETTLED = 16  # incomplete files in one pass
+MOST_REFUSED = 1000  # files kept for the author; the agent's outbox is blocked until they are removed
 _SENT = frozenset({"message", "ack"})
 _TEXTS = ("id", "from", "to", "kind", "thread", "swarm", "idempotency_key", "text", "body", "ts")
 _FIELDS = frozenset({"v", "requires_ack", "meta", *_TEXTS})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EACCES}  # links, sockets: not the machine's trouble
+_NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EACCES}  # links, sockets: not the machine's fault
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def read_letter(data: bytes, sender: str, *, name: str, at: datetime) -> Envelope:
-    """Return what a file of an agent's outbox says, complete, as from that agent. Pure.
+    """Return the complete message in a file of an agent's outbox, with that agent as its sender. Pure.
 
-    A plain one is completed: `body` stands for `text`; without a version it is of this one, without `to` it is for
-    agent0, without a kind it is a message, without a time it is of `at`, without an id it is known by `name`. What it
-    says of its sender counts for nothing.
+    Missing fields are filled in: `body` may replace `text`; the version is the current one, `to` is agent0, the kind is
+    message, the time is `at`, and the id is made from `name`. The sender in the file is ignored.
 
     Raises:
-        InvalidInput: it is no message, or one that this agent may not send; `where` names the field.
+        InvalidInput: not a message, or one that this agent may not send; `where` names the field.
     """
     fields = parse_object(data, where="envelope")
     unknown = sorted(fields.keys() - _FIELDS)
@@ -102,10 +101,10 @@ def _checked(letter: Envelope) -> Envelope:
 
 
 def _meta(given: object, kind: str) -> dict[str, Any]:
-    """Return the `meta` of a letter, checked.
+    """Return the checked `meta` of a letter.
 
-    An ack's names the envelope that it is about. A message's may name the turn whose message it answers, and say how
-    many messages went before it in the exchange. The runtime makes everything else.
+    The `meta` of an ack names its envelope. The `meta` of a message may name the turn whose message it answers, and the
+    number of messages before it in the exchange. The runtime sets all other fields.
     """
     if not given:
         return {}
@@ -125,7 +124,7 @@ def send(home: Home, envelope: Envelope, *, clock: Clock, entropy: Entropy) -> s
     """Put an envelope into the outbox of its sender, whole and synced; return its name. Needs no daemon and no key.
 
     Raises:
-        InvalidInput: the runtime would refuse it; nothing was written.
+        InvalidInput: the runtime would refuse the envelope; nothing was written.
         Exhausted: no room.
     """
     read_letter(encode(envelope), envelope.sender, name=envelope.id, at=envelope.at)
@@ -134,7 +133,7 @@ def send(home: Home, envelope: Envelope, *, clock: Clock, entropy: Entropy) -> s
 
 @dataclass
 class Outbox:
-    """One agent's outgoing folders. The caller is the one process that takes from them."""
+    """One agent's outgoing folders. Only the calling process takes files from them."""
 
     folder: Path
     clock: Clock
@@ -142,13 +141,13 @@ class Outbox:
     _unsettled: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def take(self, most: int) -> list[str]:
-        """Move up to `most` files to `taken/`, oldest first; return all names that lie there, of earlier takes too.
+        """Move up to `most` files to `taken/`, oldest first; return all names in it, including those of earlier calls.
 
-        A file that is not whole yet is left until a second look finds it unchanged.
+        An incomplete file is left until a second look finds it unchanged.
 
         Raises:
-            InvalidInput: a folder of these is not this user's own folder.
-            Exhausted: the author is to look at what was refused; or no room.
+            InvalidInput: one of the folders is not this user's own folder.
+            Exhausted: no room, or the author must first look at refused messages.
         """
         with self._opened() as places:
             if len(os.listdir(places["refused"])) >= 2 * MOST_REFUSED:
@@ -161,24 +160,24 @@ class Outbox:
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(name, taken, src_dir_fd=places["outbox"], dst_dir_fd=places["taken"])
                     lying.append(taken)
-            if ready:  # after a power loss a file without an id must not come back under its old name
+            if ready:  # so that a file without an id does not reappear under its old name after a power loss
                 os.fsync(places["taken"])
             return lying[:most]
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a file that was taken. Raises InvalidInput for what is no plain file of this user's."""
+        """Return the bytes of a taken file. Raises InvalidInput unless it is a plain file of this user."""
         with self._opened() as places:
             return _read(name, places["taken"])
 
     def finish(self, name: str) -> None:
-        """Remove a file that was taken, durably: its message is delivered."""
+        """Remove a taken file durably, after its message was delivered."""
         with self._opened() as places:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=places["taken"])
             os.fsync(places["taken"])
 
     def refuse(self, name: str, reason: str) -> None:
-        """Move what was taken aside, whole, with the reason beside it."""
+        """Move a taken file to `refused/`, with the reason beside it."""
         note = json.dumps({"name": name, "reason": reason, "at": rfc3339(self.clock.now())}).encode()
         with self._opened() as places, contextlib.suppress(FileNotFoundError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -191,7 +190,7 @@ class Outbox:
             os.fsync(places["refused"])
 
     def _ready(self, outbox: int, most: int) -> list[str]:
-        """Return up to `most` names to be taken, oldest first; remember those that may still be in the making."""
+        """Return up to `most` names to take, oldest first; remember files that may be incomplete."""
         ready: list[str] = []
         unsettled: dict[str, tuple[int, ...]] = {}
         for mark, name in sorted(_marks(outbox)):
@@ -206,7 +205,7 @@ class Outbox:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Mapping[str, int]]:
-        """Open the folders, by their names in the agent's folder; make those that are missing."""
+        """Open the folders by their names in the agent's folder; make missing ones."""
         with contextlib.ExitStack() as opened, machine_errors(self.folder):
             above = _open_folder(str(self.folder), None, opened)
             for name in OUTGOING:
@@ -230,7 +229,7 @@ def _open_folder(name: str, above: int | None, opened: contextlib.ExitStack) -> 
 
 
 def _marks(outbox: int) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield what tells a file that changes from one that does not, its time first, and its name."""
+    """Yield each file's name with marks that change if the file changes, its time first."""
     with os.scandir(outbox) as entries:
         names = [entry.name for entry in islice(entries, MOST_LISTED) if not entry.name.startswith(".")]
     for name in names:
@@ -240,7 +239,7 @@ def _marks(outbox: int) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def _whole(name: str, folder: int) -> bool:
-    """Tell whether a file reads as JSON: a writer that is not done has written only a part of it."""
+    """Return whether a file is complete JSON; a writer may still be writing it."""
     with contextlib.suppress(TurnkeeperError, FileNotFoundError):
         parse_object(_read(name, folder), where="envelope")
         return True

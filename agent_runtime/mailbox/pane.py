@@ -1,11 +1,10 @@
-"""A pane of tmux in which an agent's program runs, and putting text before that program without any risk to what else
-runs there.
+"""A pane of tmux with an agent's program, and safe pasting of text at the program's prompt.
 
-What is typed into a pane is read by whatever program runs in it at that moment. So the program that ran when the
-watching began is remembered, and nothing is pasted once another one runs. Text is pasted only while the program waits
-at an empty prompt and reads single keys. It is pasted line by line, each piece without a line break, and each only once
-the program has taken the one before. If the program ends in between, the shell that it leaves behind finds at most a
-line without its end, or an end without its line: it runs nothing.
+Any program that runs in a pane reads the typed text. So the first program is remembered, and no text is pasted after
+another program has started. Text is pasted only while the program waits at an empty prompt and reads single keys. It is
+pasted line by line, each piece without a line break, and each only after the program has read the piece before. If the
+program ends in between, the shell after it gets at most a line without its end, or an end without its line, and runs
+nothing.
 """
 
 import fcntl
@@ -27,10 +26,10 @@ from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 
 PATIENCE_S = 30.0
 TAKEN_WITHIN_S = 3.0
-SETTLE_S = 0.15  # programs that guess at pastes by their speed take an Enter that comes at once for a part of it
+SETTLE_S = 0.15  # programs that detect pastes by their speed take an Enter that follows at once as part of the paste
 LOOK_S = 0.01
 MOST_LINES = 200
-_BREAK = " \u23ce "  # stands for a line break where one cannot be pasted
+_BREAK = " \u23ce "  # replaces a line break that cannot be pasted
 _LAST_LINES = 16
 _TARGET = re.compile(r"%\d+|[^\s:.=%@$-][^\s:.]*(?::[^\s:.]+(?:\.\d+)?)?")
 _SERVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -47,7 +46,7 @@ _CODEX_SUGGESTIONS = (
     r"Find and fix a bug in @filename|Write tests for @filename|Improve documentation in @filename|"
     r"Run /review on my current changes|Use /skills to list available skills)"
 )
-# The program: how the end of its screen looks while it waits with an empty prompt. RE2 expressions.
+# By program: the end of its screen while it waits at an empty prompt, as an RE2 expression.
 PROMPTS = {
     "claude": r"(?:\x{2500}{10,}[^\n]*\n\x{276F}[\s\x{A0}]*(?:Try \"[^\"\n]*\")?\n\x{2500}{10,}"
     r"|╭\x{2500}+╮\n│ >[\s\x{A0}]*(?:Try \"[^\"\n]*\")?\s*│\n╰\x{2500}+╯)[^\n]*(?:\n[^\n│\x{276F}]*){0,5}\z",
@@ -61,13 +60,13 @@ class Program(NamedTuple):
     """The program in the foreground of a pane.
 
     Attributes:
-        pane: the pane's own name, which no other pane ever gets.
+        pane: the pane's unique id.
         pane_pid: the process that the pane was opened with.
-        pid: of the leader of the terminal's foreground processes.
-        started: when that process started, in seconds; together with the pid no two processes share it.
-        file: what it executes.
-        words: its command line, which a program may change.
-        shown: its name as tmux knows it.
+        pid: the leader of the terminal's foreground processes.
+        started: when that process started, in seconds; unique together with the pid.
+        file: the executed file.
+        words: the command line, which a program may change.
+        shown: the name in tmux.
     """
 
     pane: str
@@ -81,7 +80,7 @@ class Program(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """The name of the program's file."""
         return Path(self.words[0]).name.lstrip("-") if self.words else self.shown
 
     @property
@@ -89,18 +88,18 @@ class Program(NamedTuple):
         return not _SHELLS.isdisjoint((self.name, self.shown.lstrip("-"), Path(self.file).name))
 
     def is_still(self, other: "Program") -> bool:
-        """Return whether another look found the same process, executing the same file."""
+        """Return whether another look found the same process with the same file."""
         return self[:6] == other[:6] and not other.is_shell
 
 
 class Pane:
-    """The active pane of a session, or the one that `SESSION:WINDOW.PANE` or `%ID` names."""
+    """The active pane of a session, or the pane named by `SESSION:WINDOW.PANE` or `%ID`."""
 
     def __init__(self, target: str, *, server: str, prompt: str, clock: SystemClock) -> None:
-        """Take the target, the name of the tmux server it is on (empty: the default one), and the prompt's expression.
+        """Take the target, the name of its tmux server (empty for the default one), and the prompt's expression.
 
         Raises:
-            InvalidInput: it is no name of a session, or the prompt is no expression.
+            InvalidInput: the target is not a session name, or the prompt is not an expression.
             NotFound: tmux is not installed.
         """
         if not _TARGET.fullmatch(target):
@@ -111,7 +110,7 @@ class Pane:
         if program is None:
             raise NotFound("tmux is not installed", hint="install it, for example: apt-get install tmux")
         self._program = [program, *(["-L", server] if server else [])]
-        # `=` keeps tmux from taking the beginning of another session's name for it.
+        # `=` keeps tmux from matching the target as a prefix of another session's name.
         self._target = target if target.startswith("%") else f"={target}" if ":" in target else f"={target}:"
         self._name, self._clock = target, clock
         self._waits = _matcher(prompt) if prompt else None
@@ -119,11 +118,11 @@ class Pane:
         self._is_known = False
 
     def open(self) -> Program:
-        """Return the program that runs in the pane, and take it for the agent from now on.
+        """Return the program in the pane, which is the agent from now on.
 
         Raises:
             NotFound: there is no such pane, or its program has ended.
-            Conflict: it is a shell, which would run the text.
+            Conflict: the program is a shell, which would run the text.
         """
         found = self._look()
         if found.is_shell:
@@ -137,7 +136,7 @@ class Pane:
         return found
 
     def obstacle(self) -> str:
-        """Return why nothing can be pasted now, empty if the program waits at an empty prompt.
+        """Return why a text cannot be pasted now; empty if the program waits at an empty prompt.
 
         Raises:
             NotFound, Conflict: the program has ended, or another one runs in the pane.
@@ -159,8 +158,8 @@ class Pane:
         """Paste a text line by line, then press Enter.
 
         Raises:
-            NotFound, Conflict: another program runs in the pane, or this one does not take the text. Enter was not
-                pressed then; a part of the text may stand in the pane.
+            NotFound, Conflict: another program runs in the pane, or the program does not read the text. Then Enter was
+                not pressed, and a part of the text may be in the pane.
         """
         before = self._screen()
         for piece in pieces(prose(text), breaks=self._takes_breaks()):
@@ -168,23 +167,23 @@ class Pane:
             self._until(self._has_taken_all)
         self._until(lambda: self._screen() != before and self._has_taken_all())
         self._clock.block(SETTLE_S)
-        # As a paste too: `send-keys` is swallowed while somebody scrolls in the pane.
+        # Enter is pasted too: `send-keys` is ignored while somebody scrolls in the pane.
         self._insert("\r", buffer)
 
     def say(self, text: str, waiting: int) -> None:
-        """Show a line, if any, in the status line of tmux, and keep the count in the pane's option @turnkeeper_mail."""
+        """Show a line, if any, in tmux's status line, and put the count into the pane's option @turnkeeper_mail."""
         self._run("set-option", "-p", "-t", self._target, "@turnkeeper_mail", str(waiting))
         if text:
             self._run("display-message", "-t", self._target, text.replace("#", "##"))
 
     def _insert(self, text: str, buffer: str, *options: str) -> None:
-        """Paste without a line break added or changed; tmux itself looks at the program in the same step."""
+        """Paste a text without changing its line breaks; tmux checks the program in the same step."""
         self._check()
         assert self._seen is not None
         same = f"#{{==:#{{pane_pid}},{self._seen.pane_pid}}}"
         if _PLAIN_NAME.fullmatch(self._seen.shown):
             same = f"#{{&&:{same},#{{==:#{{pane_current_command}},{self._seen.shown}}}}}"
-        # -r: a line break stays one, since the carriage return that tmux would make of it is a key, Enter.
+        # -r keeps a line break; tmux would otherwise send a carriage return, which is the key Enter.
         paste = " ".join(("paste-buffer", *options, "-r", "-d", "-b", buffer, "-t", self._target))
         said = self._run(
             "load-buffer", "-b", buffer, "-", ";",
@@ -232,22 +231,22 @@ class Pane:
         return "\n".join(lines[-_LAST_LINES:])
 
     def _takes_breaks(self) -> bool:
-        """Return whether a line break is pasted as one. tmux before 3.7 does not tell; known agents ask for it."""
+        """Return whether a line break is pasted unchanged. tmux before 3.7 does not report it; known agents want it."""
         flag = self._run("display-message", "-p", "-t", self._target, "#{bracket_paste_flag}").strip()
         return flag == "1" or (not flag and self._is_known)
 
     def _has_taken_all(self) -> bool:
-        """Return whether what was pasted has been read; the caller's next look tells whether by the same program."""
-        self._check()  # tmux writes what it was given before it answers
-        # Of a program that reads lines, the terminal tells only of whole ones.
+        """Return whether the pasted text was read; the caller checks next whether the same program read it."""
+        self._check()  # tmux writes its input before it answers
+        # For a program that reads lines, the terminal counts only whole lines.
         return self._unread() == 0 and self._reads_keys()
 
     def _reads_keys(self) -> bool:
-        """Return whether the program reads single keys; one that reads whole lines leaves them to the next reader."""
+        """Return whether the program reads single keys; otherwise the next program may read the text."""
         return not self._of_tty(lambda tty: termios.tcgetattr(tty)[3] & termios.ICANON)
 
     def _unread(self) -> int:
-        """Return how many bytes lie in the terminal that no program has read."""
+        """Return the number of bytes in the terminal that no program has read."""
         return self._of_tty(lambda tty: struct.unpack("i", fcntl.ioctl(tty, termios.FIONREAD, b"\0" * 4))[0])
 
     def _of_tty(self, ask: Callable[[int], int]) -> int:
@@ -275,7 +274,7 @@ class Pane:
 
 
 def pieces(text: str, *, breaks: bool) -> list[str]:
-    r"""Return a text as the pieces to paste: none holds a line break beside anything else.
+    r"""Return a text in pieces to paste; a line break is always a piece of its own.
 
     >>> pieces("a\n\nb", breaks=True)
     ['a', '\n', '\n', 'b']
@@ -296,12 +295,12 @@ def _matcher(prompt: str) -> Callable[[str], bool]:
         busy = re2.compile(_BUSY)
     except re2.error as error:
         raise InvalidInput(f"{prompt[:80]!r} is not an RE2 expression: {error}", where="prompt") from error
-    # A captured screen has lost the blank after its prompt, which an expression may name.
+    # A captured screen lacks the blank after its prompt, which an expression may contain.
     return lambda screen: any(map(found.search, (screen, f"{screen} "))) and not busy.search(screen)
 
 
 def _foreground(pane_pid: int) -> int:
-    """Return the leader of the foreground processes of the terminal that a process has."""
+    """Return the leader of the foreground processes in a process's terminal."""
     if (stat := Path(f"/proc/{pane_pid}/stat")).exists():
         return int(stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[5])
     ps = ["ps", "-o", "tpgid=", "-p", str(pane_pid)]

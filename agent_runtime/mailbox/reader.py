@@ -1,4 +1,4 @@
-"""The one reader of an inbox, for an agent that lives in a terminal: it adopts, claims, delivers, and archives."""
+"""The only reader of an inbox of an agent in a terminal: it adopts, claims, delivers and archives envelopes."""
 
 import os
 from collections.abc import Callable
@@ -23,10 +23,10 @@ Row = dict[str, Any]
 
 
 class Reader:
-    """The one reader of an agent's inbox, whose lock the caller holds. See :func:`reading`.
+    """The only reader of an agent's inbox; the caller holds the inbox's lock. See :func:`reading`.
 
     Attributes:
-        passing: errors after which it may read again later.
+        passing: errors after which a later retry may succeed.
     """
 
     passing: tuple[type[Exception], ...] = ()
@@ -43,28 +43,28 @@ class Reader:
         self._failpoints = Failpoints(os.environ)
 
     def ready(self) -> str:
-        """Return why nothing can be read now; empty where it can. Raises Conflict as :meth:`ReaderLock.keep`."""
+        """Return why the inbox cannot be read now; empty if it can. Raises Conflict as :meth:`ReaderLock.keep`."""
         self._lock.keep()
         return ""
 
     def adopt(self) -> list[Claimed]:
-        """Return what an earlier reader claimed and never archived, in order; it may have delivered the first."""
+        """Return the unarchived envelopes of an earlier reader, in order; the first may have been delivered already."""
         return self._inbox.adopt()
 
     def claim(self, limit: int = 1) -> list[Claimed]:
-        """Take what waits, in order. What is malformed goes to quarantine."""
+        """Claim waiting envelopes, in order. Quarantine malformed ones."""
         return self._inbox.claim(limit)
 
     def waiting(self) -> int:
-        """Return how many envelopes nobody has claimed."""
+        """Return the number of unclaimed envelopes."""
         return len(names_in(self._inbox.folder / "inbox"))
 
     def quarantined(self) -> int:
-        """Return how many envelopes were set aside."""
+        """Return the number of quarantined envelopes."""
         return len(self._inbox.quarantined())
 
     def finish(self, claimed: Claimed, deliver: Callable[[Envelope], None]) -> None:
-        """Deliver one envelope, then acknowledge and archive it. An error leaves it claimed, for the next reader."""
+        """Deliver one envelope, then acknowledge and archive it. After an error it stays claimed."""
         self._failpoints.reach("inbox.claimed")
         self._prove()
         deliver(claimed.envelope)
@@ -73,7 +73,7 @@ class Reader:
         self._archive(claimed)
 
     def _prove(self) -> None:
-        """Raise Conflict where another process reads the inbox meanwhile."""
+        """Raise Conflict if another process now reads the inbox."""
 
     def _archive(self, claimed: Claimed) -> None:
         self._inbox.archive(claimed)
@@ -81,12 +81,12 @@ class Reader:
     def _put_to(self, agent: str) -> Callable[[Envelope], Put] | None:
         if agent in NOT_AGENTS or not AGENT.fullmatch(agent):
             return None
-        if agent in hosted_on(self._home):  # only the runtime puts there: like any message, it goes by the outbox
+        if agent in hosted_on(self._home):  # only the runtime puts there, so the message goes through the outbox
             return self._send if self._home.inbox(agent).is_dir() else None
         return self._put_elsewhere(agent)
 
     def _put_elsewhere(self, agent: str) -> Callable[[Envelope], Put] | None:
-        """Return how to put into the inbox of an agent in a terminal, if it has one."""
+        """Return a function that puts into the inbox of an agent in a terminal; None if the agent has no inbox."""
         has_inbox = self._home.inbox(agent).is_dir()
         return open_inbox(self._home, agent, self._clock, self._entropy).put if has_inbox else None
 
@@ -95,7 +95,7 @@ class Reader:
 
 
 def envelope_row(name: str, envelope: Envelope) -> Row:
-    """Return an envelope as a row, with every field that it has."""
+    """Return an envelope as a row with all its fields."""
     names = ("id", "sender", "to", "kind", "thread", "swarm", "idempotency_key", "requires_ack", "at", "text", "meta")
     row = {"from" if field == "sender" else field: getattr(envelope, field) for field in names}
     return {"name": name, **row, "at": rfc3339(envelope.at)}
@@ -107,9 +107,9 @@ def names_in(folder: Path) -> list[str]:
 
 
 def open_inbox(home: Home, agent: str, clock: Clock, entropy: Entropy) -> Inbox:
-    """Return an agent's inbox, for putting into any, and for claiming from one that lives in a terminal.
+    """Return an agent's inbox: any inbox for putting, one of an agent in a terminal also for claiming.
 
-    Such an agent has no rows for keys, so its files decide which envelope owns one.
+    Such an agent has no key rows, so its files decide which envelope owns a key.
     """
     hosted = check_agent(agent) == FIRST_AGENT or agent in hosted_on(home)
     return open_folders(home, agent, hosted=hosted, files=GroupingFiles(), clock=clock, entropy=entropy)

@@ -1,9 +1,9 @@
-"""What comes for the hosted agents where several machines share the store: rows, whose threads are taken one by one.
+"""The inboxes of hosted agents if machines share the store: rows, claimed thread by thread.
 
-A process owns a thread while it deals with what waits for it, and lets it go when nothing is left. It renews its lease
-every two seconds, for all its threads at once. One that could not for ten seconds stops its turns by itself, before
-anyone may take them. The inboxes of agents in terminals are rows, too. Files remain for what concerns this machine
-alone: handoffs, shutdowns, and what agents in terminals send.
+A process owns a thread while it handles the thread's envelopes, and releases the thread when none is left. It renews
+the lease of all its threads together, every two seconds. After ten seconds without a renewal it stops its turns, before
+another process may take the threads. The inboxes of agents in terminals are rows too. Only data of one machine stays in
+files: handoffs, shutdowns, and outgoing messages of agents in terminals.
 """
 
 import asyncio
@@ -49,10 +49,10 @@ from turnkeeper.storage.server import inboxes
 from turnkeeper.storage.server.handover import FIRE, LOOK, notify
 
 RENEW_S = 2.0
-FENCE_S = 10.0  # without a renewal; less than a lease
-MOST_OWNED = 128  # threads; more than can run, as some wait for a pause's end
-MOST_TAKEN = 32  # threads in one look, so that those of other machines get some
-LEFT_S = 5.0  # until a thread is looked at again that was left to other machines
+FENCE_S = 10.0  # without a renewal; shorter than a lease
+MOST_OWNED = 128  # threads; more than can run, because some wait for the end of a pause
+MOST_TAKEN = 32  # threads in one look, so that other machines get some
+LEFT_S = 5.0  # until the next look at a thread that was left to other machines
 _AGENT = "agent"
 ReadFire = Callable[[bytes], Trigger]
 OnTaken = Callable[[str], Awaitable[None]]
@@ -63,16 +63,16 @@ class Ownership:
 
     Attributes:
         held: the lease of each thread.
-        lacking: digests of the categories and graphs that other machines have, and this one has not.
+        lacking: digests of the categories and graphs that only other machines have.
         agents: the agents that this process hosts.
-        lacks: what a fire's request needs, and this process cannot use, as facts of machines name it.
-        others: the facts of the other runtimes that live.
+        lacks: the requirements of a fire that this process cannot meet, in the form of machines' facts.
+        others: the facts of the other live runtimes.
     """
 
     def __init__(self, database: Database, named: Path, *, clock: Clock, entropy: Entropy, log: EventLog) -> None:
-        """Take a connection of its own: a renewal must wait for no other work.
+        """Take a separate connection, so that a renewal never waits for other work.
 
-        `named` is a file of the home, which one process has at a time: it names the owner that this home was last.
+        `named` is a file of the home with the name of its last owner; one process at a time uses the file.
         """
         self._named = named
         self._database, self._clock, self._entropy, self._log = database, clock, entropy, log
@@ -83,20 +83,20 @@ class Ownership:
         self.lacks: Callable[[bytes], Collection[str]] = lambda _data: ()
         self.others: Callable[[], Sequence[Mapping[str, str]]] = tuple
         self._elsewhere: set[str] = set()  # agents that only other machines host
-        self._left: dict[str, float] = {}  # by thread: until when it is left to others, by the steady clock
+        self._left: dict[str, float] = {}  # by thread: the monotonic time until which the thread is left to others
         self._on_lost: Callable[[str], None]
         self._strays: set[Lease] = set()
         self._renewed = clock.monotonic()
         self._keeping: asyncio.Task[None] | None = None
 
     async def begin(self, on_lost: Callable[[str], None]) -> None:
-        """Be an owner from now on. `on_lost` is called with each thread that another may own: its work must stop."""
+        """Become an owner. `on_lost` is called for each thread that another process may own; its work must stop."""
         self._on_lost = on_lost
         await self._begin()
         self._keeping = asyncio.create_task(self._keep(), name="lease")
 
     async def _begin(self) -> None:
-        """Be an owner. The one before was a process of this home, which is dead: what it owned need not wait."""
+        """Become an owner, and release the threads of this home's last owner, whose process is dead."""
         before = self._named.read_text(encoding="utf-8") if self._named.exists() else ""
         owner = f"{os.uname().nodename}/{os.getpid()}/{self._entropy.hex(8)}"
         await asyncio.to_thread(replace_whole, self._named, owner.encode())
@@ -104,7 +104,7 @@ class Ownership:
         def succeed(connection: Any) -> None:
             leases.begin(connection, owner)
             leases.leave(connection, before)
-            for agent in self.agents:  # for good: its fires wait for a machine that hosts it
+            for agent in self.agents:  # permanently: the agent's fires wait for a machine that hosts it
                 set_meta(connection, f"hosted {agent}", "yes")
             notify(connection, [""])
 
@@ -113,9 +113,9 @@ class Ownership:
         self._renewed = asked
 
     async def take(self) -> list[tuple[Lease, list[leases.Row]]]:
-        """Take threads for which something waits; return leases with the oldest of it, also of threads of before.
+        """Take threads with waiting envelopes; return leases and the oldest envelopes, also of threads already owned.
 
-        Who could not renew takes none: what it began would be stopped at once.
+        A process that failed to renew its lease takes no new threads, because their turns would be stopped at once.
         """
         if self._is_fenced():
             return []
@@ -127,17 +127,17 @@ class Ownership:
             try:
                 found = await self._database.run(lambda c, t=thread_id, held=lease: self._take(c, t, held))  # type: ignore[misc]
             except Exception:
-                self.lose([thread_id], "what was claimed is not known")  # it is freed, and whoever takes it gets all
+                self.lose([thread_id], "what was claimed is not known")  # a renewal frees it for a complete claim
                 if not taken:
                     raise
-                break  # what was claimed before is dealt with
+                break  # handle the envelopes claimed before
             if found is not None:
                 self.held[thread_id] = found[0]
                 taken.append(found)
         return taken
 
     def _wanted(self, connection: Any) -> list[str]:
-        """Return threads to take, and those owned that have news; what another machine alone can go on with is its."""
+        """Return the threads to take and the owned threads with news; leave threads to other machines."""
         lacking, most, now_s = self.lacking(), MOST_TAKEN + len(self.held), self._clock.monotonic()
         self._left = {one: until_s for one, until_s in list(self._left.items()) if until_s > now_s}
         left = set(self._left)
@@ -161,14 +161,14 @@ class Ownership:
             if left:
                 leases.free(connection, lease)
             if left or leases.release(connection, lease):
-                return None  # others begin it; or whoever owned it meanwhile has dealt with it
+                return None  # other machines begin these fires, or another owner has handled them meanwhile
         return lease, rows
 
     def _sorted_out(self, connection: Any, rows: list[leases.Row]) -> tuple[list[leases.Row], list[leases.Row]]:
-        """Return what this process deals with, and the fires that other machines are to begin.
+        """Return the rows that this process handles, and the fires that other machines must begin.
 
-        Fires of one task keep their order: behind one that is left, those of its task are left, too. Whatever else
-        waits goes on.
+        Fires of one task keep their order: if a fire is left to others, later fires of the task are left too. All other
+        rows are handled.
         """
         own: list[leases.Row] = []
         left: list[leases.Row] = []
@@ -184,9 +184,9 @@ class Ownership:
         return own, left
 
     def _judged(self, connection: Any, fire: leases.Row) -> leases.Row | None:
-        """Return a fire that this process deals with; None for one that another machine is to begin.
+        """Return a fire that this process handles; None for a fire that another machine must begin.
 
-        What this one cannot begin it goes on with all the same where its turn, or a cancel of it, is on record.
+        A fire with a stored turn or cancel is handled here in any case.
         """
         agent, lacks = fire.agent or FIRST_AGENT, self.lacks(fire.envelope)
         is_elsewhere = is_worker(agent) and agent not in self.agents
@@ -203,7 +203,7 @@ class Ownership:
         return None if any(can_begin(facts, lacks, named) for facts in self.others()) else fire
 
     async def let_go(self, thread_id: str) -> bool:
-        """Release a thread; False if something waits for it that this process deals with."""
+        """Release a thread; return False if it has envelopes that this process must handle."""
         lease = self.held.get(thread_id)
         if lease is not None and not await self._database.run(lambda c: self._release(c, lease)):
             return False
@@ -226,7 +226,7 @@ class Ownership:
         return True
 
     async def hand_over(self, thread_id: str) -> None:
-        """Let a thread have no owner, and tell others; where the server is away, the lease ends by itself."""
+        """Release a thread at once and notify others; if the server does not answer, the lease expires by itself."""
         if (lease := self.held.pop(thread_id, None)) is None:
             return
 
@@ -237,7 +237,7 @@ class Ownership:
         await asyncio.gather(self._database.run(free), return_exceptions=True)
 
     async def _keep(self) -> None:
-        """Renew the lease, for ever, and give up what is lost."""
+        """Renew the lease until cancelled, and give up lost threads."""
         while True:
             await self._clock.sleep(RENEW_S)
             began = self._clock.monotonic()
@@ -257,20 +257,20 @@ class Ownership:
                     self.lose(self.held, "it could not be renewed")
 
     def _is_fenced(self) -> bool:
-        """Tell whether others may soon own what this process owns, as its last renewal is long ago."""
+        """Return whether the last renewal is so old that others may soon own this process's threads."""
         return self._clock.monotonic() - self._renewed >= FENCE_S
 
     async def _give_up(self, strays: set[Lease]) -> None:
-        """Free threads that were no longer held already at the renewal before: what failed there is to go on."""
+        """Free threads that were already stray at the renewal before, so that another owner continues them."""
         for lease in strays & self._strays:
             await self._database.run(lambda c, lease=lease: leases.free(c, lease))  # type: ignore[misc]
         self._strays = strays
 
     async def leave(self) -> None:
-        """Own nothing any more, and say so: others may go on at once."""
+        """Release all threads and notify others, so that they can continue at once."""
         if self._keeping is not None:
             self._keeping.cancel()
-        # Where the server is away, the lease ends by itself.
+        # If the server does not answer, the lease expires by itself.
         await asyncio.gather(self._database.run(self._leave), return_exceptions=True)
         self.held.clear()
 
@@ -287,7 +287,7 @@ class Ownership:
 
 
 class SharedMailboxes(Mailboxes):
-    """The inboxes of the hosted agents as rows of the shared store, beside the folders of this machine."""
+    """The inboxes of the hosted agents as rows of the shared store, in addition to this machine's folders."""
 
     is_shared = True
 
@@ -303,10 +303,10 @@ class SharedMailboxes(Mailboxes):
         works: bool = True,
         **how: Any,
     ) -> None:
-        """Take what `Mailboxes` takes, and the store. One that does not work owns no threads: it only puts.
+        """Take the arguments of `Mailboxes`, and the store. A process that runs no turns owns no threads and only puts.
 
-        `read_fire` reads a fire's request, `read_again` one that is not to be begun; `on_taken` is awaited with each
-        thread that is taken; `listening` notifies of what other processes write, for ever.
+        `read_fire` reads a fire's request; `read_again` reads one that has already begun. `on_taken` is awaited for
+        each taken thread. `listening` notifies of other processes' writes until cancelled.
         """
         super().__init__(*where, **how)
         self._database, self.ownership = database, ownership
@@ -316,7 +316,7 @@ class SharedMailboxes(Mailboxes):
         self._works = works
 
     async def put(self, items: Sequence[EncodedTrigger]) -> list[Put | TurnkeeperError]:
-        """Put triggers' envelopes, for hosted agents and for those in terminals, in one transaction."""
+        """Put triggers' envelopes, for hosted agents and for agents in terminals, in one transaction."""
         rows = [_row_of(item) for item in items if item.header.agent in self.agents]
         others = [item.encoded for item in items if self._in_terminal(item.header.agent)]
         at = self._clock.now()
@@ -334,11 +334,11 @@ class SharedMailboxes(Mailboxes):
         ]
 
     def _in_terminal(self, agent: str) -> bool:
-        """Tell whether an agent lives in a terminal: no peer's, and no worker that other machines may host."""
+        """Return whether an agent runs in a terminal: not a peer, and not a worker that other machines may host."""
         return agent not in self.agents and not is_worker(agent) and "@" not in agent
 
     async def post(self, envelope: Envelope) -> None:
-        """Put an envelope that carries no trigger. Raises the error that refuses it."""
+        """Put an envelope that carries no trigger. Raises the error that refuses the envelope."""
         if not self._in_terminal(envelope.to):
             await super().post(envelope)
             return
@@ -359,7 +359,7 @@ class SharedMailboxes(Mailboxes):
 
         def work(connection: Connection) -> None:
             if not leases.archive(connection, lease, delivery.number):
-                return  # it was laid out before, with a lost answer, and may be read or taken back since
+                return  # it was moved before, with a lost answer, and may have been read or taken back since
             inboxes.put_envelopes(connection, [encoded(envelope)], at)
             if is_fire(header.key):
                 mail.add_terminal_delivery(connection, header, header.key, at)
@@ -367,39 +367,39 @@ class SharedMailboxes(Mailboxes):
         await self._database.run(work)
 
     async def envelope_states(self, agent: str, wanted: Mapping[str, str]) -> dict[str, EnvelopeState]:
-        """Return where envelopes for an agent in a terminal are, by key."""
+        """Return the states of envelopes for an agent in a terminal, by key."""
         found = await self._database.run(lambda c: inboxes.envelope_states(c, agent, wanted.keys()))
         return {key: EnvelopeState(found.get(key, EnvelopeState.GONE)) for key in wanted}
 
     async def was_received(self, _name: str) -> bool:
-        """Return False: the row of what was read stays until its delivery is settled."""
+        """Return False, because the row of a read envelope stays until its delivery is settled."""
         return False
 
     async def withdraw(self, agent: str, name: str, *, claimed: bool = False) -> bool:
-        """Remove an envelope that is not claimed yet, or with `claimed` any; return whether it was there."""
+        """Remove an unclaimed envelope, or with `claimed` any envelope; return whether it existed."""
         return await self._database.run(lambda c: inboxes.take_back(c, agent, name, claimed=claimed))
 
     def remember(self, header: TriggerHeader) -> None:
-        """Remember nothing: it is a row."""
+        """Do nothing, because the fire is a row."""
 
     async def find(self, keys: Collection[str]) -> Mapping[str, TriggerHeader]:
-        """Return the headers of the triggers with these keys that wait, here or anywhere."""
+        """Return the headers of the waiting triggers with these keys, for any machine."""
         rows = await self._database.run(lambda c: leases.known(c, keys))
-        fits = [replace(row, begun=True) for row in rows if row.kind != LOOK]  # also what others are to begin
+        fits = [replace(row, begun=True) for row in rows if row.kind != LOOK]  # including those that others must begin
         found = {row.key: from_envelope(self._claimed(row)[0].envelope) for row in fits}
         return {key: header_of(trigger) for key, trigger in found.items()}
 
     async def of_turn(self, turn_id: str) -> TriggerHeader | None:
-        """Return the header of the trigger that will be this turn, of those that wait, here or anywhere."""
+        """Return the header of the waiting trigger of this future turn, for any machine."""
         keys = await self._database.run(leases.waiting_keys)
         found = await self.find([key for key in keys if turn_id_of_key(key) == turn_id])
         return next(iter(found.values()), None)
 
     async def claim(self, limit: int) -> list[Delivery]:
-        """Take what waits for threads that nobody owns, and for those of this process, in order.
+        """Claim envelopes of threads without an owner and of this process's threads, in order.
 
-        A thread of which something fails is given up: it is freed at a renewal, and taken again with all that was
-        claimed. Otherwise that would wait for as long as this process lives.
+        If the start of a thread fails, the thread is given up: a renewal frees it, and it is taken again with all its
+        claimed envelopes. Otherwise they would wait as long as this process runs.
         """
         found, taken = await self.ownership.take() if self._works else [], []
         for lease, rows in found:
@@ -416,21 +416,21 @@ class SharedMailboxes(Mailboxes):
             raise
 
     async def archive(self, delivery: Delivery) -> None:
-        """Forget what was dealt with. Raises Fenced."""
+        """Remove a handled envelope. Raises Fenced."""
         if (lease := delivery.lease) is None:
             await super().archive(delivery)
         else:
             await self._database.run(lambda c: leases.archive(c, lease, delivery.number))
 
     async def quarantine(self, delivery: Delivery, reason: str) -> None:
-        """Set aside what cannot be read, with the reason. Raises Fenced."""
+        """Quarantine an envelope that cannot be read, with the reason. Raises Fenced."""
         if (lease := delivery.lease) is None:
             await super().quarantine(delivery, reason)
         else:
             await self._database.run(lambda c: leases.quarantine(c, lease, delivery.number, reason))
 
     def lease_of(self, thread_id: str) -> Lease | None:
-        """Return the lease under which this process owns a thread."""
+        """Return this process's lease of a thread; None if it does not own the thread."""
         return self.ownership.held.get(thread_id)
 
     def owns(self, thread_id: str) -> bool:
@@ -438,7 +438,7 @@ class SharedMailboxes(Mailboxes):
         return thread_id in self.ownership.held
 
     async def begin(self, on_lost: Callable[[str], None]) -> list[tuple[Trigger, str]]:
-        """Open the inboxes of this machine, and be an owner of threads."""
+        """Open the inboxes of this machine, and become an owner of threads."""
         await super().begin(on_lost)
         if self._works:
             await self.ownership.begin(on_lost)
@@ -447,22 +447,22 @@ class SharedMailboxes(Mailboxes):
         return [(from_envelope(decode(data)), key) for key, data in unrecorded]
 
     async def leave(self) -> None:
-        """Own no thread any more; others may go on at once."""
+        """Release all threads, so that others can continue at once."""
         if self._listener is not None:
             self._listener.cancel()
         await self.ownership.leave()
 
     async def hand_over(self, thread_id: str) -> None:
-        """Let others go on with a thread at once, whatever waits for it: this process begins nothing there any more."""
+        """Release a thread at once, even if envelopes wait, because this process starts nothing more on it."""
         await self.ownership.hand_over(thread_id)
 
     def lost(self, lease: Lease) -> None:
-        """Give up a thread: it has another owner. What was taken again since stays."""
+        """Give up a thread that has another owner; keep it if this process has taken it again since."""
         if self.lease_of(lease.thread_id) == lease:
             self.ownership.lose([lease.thread_id], "another owner was met")
 
     async def let_go(self, thread_id: str) -> bool:
-        """Release a thread for which nothing is left; False if something waits for it."""
+        """Release a thread without waiting envelopes; return False if something waits for it."""
         return await self.ownership.let_go(thread_id)
 
     def _delivery(self, row: leases.Row, lease: Lease) -> Delivery:
@@ -476,11 +476,11 @@ class SharedMailboxes(Mailboxes):
         return Delivery(claimed=Claimed(name=row.key, envelope=self._blank(row)), wish=wish, **own)
 
     def _claimed(self, row: leases.Row) -> tuple[Claimed, str]:
-        """Return what is in a row, and the field for which a fire cannot be begun."""
+        """Return the envelope in a row, and the invalid field of a fire that cannot be begun."""
         try:
             return Claimed(name=row.key, envelope=self._envelope(row)), ""
         except Exception as error:  # noqa: BLE001  whatever is wrong with it, it is set aside, and holds up no other
-            # A machine that does not host an agent says nothing of the fire: another one may host it.
+            # If the agent is not hosted here, the fire is not at fault: another machine may host the agent.
             field = error.where if isinstance(error, TurnkeeperError) and error.where != _AGENT else ""
             return Claimed(name=row.key, envelope=self._blank(row), fault=str(error) or type(error).__name__), field
 
@@ -493,13 +493,13 @@ class SharedMailboxes(Mailboxes):
         return to_envelope(trigger, envelope_id=row.key, at=self._clock.now())
 
     def _blank(self, row: leases.Row) -> Envelope:
-        """Return an envelope that says of a row only what its columns do."""
+        """Return an envelope made only from a row's columns."""
         named: dict[str, Any] = {"idempotency_key": row.key, "thread": row.thread_id, "to": row.agent}
         return Envelope(id=row.key, kind="fire", sender="task-runner", text="", at=self._clock.now(), **named)
 
 
 def is_worker(agent: str) -> bool:
-    """Tell whether a name is that of an agent which machines host."""
+    """Return whether a name belongs to an agent that machines host."""
     return re.fullmatch(r"agent[0-9]+", agent, re.ASCII) is not None
 
 

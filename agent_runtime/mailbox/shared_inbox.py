@@ -1,8 +1,8 @@
-"""An inbox of an agent in a terminal as rows of a store that several machines share: what it holds, and its one reader.
+"""The inbox of an agent in a terminal as rows of a shared store: its envelopes, and its only reader.
 
-Whoever reads holds a lease, which a thread renews. A reader that is stopped or cut off for longer than its lease lasts
-has another reader after it: it proves its lease before it delivers, and with each change. A delivery that it had begun
-goes on, as that of a reader that was killed: the next one delivers that one envelope again.
+The reader holds a lease, which a thread renews. If a reader is stopped or cut off for longer than its lease lasts,
+another reader may follow. So a reader proves its lease before each delivery and with each change. If it loses the lease
+during a delivery, the next reader delivers that one envelope again, as after a kill.
 """
 
 import os
@@ -35,7 +35,7 @@ from turnkeeper.times import from_us, rfc3339
 
 T = TypeVar("T")
 RENEW_S = 2.0
-FENCE_S = 10.0  # without a renewal; less than a lease
+FENCE_S = 10.0  # without a renewal; shorter than a lease
 AWAY = (Unreachable, MachineTrouble)
 _ALL = """(SELECT agent, key, state, reason, at_us FROM inbox_envelopes
     UNION ALL SELECT agent, key, state, reason, at_us FROM envelopes WHERE agent <> '') AS each"""
@@ -48,7 +48,7 @@ _WAITING = """SELECT key, state, envelope FROM inbox_envelopes WHERE agent = ? A
 
 
 class SharedInboxes:
-    """The inboxes of a store that several machines share, outside the runtime."""
+    """The inboxes of a store that several machines share, for use outside the runtime."""
 
     def __init__(self, home: Home, url: str) -> None:
         self._home, self._url = home, url
@@ -58,7 +58,7 @@ class SharedInboxes:
         return any(True for _ in self._ask("SELECT 1 FROM inboxes WHERE agent = ?", agent))
 
     def inbox_rows(self, hosted: Collection[str]) -> list[Row]:
-        """Return a row for each inbox, also for those of agents that the runtime hosts here: who reads these here."""
+        """Return a row for each inbox; for an agent hosted here, the reader is a process of this machine."""
         counts = {(row["agent"], row["state"]): row for row in self._ask(_COUNTS)}
         readers = {row["agent"]: row["reader"] if row["is_read"] else None for row in self._ask(_READERS)}
         rows = []
@@ -72,15 +72,15 @@ class SharedInboxes:
         return rows
 
     def envelope_rows(self, agent: str, limit: int) -> Iterator[Row]:
-        """Yield the envelopes that wait or are being worked on, in order, at most `limit`."""
+        """Yield the waiting and claimed envelopes, in order, at most `limit`."""
         for row in self._ask(_WAITING, agent, limit):
-            with suppress(InvalidInput):  # what is no envelope is set aside, with its reason, when it is claimed
+            with suppress(InvalidInput):  # an invalid envelope is quarantined, with its reason, when it is claimed
                 envelope = decode(bytes(row["envelope"]))
                 place = "claimed" if row["state"] == "claimed" else "inbox"
                 yield {"place": place, **envelope_row(row["key"], envelope)}
 
     def quarantine_rows(self, agent: str = "") -> list[Row]:
-        """Return what was set aside, of one agent or of all."""
+        """Return the quarantined envelopes of one agent or of all."""
         rows = ({**row, "name": row["key"], "at": rfc3339(from_us(row["at_us"]))} for row in self._ask(_ASIDE))
         kept = ("agent", "name", "reason", "at")
         return [
@@ -88,7 +88,7 @@ class SharedInboxes:
         ]
 
     def requeue(self, inbox: Inbox, key: str, *, vouched: bool) -> Put:
-        """Let what was set aside wait again: a row, or else a file of this machine. Raises as `Inbox.requeue`."""
+        """Put a quarantined envelope back: a row, or else a file of this machine. Raises as `Inbox.requeue`."""
         agent = inbox.folder.name
         for row in self._ask(_OF_KEY, agent, key):
             decode(bytes(row["envelope"]))
@@ -98,9 +98,9 @@ class SharedInboxes:
 
     @contextmanager
     def reading(self, agent: str, reader: str, *, clock: Clock, entropy: Entropy) -> Iterator["SharedReader"]:
-        """Read an inbox under this name, as soon as the reader begins."""
+        """Read an inbox under the name `reader`, from when the reader begins."""
         with closing(self.open()) as database, closing(self.open()) as beside:
-            make_private(self._home.inbox(agent))  # in which this machine's agent finds its outbox
+            make_private(self._home.inbox(agent))  # where this machine's agent finds its outbox
             made = SharedReader(self._home, agent, reader, database, beside, clock, entropy)
             try:
                 yield made
@@ -118,20 +118,20 @@ class SharedInboxes:
 
 @dataclass(frozen=True, kw_only=True)
 class NumberedClaim(Claimed):
-    """An envelope that was claimed in the row of this number."""
+    """A claimed envelope, with the number of its row."""
 
     number: int
 
 
 class SharedReader(Reader):
-    """The one reader of an inbox, while its lease lasts. Where another one reads, it reads when that has ended."""
+    """The only reader of an inbox while its lease lasts. It waits for the end of another reader's lease."""
 
     passing = (inboxes.NotReader, *AWAY)
 
     def __init__(
         self, home: Home, agent: str, reader: str, database: Database, beside: Database, clock: Clock, entropy: Entropy
     ) -> None:
-        """Use two connections: a renewal waits for no other work."""
+        """Use two connections, so that a renewal never waits for other work."""
         self._home, self._agent, self._clock, self._entropy = home, agent, clock, entropy
         self._ledger = AckLedger(home.logs, reader.replace(" ", "-"), clock)
         self._failpoints = Failpoints(os.environ)
@@ -144,7 +144,7 @@ class SharedReader(Reader):
         self._renewing.start()
 
     def begin(self) -> None:
-        """Become the reader, or go on being it. Raises NotReader while another one lives."""
+        """Become or remain the reader. Raises NotReader while another reader has the lease."""
         begun_s, before = self._clock.monotonic(), self._epoch
         if not (before and self._do(lambda c: inboxes.renew_reading(c, self._agent, before))):
             self._epoch = 0
@@ -152,7 +152,7 @@ class SharedReader(Reader):
         self._after, self._renewed_s = 0, begun_s
 
     def ready(self) -> str:
-        """Return why nothing can be read now: another one reads, or the database is away; empty where it can."""
+        """Return why the inbox cannot be read now (another reader, no database); empty if it can."""
         try:
             if not self._is_reader():
                 self.begin()
@@ -161,18 +161,18 @@ class SharedReader(Reader):
         return ""
 
     def end(self) -> None:
-        """Let another one read, at once if the database answers; otherwise the lease ends by itself."""
+        """End the reading, at once if the database answers; otherwise the lease expires by itself."""
         self._over.set()
         self._renewing.join()
         with suppress(*AWAY):
             self._do(lambda c: inboxes.end_reading(c, self._agent, self._epoch))
 
     def adopt(self) -> list[Claimed]:
-        """Return nothing: what a reader of before has claimed is claimed again, before what waits."""
+        """Return an empty list, because :meth:`claim` returns the envelopes of an earlier reader first."""
         return []
 
     def claim(self, limit: int = 1) -> list[Claimed]:
-        """Take what waits, or was left, in order. What is malformed goes to quarantine. Raises NotReader."""
+        """Claim waiting or abandoned envelopes, in order. Quarantine malformed ones. Raises NotReader."""
         taken: list[Claimed] = []
         with self._again():
             while not taken and (rows := self._do(self._claims(limit))):
@@ -188,7 +188,7 @@ class SharedReader(Reader):
         return lambda c: inboxes.claim_envelopes(c, self._agent, self._epoch, limit, self._after)
 
     def finish(self, claimed: Claimed, deliver: Callable[[Envelope], None]) -> None:
-        """Deliver one envelope, then acknowledge and archive it. After an error that passes it is claimed again."""
+        """Deliver one envelope, then acknowledge and archive it. After a passing error, claim it again."""
         with self._again():
             super().finish(claimed, deliver)
             self._finished += 1
@@ -197,7 +197,7 @@ class SharedReader(Reader):
 
     @contextmanager
     def _again(self) -> Iterator[None]:
-        """Claim again, after an error that passes, what was claimed and is not finished, also with a lost answer."""
+        """Make unfinished envelopes claimable again after a passing error, even if an answer was lost."""
         try:
             yield
         except self.passing:
@@ -205,11 +205,11 @@ class SharedReader(Reader):
             raise
 
     def waiting(self) -> int:
-        """Return how many envelopes wait, or were left by a reader of before."""
+        """Return the number of envelopes that wait or that an earlier reader left."""
         return self._do(lambda c: inboxes.count_envelopes(c, self._agent, EnvelopeState.WAITING, EnvelopeState.CLAIMED))
 
     def quarantined(self) -> int:
-        """Return how many envelopes were set aside."""
+        """Return the number of quarantined envelopes."""
         return self._do(lambda c: inboxes.count_envelopes(c, self._agent, EnvelopeState.QUARANTINED))
 
     def _prove(self) -> None:
@@ -220,7 +220,7 @@ class SharedReader(Reader):
         self._insist(self._end_of(claimed.number, EnvelopeState.DELIVERED))
 
     def _insist(self, work: Callable[[Connection], T]) -> T:
-        """Do this; while the database is away, try again for as long as the lease lasts."""
+        """Run `work`; if the database does not answer, retry while the lease lasts."""
         while True:
             try:
                 return self._do(work)
@@ -233,7 +233,7 @@ class SharedReader(Reader):
         return lambda c: inboxes.end_envelope(c, self._agent, self._epoch, number, state, reason)
 
     def _put_elsewhere(self, agent: str) -> Callable[[Envelope], Put] | None:
-        """Return how to put into the inbox of an agent in a terminal, if it has one."""
+        """Return a function that puts into the inbox of an agent in a terminal; None if the agent has no inbox."""
 
         def put(envelope: Envelope) -> Put:
             at = self._clock.now()
@@ -250,7 +250,7 @@ class SharedReader(Reader):
         while not self._over.wait(RENEW_S):
             begun_s, epoch = self._clock.monotonic(), self._epoch
             renewal = lambda c, epoch=epoch: inboxes.renew_reading(c, self._agent, epoch)  # noqa: E731
-            with suppress(*AWAY):  # which is seen by the time since the last one
+            with suppress(*AWAY):  # the age of the last renewal shows the failure
                 if epoch and self._beside.submit(renewal).result():
                     self._renewed_s = begun_s
                 elif epoch and self._epoch == epoch:
