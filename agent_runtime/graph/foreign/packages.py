@@ -5,6 +5,7 @@ A project lists them as LangGraph projects do: `dependencies` in its `langgraph.
 """
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -91,7 +93,7 @@ def install(packages: Packages) -> None:
     with _lines(dict.fromkeys(pinned)) as constraints, _lines(wanted) as requirements:
         program = [*installer(), "--constraint", constraints, *(["-r", requirements] if wanted else []), *places]
         asked = [Requirement(one) for one in wanted if _is_requirement(one) and Requirement(one).extras]
-        if asked and program[2] == "pip":  # uv has no dry-run report; the result is checked below
+        if asked:
             _check_extras(program, asked)
         done = subprocess.run(program, stdout=sys.stderr, timeout=LONGEST_INSTALL_S, check=False)  # noqa: S603  what the author asked for
     if done.returncode:
@@ -102,14 +104,21 @@ def install(packages: Packages) -> None:
             raise TurnkeeperError(f"{one.name} {here} was installed, which does not give {one}", hint=_TOGETHER)
 
 
+_UV_LACKS = re.compile(r"The package `([^`]+)` does not have an extra named `([^`]+)`")
 _TOGETHER = "what the project needs must go together with what is installed here"
 
 
 def _check_extras(program: Sequence[str], asked: Sequence[Requirement]) -> None:
-    """Raise TurnkeeperError if pip would install an old version that lacks a requested extra.
+    """Raise TurnkeeperError if the installer would install an old version that lacks a requested extra.
 
-    pip only warns about such a version. If pip finds no version at all, the installation itself fails with the reason.
+    pip and uv only warn about such a version. If they find no version, the installation itself fails with the reason.
     """
+    if program[1] == "pip":  # of uv, which writes no report
+        argv = [*program, "--dry-run"]
+        tried = subprocess.run(argv, capture_output=True, text=True, timeout=LONGEST_INSTALL_S, check=False)  # noqa: S603  as below
+        for version, extra in _UV_LACKS.findall(tried.stderr):
+            _refuse(version.partition("==")[0], version.replace("==", " "), extra)
+        return
     with tempfile.NamedTemporaryFile("r", suffix=".json", encoding="utf-8") as file:
         argv = [*program, "--dry-run", "--quiet", "--report", file.name]
         done = subprocess.run(argv, stdout=sys.stderr, timeout=LONGEST_INSTALL_S, check=False)  # noqa: S603  as below
@@ -119,9 +128,12 @@ def _check_extras(program: Sequence[str], asked: Sequence[Requirement]) -> None:
             has = {canonicalize_name(extra) for extra in found.get("provides_extra", ())}
             lacking = {canonicalize_name(extra) for extra in one.extras} - has
             if canonicalize_name(found["name"]) == canonicalize_name(one.name) and lacking:
-                version = f"{one.name} {found['version']}"
-                what = f"{one} cannot be installed here: of {version}, which can, there is no {', '.join(lacking)}"
-                raise TurnkeeperError(f"{what}; nothing was installed", hint=_TOGETHER)
+                _refuse(one.name, f"{one.name} {found['version']}", ", ".join(lacking))
+
+
+def _refuse(name: str, version: str, extra: str) -> NoReturn:
+    what = f"{name}[{extra}] cannot be installed here: {version}, the newest version that fits, has no extra {extra}"
+    raise TurnkeeperError(f"{what}; nothing was installed", hint=_TOGETHER)
 
 
 def _lacks_extra(wanted: Requirement) -> bool:

@@ -96,6 +96,14 @@ def test_help_groups_the_options_of_a_task(command, words) -> None:
     assert grouped >= {field.name for field in FIELDS if field.flag}
 
 
+def test_a_payload_alone_is_work_for_a_graph_that_takes_no_prompt(command) -> None:
+    rest = ("--every", "1m", "--category", "loop", "--channel", "general")
+    assert command("create", "x", *rest, "--payload", '{"topic": "tea"}')[0] == 0
+    (task,) = json.loads(command("list", "-o", "json")[1])
+    assert (task["prompt"], task["payload"]) == ("", {"topic": "tea"})
+    assert "--prompt" in command("create", "y", *rest)[2]
+
+
 def test_quietly_a_created_task_is_its_name_alone(command) -> None:
     assert command("create", "-q", "digest", "--cron", "0 9 * * 1-5", *REST) == (0, "digest\n", "")
     code, out, _ = command("create", "-q", "other", "--cron", "0 9 * * 1-5", *REST, "-o", "json")

@@ -1,6 +1,7 @@
 """What a project needs to have installed is found without installing; what is installed already never changes."""
 
 import json
+import os
 import subprocess
 import zipfile
 from importlib import metadata
@@ -100,9 +101,39 @@ def test_no_older_version_without_the_extra_is_installed_in_its_place(
     assert run(app, ["graph", "install", "./langgraph.json:agent"]) == 1
     said = capfd.readouterr().err
     assert (
-        "tiny[more] cannot be installed here: of tiny 1.0, which can, there is no more; nothing was installed" in said
+        "tiny[more] cannot be installed here: tiny 1.0, the newest version that fits, has no extra more; nothing"
+        in said
     )
     assert not (tmp_path / "here").exists()
+
+
+_UV = """#!/bin/sh
+echo "$@" >> {calls}
+case "$*" in
+  *--dry-run*) echo 'warning: The package `tiny==1.0` does not have an extra named `more`' >&2 ;;
+  *) echo installed >> {calls} ;;
+esac
+"""
+
+
+def test_nor_by_uv_where_there_is_no_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    uv, calls = tmp_path / "uv", tmp_path / "calls"
+    uv.write_text(_UV.format(calls=calls))
+    uv.chmod(0o700)
+    needed(tmp_path, "tiny[more]")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("turnkeeper.config.build.util.find_spec", lambda _name: None)
+    monkeypatch.chdir(tmp_path)
+    assert run(app, ["graph", "install", "./langgraph.json:agent"]) == 1
+    said = capfd.readouterr().err
+    assert (
+        "tiny[more] cannot be installed here: tiny 1.0, the newest version that fits, has no extra more; nothing"
+        in said
+    )
+    (tried,) = calls.read_text().splitlines()
+    assert "--dry-run" in tried
 
 
 def wheel(folder: Path, requires: str, version: str = "1.0") -> str:
