@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from task_runner.model.fields import EXCLUSIONS, FIELDS, JSON, SCHEDULES, given, put
 from task_runner.model.task import own_thread
 from turnkeeper.config.toml_file import TomlFile, read_toml
+from turnkeeper.console.unseen import plain
 from turnkeeper.errors import InvalidInput
 from turnkeeper.v1 import schedules_pb2 as wire
 
@@ -167,6 +168,6 @@ def _string(text: str) -> str:
 
 
 def _escaped(character: str) -> str:
-    if character in _CONTROL:
-        return _CONTROL[character]
-    return f"\\u{ord(character):04x}" if ord(character) < 0x20 or ord(character) == 0x7F else character
+    if character in _CONTROL or plain(character) == character:
+        return _CONTROL.get(character, character)
+    return f"\\U{ord(character):08x}" if character > "\uffff" else f"\\u{ord(character):04x}"

@@ -229,7 +229,7 @@ _COLUMNS = [  # on a narrow terminal the last ones are left out
     column("CATEGORY", "category", wide=True),
     column("CHANNEL", "channel", wide=True),
     column("THREAD", "thread_id", wide=True),
-    console.Column("REASON", lambda row: row["reason"] or row["put_off"], wide=True),
+    console.Column("REASON", lambda row: row["reason"] or row["put_off"] or "", wide=True),
 ]
 
 

@@ -112,7 +112,7 @@ def test_quietly_a_created_task_is_its_name_alone(command) -> None:
 
 def test_files_are_applied_and_exported_without_change(command, home, tmp_path) -> None:
     (home.tasks / "a.toml").write_text(
-        '[[task]]\nname = "a"\ncron = "0 9 * * *"\ncategory = "loop"\nchannel = "c"\nprompt = "p\\n\\u202e"\n'
+        '[[task]]\nname = "a"\ncron = "0 9 * * *"\ncategory = "loop"\nchannel = "c"\nprompt = "p\\n\\u202e\\u0085\\U000e0041"\n'
         'payload = {x = [1, {y = "z"}]}\ntags = {k = "v"}\n\n[[task]]\nname = "b"\nin = "25m"\ncategory = "loop"\n'
         'channel = "c"\nprompt = "q"\ncatch_up = "run-all"\n'
     )
