@@ -335,7 +335,7 @@ SPEAK_TO_A_DATABASE = {
     "agent_runtime/graph/checkpointer/rows.py",
     "agent_runtime/graph/checkpointer/sqlite.py",
     "agent_runtime/graph/checkpointer/postgres.py",
-    "turnkeeper/constellation/install/migrate.py",  # copies every table from one into the other
+    "turnkeeper/constellation/upkeep/migrate.py",  # copies every table from one into the other
     "turnkeeper/constellation/query",  # a SELECT of the user's, run by SQLite itself
     "turnkeeper/constellation/timeline/stores.py",  # reads the files of a home, also where no daemon runs
     "agent_runtime/graph/checkpointer/threads_file.py",  # of LangGraph's SQLite saver, whatever our own store is

@@ -111,8 +111,7 @@ def _declare(stage: Stage) -> None:
         stage.ask("agent-runtime", "workspace", "import", str(pages))
     stage.type("agent-runtime", "workspace", "list")
     stage.type("agent-runtime", "send", "general", "search: compost", "--wait")
-    with as_file(files("turnkeeper.constellation") / "demo" / "tasks.toml") as tasks:
-        stage.type("task-runner", "apply", str(tasks))
+    stage.type("task-runner", "apply", str(Path(__file__).with_name("tasks.toml")))
 
 
 def _a_fire_arrives(stage: Stage) -> None:

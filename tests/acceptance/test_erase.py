@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.support.constellation import Constellation
-from turnkeeper.constellation.install.erase import mask_of
 from turnkeeper.constellation.query.tables import TABLES
+from turnkeeper.constellation.upkeep.erase import mask_of
 
 pytestmark = pytest.mark.process
 

@@ -29,7 +29,7 @@ from tests.support.constellation import Constellation
 from tests.support.web import Web, serving
 from tests.unit.turnkeeper.test_console_unseen import ignorable
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.install.erase import PAGES, TEXTS
+from turnkeeper.constellation.upkeep.erase import PAGES, TEXTS
 from turnkeeper.gateway.page.reads import Reads
 from turnkeeper.storage import sqlite_files
 

@@ -13,7 +13,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.audit import verify
 from turnkeeper.constellation.audit.records import examine, export
-from turnkeeper.constellation.install.migrate import mark_restored
+from turnkeeper.constellation.upkeep.migrate import mark_restored
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import MachineTrouble
 from turnkeeper.storage import chain

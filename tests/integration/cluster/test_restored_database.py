@@ -18,7 +18,7 @@ from tests.support.constellation import Constellation
 from tests.support.postgres import Server, find_binaries
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.audit.records import examine
-from turnkeeper.constellation.install.migrate import mark_restored
+from turnkeeper.constellation.upkeep.migrate import mark_restored
 from turnkeeper.errors import EXIT_CONFLICT, EXIT_USAGE
 from turnkeeper.storage.database import make_schemas
 

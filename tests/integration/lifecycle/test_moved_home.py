@@ -12,9 +12,9 @@ import pytest
 
 from tests.support.constellation import Constellation
 from turnkeeper.config.home import MOVED, Home
-from turnkeeper.constellation.install.move import relocate
 from turnkeeper.constellation.supervisor import systemd
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, process_of
+from turnkeeper.constellation.upkeep.move import relocate
 from turnkeeper.storage.locking import ProcessLock
 
 
@@ -138,7 +138,7 @@ def test_a_move_to_another_disk_that_died_before_its_last_step_is_ended_by_the_s
     of_home.command("turnkeeper", "init")
     new = Home(root=other_disk / "h")
     with monkeypatch.context() as patched:
-        patched.setattr("turnkeeper.constellation.install.move.remember", lambda *_: 1 / 0)
+        patched.setattr("turnkeeper.constellation.upkeep.move.remember", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             relocate(of_home.home, new, [])
     assert new.restored.exists(), "nothing starts on the copy meanwhile"

@@ -9,9 +9,9 @@ import pytest
 from tests.support.constellation import AGENT_RUNTIME, Constellation
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.inspect.status import handoff_text
-from turnkeeper.constellation.install.backup import restore
 from turnkeeper.constellation.supervisor import markers
 from turnkeeper.constellation.supervisor.daemons import DAEMONS, process_of
+from turnkeeper.constellation.upkeep.backup import restore
 from turnkeeper.errors import EXIT_CONFLICT, EXIT_USAGE, Conflict
 
 pytestmark = pytest.mark.process

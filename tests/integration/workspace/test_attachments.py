@@ -16,7 +16,7 @@ from tests.integration.workspace.conftest import Begin, Told, call
 from tests.support.clock import ManualClock
 from tests.support.workspace import put_page
 from turnkeeper.config.home import Home
-from turnkeeper.constellation.install.backup import back_up
+from turnkeeper.constellation.upkeep.backup import back_up
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
 from turnkeeper.storage.database import Database
 

@@ -39,32 +39,6 @@ _COMMANDS = {
         "Check the installation, the processes and the stores, and say how to fix each problem.",
         Panel.HOME,
     ),
-    "backup": Later(
-        "turnkeeper.constellation.cli.backup:backup",
-        "Copy the home into a new directory, also while the daemons run: stores, envelopes, settings, keys; no logs.",
-        Panel.HOME,
-    ),
-    "restore": Later("turnkeeper.constellation.cli.backup:restore", "Restore a backup as the home.", Panel.HOME),
-    "erase": Later(
-        "turnkeeper.constellation.cli.erase:erase",
-        "Overwrite a person's texts wherever the home keeps them; the history still verifies.",
-        Panel.HOME,
-    ),
-    "move": Later(
-        "turnkeeper.constellation.install.move:move",
-        "Move the home to another directory, also on another disk: stop it, move it, and start it again if it ran.",
-        Panel.HOME,
-    ),
-    "migrate": Later(
-        "turnkeeper.constellation.install.migrate:migrate",
-        "Move what the home's files hold into a PostgreSQL database that several machines may share.",
-        Panel.HOME,
-    ),
-    "forget": Later(
-        "turnkeeper.constellation.cli.forget:forget",
-        "Strike a machine that will not come back off the list of those that share a database.",
-        Panel.HOME,
-    ),
     "escalate": Later(
         "turnkeeper.constellation.cli.commands:escalate",
         "Send yourself an alert by the page command or the webhook of [watchdog].",

@@ -4,7 +4,7 @@ from turnkeeper.config.surfaces import Later, Panel, Surface
 
 SURFACE = Surface(
     name="query",
-    place=32,
+    place=31,
     settings=("query",),
     needs=("timeline",),
     commands={

@@ -17,10 +17,10 @@ from turnkeeper.config.home import MOVED, Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import home_places, note
 from turnkeeper.console import status as spinner
-from turnkeeper.constellation.install.backup import digests
 from turnkeeper.constellation.supervisor import daemons, markers, systemd, terminals
 from turnkeeper.constellation.supervisor.up_down import bring_down, bring_up, prepare
 from turnkeeper.constellation.supervisor.watchdog import read_orders
+from turnkeeper.constellation.upkeep.backup import digests
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound
 from turnkeeper.storage.files import machine_errors, replace_whole
 from turnkeeper.storage.locking import ProcessLock

@@ -17,7 +17,7 @@ from turnkeeper.bus.inbox import FOLDERS, Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import ask_for_workers
-from turnkeeper.constellation.install.backup import MANIFEST, back_up, back_up_among, check_backup, restore
+from turnkeeper.constellation.upkeep.backup import MANIFEST, back_up, back_up_among, check_backup, restore
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput
 from turnkeeper.storage import sqlite_files
 from turnkeeper.storage.files import SystemFiles

@@ -9,7 +9,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import home, note
 from turnkeeper.console.unseen import plain
-from turnkeeper.constellation.install.erase import Chosen, Eraser, Found, holds, mask_of
+from turnkeeper.constellation.upkeep.erase import Chosen, Eraser, Found, holds, mask_of
 from turnkeeper.errors import EXIT_FAILURE, Conflict, InvalidInput
 
 

@@ -12,8 +12,8 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import home, note
 from turnkeeper.console import status as spinner
-from turnkeeper.constellation.install.backup import back_up, back_up_among, go_on_without
-from turnkeeper.constellation.install.backup import restore as put_back
+from turnkeeper.constellation.upkeep.backup import back_up, back_up_among, go_on_without
+from turnkeeper.constellation.upkeep.backup import restore as put_back
 from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.files import machine_errors
 
@@ -107,7 +107,7 @@ def _mark_restored(place: Home, folder: Path | None, *, mark: bool) -> None:
     if not mark or folder is not None:
         raise InvalidInput("give a directory, --mark or --lost", where="DIR", hint="turnkeeper restore --help")
     place.check()
-    made = import_module("turnkeeper.constellation.install.migrate").mark_restored(place)
+    made = import_module("turnkeeper.constellation.upkeep.migrate").mark_restored(place)
     record_act(place.logs, "turnkeeper", "turnkeeper restore --mark", made, SystemClock())
     note("the database is marked as put back to an earlier time; now, on each machine: turnkeeper up")
     note("tasks catch up by their policies; what ran after that time, and is forgotten, may run again")
