@@ -49,7 +49,7 @@ def test_turns_go_on_and_what_an_author_approved_before_is_asked_again_with_a_re
     first = asked_of(killed, "asks")
     killed.command("agent-runtime", "approvals", "approve", first["interrupt_id"])
     anew = killed.until("the question that is asked again", lambda: _other(asked_of(killed, "asks"), first))
-    assert "an earlier version asked, which did not record what the tool holds" in anew["question"]
+    assert "an earlier version asked, which did not record the tool's values" in anew["question"]
     killed.command("agent-runtime", "approvals", "approve", anew["interrupt_id"])
     killed.until_outcome("asks", "succeeded")
 

@@ -149,7 +149,7 @@ def test_an_open_approval_is_given_and_its_turn_and_the_fire_behind_it_go_on(ope
     anew = opened.until("the question that is asked again", lambda: opened.ask("agent-runtime", "interrupts", "list"))[
         0
     ]
-    assert "an earlier version asked, which did not record what the tool holds" in anew["question"]
+    assert "an earlier version asked, which did not record the tool's values" in anew["question"]
     opened.command("agent-runtime", "interrupts", "resolve", anew["interrupt_id"], "--approve")
     opened.until_outcome("errand", "succeeded")
     opened.until_outcome("held", "succeeded")

@@ -85,7 +85,7 @@ def test_a_home_moves_with_all_that_it_holds_and_goes_on(left: Upgraded, url: st
     (pending,) = left.told["agent-runtime interrupts list"]
     left.command("agent-runtime", "interrupts", "resolve", pending["interrupt_id"], "--approve")
     (anew,) = left.until("the question that is asked again", lambda: left.ask("agent-runtime", "interrupts", "list"))
-    assert "an earlier version asked, which did not record what the tool holds" in anew["question"]
+    assert "an earlier version asked, which did not record the tool's values" in anew["question"]
     left.command("agent-runtime", "interrupts", "resolve", anew["interrupt_id"], "--approve")
     assert left.ask("agent-runtime", "inbox", "quarantine")[0]["name"] == codex["torn"]
     drained = left.ask("agent-runtime", "inbox", "drain", "codex")
