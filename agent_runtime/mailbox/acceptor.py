@@ -291,7 +291,7 @@ class Acceptor:
                 digests[item.key] = item.item.header.digest
                 fresh.append(item)
             elif known != item.item.header.digest:
-                what = "was accepted before, with other content"
+                what = "was already accepted with other content"
                 _fail(item, Conflict(f"{item.key} {what}", where="fire_id", hint="send it under a new id"))
         put = await self._put(fresh)
         first = {id(item) for item in fresh}

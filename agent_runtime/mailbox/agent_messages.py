@@ -89,7 +89,7 @@ class AgentMessages:
         """
         require(SCOPE, "write", {"worker": worker, "text": text}, call.context)
         if call.context.agent != FIRST_AGENT:
-            raise Denied(f"only {FIRST_AGENT} sends to other agents; what you say last is your answer to it")
+            raise Denied(f"only {FIRST_AGENT} can send to other agents; your last text is your answer to it")
         await self._check(worker, text)
         trigger = await self._message(call, worker, text)
         told = {"worker": worker, "turn_id": trigger.turn_id, "thread_id": trigger.thread_id}

@@ -144,9 +144,9 @@ def refuse_hosted(home: Home, agent: str) -> Path:
         raise InvalidInput(f"{agent} has no inbox", where="agent", hint="see: turnkeeper inbox list")
     folder = home.inbox(agent)
     if agent in hosted_on(home):
-        holder = reader_of(folder) or "agent-runtime, which does not run now"
+        holder = reader_of(folder) or "agent-runtime, which is not running"
         what = f"the inbox of {agent} is read by {holder}"
-        raise Conflict(what, where=str(folder), hint="what it holds becomes turns: turnkeeper turns list")
+        raise Conflict(what, where=str(folder), hint="its envelopes become turns: turnkeeper turns list")
     return folder
 
 

@@ -68,7 +68,7 @@ def read_letter(data: bytes, sender: str, *, name: str, at: datetime) -> Envelop
     if wrong or not isinstance(fields.get("requires_ack", False), bool):
         raise InvalidInput("has the wrong type", where=wrong or "requires_ack")
     if texts["text"] and texts["body"]:
-        raise InvalidInput("stands beside text; give one of them", where="body")
+        raise InvalidInput("cannot be combined with text", where="body")
     return _checked(
         Envelope(
             id=texts["id"] or name,
@@ -89,9 +89,9 @@ def read_letter(data: bytes, sender: str, *, name: str, at: datetime) -> Envelop
 def _checked(letter: Envelope) -> Envelope:
     letter.checked()
     if letter.kind not in _SENT:
-        raise InvalidInput(f"an agent in a terminal sends no {letter.kind}, only messages and acks", where="kind")
+        raise InvalidInput(f"an agent in a terminal may send only messages and acks, not {letter.kind}", where="kind")
     if letter.to != FIRST_AGENT:
-        raise InvalidInput(f"agents in terminals write to {FIRST_AGENT}, not to {letter.to}", where="to")
+        raise InvalidInput(f"agents in terminals may write only to {FIRST_AGENT}, not to {letter.to}", where="to")
     size = len(letter.text.encode())
     if letter.kind == "message" and (not letter.text.strip() or size > LONGEST_MESSAGE):
         raise InvalidInput(f"a message has 1 to {LONGEST_MESSAGE} bytes", where="text")
@@ -224,7 +224,7 @@ def _open_folder(name: str, above: int | None, opened: contextlib.ExitStack) -> 
     opened.callback(os.close, descriptor)
     found = os.fstat(descriptor)
     if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise InvalidInput("other users can write it", where=name, hint="run: chmod 700 on it")
+        raise InvalidInput("other users can write to it", where=name, hint="run: chmod 700 on it")
     return descriptor
 
 
@@ -275,13 +275,13 @@ def _refuse_odd(found: os.stat_result) -> None:
 
 
 def agents_with_inboxes(home: Home) -> list[str]:
-    """Return the agents that have an inbox, by name, numbers in order."""
+    """Return the agents that have an inbox, by name, with numbers in numeric order."""
     folder = home.inbox("agent0").parent
     found = [name for name in os.listdir(folder) if AGENT.fullmatch(name)] if folder.is_dir() else []
     return sorted((name for name in found if (folder / name).is_dir()), key=natural)
 
 
 def natural(name: str) -> tuple[str, int]:
-    """Return by what agents are ordered: their names, numbers in order."""
+    """Return by what agents are ordered: their names, with numbers in numeric order."""
     stem = name.rstrip("0123456789")
     return stem, int(name[len(stem) :] or -1)

@@ -145,12 +145,12 @@ class Pane:
         if self._waits is None:
             return "its prompt is not known: set [agents.NAME] prompt in config.toml"
         if self._run("display-message", "-p", "-t", self._target, "#{pane_in_mode}").strip() != "0":
-            return "somebody scrolls in its pane"
+            return "its pane is being scrolled"
         if not self._reads_keys():
-            return "it is at work"
+            return "it is busy"
         screen = self._screen()
         if not self._waits(screen):
-            return "it is at work, or something is typed at its prompt"
+            return "it is busy, or there is text at its prompt"
         self._clock.block(SETTLE_S)
         return "" if self._screen() == screen and self._reads_keys() else "somebody types"
 

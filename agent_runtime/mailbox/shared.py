@@ -127,7 +127,7 @@ class Ownership:
             try:
                 found = await self._database.run(lambda c, t=thread_id, held=lease: self._take(c, t, held))  # type: ignore[misc]
             except Exception:
-                self.lose([thread_id], "what was claimed is not known")  # a renewal frees it for a complete claim
+                self.lose([thread_id], "its claim may have failed")  # a renewal frees it for a complete claim
                 if not taken:
                     raise
                 break  # handle the envelopes claimed before
@@ -510,5 +510,5 @@ def _row_of(item: EncodedTrigger) -> dict[str, Any]:
 
 
 def _not_hosted(agent: str) -> TurnkeeperError:
-    what = f"{agent} is not hosted here, and has no inbox in a terminal"
+    what = f"{agent} is neither hosted here nor an agent in a terminal"
     return InvalidInput(what, where=_AGENT)

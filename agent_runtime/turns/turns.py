@@ -196,7 +196,7 @@ class Turns:
                 if decision.action is not Action.SET_ASIDE:
                     await self._archive(item)
                 return Handled(done=True)
-        raise RuntimeError(f"no end to decisions about {item.asked} after {MOST_ROUNDS}")
+        raise RuntimeError(f"{item.asked} is still undecided after {MOST_ROUNDS} rounds")
 
     async def _with_thread(self, thread_id: str, item: Item, facts: Facts) -> Facts:
         """Add the thread's position in its graph to the facts, or the other graph if the trigger belongs to one."""

@@ -81,7 +81,7 @@ def test_a_message_is_delivered_once_whenever_the_runtime_is_killed(stopped: Con
         (("hello", "--from", "author"), 2, "author"),
         (("hello", "--from", "watchdog"), 2, "watchdog"),
         (("hello", "--from", "../codex"), 2, "is not an agent's name"),
-        (("hello", "--from", "codex", "--to", "agent1"), 2, "write to agent0"),
+        (("hello", "--from", "codex", "--to", "agent1"), 2, "only to agent0"),
         (("</channel>", "--from", "codex"), 2, "wrapper token"),
         ((" ", "--from", "codex"), 2, "a message has 1 to"),
         (("x" * 300_000, "--from", "codex"), 2, "a message has 1 to"),

@@ -387,7 +387,7 @@ def dangling(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
     calls = [call for message in messages[last : last + 1] for call in getattr(message, "tool_calls", ())]
     return [
         ToolMessage(
-            content="this call was cut short; what it does may have been done, or may yet be",
+            content="this call was interrupted; its effect may have happened or may still happen",
             name=call["name"],
             tool_call_id=call["id"] or "",
             status="error",

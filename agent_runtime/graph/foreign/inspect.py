@@ -348,13 +348,13 @@ def _content(cell: types.CellType) -> Any:
 def _why_not(value: Any) -> str:
     """Return why the guard cannot check calls of this object; empty if it can."""
     if isinstance(value, RemoteGraph):
-        return "it runs on another server, which asks nobody here"
+        return "it runs on another server, which cannot ask the author"
     if isinstance(value, ToolNode) and (changed := _changed(type(value), ToolNode, _NODE_METHODS)):
-        return f"{type(value).__name__} runs its tools in a way of its own ({changed})"
+        return f"{type(value).__name__} has its own way to run tools ({changed})"
     if isinstance(value, BaseTool) and (changed := _changed(type(value), BaseTool, TOOL_METHODS)):
-        return f"the tool {value.name} runs in a way of its own ({changed})"
+        return f"the tool {value.name} has its own way to run ({changed})"
     if isinstance(value, _Unseen):
-        return f"it holds more than {value.most:,} objects, of which the others were not looked at"
+        return f"it holds more than {value.most:,} objects; the rest was not inspected"
     served = _served_in(value)
     return f"the model's provider runs {', '.join(served)} by itself" if served else ""
 

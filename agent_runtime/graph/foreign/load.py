@@ -197,7 +197,7 @@ def _attribute(reference: Reference) -> Any:
     if not hasattr(module, reference.attribute):
         kinds = (StateGraph, Pregel)
         graphs = [name for name, value in vars(module).items() if isinstance(value, kinds)]
-        hint = f"there is {', '.join(graphs)}" if graphs else ""
+        hint = f"it has {', '.join(graphs)}" if graphs else ""
         raise InvalidInput(
             f"{reference.file or reference.module} has no {reference.attribute}", where=reference.text, hint=hint
         )

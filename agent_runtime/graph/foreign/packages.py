@@ -101,7 +101,7 @@ def install(packages: Packages) -> None:
         raise TurnkeeperError(what, hint=_TOGETHER)
     for one in asked:
         if (here := _version(one.name)) is not None and _lacks_extra(one):
-            raise TurnkeeperError(f"{one.name} {here} was installed, which does not give {one}", hint=_TOGETHER)
+            raise TurnkeeperError(f"{one.name} {here} was installed, which does not satisfy {one}", hint=_TOGETHER)
 
 
 _UV_LACKS = re.compile(r"The package `([^`]+)` does not have an extra named `([^`]+)`")

@@ -27,7 +27,7 @@ _USED = frozenset({"$schema", "dependencies", "env", "graphs", "store"})
 _NO_IMAGE = "no image is built"
 _IGNORED = {
     "api_version": _NO_IMAGE,
-    "auth": "nobody logs in: whoever has this account on this machine may use the agent; nodes find no user",
+    "auth": "there is no login: anyone with this account on this machine may use the agent; nodes find no user",
     "base_image": _NO_IMAGE,
     "checkpointer": "Turnkeeper keeps the checkpoints; the project's own path, ttl and serde are not used",
     "dockerfile_lines": "no image is built: install here what these lines install",

@@ -276,7 +276,7 @@ class Gate:
         scope, effect = self.named(request)
         verdict = self._judge(scope, effect, request.args, turn)
         if verdict.allowed and request.known is None and scope.startswith(FOREIGN) and self._is_shared(request, turn):
-            why = f"{_TWO.format(request.name)}, so that no category grants either"
+            why = f"{_TWO.format(request.name)}, so no category grants either"
             verdict = Verdict(allowed=False, missing_scope=scope, reason=why, lacking=(scope,))
         if not verdict.allowed:
             return self._put_to_author(request, turn, "permission", verdict)

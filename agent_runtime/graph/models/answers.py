@@ -37,9 +37,9 @@ _CHECK = "check [model] in config.toml"
 _KEYS = "put a valid key into the environment or into .env in the home, then restart agent-runtime"
 _REFUSALS = {
     401: ("refused the key (401)", _KEYS),
-    402: ("wants to be paid (402)", "see to the account's credit"),
+    402: ("requires payment (402)", "check the account's credit"),
     403: ("does not let this key use the model (403)", _KEYS),
-    404: ("knows no such model or address (404)", "check name and base_url under [model] in config.toml"),
+    404: ("does not know the model or address (404)", "check name and base_url under [model] in config.toml"),
 }
 
 
@@ -96,7 +96,7 @@ def read_fault(error: Exception, now: datetime, secrets: Collection[str] = ()) -
         return Fault(reason=error.reason, what=str(error), again=error.again)
     if "ContextOverflowError" in _class_names(error):
         hint = "go on in a new thread: turnkeeper send CHANNEL TEXT --new"
-        return Fault(reason="overflow", what="takes no conversation as long as this one", hint=hint)
+        return Fault(reason="overflow", what="does not accept a conversation of this length", hint=hint)
     status = getattr(error, "status_code", None)
     quote = _quote(error, secrets)
     return _read_status(error, status, now, quote) if isinstance(status, int) else _read_kind(error, quote)
@@ -134,7 +134,7 @@ def _read_kind(error: Exception, quote: str) -> Fault:
         ),
         (
             {"ValueError", "KeyError", "TypeError"},
-            Fault(reason="unreadable", what=f"sent what cannot be read: {quote}", again=True),
+            Fault(reason="unreadable", what=f"sent an unreadable answer: {quote}", again=True),
         ),
     )
     unknown = Fault(reason="unknown", what=f"failed: {type(error).__name__}: {quote}")
@@ -152,11 +152,11 @@ def _class_names(error: Exception) -> set[str]:
 def _read_status(error: Exception, status: int, now: datetime, quote: str) -> Fault:
     reason = str(status)
     if _is_spent(error):
-        return Fault(reason=reason, what=f"has no quota left ({status})", hint="see to the account's credit")
+        return Fault(reason=reason, what=f"has no quota left ({status})", hint="check the account's credit")
     if status in _PASSING or status >= 500:
         asked = _asked(error, now)
         wait = f", and asks to wait {asked:.0f} s" if asked is not None and asked > LONGEST_ASKED_S else ""
-        what = "limits how often it is asked (429)" if status == 429 else f"is in trouble ({status})"
+        what = "limits the rate of requests (429)" if status == 429 else f"is failing ({status})"
         return Fault(reason=reason, what=what + wait, again=True, asked_s=asked)
     what, hint = _REFUSALS.get(status, (f"refused the request ({status}): {quote}", _CHECK))
     return Fault(reason=reason, what=what, hint=hint)
@@ -240,7 +240,7 @@ def examine(message: AIMessage, pieces: Sequence[AIMessageChunk], tools: Collect
         raise Unusable("broke off in the middle of its answer", reason="cut")
     calls = _calls(message, pieces, whole=ending not in _TOO_LONG)
     if ending in _CALLING and not calls:
-        raise Unusable("announced a tool call and made none", reason="malformed")
+        raise Unusable("announced a tool call but made none", reason="malformed")
     if ending in _FILTERED and not calls and not message.text.strip():
         what = f"had its answer held back by the provider's filter ({ending})"
         raise Unusable(what, reason="filtered", again=False)

@@ -101,7 +101,7 @@ def test_an_inbox_has_one_reader_and_says_who_it_is(inbox: Commands) -> None:
 def test_the_inbox_of_an_agent_that_the_runtime_hosts_is_not_drained_whether_it_runs_or_not(inbox: Commands) -> None:
     inbox.home.config.write_text("[agents.agent0]\nworkers = 2\n")
     inbox.open("agent2").put(message("one"))
-    assert "agent-runtime, which does not run now" in inbox("drain", "agent2", code=4)[1]
+    assert "agent-runtime, which is not running" in inbox("drain", "agent2", code=4)[1]
     with ReaderLock(inbox.home.inbox("agent2"), "agent-runtime"):
         assert "is read by agent-runtime, pid " in inbox("drain", "agent2", code=4)[1]
     inbox("drain", "agent0", code=4)

@@ -190,7 +190,7 @@ def test_a_line_that_the_user_has_begun_is_left_alone_until_it_is_gone(terminals
     until(lambda: _waits_said(terminal) == "0", "no mail waits")
     watcher.send_signal(signal.SIGTERM)
     _, said = watcher.communicate(timeout=PATIENCE_S)
-    assert "mail waits for codex (2): it is at work, or something is typed at its prompt" in said
+    assert "mail waits for codex (2): it is busy, or there is text at its prompt" in said
 
 
 def test_nothing_is_pasted_while_the_agent_works_or_somebody_scrolls(terminals, home: Home) -> None:

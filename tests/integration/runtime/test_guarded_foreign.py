@@ -194,7 +194,7 @@ async def test_calls_inside_a_tool_are_calls_of_their_own() -> None:
 
 
 class OwnWay(BaseTool):
-    """A tool that runs in a way of its own, and calls another."""
+    """A tool that has its own way to run, and calls another."""
 
     name: str = "outer"
     description: str = "Call another tool."

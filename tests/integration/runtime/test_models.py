@@ -168,7 +168,7 @@ async def test_a_server_that_wants_too_long_a_wait_is_given_up(desk: Desk) -> No
     desk.server.script = [Reply(status=429, headers={"Retry-After": "3600"})]
     event = await desk.run()
     assert event.state == STATES.FAILED
-    assert "limits how often it is asked (429), and asks to wait 3600 s" in event.error
+    assert "limits the rate of requests (429), and asks to wait 3600 s" in event.error
     assert len(desk.server.requests) == 1
 
 
@@ -177,7 +177,7 @@ async def test_trouble_that_does_not_pass_fails_the_turn_after_a_few_tries(desk:
     event = await desk.run()
     assert event.state == STATES.FAILED
     assert event.error == (
-        f"model openai:stub-model at {desk.server.url}: is in trouble (503); it was tried 5 times; "
+        f"model openai:stub-model at {desk.server.url}: is failing (503); it was tried 5 times; "
         "see whether its server runs and answers; the next fire or message tries again"
     )
     assert (len(desk.server.requests), len(desk.trail("model.failed"))) == (5, 1)
@@ -189,11 +189,11 @@ async def test_a_refusal_fails_the_turn_at_once_and_says_what_to_do(desk: Desk) 
     overflow = "context_length_exceeded"
     refusals = [
         (Reply(status=401), "refused the key (401)"),
-        (Reply(status=402), "wants to be paid (402)"),
+        (Reply(status=402), "requires payment (402)"),
         (Reply(status=403), "does not let this key use the model (403)"),
-        (Reply(status=404), "knows no such model or address (404)"),
+        (Reply(status=404), "does not know the model or address (404)"),
         (Reply(status=400, error="no such\noption"), "refused the request (400): Error code: 400"),
-        (Reply(status=400, code=overflow, error=overflow), "takes no conversation as long as this one"),
+        (Reply(status=400, code=overflow, error=overflow), "does not accept a conversation of this length"),
         (Reply(status=429, code="insufficient_quota"), "has no quota left (429)"),
         (Reply(ending="content_filter"), "had its answer held back by the provider's filter"),
     ]
@@ -291,7 +291,7 @@ async def test_calls_that_share_an_id_are_told_apart(desk: Desk) -> None:
 async def test_a_call_that_is_announced_and_not_made_is_no_empty_answer(desk: Desk) -> None:
     desk.server.script = [Reply(ending="tool_calls")] * 5
     event = await desk.run()
-    assert "announced a tool call and made none" in event.error
+    assert "announced a tool call but made none" in event.error
 
 
 async def test_a_call_whose_pieces_cannot_be_put_together_goes_back_to_the_model(desk: Desk) -> None:

@@ -271,8 +271,8 @@ def test_nodes_that_ask_by_themselves_or_want_a_server_are_named() -> None:
         (RemoteGraph("agent", url="http://127.0.0.1:1"), "another server"),
         (holding(RemoteGraph("agent", url="http://127.0.0.1:1")), "another server"),
         (graph(ToolNode([one]), checkpointer=False), "no question in it can be answered"),
-        (OwnNode([one]), "OwnNode runs its tools in a way of its own (_run_one)"),
-        (ToolNode([OwnTool()]), "the tool own runs in a way of its own (invoke)"),
+        (OwnNode([one]), "OwnNode has its own way to run tools (_run_one)"),
+        (ToolNode([OwnTool()]), "the tool own has its own way to run (invoke)"),
         (holding(model(one, {"type": "web_search_20250305", "name": "web_search"})), "runs web_search_20250305"),
         (holding(model({"google_search": {}})), "runs google_search"),
         (create_agent(ScriptedModel(script={}), [one, {"type": "mcp", "server_label": "x"}]), "runs mcp"),
@@ -301,7 +301,7 @@ def test_a_module_of_the_authors_is_no_library_whatever_its_name(
     monkeypatch.delitem(sys.modules, name, raising=False)
     (problem,) = inspect_graph(graph(importlib.import_module(name).Own([one]))).unguardable
     monkeypatch.delitem(sys.modules, name)
-    assert "Own runs its tools in a way of its own (invoke)" in problem.why
+    assert "Own has its own way to run tools (invoke)" in problem.why
 
 
 SEARCH = [{"type": "web_search_preview"}]

@@ -162,7 +162,7 @@ async def test_a_context_manager_is_entered_once_and_closed_at_the_end(project: 
             "no_such_module_here:graph",
             "ModuleNotFoundError: No module named 'no_such_module_here'; no file of the project lists a package with no_such_module_here",
         ),
-        ("made.py:missing", "has no missing; there is builder, compiled"),
+        ("made.py:missing", "has no missing; it has builder, compiled"),
         ("made.py:number", "number gives what is of type int; give a StateGraph, a compiled one"),
         ("made.py:asked", "asked is of type list; give a StateGraph"),
         ("made.py:wants_much", "takes config, store; it can be given a config and a ServerRuntime"),
@@ -283,7 +283,7 @@ async def test_keys_of_langgraph_json_without_effect_are_named_with_what_that_me
     reference = written(project, f'{{{AGENT}, {json.dumps(keys)[1:-1]}, "colour": 1, "python_version": "3.99"}}')
     ignored = (await loaded(reference, project)).reference.ignored
     assert set(ignored) == {"auth", "image_distro", "colour", "python_version"}, "what is empty means nothing"
-    assert ignored["auth"].startswith("nobody logs in")
+    assert ignored["auth"].startswith("there is no login")
     assert ignored["colour"] == "unknown here; it has no effect"
 
 
