@@ -1,6 +1,6 @@
-"""All that runs graphs: LangGraph and LangChain are imported here and in `agent_runtime.tools` only.
+"""The code that runs graphs. Only this package and `agent_runtime.tools` import LangGraph and LangChain.
 
-From the top: `agent` (our own agent and its subagents) and `foreign` (graphs that authors bring); `engine` runs either;
-`models` calls models, `checkpointer` keeps threads, `guard` judges tool calls; `offline` is the model without a
-network; `context` is shared by all. None of them writes turns: that is for `agent_runtime.turns`.
+From the top: `agent` is our own agent with its subagents, and `foreign` loads authors' graphs. `engine` runs both.
+`models` calls models, `checkpointer` stores threads, and `guard` judges tool calls. `offline` is the model without a
+network; all packages share `context`. None of them writes turns, which `agent_runtime.turns` does.
 """

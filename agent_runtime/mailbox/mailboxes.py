@@ -135,7 +135,7 @@ class Mailboxes:
         return iter(self._queued.values())
 
     async def put(self, items: Sequence[EncodedTrigger]) -> list[Put | TurnkeeperError]:
-        """Put triggers' envelopes; return for each the put after it is on disk, or the error."""
+        """Put triggers' envelopes; return the result or error of each, after it is on disk."""
         answers = await self._run(lambda: self._put([item.encoded for item in items]))
         for (header, _), answer in zip(items, answers, strict=True):
             if isinstance(answer, Put) and header.agent in self._inboxes:

@@ -94,7 +94,7 @@ class Notifier:
             self._log.emit("notify.done", turn_id=notification.turn_id, about=notification.event)
 
     async def _shell(self, environ: Mapping[str, str]) -> str:
-        """Run the command in its own session; return the reason of a failure, or an empty string."""
+        """Run the command in its own session; return why it failed, or an empty string."""
         process = await asyncio.create_subprocess_shell(
             self._settings.command,
             env=dict(environ),
