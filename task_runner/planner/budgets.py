@@ -1,8 +1,8 @@
-"""Budgets, and failures in a row: what pauses a task by itself. Pure.
+"""Budgets and failures in a row, which pause a task automatically. Pure.
 
-What turns came to is what the runtime reports when one ends. A limit that is reached pauses the task with the reason;
-it counts again from nothing on the next day of the task's zone, and the task comes back when its author resumes it.
-A limit for an hour pauses nothing: it puts off the next wake of a self-paced task until the hour is over.
+The runtime reports the usage of a turn when the turn ends. A task that reaches a limit pauses, with the reason. The
+count restarts on the next day in the task's zone, and the task runs again when its author resumes it. A limit for an
+hour does not pause a task: it delays the next wake of a self-paced task until the hour is over.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from task_runner.timetable import zone
 from turnkeeper.errors import InvalidInput
 
 HOURLY = ("turns_per_hour", "tokens_per_hour")
-DEFAULT_HOURLY = {"turns_per_hour": 600}  # of a self-paced task whose budget has no limit for an hour
+DEFAULT_HOURLY = {"turns_per_hour": 600}  # for a self-paced task whose budget has no hourly limit
 KEYS = (*(f"{what}_per_{span}" for span in ("fire", "day") for what in ("turns", "seconds", "tokens")), *HOURLY)
 LARGEST = 1_000_000_000_000
 _SECOND = timedelta(seconds=1)
@@ -22,14 +22,14 @@ _SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """A turn that ended, and the fire as it left it.
+    """A turn that ended, and its fire afterwards.
 
     Attributes:
         fire: the fire afterwards; pending if it is tried again.
-        at: when.
+        at: when the turn ended.
         spent: how long the turn took.
-        tokens: how many it used, in and out.
-        wake_after_s: how long after its end it asked to be woken, in seconds; None where it did not.
+        tokens: number of tokens that the turn used, in and out.
+        wake_after_s: seconds between the end of the turn and the wake that it asked for; None if it asked for none.
     """
 
     fire: Fire
@@ -50,12 +50,12 @@ def check_budget(budget: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 def hourly(definition: Definition) -> Mapping[str, int]:
-    """Return the limits for an hour of a self-paced task: those that its author gave, else the default."""
+    """Return the hourly limits of a self-paced task: its author's, or else the default."""
     return {key: limit for key, limit in definition.budget if key in HOURLY} or DEFAULT_HOURLY
 
 
 def settle_up(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
-    """Return a task with the turns counted that ended, and why it has to pause; empty if it need not."""
+    """Return a task after counting the turns that ended, and why it must pause; empty if it need not pause."""
     reason = ""
     for turn in ended:
         failures = _failures(task.failures, turn.fire)
@@ -95,7 +95,7 @@ def _reached(task: Task, fire: Fire) -> str:
         "turns_per_day": usage.turns,
         "seconds_per_day": usage.spent // _SECOND,
         "tokens_per_day": usage.tokens,
-        # One that has to be tried again would come to more turns than the limit says.
+        # A retry would need more turns than the limit allows.
         "turns_per_fire": fire.attempt - 1 if fire.outcome is Outcome.PENDING else 0,
         "seconds_per_fire": fire.spent // _SECOND,
         "tokens_per_fire": fire.tokens,

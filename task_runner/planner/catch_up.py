@@ -1,7 +1,7 @@
-"""Catch-up: what becomes of scheduled times that were missed, for whatever cause. Pure.
+"""Catch-up: decides about scheduled times that were missed, whatever the cause. Pure.
 
-One rule for every cause - runner down, machine asleep, runtime unreachable, clock stepped, thread waiting for its
-author - decides over the scheduled times that fell due together with the task's own fires that never left.
+One rule holds for every cause: runner down, machine asleep, runtime unreachable, clock stepped, thread waiting for its
+author. It covers the scheduled times that came due and the task's own fires that were never sent.
 """
 
 from collections.abc import Iterable
@@ -15,19 +15,19 @@ from task_runner.timetable import LEAST, Timetable
 MISSED = "missed"
 TOO_OLD = "catch_up_window"
 CAPPED = "max_catch_up"
-# Of one task in one plan, whatever a home of an earlier version says: they are written in one transaction.
+# The most for one task in one plan, even if a home of an earlier version says more: one transaction writes them.
 MOST_FIRES = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaughtUp:
-    """What the policy decides.
+    """The decision of the catch-up policy.
 
     Attributes:
-        fires: new fires, oldest first, none of them ready yet.
+        fires: new fires, oldest first; none is ready yet.
         skips: new records of runs that do not fire, oldest first.
         changed: the task's unsent fires that changed, settled or not.
-        missed: how many scheduled times count as missed that did not before.
+        missed: number of scheduled times that newly count as missed.
     """
 
     fires: tuple[Fire, ...] = ()
@@ -37,9 +37,9 @@ class CaughtUp:
 
 
 def late_fires(unsent: tuple[Fire, ...], due: entries.Due, now: datetime) -> tuple[Fire, ...]:
-    """Return those unsent fires that are missed: past their time, or with a later scheduled time due already.
+    """Return the unsent fires that are missed: late, or followed by a later scheduled time that is already due.
 
-    One that waited for overlap is missed only once the grace it was released with is over.
+    A fire that waited for an overlapping one is missed only after the grace since its release is over.
     """
     newest = max((fire.nominal_at for fire in unsent), default=None)
     return tuple(
@@ -51,7 +51,7 @@ def late_fires(unsent: tuple[Fire, ...], due: entries.Due, now: datetime) -> tup
 
 
 def catch_up(task: Task, timetable: Timetable, due: entries.Due, late: tuple[Fire, ...], now: datetime) -> CaughtUp:
-    """Apply the task's policy to what fell due and to its late unsent fires."""
+    """Apply the task's policy to the scheduled times that came due and to its late unsent fires."""
     old_fires, old_run, due = _too_old(task, timetable, due, late, now)
     old = CaughtUp(
         skips=(entries.skipped_run(task, old_run, TOO_OLD),) if old_run else (),
@@ -70,9 +70,9 @@ def catch_up(task: Task, timetable: Timetable, due: entries.Due, late: tuple[Fir
 
 
 def waited_too_long(task: Task, unsent: Iterable[Fire], now: datetime) -> tuple[Fire, ...]:
-    """Return those fires that stand for what was missed, and waited in line until that was longer ago than is let.
+    """Return the queued fires for missed times that are now older than the catch-up window.
 
-    What came on time and waited is no miss, however long that took.
+    A fire that was on time and then waited is not missed, however long it waited.
     """
     window = task.definition.catch_up_window
     if window is None:
@@ -87,7 +87,7 @@ def waited_too_long(task: Task, unsent: Iterable[Fire], now: datetime) -> tuple[
 def _too_old(
     task: Task, timetable: Timetable, due: entries.Due, late: tuple[Fire, ...], now: datetime
 ) -> tuple[tuple[Fire, ...], entries.Run | None, entries.Due]:
-    """Split off what was missed longer ago than the window; return it and the rest of what is due."""
+    """Split off the misses that are older than the catch-up window; return them and the rest of what is due."""
     window = task.definition.catch_up_window
     if window is None:
         return (), None, due

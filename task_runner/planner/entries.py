@@ -1,6 +1,7 @@
-"""Ledger entries: new ones, the same entries one step further, and the plan that writes them. Pure.
+"""Ledger entries: new entries, the next state of entries, and the plan that writes them. Pure.
 
-Runs of scheduled times are counted and bounded, never listed, so that ten missed years cost what one day costs.
+Runs of scheduled times are stored as a count and two bounds, never as a list. So ten missed years cost no more than one
+day.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,11 +15,11 @@ from task_runner.timetable import LEAST, Timetable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Some scheduled times of one task.
+    """A run of scheduled times of one task.
 
     Attributes:
-        count: how many, at least 1.
-        first_at, last_at: the oldest and the newest of them.
+        count: number of scheduled times, at least 1.
+        first_at, last_at: the oldest and the newest scheduled time.
     """
 
     count: int
@@ -28,11 +29,11 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Due:
-    """What fell due in (after, now].
+    """The scheduled times that came due in (after, now].
 
     Attributes:
         missed: the scheduled times that are no longer on time.
-        on_time: the newest one, if it still is.
+        on_time: the newest scheduled time, if it is still on time.
     """
 
     missed: Run | None = None
@@ -40,7 +41,7 @@ class Due:
 
     @property
     def last_at(self) -> datetime | None:
-        """The newest scheduled time that fell due; None if none did."""
+        """The newest scheduled time that came due; None if none did."""
         return self.on_time or (self.missed.last_at if self.missed else None)
 
 
@@ -59,7 +60,7 @@ def fallen_due(
 
 
 def run_between(timetable: Timetable, after: datetime, until: datetime) -> Run | None:
-    """Return the run of scheduled times in (after, until], None if there are none."""
+    """Return the run of scheduled times in (after, until]; None if there are none."""
     if after >= until:
         return None
     first, last = timetable.next_after(after), timetable.last_at_or_before(until)
@@ -75,7 +76,7 @@ def single(nominal_at: datetime) -> Run:
 
 
 def merged(runs: Iterable[Run | Fire | None]) -> Run:
-    """Return one run for all that several runs and entries cover; at least one covers something."""
+    """Return one run that covers all times of several runs and entries; at least one of them covers a time."""
     present = [run for run in runs if run is not None and run.count]
     return Run(
         count=sum(run.count for run in present),
@@ -85,7 +86,7 @@ def merged(runs: Iterable[Run | Fire | None]) -> Run:
 
 
 def entry(task: Task, run: Run | Fire, outcome: Outcome, **fields: Any) -> Fire:
-    """Return a new entry of a task that covers `run`, named by the last time in it; `fields` say what is different."""
+    """Return a new entry of a task that covers `run` and is named by its last time; `fields` override its defaults."""
     fields.setdefault("nominal_at", run.last_at)
     fields.setdefault("due_at", fields["nominal_at"])
     return Fire(
@@ -107,9 +108,9 @@ def fresh(
     caught_up: bool = False,
     ready_at: datetime | None = None,
 ) -> Fire:
-    """Return the fire of a scheduled time, not yet ready unless said; it stands for `run`, or for that time alone."""
+    """Return the fire of a scheduled time, ready only if `ready_at` is given; it covers `run`, or that time alone."""
     first_at, last_at = (run.first_at, run.last_at) if run else (nominal_at, nominal_at)
-    return Fire(  # without `entry`: catch-up makes these by the thousand
+    return Fire(  # `entry` would be slower: catch-up makes thousands of these
         task_id=task.id,
         fire_id=fire_id(task.id, nominal_at),
         nominal_at=nominal_at,
@@ -132,7 +133,7 @@ def skipped_run(task: Task, run: Run | Fire, reason: str) -> Fire:
 
 
 def waiting(fire: Fire) -> Fire:
-    """Return a fire as it waits for an earlier one of its task: without an id, to be extended in place."""
+    """Return a fire that waits for an earlier fire of its task. It has no id yet; later fires extend it in place."""
     return replace(fire, outcome=Outcome.WAITING, reason="", fire_id="", send_by=None, ready_at=None)
 
 
@@ -142,17 +143,17 @@ def covering(fire: Fire, run: Run) -> Fire:
 
 
 def settled_skipped(fire: Fire, reason: str, now: datetime) -> Fire:
-    """Return a fire withdrawn unsent; it goes on covering its scheduled times."""
+    """Return a fire that is withdrawn unsent; it still covers its scheduled times."""
     return replace(fire, outcome=Outcome.SKIPPED, reason=reason, ready_at=None, ended_at=now)
 
 
 def settled_coalesced(fire: Fire, into: str, now: datetime) -> Fire:
-    """Return a fire folded into the fire `into`, which covers its scheduled times from now on."""
+    """Return a fire that is coalesced into the fire `into`, which now covers its scheduled times."""
     return replace(fire, outcome=Outcome.COALESCED, reason=into, count=0, ready_at=None, ended_at=now)
 
 
 def released(fire: Fire, task: Task, now: datetime) -> Fire:
-    """Return a fire that waited for an earlier one, now ready to be sent; being late is no miss for a grace more."""
+    """Return a fire that waited for an earlier one, now ready. It counts as on time for one more grace period."""
     ready_at = max(now, fire.due_at)  # the clock may have stepped back since its time came
     return replace(
         fire,
@@ -166,26 +167,26 @@ def released(fire: Fire, task: Task, now: datetime) -> Fire:
 
 
 def newly_missed(fire: Fire) -> int:
-    """Return how many scheduled times of an entry count as missed once it does not fire, that did not count before."""
+    """Return the number of scheduled times of an entry that newly count as missed if the entry does not fire."""
     return 1 if fire.caught_up and fire.policy is CatchUp.RUN_ONCE else fire.count
 
 
 def returned_places(fires: Iterable[Fire]) -> int:
-    """Return how many places under the limit on fires are given back by settling these unsent."""
+    """Return how many places under `max_fires` become free if these fires settle unsent."""
     return sum(fire.accepted_at is not None and fire.kind in COUNTED for fire in fires)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What to write, in one transaction.
+    """The changes to write, in one transaction.
 
     Attributes:
         task: the task as it is from now on: cursor, wake, state, counts.
         new: entries to insert, by scheduled time.
         changed: entries to replace, by entry id.
-        restored: scheduled times that a clock stepped back over: their fires exist, and cover them again.
-        skipped: the runs of scheduled times that this plan skips, before any of them extends an earlier entry.
-        tail: the element of `new` or `changed`, or the earlier entry, that is the newest of the skipped ones, if any.
+        restored: scheduled times that come again after the clock stepped back: their existing fires cover them again.
+        skipped: the runs of scheduled times that this plan skips, before any run extends an earlier entry.
+        tail: the newest skipped entry, in `new`, in `changed` or written earlier; None if there is none.
     """
 
     task: Task
@@ -199,10 +200,10 @@ class Plan:
 def joined(
     snapshot: Snapshot, timetable: Timetable, task: Task, new: tuple[Fire, ...], changed: tuple[Fire, ...]
 ) -> Plan:
-    """Return a plan in which skipped entries that lie side by side, for one reason, are one entry.
+    """Return a plan in which adjacent skipped entries with the same reason become one entry.
 
-    The oldest of them grows, also one written earlier. What was written before and grows into it stays in the ledger,
-    as coalesced, and covers nothing any more.
+    The oldest entry grows, even if it was written earlier. A written entry that it absorbs stays in the ledger as
+    coalesced and covers no times.
     """
     skipped = tuple(sorted(filter(_covers_skipped, (*new, *changed)), key=lambda fire: fire.first_at))
     kept = [fire for fire in (*new, *changed) if not _covers_skipped(fire)]
@@ -219,7 +220,7 @@ def joined(
     if tail is not None and tail is not snapshot.tail:
         kept.append(tail)
     if tail is not None and snapshot.tail is not None and tail.last_at < snapshot.tail.last_at:
-        tail = snapshot.tail  # what was skipped just now came back from before it
+        tail = snapshot.tail  # the entry that was just skipped is older than the tail
     return Plan(
         task=task,
         new=tuple(sorted((fire for fire in kept if not fire.entry_id), key=lambda fire: fire.last_at)),
@@ -230,7 +231,7 @@ def joined(
 
 
 def _is_next(timetable: Timetable, tail: Fire, fire: Fire) -> bool:
-    """Return whether a skipped entry lies beside the newest one of before, for one reason."""
+    """Return True if a skipped entry follows the newest earlier one without a gap and has the same reason."""
     extends = tail.entry_id >= 0 and fire.reason == tail.reason
     return extends and timetable.next_after(tail.last_at) == fire.first_at
 

@@ -1,8 +1,8 @@
-"""What events do to the tasks that they trigger: a fire, or a record of none; and how those fires line up. Pure.
+"""Event triggers: decide whether an event fires a task, and queue the fires of events. Pure.
 
-A fire of an event is named by the event that opened its debounce window. Whatever else comes within the window, or
-while that fire has not been sent, goes into it. Whatever does not fire is counted in an entry that says why, so that
-fires, coalesced and skipped triggers come to as many as there were.
+The event that opens a debounce window names the fire. Further events within the window, or before the fire is sent, are
+coalesced into that fire. Each trigger that does not fire is counted in an entry with the reason, so fires, coalesced
+and skipped triggers add up to all triggers.
 """
 
 from collections import Counter, deque
@@ -35,7 +35,7 @@ from task_runner.planner.entries import Plan
 from task_runner.planner.overlap import CANCELS, OVERLAP, QUEUE_FULL, asks_no_more
 from task_runner.timetable import LEAST, Timetable
 
-# Fires of events that led to one another, at most; and fires of one task within an hour, at most.
+# The longest chain of fires that trigger each other, and the most fires of one task within an hour.
 LONGEST_CHAIN = 8
 MOST_AN_HOUR = 60
 HOURLY = timedelta(hours=1)
@@ -50,11 +50,11 @@ _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trigger:
-    """An event on which all filters of a task agree.
+    """An event that passes all filters of a task.
 
     Attributes:
-        event: which.
-        chain: the tasks whose fires led to it, oldest first.
+        event: the event.
+        chain: the tasks whose fires led to the event, oldest first.
     """
 
     event: Event
@@ -63,16 +63,16 @@ class Trigger:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """All that triggers of a task depend on.
+    """The state of a task that decides about its triggers.
 
     Attributes:
         task: the task.
         open: its open entries, of every kind.
         newest: its newest fire of an event, settled or not.
-        opened_at: when the event happened that opened that fire's window.
-        records: what was recorded of triggers since.
-        clock: of a hybrid, its newest fire of a scheduled time; events that come close to it go into it.
-        hourly: when the event happened of its last fire but `MOST_AN_HOUR` - 1; None if there were not as many.
+        opened_at: the time of the event that opened the window of `newest`.
+        records: the records of triggers since then.
+        clock: for a hybrid task, its newest scheduled fire; events close to that fire are coalesced into it.
+        hourly: the time of the event `MOST_AN_HOUR` - 1 fires ago; None if there were fewer fires.
     """
 
     task: Task
@@ -86,13 +86,13 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decided:
-    """What to write.
+    """The changes to write.
 
     Attributes:
-        fires: new fires, oldest first, each with what triggered it.
-        records: new and grown records, each with the newest trigger in it.
-        withdrawn: fires in line that gave way to newer ones.
-        counts: by outcome and reason, how many triggers were recorded now.
+        fires: new fires, oldest first, each with its trigger.
+        records: new and extended records, each with its newest trigger.
+        withdrawn: queued fires that newer fires replace.
+        counts: number of triggers recorded now, by outcome and reason.
     """
 
     fires: tuple[tuple[Fire, Trigger], ...] = ()
@@ -104,13 +104,13 @@ class Decided:
 def decide(
     standing: Standing, triggers: Iterable[Trigger], now: datetime, *, refused: Mapping[str, str] = MappingProxyType({})
 ) -> Decided:
-    """Return what becomes of triggers of a task, taken one after the other.
+    """Decide about the triggers of a task, one after the other.
 
     Args:
         standing: the task.
-        triggers: in the order in which they are taken.
+        triggers: the triggers, in order.
         now: the time.
-        refused: by event id, why a trigger is not to fire whatever the rules say.
+        refused: by event id, the reason why a trigger must not fire, whatever the rules say.
     """
     decision = _Decision(standing=standing, now=now, refused=refused)
     for trigger in triggers:
@@ -119,10 +119,10 @@ def decide(
 
 
 def next_step(task: Task, opened: Sequence[Fire], now: datetime, *, resumed: bool) -> tuple[Task, tuple[Fire, ...]]:
-    """Return an active task that fires for events alone as it is from now on, and those of its fires that change.
+    """Return the next state of an active task that only events trigger, and its fires that change.
 
-    The first in line goes where nothing is ahead of it. Where the turn ahead waits for its author, or goes on with the
-    answer (`resumed`), or an edit took the policy back, nothing asks for its end any more.
+    The first queued fire is released if no fire is ahead of it. If the turn ahead waits for its author, continues with
+    an answer (`resumed`), or an edit removed the policy, no fire asks for the end of that turn any more.
     """
     limit, end = task.definition.max_fires, task.definition.ends_at
     task = replace(task, wake_at=ends_after(task.definition, now))
@@ -141,13 +141,13 @@ def next_step(task: Task, opened: Sequence[Fire], now: datetime, *, resumed: boo
 
 
 def ends_after(definition: Definition, now: datetime) -> datetime | None:
-    """Return the first moment at which a task is over, if that is still to come."""
+    """Return the time at which a task ends; None if it has no end or the end has passed."""
     end = definition.ends_at
     return None if end is None or now > end else end + LEAST
 
 
 def releasing_after(snapshot: Snapshot, made: Plan, now: datetime) -> Plan:
-    """Return a plan that also lets the fire of an event go that stood behind what the plan finds ended."""
+    """Return a plan that also releases the event's fire that waited for a fire that this plan ends."""
     newest = {row.entry_id: row for row in made.changed}
     rows = [*(newest.get(row.entry_id, row) for row in snapshot.open), *made.new]
     fire = releasing(made.task, [row for row in rows if row.outcome in OPEN], now)
@@ -157,7 +157,7 @@ def releasing_after(snapshot: Snapshot, made: Plan, now: datetime) -> Plan:
 
 
 def giving_way(opened: Iterable[Fire], unsent: Iterable[Fire], now: datetime) -> tuple[Fire, ...]:
-    """Return what waited to be sent as skipped, if the fire of an event is going to be."""
+    """Return the unsent fires as skipped if a fire of an event is about to be sent instead."""
     if not is_awaited(opened):
         return ()
     waits = (row for row in unsent if row.outcome is Outcome.WAITING or row.is_queued)
@@ -165,7 +165,7 @@ def giving_way(opened: Iterable[Fire], unsent: Iterable[Fire], now: datetime) ->
 
 
 def releasing(task: Task, rows: Sequence[Fire], now: datetime) -> Fire | None:
-    """Return the fire of an event that stood behind others and may go now, ready to be sent; None if there is none."""
+    """Return the queued fire of an event that may be sent now, as ready; None if there is none."""
     if any(_is_ahead(row) for row in rows):
         return None
     line = [row for row in rows if row.kind is FireKind.EVENT and row.is_queued]
@@ -173,7 +173,7 @@ def releasing(task: Task, rows: Sequence[Fire], now: datetime) -> Fire | None:
 
 
 def debounced(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Fire | None:
-    """Return the record of the scheduled times that go into a hybrid's fire of an event; None if none has come due."""
+    """Return the record of scheduled times that a hybrid task's event fire covers; None if none has come due."""
     window, task = snapshot.window, snapshot.task
     if window is None:
         return None
@@ -185,12 +185,12 @@ def debounced(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Fire |
 
 
 def is_awaited(rows: Iterable[Fire]) -> bool:
-    """Tell whether a fire of an event has yet to be sent: what falls due meanwhile is not wanted beside it."""
+    """Return True if a fire of an event is still unsent; times that come due meanwhile get no fire of their own."""
     return any(row.kind is FireKind.EVENT and row.outcome is Outcome.PENDING for row in rows)
 
 
 def _is_ahead(row: Fire) -> bool:
-    """Tell whether a later fire of the task has to wait for this one."""
+    """Return True if a later fire of the task must wait for this one."""
     if row.kind not in COUNTED:
         return False
     return row.outcome in UNDER_WAY | HALTED or (row.outcome is Outcome.PENDING and row.ready_at is not None)
@@ -213,7 +213,7 @@ class _Decision:
         self._on: EventTrigger = self._task.definition.on
         self._newest, self._opened_at = self.standing.newest, self.standing.opened_at
         self._hourly = list(self.standing.hourly)
-        # Kept up as fires are added: a line of a thousand is not gone through for each one more.
+        # Updated when a fire is added, so that a queue of a thousand is not searched for each trigger.
         rows = [row for row in self.standing.open if row.outcome in OPEN and row.kind in COUNTED]
         self._waits = any(map(_is_ahead, rows))
         self._halted = any(row.outcome in HALTED for row in rows)
@@ -222,7 +222,7 @@ class _Decision:
         self.records = {(each.outcome, each.reason): (each, None) for each in self.standing.records}
 
     def take(self, trigger: Trigger) -> None:
-        """Decide over one trigger."""
+        """Decide about one trigger."""
         if why := self.refused.get(trigger.event.id) or self._refusal(trigger):
             self._record(Outcome.SKIPPED, why, trigger)
         elif (into := self._goes_into(trigger.event.at)) is not None:
@@ -233,7 +233,7 @@ class _Decision:
             self._fire(trigger)
 
     def decided(self) -> Decided:
-        """Return what came of them all."""
+        """Return the changes for all triggers taken so far."""
         records = (*self.finished, *self.records.values())
         touched = [(record, trigger) for record, trigger in records if trigger is not None]
         return Decided(
@@ -241,7 +241,7 @@ class _Decision:
         )
 
     def _refusal(self, trigger: Trigger) -> str:
-        """Return why a trigger may not fire whatever the task is doing; empty if it may."""
+        """Return why a trigger must not fire, whatever the task is doing; empty if it may fire."""
         if self._task.state in _STOPPED:
             return self._task.state.value
         definition, at = self._task.definition, trigger.event.at
@@ -253,13 +253,13 @@ class _Decision:
         return TOO_LONG if len(trigger.chain) >= LONGEST_CHAIN else ""
 
     def _goes_into(self, at: datetime) -> Fire | None:
-        """Return the fire that a trigger at that time goes into, None if it needs one of its own."""
+        """Return the fire that a trigger at this time is coalesced into; None if it needs a fire of its own."""
         newest, debounce, clock = self._newest, self._on.debounce, self.standing.clock
         if clock is not None and Window(fire_id=clock.fire_id, at=clock.due_at, debounce=debounce).has(at):
             return clock
         if newest is None or newest.outcome is Outcome.SKIPPED:
             return None
-        # Not long before it either: else a clock that was set back would leave every window open for long.
+        # Nor long before the fire: otherwise each window would stay open for long after a clock was set back.
         if self._opened_at is not None and Window(fire_id="", at=self._opened_at, debounce=debounce).has(at):
             return newest
         lines_up = self._task.definition.overlap is Overlap.QUEUE
@@ -267,13 +267,13 @@ class _Decision:
         return newest if unsent and not lines_up else None
 
     def _no_place(self, event: Event) -> str:
-        """Return why there is no place for one more fire; empty if there is."""
+        """Return why no further fire is allowed; empty if one is."""
         definition = self._task.definition
         if definition.max_fires is not None and self._task.accepted + self._reserved >= definition.max_fires:
             return LIMIT
         if definition.overlap is Overlap.SKIP and self._waits:
             return OVERLAP
-        # A line of work that somebody hands in may be as long as it is; what our own turns tell may not.
+        # A queue of events from outside may have any length; a queue of events from our own turns may not.
         counts = definition.overlap is not Overlap.QUEUE or event.name in LIFECYCLE
         recent = [at for at in self._hourly if event.at - HOURLY < at]
         return TOO_MANY if counts and len(recent) >= MOST_AN_HOUR else ""
@@ -303,12 +303,12 @@ class _Decision:
         self._waits = True
         self._newest, self._opened_at = fire, event.at
         self._hourly.append(event.at)
-        # What is recorded from now on lies behind this fire, in entries of its own.
+        # Later records follow this fire, in entries of their own.
         self.finished += self.records.values()
         self.records = {}
 
     def _cut_line(self) -> None:
-        """Let the oldest of a full line give way."""
+        """Skip the oldest fire of a full queue."""
         if len(self._line) < self._task.definition.max_catch_up:
             return
         oldest = self._line.popleft()
@@ -332,13 +332,13 @@ class _Decision:
 
 
 def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: EventTrigger | None = None) -> Plan:
-    """Settle the unsent fires whose scheduled time a new schedule no longer names, or whose event it does not wait for.
+    """Settle the unsent fires whose scheduled time or event is not in a task's new definition.
 
     Args:
         snapshot: the task with its new definition.
         timetable: its new scheduled times.
         now: the time.
-        on: the events it fired for before.
+        on: the events that the task fired for before.
     """
     kept = snapshot.task.definition.on
     same_event = kept is not None and on is not None and kept.event == on.event
@@ -356,5 +356,5 @@ def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: Event
 
 
 def _names(timetable: Timetable, fire: Fire) -> bool:
-    # A wake is no time of a schedule, even where one names the same second.
+    # A wake is not a scheduled time, even if a schedule names the same second.
     return fire.kind is not FireKind.WAKE and timetable.last_at_or_before(fire.nominal_at) == fire.nominal_at

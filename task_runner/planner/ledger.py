@@ -1,7 +1,7 @@
-"""How a ledger entry moves on: receipts, refusals and turn events. Pure and monotone.
+"""Transitions of a ledger entry: receipts, refusals and turn events. Pure and monotone.
 
-A settled entry never changes; news of another attempt than the present one never counts; the same news
-twice changes nothing the second time.
+A settled entry never changes. A report about another attempt than the current one is ignored. A repeated report changes
+nothing.
 """
 
 from datetime import datetime, timedelta
@@ -12,12 +12,12 @@ from task_runner.model.task import LONGEST_REASON, MISASKED, OPEN, Fire, Outcome
 _SHORTEST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 60.0
 _SHORTEST_RETRY_S = 30.0
-# A retry has waited already: it is not missed while the runtime is away for a moment.
+# A retry has waited already, so a short absence of the runtime does not make it missed.
 _RETRY_GRACE = timedelta(minutes=5)
 
 
 class TurnState(StrEnum):
-    """What the runtime reports of a turn."""
+    """The state of a turn, as the runtime reports it."""
 
     STARTED = "started"
     RESUMED = "resumed"
@@ -50,12 +50,12 @@ FINAL = frozenset(_FINAL_STATES)
 
 
 def sent(fire: Fire, now: datetime) -> Fire:
-    """Return a pending fire as sent; a repeated sending keeps the first time."""
+    """Return a pending fire as sent; a fire that is sent again keeps the time of the first sending."""
     return replace(fire, outcome=Outcome.SENT, reason="", ready_at=None, fired_at=fire.fired_at or now)
 
 
 def accepted(fire: Fire, at: datetime, *, attempt: int, turn_id: str) -> Fire:
-    """Return a fire whose receipt came in; the receipt only adds what is not known yet."""
+    """Return a fire after its receipt arrived; the receipt only adds facts that are not known yet."""
     if fire.outcome not in OPEN or attempt != fire.attempt:
         return fire
     outcome = Outcome.ACCEPTED if fire.outcome in {Outcome.SENT, Outcome.PENDING} else fire.outcome
@@ -64,14 +64,14 @@ def accepted(fire: Fire, at: datetime, *, attempt: int, turn_id: str) -> Fire:
         outcome=outcome,
         ready_at=None,
         refusals=0,
-        fired_at=fire.fired_at or at,  # it was taken for refused, or its sending was forgotten by a restored store
+        fired_at=fire.fired_at or at,  # it was wrongly recorded as refused, or a restored store had lost its sending
         accepted_at=fire.accepted_at or at,
         turn_id=fire.turn_id or turn_id,
     )
 
 
 def refused(fire: Fire, now: datetime, *, attempt: int, why: str) -> Fire:
-    """Return a sent fire that was definitely refused: unsent again, to be tried after a growing pause."""
+    """Return a sent fire that was definitely refused: unsent again, and retried with back-off."""
     if fire.outcome is not Outcome.SENT or attempt != fire.attempt:
         return fire
     pause_s = min(LONGEST_BACKOFF_S, _SHORTEST_BACKOFF_S * 2.0 ** min(fire.refusals, 16))
@@ -86,17 +86,17 @@ def refused(fire: Fire, now: datetime, *, attempt: int, why: str) -> Fire:
 
 
 def forgotten(fire: Fire) -> Fire:
-    """Return a fire that the runtime no longer knows, its store having been replaced: to be sent again as it was."""
+    """Return a fire that the runtime lost when its store was replaced, to be sent again unchanged."""
     return replace(fire, outcome=Outcome.SENT, started_at=None, turn_id="") if fire.outcome in OPEN else fire
 
 
 def withdrawn(fire: Fire, now: datetime) -> Fire:
-    """Return an accepted fire that no runtime had begun, and none will: unsent again, as it was committed."""
+    """Return an accepted fire that no runtime has begun or will begin: unsent again, as it was committed."""
     return replace(fire, outcome=Outcome.PENDING, reason="", ready_at=now, fired_at=None, turn_id="")
 
 
 def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id: str = "", error: str = "") -> Fire:
-    """Return a fire after a turn event; the same fire where the event changes nothing."""
+    """Return a fire after a turn event; the same fire if the event changes nothing."""
     if fire.outcome not in OPEN or fire.outcome is Outcome.WAITING or attempt != fire.attempt:
         return fire
     if state is TurnState.RELEASED:
@@ -149,7 +149,7 @@ def _tried_again(fire: Fire, at: datetime, error: str) -> Fire:
 
 
 def _released(fire: Fire, at: datetime, why: str) -> Fire:
-    """Return a held fire as unsent, for its next attempt; whether it is late is for catch-up to say."""
+    """Return a held fire as unsent, for its next attempt; catch-up decides whether it is late."""
     return replace(
         fire,
         outcome=Outcome.PENDING,

@@ -1,6 +1,6 @@
-"""The records that the runner writes into the event log: made inside a transaction, written after its commit.
+"""The runner's records for the event log: made inside a transaction, written after its commit.
 
-What the store has not answered for a while is told by records of its own (`turnkeeper.bus.event_log.told_if_late`).
+While the store does not answer, separate records say so (`turnkeeper.bus.event_log.told_if_late`).
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class LogRecord(NamedTuple):
 
 
 class Attempt(Protocol):
-    """What a record about an attempt of a fire names."""
+    """The fields that a record about an attempt of a fire needs."""
 
     @property
     def fire_id(self) -> str: ...
@@ -57,29 +57,29 @@ def of_plan(snapshot: Snapshot, plan: Plan, entries: Sequence[Fire]) -> list[Log
 
 
 def committed(fire: Fire) -> LogRecord:
-    """Return that a fire and its request are on disk."""
+    """Return the record that a fire and its request are on disk."""
     times = {"nominal_at": rfc3339(fire.nominal_at), "due_at": rfc3339(fire.due_at)}
     return of_fire("fire.committed", fire, **times, **_span(fire), kind=fire.kind.value, policy=fire.policy.value)
 
 
 def skipped(fire: Fire) -> LogRecord:
-    """Return that a run of scheduled times does not fire."""
+    """Return the record that a run of scheduled times does not fire."""
     named = {"fire_id": fire.fire_id} if fire.fire_id else {}
     return LogRecord("fire.skipped", {"task_id": fire.task_id, "reason": fire.reason} | _span(fire) | named)
 
 
 def settled(fire: Fire) -> LogRecord:
-    """Return that a fire came to its end."""
+    """Return the record that a fire settled."""
     return of_fire("fire.settled", fire, outcome=fire.outcome.value, reason=fire.reason)
 
 
 def waiting(what: str) -> LogRecord:
-    """Return that the store does not answer, and for what it is asked."""
+    """Return the record that the store does not answer a request; `what` names the request."""
     return LogRecord("store.waits", {"about": what})
 
 
 def due(fire_id: str, nominal_us: int) -> LogRecord:
-    """Return that a fire is due and not yet on disk."""
+    """Return the record that a fire is due and not yet on disk."""
     return LogRecord("fire.due", {"fire_id": fire_id, "nominal_at": rfc3339(from_us(nominal_us))})
 
 

@@ -1,8 +1,8 @@
-"""Overlap: what becomes of a fire while an earlier one of its task is open. Pure.
+"""Overlap: decides about a fire that comes due while an earlier fire of its task is open. Pure.
 
-At most one scheduled fire of a task is under way at a time. `coalesce` folds all that comes due meanwhile into one
-waiting entry; `queue` lines everything up in order; `skip` records it. `cancel-running` is `coalesce` whose waiting
-entry also asks for the end of the turn that it waits for.
+At most one scheduled fire of a task runs at a time. `coalesce` folds all fires that come due meanwhile into one waiting
+entry. `queue` queues them in order. `skip` records them. `cancel-running` is `coalesce` with a waiting entry that also
+asks to cancel the turn that it waits for.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,18 +14,18 @@ from task_runner.planner import entries
 
 QUEUE_FULL = "queue_full"
 OVERLAP = "overlap"
-# What a waiting entry says that asks for the end of the turn before it: the wish is on disk with the entry.
+# Marks a waiting entry that asks to cancel the turn before it, so that the request is on disk with the entry.
 CANCELS = Overlap.CANCEL_RUNNING.value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lined:
-    """What the overlap policy decides.
+    """The decision of the overlap policy.
 
     Attributes:
         new: entries to insert, oldest first.
         changed: entries of the task that changed.
-        missed: how many scheduled times count as missed that did not before.
+        missed: number of scheduled times that newly count as missed.
     """
 
     new: tuple[Fire, ...] = ()
@@ -37,11 +37,11 @@ def coalesce(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: dat
     """Fold the unsent entries of a task and its new fires into one.
 
     Args:
-        task: whose fires.
-        unsent: its entries that wait or were never sent, oldest first.
+        task: the task of the fires.
+        unsent: its waiting and unsent entries, oldest first.
         fires: new fires, oldest first.
         now: the time.
-        busy: whether a fire of the task is under way, so that the one waits.
+        busy: True if a fire of the task is running, so that the resulting fire waits.
     """
     items = [*unsent, *fires]
     if not items:
@@ -51,7 +51,7 @@ def coalesce(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: dat
         return Lined(new=(_ready(newest, now),))
     if len(items) == 1 and newest.entry_id and (busy or not _stands_behind(newest)):
         return Lined()
-    # A waiting entry has no identity of its own yet: whatever it comes to stand for extends it in place.
+    # A waiting entry has no id yet, so further times extend it in place.
     slot = next((item for item in unsent if item.outcome is Outcome.WAITING), None)
     one = replace(
         entries.covering(newest, entries.merged(items)),
@@ -71,9 +71,9 @@ def coalesce(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: dat
 
 
 def queue(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: datetime, *, busy: bool) -> Lined:
-    """Line up the unsent fires of a task and its new ones, oldest first; let the head go if nothing is under way.
+    """Queue the unsent and the new fires of a task, oldest first; release the first if no fire is running.
 
-    The oldest beyond `max_catch_up` do not fire.
+    If more than `max_catch_up` are queued, skip the oldest.
     """
     line = [*unsent, *fires]
     surplus = max(0, len(line) - task.definition.max_catch_up)
@@ -95,17 +95,17 @@ def queue(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: dateti
 
 
 def skip(task: Task, fires: Sequence[Fire]) -> Lined:
-    """Record new fires as skipped; they never get their identity."""
+    """Record new fires as skipped; they never get an id."""
     return Lined(new=tuple(entries.skipped_run(task, fire, OVERLAP) for fire in fires))
 
 
 def asking(lined: Lined) -> Lined:
-    """Let the entry that waits ask for the end of the turn that it waits for."""
+    """Mark the waiting entry as asking to cancel the turn that it waits for."""
     return replace(lined, new=tuple(map(_asking, lined.new)), changed=tuple(map(_asking, lined.changed)))
 
 
 def asks_no_more(fires: Iterable[Fire]) -> tuple[Fire, ...]:
-    """Return those entries that ask for the end of the turn they wait for, as ones that only wait."""
+    """Return the entries that ask to cancel the turn that they wait for, changed so that they only wait."""
     return tuple(replace(fire, reason="") for fire in fires if fire.reason == CANCELS and _stands_behind(fire))
 
 
@@ -114,7 +114,7 @@ def _asking(fire: Fire) -> Fire:
 
 
 def _cut(task: Task, fire: Fire, now: datetime) -> Fire:
-    """Return a fire as one that the line has no room for; a new one never gets its identity."""
+    """Return a fire as skipped because the queue is full; a new fire never gets an id."""
     if fire.entry_id:
         return entries.settled_skipped(fire, QUEUE_FULL, now)
     return entries.skipped_run(task, fire, QUEUE_FULL)
@@ -125,5 +125,5 @@ def _stands_behind(fire: Fire) -> bool:
 
 
 def _ready(fire: Fire, now: datetime) -> Fire:
-    # Not early either where the clock stepped back since its time came.
+    # Not before its due time either, in case the clock stepped back after that.
     return replace(fire, ready_at=max(now, fire.due_at)) if fire.ready_at is None else fire

@@ -1,7 +1,7 @@
-"""Planning one task: from what is stored and the time to what is to be stored. Pure.
+"""Planning of one task: from its stored state and the time to the changes to store. Pure.
 
-Catch-up decides what fires at all, overlap decides when; the rest is bookkeeping: the cursor, the limit on fires, the
-next moment at which anything can change.
+Catch-up decides what fires, and overlap decides when. The rest is bookkeeping: the cursor, the limit on fires, and the
+next time at which anything can change.
 """
 
 from collections.abc import Callable, Iterable
@@ -40,12 +40,12 @@ _STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lately:
-    """What the runtime reported of a task's turns just now, or not yet.
+    """The runtime's newest reports about a task's turns.
 
     Attributes:
-        complete: whether all reports came in; a fire taken for under way may else have ended long ago.
-        ended_at: when the turn of a scheduled fire ended, if one did.
-        resumed: whether its author decided, and the turn goes on.
+        complete: True if all reports arrived; otherwise a fire recorded as running may have ended long ago.
+        ended_at: the end of the turn of a scheduled fire, if one ended.
+        resumed: True if the author decided, so that the turn continues.
     """
 
     complete: bool = True
@@ -71,11 +71,11 @@ def plan(
         snapshot: the task with its open entries.
         timetable: its scheduled times.
         now: the time.
-        reachable: whether the runtime is reachable. While it cannot, nobody knows whether a fire under way still is:
-            what comes due is left uncovered until it can, and is then on time or missed like anything else.
-        halted_waits: line up what came due behind a fire that waits for its author, instead of leaving it uncovered;
-            before an edit, so that it stays owed under the schedule then in force.
-        lately: what was reported of the task's turns.
+        reachable: True if the runtime is reachable. If it is not, the state of a running fire is unknown. Times that
+            come due stay uncovered until it is reachable, and are then on time or missed like any others.
+        halted_waits: queue the due times behind a fire that waits for its author, instead of leaving them uncovered.
+            Used before an edit, so that these times stay owed under the old schedule.
+        lately: the newest reports about the task's turns.
     """
     task, rows, paced = snapshot.task, _scheduled(snapshot.open), _paced(snapshot.open)
     if task.state is not TaskState.ACTIVE or task.definition.schedule.kind in _WITHOUT_TIMES:
@@ -109,8 +109,8 @@ def _plan_active(
 ) -> Plan:
     """Plan a task that may fire.
 
-    While a fire of it is under way (`busy`), what comes due is skipped (`skips`) or asks for the end of the turn
-    (`asks`). What came due before a turn ended (`ended_at`) was left uncovered, and is skipped too.
+    While a fire of the task is running (`busy`), a fire that comes due is skipped (`skips`) or asks to cancel the turn
+    (`asks`). Times that came due before a turn ended (`ended_at`) are still uncovered, and are skipped too.
     """
     overlapped = _passed_over(snapshot, timetable, now, ended_at)
     if overlapped is not None:
@@ -150,7 +150,7 @@ def _plan_active(
 
 
 def withdraw(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime, *, manual: bool) -> Plan:
-    """Settle a task's unsent fires as skipped for `reason`, also manual ones where `manual`; leave the cursor."""
+    """Settle a task's unsent fires as skipped for `reason`, manual fires only if `manual`; keep the cursor."""
     unsent = [fire for fire in snapshot.open if fire.outcome in UNSENT and (manual or fire.kind is not FireKind.MANUAL)]
     task = replace(snapshot.task, wake_at=None, accepted=snapshot.task.accepted - entries.returned_places(unsent))
     if task.pacing is not None:
@@ -159,7 +159,7 @@ def withdraw(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetim
 
 
 def pass_over(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime) -> Plan:
-    """Record what came due up to now as one skipped run, and move the cursor to now."""
+    """Record all times that came due by now as one skipped run, and move the cursor to now."""
     run = entries.run_between(timetable, snapshot.task.cursor_at, now)
     task = replace(snapshot.task, cursor_at=max(now, snapshot.task.cursor_at))
     return joined(snapshot, timetable, task, (entries.skipped_run(task, run, reason),) if run else (), ())
@@ -168,16 +168,16 @@ def pass_over(snapshot: Snapshot, timetable: Timetable, reason: str, now: dateti
 def _put_off(
     caught: CaughtUp, lined: Lined, task: Task, due_at: Callable[[datetime], datetime]
 ) -> tuple[CaughtUp, Lined]:
-    """Let everything that goes go when it is due, which jitter puts off."""
+    """Make each released fire ready only when it is due, after its jitter."""
     new, changed = (tuple(put_off(fire, task, due_at) for fire in fires) for fires in (lined.new, lined.changed))
     caught = replace(caught, changed=tuple(put_off(fire, task, due_at) for fire in caught.changed))
     return caught, replace(lined, new=new, changed=changed)
 
 
 def _given_up(snapshot: Snapshot, due: entries.Due, now: datetime) -> tuple[Fire, ...]:
-    """Return unsent fires as skipped: those that waited too long, and those that a newer one cannot stand for.
+    """Return unsent fires as skipped: fires that waited too long, and fires that no newer fire can cover.
 
-    The latter came back, held or to be tried again, and what came due after them was skipped, for whatever reason.
+    The latter were held or are due for a retry, and times that came due after them were skipped.
     """
     task, unsent = snapshot.task, _unsent(_scheduled(snapshot.open))
     aged = waited_too_long(task, unsent, now)
@@ -201,16 +201,16 @@ def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:
 
 
 def _in_doubt(task: Task, timetable: Timetable, now: datetime, lately: Lately) -> bool:
-    """Tell whether something is due that may have come due only after the fire under way had ended."""
+    """Return True if a due time may have come due only after the running fire ended."""
     due_at = due_of(task.id, timetable, task.definition.jitter)
     due = entries.fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
     return due.missed is not None or (due.on_time is not None and not lately.complete)
 
 
 def _passed_over(snapshot: Snapshot, timetable: Timetable, now: datetime, ended_at: datetime | None) -> Fire | None:
-    """Return the record of what came due and does not fire, if anything did.
+    """Return the record of the times that came due and do not fire; None if there are none.
 
-    Beside the fire of an event that has yet to be sent, that is all; after a turn, what came due before its end.
+    While a fire of an event is unsent, these are all due times. After a turn, they are the times due before its end.
     """
     awaited = event_triggers.is_awaited(snapshot.open)
     if not awaited and (record := event_triggers.debounced(snapshot, timetable, now)):
@@ -228,7 +228,7 @@ def _scheduled(fires: Iterable[Fire]) -> tuple[Fire, ...]:
 
 
 def _paced(fires: Iterable[Fire]) -> tuple[Fire, ...]:
-    """Return the fires that take turns with one another: all but those asked for by hand or by a backfill."""
+    """Return the fires that overlap rules apply to: all except manual fires and backfills."""
     return tuple(fire for fire in fires if fire.kind in COUNTED)
 
 
@@ -239,7 +239,7 @@ def _idle(snapshot: Snapshot, *, asks: bool = True) -> Plan:
 
 
 def _without_schedule(snapshot: Snapshot, timetable: Timetable, now: datetime, lately: Lately) -> Plan:
-    """Plan a task that is stopped, or that names no times: its turns ask for the next one each, or events do."""
+    """Plan a task that is stopped or has no schedule, because its turns or events trigger its fires."""
     task = snapshot.task
     if task.state is TaskState.PAUSED and task.wake_at is not None and now >= task.wake_at:
         return _come_back(snapshot, timetable, task.wake_at)
@@ -253,7 +253,7 @@ def _without_schedule(snapshot: Snapshot, timetable: Timetable, now: datetime, l
 
 
 def _stopped(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
-    """Withdraw what became unsent only after its task was stopped: a fire that was held, refused or that failed."""
+    """Withdraw fires that became unsent after their task was stopped: held, refused or failed fires."""
     state, idle = snapshot.task.state, _idle(snapshot)
     if state not in _STOPPED and not (state in _ENDED and self_paced.is_self_paced(snapshot.task.definition)):
         return idle
@@ -264,13 +264,13 @@ def _stopped(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
 
 
 def _come_back(snapshot: Snapshot, timetable: Timetable, until: datetime) -> Plan:
-    """End a pause at the time it was given: what came due before is skipped, what came due since was missed."""
+    """End a pause at its set time: times due before it are skipped, later times count as missed."""
     back = replace(snapshot.task, state=TaskState.ACTIVE, reason="", wake_at=until)
     return pass_over(replace(snapshot, task=back), timetable, TaskState.PAUSED.value, until)
 
 
 def _room(task: Task, rows: tuple[Fire, ...]) -> int | None:
-    """Return how many more fires the limit lets be committed; None where there is no limit."""
+    """Return how many more fires `max_fires` allows; None if there is no limit."""
     limit = task.definition.max_fires
     if limit is None:
         return None
@@ -282,7 +282,7 @@ def _folds(task: Task) -> bool:
 
 
 def _late(task: Task, unsent: tuple[Fire, ...], due: entries.Due, now: datetime, *, busy: bool) -> tuple[Fire, ...]:
-    """Return the unsent fires that catch-up decides over; while one is under way, the others only wait."""
+    """Return the unsent fires that catch-up decides about; none of the waiting ones while a fire is running."""
     if busy:
         return ()
     sendable = tuple(row for row in unsent if row.outcome is Outcome.PENDING and not row.is_queued)
@@ -293,7 +293,7 @@ def _late(task: Task, unsent: tuple[Fire, ...], due: entries.Due, now: datetime,
 
 
 def _within(caught: CaughtUp, room: int | None, task: Task, due: entries.Due) -> tuple[CaughtUp, datetime]:
-    """Cut new fires to the limit; the cursor stops at the last one that has a place."""
+    """Cut new fires to the limit; the cursor stops at the last fire within it."""
     cursor = due.last_at or task.cursor_at
     if room is None or _folds(task) or len(caught.fires) <= room:
         return caught, cursor
@@ -302,16 +302,16 @@ def _within(caught: CaughtUp, room: int | None, task: Task, due: entries.Due) ->
 
 
 def _still_unsent(unsent: tuple[Fire, ...], caught: CaughtUp, *, task: Task, busy: bool) -> list[Fire]:
-    """Return the unsent fires that overlap decides over, as catch-up left them."""
+    """Return the unsent fires that overlap decides about, after catch-up."""
     newest = {fire.entry_id: fire for fire in caught.changed}
     still = [fire for row in unsent if (fire := newest.get(row.entry_id, row)).outcome in UNSENT]
-    # What was never sent is planned as undelivered, not as overlapping: while one is under way it stays as it is.
+    # An unsent fire is undelivered, not overlapping, so it stays unchanged while another fire is running.
     only_waiting = busy and _folds(task)
     return [fire for fire in still if fire.outcome is Outcome.WAITING] if only_waiting else still
 
 
 def _absorbed(snapshot: Snapshot, still: list[Fire], caught: CaughtUp) -> CaughtUp:
-    """Let a fire that waits stand also for what would be skipped after it, so that what it covers is one run."""
+    """Extend a waiting fire over the times that would be skipped after it, so that it covers one run."""
     task = snapshot.task
     if not still or not caught.skips or task.definition.overlap is Overlap.QUEUE:
         return caught
@@ -346,7 +346,7 @@ def _assemble(
     if not opened and (ended := _ended(task, timetable, now)):
         task = replace(task, state=ended, wake_at=None)
     else:
-        # A fire that was let go just now has returned the place that it held.
+        # A fire that was just settled has returned its place under the limit.
         full = blocked and _room(task, tuple(opened)) == 0
         task = replace(task, wake_at=_wake(task, timetable, opened, now, full=full))
     return joined(snapshot, timetable, task, caught.skips + lined.new, tuple(changed.values()))
@@ -366,7 +366,7 @@ def _ended(task: Task, timetable: Timetable, now: datetime) -> TaskState | None:
 
 
 def _wake(task: Task, timetable: Timetable, rows: list[Fire], now: datetime, *, full: bool) -> datetime | None:
-    """Return the next instant at which planning could change anything; where it is full, only what is there can."""
+    """Return the next time at which planning could change anything; if `full`, only existing fires count."""
     wakes = [None if full else timetable.next_after(task.cursor_at)]
     if task.definition.on is not None:
         wakes.append(event_triggers.ends_after(task.definition, now))
@@ -386,7 +386,7 @@ def _still_rewound(task: Task, cursor: datetime) -> datetime | None:
 
 
 def _existing(snapshot: Snapshot, caught: CaughtUp) -> tuple[CaughtUp, tuple[Fire, ...]]:
-    """Part new fires from those that exist already because the clock stepped back; the latter never fire again."""
+    """Separate new fires from fires that already exist because the clock stepped back; these never fire again."""
     if not snapshot.taken:
         return caught, ()
     fresh = tuple(fire for fire in caught.fires if fire.nominal_at not in snapshot.taken)
@@ -395,12 +395,12 @@ def _existing(snapshot: Snapshot, caught: CaughtUp) -> tuple[CaughtUp, tuple[Fir
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alone:
-    """What firing a task is, of which nothing is open and one time is due, on time.
+    """The plan for a task with no open fire and one due time that is on time.
 
     Attributes:
-        plan: what to write. Its fire is not yet ready.
-        until: until when the time is on time; the task's next time ends it before that.
-        following: the task's next time; None where there is none.
+        plan: the changes to write. Its fire is not yet ready.
+        until: the end of the span in which the time is on time, at the latest the task's next time.
+        following: the task's next time; None if there is none.
     """
 
     plan: Plan
@@ -408,13 +408,13 @@ class Alone:
     following: datetime | None
 
     def goes_at(self, now: datetime) -> bool:
-        """Tell whether that is what planning the task comes to at `now`."""
+        """Return True if planning the task at `now` gives this plan."""
         (fire,) = self.plan.new
         return fire.nominal_at <= now <= self.until and (self.following is None or now < self.following)
 
 
 def fires_alone(snapshot: Snapshot, timetable: Timetable) -> Alone | None:
-    """Return what firing a task will be when its next time is due; None where that takes a decision."""
+    """Return the plan for a task's next time before it is due; None if only `plan` can decide."""
     task, definition = snapshot.task, snapshot.task.definition
     if snapshot.open or snapshot.taken or task.rewound_until or definition.on or definition.jitter:
         return None
@@ -432,7 +432,7 @@ def fires_alone(snapshot: Snapshot, timetable: Timetable) -> Alone | None:
 
 
 def plan_alone(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan | None:
-    """Return the plan of an active task of which nothing is open and one time is due, on time; None for any other."""
+    """Return the plan of an active task with no open fire and one due time, on time; None for any other task."""
     alone = fires_alone(snapshot, timetable)
     if alone is None or not alone.goes_at(now):
         return None
@@ -441,7 +441,7 @@ def plan_alone(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan 
 
 
 def ahead(snapshot: Snapshot, timetable: Timetable) -> Alone | None:
-    """Return what `plan` will come to while a task's next time is on time, if nothing changes till then; else None."""
+    """Return the plan that `plan` will give while a task's next time is on time; None if it may differ."""
     task = snapshot.task
     if task.state is not TaskState.ACTIVE or task.definition.schedule.kind in _WITHOUT_TIMES:
         return None

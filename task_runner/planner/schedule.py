@@ -1,4 +1,4 @@
-"""When a task fires: its timetable, and how much later than a scheduled time jitter makes a fire due. Pure.
+"""The timetable of a task, and the jitter between a scheduled time and the due time of its fire. Pure.
 
 The jitter of a fire is a hash of the task and the scheduled time: the same after a crash, an edit or on another
 machine, and different for tasks that share a scheduled time. It is always less than the gap to the next scheduled time,
@@ -21,10 +21,10 @@ _YET_TO_GO = frozenset({Outcome.PENDING, Outcome.WAITING})
 
 
 def timetable_of(definition: Definition) -> Timetable:
-    """Return the scheduled times of a task. Raises InvalidInput where the schedule cannot be read."""
+    """Return the timetable of a task. Raises InvalidInput if the schedule cannot be read."""
     return _timetable(
         definition.schedule,
-        # Only `H` in a cron expression depends on the name: leaving it out elsewhere lets tasks share a timetable.
+        # Only `H` in a cron expression depends on the name. Without it, tasks share a timetable.
         definition.name if "H" in definition.schedule.text else "",
         definition.timezone,
         definition.start_at,
@@ -34,7 +34,7 @@ def timetable_of(definition: Definition) -> Timetable:
 
 
 def kind_of(definition: Definition) -> str:
-    """Return how a task is set off, in one word."""
+    """Return the trigger of a task in one word."""
     return "hybrid" if definition.is_hybrid else definition.schedule.kind.value
 
 
@@ -71,7 +71,7 @@ def _plain(schedule: Schedule, name: str, timezone: str) -> Timetable:
                 raise InvalidInput("an interval needs an anchor", where="every")
             return parse_every(schedule.text, anchor=schedule.anchor_at)
         case ScheduleKind.RRULE:
-            anchor = schedule.anchor_at or EPOCH  # only a rule that says where it starts has no anchor
+            anchor = schedule.anchor_at or EPOCH  # only a rule with a DTSTART has no anchor
             return parse_rrule(schedule.text, zone=zone(timezone), anchor=anchor)
         case ScheduleKind.DYNAMIC | ScheduleKind.ON:
             return Never()
@@ -80,7 +80,7 @@ def _plain(schedule: Schedule, name: str, timezone: str) -> Timetable:
 
 
 def due_of(task_id: str, timetable: Timetable, jitter: timedelta) -> Callable[[datetime], datetime]:
-    """Return the function from a scheduled time of a task to when its fire is due."""
+    """Return a function that maps a scheduled time of a task to the due time of its fire."""
     if not jitter:
         return _at_once
 
@@ -94,7 +94,7 @@ def due_of(task_id: str, timetable: Timetable, jitter: timedelta) -> Callable[[d
 
 
 def put_off(fire: Fire, task: Task, due: Callable[[datetime], datetime]) -> Fire:
-    """Return an unsent fire that is ready no earlier than it is due, and on time as long after that as ever."""
+    """Return an unsent fire that is not ready before its due time, with its whole grace counted from then."""
     if fire.outcome not in _YET_TO_GO or fire.kind is not FireKind.SCHEDULED:
         return fire
     due_at = due(fire.nominal_at)

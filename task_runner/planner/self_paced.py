@@ -1,8 +1,8 @@
-"""Self-paced tasks: each turn asks for the next wake, and the runner arms it once the turn has ended. Pure.
+"""Self-paced tasks: each turn asks for the next wake, and the runner arms it after the turn ends. Pure.
 
-A wake is armed, or not; when its time has come it is committed as a fire of its own kind, numbered by its iteration,
-and nothing is committed while one is open. Only the end of a turn, a command or the task's creation arms one. So no
-wake comes in the middle of a turn, and an end that is reported twice arms once. A missed wake always runs, once.
+At its time, an armed wake is committed as a fire of its own kind, numbered by its iteration. No fire is committed while
+another is open. Only the end of a turn, a command or the task's creation arms a wake. So no wake comes during a turn,
+and an end that is reported twice arms one wake. A missed wake always runs, once.
 """
 
 from collections.abc import Sequence
@@ -42,12 +42,12 @@ _SECOND = timedelta(seconds=1)
 
 
 def is_self_paced(definition: Definition) -> bool:
-    """Tell whether a task's turns ask for the next one."""
+    """Return True if a task is self-paced: its turns ask for the next wake."""
     return definition.schedule.kind is ScheduleKind.DYNAMIC
 
 
 def check_if_silent(text: str) -> str:
-    """Return what is to become of a task whose turn asks for nothing, durations as they are written. Raises."""
+    """Return the normal form of `if_silent`: end, wait or a duration. Raises InvalidInput for any other text."""
     if text in {END, WAIT}:
         return text
     try:
@@ -61,17 +61,17 @@ def check_if_silent(text: str) -> str:
 
 
 def begun(definition: Definition, now: datetime, iteration: int = 0) -> Pacing:
-    """Return how a self-paced task begins: its first wake is armed."""
+    """Return the first pacing of a self-paced task, with its first wake armed."""
     first = DEFAULT_DELAY if definition.first is None else definition.first
     why = f"the first wake comes {format_duration(first)} after the task was declared"
     return Pacing(iteration=iteration, armed_at=_from_now(definition, now, first), why=why)
 
 
 def turns_ended(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
-    """Return a self-paced task after turns of it ended, and why it has to pause; empty if it need not."""
+    """Return a self-paced task after some of its turns ended, and why it must pause; empty if it need not pause."""
     reason = ""
     for turn in ended:
-        if turn.fire.outcome is Outcome.PENDING or task.state in _ENDED:  # it is tried again, or is over
+        if turn.fire.outcome is Outcome.PENDING or task.state in _ENDED:  # it is retried, or has settled
             continue
         task, why = _turn_ended(_counted(task, turn), turn)
         reason = reason or why
@@ -94,7 +94,7 @@ def _turn_ended(task: Task, turn: Ended) -> tuple[Task, str]:
 
 def _silent(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
     pacing, if_silent = _pacing(task), task.definition.if_silent or WAIT
-    if pacing.armed_at is not None:  # somebody rescheduled it while the turn ran
+    if pacing.armed_at is not None:  # a command rescheduled it while the turn ran
         return task, ""
     if goes_on := _goes_on(turn, who, if_silent):
         return _armed(task, turn.at, DEFAULT_DELAY, goes_on), ""
@@ -107,12 +107,12 @@ def _silent(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
 
 
 def _goes_on(turn: Ended, who: str, if_silent: str) -> str:
-    """Return why a turn that asked for no time is followed by a wake all the same; empty where it is not."""
+    """Return why a wake follows a turn that asked for none; empty if none follows."""
     asleep = f"after {format_duration(DEFAULT_DELAY)}, as it asked for no other time"
     if turn.fire.reason == "paused":
         return f"{who} pauses, and goes on {asleep}"
     if turn.fire.reason == "delivered" and if_silent == END:
-        # Who reads an inbox in a terminal has no turn whose end could ask for anything.
+        # An agent in a terminal has no turn, so it cannot ask for a wake.
         return f"{turn.fire.fire_id} was delivered; the next comes {asleep}"
     if turn.fire.reason.startswith(MISASKED):
         return f"{who} asked to be woken, and {turn.fire.reason}; it is woken {format_duration(DEFAULT_DELAY)} later"
@@ -133,7 +133,7 @@ def _set_back(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
 
 
 def _armed(task: Task, ended_at: datetime, delay: timedelta, why: str) -> Task:
-    """Arm a wake so long after a turn's end, or later where the budget for the hour is used up."""
+    """Arm a wake `delay` after a turn's end, or later if the hourly budget is used up."""
     at, free_at, pacing = ended_at + delay, earliest_wake(task, ended_at), _pacing(task)
     put_off = ""
     if free_at is not None and at < free_at:
@@ -146,7 +146,7 @@ def _armed(task: Task, ended_at: datetime, delay: timedelta, why: str) -> Task:
 
 
 def _counted(task: Task, turn: Ended) -> Task:
-    """Count a turn that ended into the budget of its hour; the hour begins with the end of its first turn."""
+    """Add a turn that ended to the hourly budget; an hour begins with the end of its first turn."""
     pacing = _pacing(task)
     if turn.fire.kind is FireKind.MANUAL:
         return task
@@ -157,9 +157,9 @@ def _counted(task: Task, turn: Ended) -> Task:
 
 
 def earliest_wake(task: Task, now: datetime, *, running: int = 0) -> datetime | None:
-    """Return when the budget for the hour lets a self-paced task wake again; None where it does now.
+    """Return when the hourly budget allows the next wake of a self-paced task; None if it allows one now.
 
-    `running` is how many turns run that are to be counted before.
+    `running` is the number of running turns to count first.
     """
     pacing = _pacing(task)
     if pacing.hour_at is None or not pacing.hour_at <= now < pacing.hour_at + HOUR:
@@ -169,17 +169,17 @@ def earliest_wake(task: Task, now: datetime, *, running: int = 0) -> datetime | 
 
 
 def _used_up(definition: Definition, pacing: Pacing, running: int = 0) -> str:
-    """Return which limit for an hour is reached, in words; empty where none is."""
+    """Return the hourly limit that is reached, in words; empty if none is."""
     used = {"turns_per_hour": pacing.hour_turns + running, "tokens_per_hour": pacing.hour_tokens}
     reached = [f"{key} is {limit}" for key, limit in hourly(definition).items() if used[key] >= limit]
     return f"its budget of the hour is used up: {reached[0]}" if reached else ""
 
 
 def rescheduled(task: Task, now: datetime, delay: timedelta) -> Task:
-    """Return a self-paced task with its next wake set by a command; one that had ended goes on.
+    """Return a self-paced task with its next wake set by a command; a task that had ended runs again.
 
     Raises:
-        InvalidInput: longer than the longest delay, or beyond the task's own end.
+        InvalidInput: the delay is longer than the longest one, or the wake comes after the task's end.
     """
     if not timedelta(0) <= delay <= LONGEST_DELAY:
         raise InvalidInput(f"must be from 0 to {LONGEST_DELAY // _SECOND} seconds", where="seconds")
@@ -193,12 +193,12 @@ def rescheduled(task: Task, now: datetime, delay: timedelta) -> Task:
 
 
 def resumed(task: Task) -> Task:
-    """Return a task that its author lets go on: what counted towards a pause counts from nothing."""
+    """Return a task that its author resumes; the counts that lead to a pause restart at zero."""
     return task if task.pacing is None else replace(task, pacing=replace(task.pacing, setbacks=0))
 
 
 def edited(old: Task, definition: Definition, now: datetime) -> Pacing | None:
-    """Return the pacing of a task under a new definition: its own as far as that is still about the same."""
+    """Return the pacing of a task under a new definition; keep the old pacing unless the first wake changed."""
     before = old.pacing
     if not is_self_paced(definition):
         return before and replace(before, armed_at=None)
@@ -210,25 +210,25 @@ def edited(old: Task, definition: Definition, now: datetime) -> Pacing | None:
 
 
 def taken_over(snapshot: Snapshot, now: datetime) -> tuple[Plan, list[Fire]]:
-    """End a self-paced task on whose thread its author wrote; return the plan, and the fires that need not start."""
+    """End a self-paced task because its author wrote on its thread; return the plan and the fires not to start."""
     pacing = snapshot.task.pacing and replace(snapshot.task.pacing, armed_at=None, why=TAKEN_OVER)
     task = replace(snapshot.task, state=TaskState.DONE, reason=TAKEN_OVER, pacing=pacing, wake_at=None)
     wakes = [fire for fire in snapshot.open if fire.kind is FireKind.WAKE]
     unsent = [fire for fire in wakes if fire.outcome in {Outcome.PENDING, Outcome.HELD}]
-    # The runtime can still leave out what has not started.
+    # The runtime can still skip a fire that has not started.
     not_started = [fire for fire in wakes if fire.outcome in {Outcome.SENT, Outcome.ACCEPTED}]
     return without_wakes(snapshot, task, unsent, "taken over", now), not_started
 
 
 def without_wakes(snapshot: Snapshot, task: Task, unsent: Sequence[Fire], reason: str, now: datetime) -> Plan:
-    """Return the plan that stores `task` and settles wakes of it that were not sent as skipped for `reason`."""
+    """Return the plan that stores `task` and settles its unsent wakes as skipped for `reason`."""
     returned = sum(fire.accepted_at is not None for fire in unsent)
     settled = tuple(entries.settled_skipped(fire, reason, now) for fire in unsent)
     return Plan(task=replace(task, accepted=task.accepted - returned), changed=settled, tail=snapshot.tail)
 
 
 def withdrawn(task: Task, fires: Sequence[Fire], reason: str) -> Pacing | None:
-    """Return a task's pacing after unsent fires were withdrawn: a wake among them is armed again, unless it is over."""
+    """Return a task's pacing after unsent fires were withdrawn; re-arm a withdrawn wake unless the task ended."""
     wake = next((fire for fire in fires if fire.kind is FireKind.WAKE), None)
     pacing = task.pacing
     over = task.state in _ENDED or not is_self_paced(task.definition)
@@ -238,7 +238,7 @@ def withdrawn(task: Task, fires: Sequence[Fire], reason: str) -> Pacing | None:
 
 
 def next_step(task: Task, opened: Sequence[Fire], now: datetime) -> tuple[Task, Fire | None]:
-    """Return an active self-paced task as it is from now on, and the wake that is to be committed now, if any."""
+    """Return the next state of an active self-paced task, and the wake to commit now, if any."""
     pacing, limit = _pacing(task), task.definition.max_fires
     if any(fire.kind in COUNTED for fire in opened):
         return replace(task, wake_at=None), None
@@ -249,7 +249,7 @@ def next_step(task: Task, opened: Sequence[Fire], now: datetime) -> tuple[Task, 
     if end is not None and (at or now) > end:
         reason = f"the next wake would come later than its end at {_utc(end)}"
         return replace(task, state=TaskState.EXPIRED, reason=reason, wake_at=None), None
-    if at is None and task.definition.if_silent == END:  # it had ended, and was disabled and enabled since
+    if at is None and task.definition.if_silent == END:  # the task had ended, and was then disabled and enabled
         return replace(task, state=TaskState.DONE, reason=pacing.why, wake_at=None), None
     if at is None or at > now:
         return replace(task, wake_at=at or (end and end + _SECOND)), None
@@ -273,17 +273,17 @@ def _wake(task: Task, at: datetime, number: int, now: datetime) -> Fire:
 
 
 def wake_due(task: Task, at: datetime) -> datetime:
-    """Return when a wake armed for `at` is sent: put off by the task's jitter, if it has any."""
+    """Return the due time of a wake armed for `at`: later by the task's jitter, if it has any."""
     return due_of(task.id, Never(), task.definition.jitter)(at)
 
 
 def whole(at: datetime) -> datetime:
-    """Return the first whole second not before an instant."""
+    """Return an instant, rounded up to a whole second."""
     return at if not at.microsecond else at.replace(microsecond=0) + _SECOND
 
 
 def _from_now(definition: Definition, now: datetime, delay: timedelta) -> datetime:
-    """Return when a wake comes that is to come so long from now; at once is at once, in the second that has begun."""
+    """Return the time of a wake `delay` from now; a delay of zero gives the current second."""
     return _bounded(definition, whole(now + delay) if delay else now.replace(microsecond=0))
 
 
