@@ -175,8 +175,13 @@ def trouble_of(path: Path, *, within_s: float | None = None) -> TurnkeeperError 
 
 def is_malformed(error: object) -> bool:
     """Tell whether an error, SQLite's own or SQLAlchemy's around it, says that a file is damaged."""
+    return _code(error) in _MALFORMED
+
+
+def _code(error: object) -> int:
+    """Return SQLite's code of an error, its own or SQLAlchemy's around it; 0 for any other error."""
     found = getattr(error, "orig", error)
-    return isinstance(found, sqlite3.Error) and getattr(found, "sqlite_errorcode", 0) & 0xFF in _MALFORMED
+    return getattr(found, "sqlite_errorcode", 0) & 0xFF if isinstance(found, sqlite3.Error) else 0
 
 
 def corrupt(path: Path, what: str) -> Corrupt:
@@ -234,6 +239,7 @@ class StoreWatch:
         self._once = threading.Lock()
         self._clock = clock or SystemClock()
         self._looked_at: float | None = None
+        self._made_room_at: float | None = None
         self._opened: dict[Path, tuple[int, int] | None] = {}
 
     def __enter__(self) -> Self:
@@ -290,6 +296,20 @@ class StoreWatch:
             lost |= found != self._opened[file]
         return lost
 
+    def make_room(self) -> None:
+        """Move what is in the stores' logs into the stores, and empty the logs: each of them may be 4 MiB, and full.
+
+        A store whose file has to grow for it gets the room that another one's log gives back.
+        """
+        with self._once:
+            now = self._clock.monotonic()
+            if self._made_room_at is not None and now - self._made_room_at < LOOK_AGAIN_S:
+                return
+            self._made_room_at = now
+            for path in (*self._paths, *self._paths):
+                with contextlib.suppress(sqlite3.Error), closing(_writing(path)) as store:
+                    store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def _stop(self, path: Path, found: str) -> None:
         error = corrupt(path, found)
         self._tell(path, error, found)
@@ -300,6 +320,10 @@ class StoreWatch:
             _note(path).write_text(f"{found}\n", encoding="utf-8")
         with contextlib.suppress(OSError):
             self._report(error)
+
+
+def _writing(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{path}?mode=rw", uri=True, timeout=_AGAIN_S, isolation_level=None)
 
 
 def _save(path: Path, opened: Mapping[Path, tuple[int, int] | None]) -> Corrupt:
@@ -380,8 +404,10 @@ def judged(error: BaseException, where: str) -> BaseException:
     """Look into an error that may come from damage of the file `where`; return what to tell the caller.
 
     A process with a watch ends here if a store of its own is damaged. A command is told by Corrupt. An error that does
-    not come from damage is returned as it is.
+    not come from damage is returned as it is. If it says that the disk is full, the watch empties the stores' logs.
     """
+    if _code(error) == sqlite3.SQLITE_FULL and StoreWatch.active is not None:
+        StoreWatch.active.make_room()
     if not is_malformed(error):
         return error
     if StoreWatch.active is not None:

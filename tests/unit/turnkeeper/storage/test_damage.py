@@ -4,7 +4,7 @@ import errno
 import hashlib
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -273,3 +273,23 @@ def test_a_page_that_the_disk_refuses_is_no_damage_of_the_store(
     assert "restore" not in str(trouble)
     assert told == []
     assert isinstance(trouble_of(path), Corrupt)
+
+
+def test_a_full_disk_has_the_logs_of_all_stores_of_the_process_emptied(tmp_path: Path):
+    paths = [tmp_path / "one.db", tmp_path / "other.db"]
+    logs = [path.with_name(f"{path.name}-wal") for path in paths]
+    with ExitStack() as opened:
+        for path in paths:
+            store = opened.enter_context(closing(sqlite3.connect(path, isolation_level=None)))
+            store.execute("PRAGMA journal_mode=WAL")
+            store.execute("CREATE TABLE rows (text)")
+            store.execute("INSERT INTO rows VALUES (?)", ["x" * 9000])
+        store.execute("PRAGMA max_page_count=1")
+        with pytest.raises(sqlite3.OperationalError, match="full") as full:
+            store.execute("INSERT INTO rows VALUES (?)", ["x" * 90_000])
+        assert judged(full.value, "") is full.value
+        assert all(log.stat().st_size for log in logs), "no process that owns the stores"
+        with StoreWatch(*paths, report=print):
+            assert judged(full.value, "") is full.value
+        assert not any(log.stat().st_size for log in logs)
+        assert [damage_of(path) for path in paths] == ["", ""]
