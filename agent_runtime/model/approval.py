@@ -1,9 +1,9 @@
 """Interrupts: a graph's question, the author's decision, and the value that resumes the graph. Pure.
 
 The guard raises an interrupt with a value from :func:`ask`, and records it; the runtime stores it as a
-:class:`RaisedInterrupt`. :func:`resume_value` turns the author's decision into the value that resumes the graph, and
-the guard checks this value with :func:`answers_call`. Any other interrupt is a question of the graph's own, whatever
-its value looks like. Its answer is text, JSON, True, False or a value in the question's own form (:mod:`.forms`).
+:class:`RaisedInterrupt`. Then :func:`resume_value` turns the author's decision into the value that resumes the graph,
+and the guard checks this value with :func:`answers_call`. Any other interrupt is a question of the graph's own,
+whatever its value looks like. Its answer is text, JSON, a Boolean or a value in the question's form (:mod:`.forms`).
 """
 
 import base64

@@ -1,9 +1,9 @@
 """The lease of a thread: the right to write for it, and the way in which each write of a turn proves this right.
 
 If machines share a store, each thread has one owner at a time. The owner's lease carries an epoch, which rises with
-each new owner. The owner works on the thread under its lease: each task and thread that it starts inherits the lease,
-and each write checks in its own transaction that the epoch is current. A home on one machine has no leases: the
-process's lock is the right to write.
+each new owner. The owner works on the thread under its lease. Each task and thread that it starts inherits the lease.
+Each write checks in its own transaction that the epoch is current. A home on one machine has no leases: the process's
+lock is the right to write.
 """
 
 from collections.abc import Iterator

@@ -5,8 +5,8 @@ and channel within a fixed budget. So a task continues its earlier work even if 
 briefing only informs the model; the guard and the workspace decide what runs.
 
 A subagent is a separate agent, limited to the common grants of its turn and its own category. It runs inside the tool
-that starts it, on the turn's checkpoints: its questions are the turn's questions, and after a crash or an answer the
-turn continues in the middle of the subagent. The tokens of its models count for the turn.
+that starts it, on the turn's checkpoints. Its questions are the turn's questions. After a crash or an answer, the turn
+continues in the middle of the subagent. The tokens of its models count for the turn.
 """
 
 import asyncio

@@ -4,7 +4,7 @@ If a graph's input has `messages`, the prompt becomes a human message with the t
 payload, which must fit the input's fields; the prompt goes into `prompt` or `input` if the input has such a field. A
 workflow of functions (LangGraph's `@entrypoint`) takes one value: fields, messages, a text, or the payload's `input`.
 
-Our own agent gets only the newest turns of its thread. A thread with an hourly task grows without end: with all of its
+Our own agent gets only the newest turns of its thread. A thread with an hourly task grows without end. With all of its
 messages, each turn would cost more time, tokens and disk than the one before, until no model could take them. A fire
 reads the facts about earlier fires from memory, so it gets few earlier turns.
 """

@@ -2,9 +2,9 @@
 
 Every way to a tool of LangChain's classes reaches `run` or `arun` of the base class. An author's class may replace any
 of these methods, and never reach the base class. So while the guard is active, each method that is not LangChain's is
-wrapped: on existing classes, and on each class that is made later, for example in a node. A method may come from the
-class or from any of its bases. A class cannot hide these methods by its own `__getattribute__`. An overriding method
-that makes another runnable from a tool, such as `bind`, is refused, because its result might run the tool.
+wrapped. This covers existing classes, and each class that is made later, for example in a node. A method may come from
+the class or from any of its bases. A class cannot hide these methods by its own `__getattribute__`. An overriding
+method that makes another runnable from a tool, such as `bind`, is refused, because its result might run the tool.
 
 Not covered, as it is plain Python: a function that is assigned to an object or a class after the class was made.
 """
