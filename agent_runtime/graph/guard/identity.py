@@ -50,6 +50,7 @@ _NOT_CODE = frozenset(
     | {"__annotations_cache__", "__static_attributes__", "__firstlineno__", "__signature__", "__class_vars__"}
     | {"_value2member_map_"}  # of an enum: it grows with each combination of flags
 )
+_PRIVATE = "__pydantic_private__"  # in a slot: among others the schema that a tool made when it was first shown
 _OF_TYPES = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 _MEMBERS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _TUPLE_FIELD: type = type(vars(namedtuple("_One", "one"))["one"])  # noqa: PYI024  the class of a named tuple's field
@@ -298,9 +299,13 @@ def attributes(value: Any) -> dict[str, Any]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Return all attributes of an object, without cached properties."""
+    """Return all attributes of an object, without cached properties and what LangChain's tools remember."""
     kinds = type(value).__mro__
-    return {name: one for name, one in attributes(value).items() if not _is_cached(name, kinds)}
+    found = {name: one for name, one in attributes(value).items() if not _is_cached(name, kinds)}
+    if type(private := found.get(_PRIVATE)) is dict and isinstance(value, BaseTool):
+        own = {name for kind in _LIBRARY.intersection(kinds) for name in vars(kind).get("__private_attributes__", ())}
+        found[_PRIVATE] = {name: one for name, one in private.items() if name not in own}
+    return found
 
 
 def _is_cached(name: Any, kinds: tuple[type, ...]) -> bool:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NewType
 import pytest
 import typing_extensions
 from langchain_core.tools import BaseTool, StructuredTool, tool
-from pydantic import AfterValidator, create_model
+from pydantic import AfterValidator, PrivateAttr, create_model
 
 from agent_runtime.graph.guard.gate import CallRequest, _Names, shared_names
 from agent_runtime.graph.guard.identity import MOST_KEPT, identity
@@ -252,6 +252,28 @@ MADE_OF: dict[str, Callable[[str], BaseTool]] = {
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in MADE_OF.items()])
 def test_tools_that_differ_in_what_they_were_made_with_are_two(make: Callable[[str], BaseTool]) -> None:
     assert shared_names([make("alice"), make("mallory")]) == {"send"}
+
+
+def test_a_tool_that_was_shown_and_used_is_the_same_tool() -> None:
+    """LangChain's tools remember the schema that a model was shown; what an author's class remembers counts."""
+    shown = StructuredTool.from_function(lambda text: text, name="send", description="d")
+    before = identity(shown)
+    assert shown.tool_call_schema.model_fields.keys() == {"text"}
+    assert shown.invoke({"text": "hi"}) == "hi"
+    assert identity(shown) == before
+    counted = Counted(name="send", description="d")
+    before = identity(counted)
+    counted._count += 1
+    assert identity(counted) != before
+
+
+class Counted(BaseTool):
+    """A tool with a private attribute of its own."""
+
+    _count: int = PrivateAttr(default=0)
+
+    def _run(self) -> None:
+        pass
 
 
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in list(MADE_OF.items())[:-1]])
