@@ -18,10 +18,11 @@ import typer
 
 import agent_runtime.cli
 import task_runner.cli
+from tests.support.program import every_command
 from turnkeeper import console
 from turnkeeper.config.home import Home
 from turnkeeper.console import commands
-from turnkeeper.console.commands import Group, Panel, Program, build, every_command
+from turnkeeper.console.commands import Group, Panel, Program, build
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.storage.keys import KeyFile

@@ -30,7 +30,12 @@ for argv in ([], ["-h"]):
     assert console.run(console.program(), argv, commands.Program) == 0
 app = console.program()
 console._declare_common(app)
-list(commands.every_command(commands.build(app, commands.Program), ("turnkeeper",)))
+def use(group):
+    for name in group.list_commands(None):
+        found = group.get_command(None, name)
+        if isinstance(found, commands.Group):
+            use(found)
+use(commands.build(app, commands.Program))
 """
 MAIN_JOB = """
 import agent_runtime.daemon.assembly, agent_runtime.daemon.__main__

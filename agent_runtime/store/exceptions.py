@@ -178,8 +178,3 @@ def get(connection: Connection, number: int) -> StandingException:
         what = f"no standing exception {number}"
         raise NotFound(what, where="number", hint="see: turnkeeper approvals exceptions list --all")
     return from_row(StandingException, row)
-
-
-def is_use(asked: InterruptRecord) -> bool:
-    """Return whether a question was decided by an exception."""
-    return bool(asked.exception) and asked.message.startswith(rules.ALLOWED_BY)

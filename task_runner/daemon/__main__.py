@@ -10,7 +10,6 @@ import sys
 from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from task_runner.daemon.assembly import Runner, assemble
@@ -20,11 +19,10 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.config.started import write_start
-from turnkeeper.errors import MachineTrouble, exit_code_of
+from turnkeeper.errors import MachineTrouble
 from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.process import Progress, keep_running, settle_heap
-from turnkeeper.rpc.server import Observers, UnixServer, keep_reachable
+from turnkeeper.rpc.server import Observers, UnixServer, keep_reachable, run_daemon
 from turnkeeper.storage import nodes
 from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.locking import ProcessLock
@@ -115,18 +113,7 @@ async def _work_until(
 
 def main(argv: list[str]) -> int:
     """Serve the home that `argv` names; return the exit code."""
-    home = Home(root=Path(argv[0]))
-
-    def serve_home() -> None:
-        home.check()
-        home.check_taken_over()
-        home.create()
-        home.check_sockets()
-        with ProcessLock(home, PROCESS) as lock:
-            write_start(home, PROCESS)
-            asyncio.run(serve(home, lock))
-
-    return exit_code_of(serve_home)
+    return run_daemon(argv, PROCESS, serve)
 
 
 if __name__ == "__main__":

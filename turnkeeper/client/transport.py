@@ -1,21 +1,18 @@
 """How calls reach the daemons: blocking, or on an event loop. What is called and what it means is elsewhere."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from contextlib import aclosing, closing
 from typing import Any, Literal, Protocol
 
-import grpc
 from google.protobuf.message import Message
 
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.rpc.callers import Identity
-from turnkeeper.rpc.channel import OPTIONS, Greeting, connect, read_greeting
-from turnkeeper.rpc.errors import from_rpc
+from turnkeeper.rpc.channel import AsyncCaller, Caller, Greeted, connect
 from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 Process = Literal["task-runner", "agent-runtime"]
-Greeted = Callable[[Greeting], None]
 _STUBS: dict[Process, Any] = {"task-runner": SchedulesStub, "agent-runtime": AgentRuntimeStub}
 
 
@@ -35,86 +32,63 @@ class Transport(Protocol):
         """Close what is open."""
 
 
-class _Channels:
-    """The stubs of a home's daemons, made when they are first called."""
+class _Callers:
+    """The callers of a home's daemons, made when they are first used."""
 
     def __init__(self, home: Home, via: str, timeout_s: float) -> None:
-        self._home, self._identity, self._timeout_s = home, Identity(via), timeout_s
-        self._channels: dict[Process, Any] = {}
-        self._stubs: dict[Process, Any] = {}
+        self._home, self._via, self._timeout_s = home, via, timeout_s
+        self._callers: dict[Process, Any] = {}
 
     def _method(self, process: Process, method: str) -> Any:
-        if process not in self._stubs:
-            self._channels[process] = self._open(process)
-            self._stubs[process] = _STUBS[process](self._channels[process])
-        return getattr(self._stubs[process], method)
+        if process not in self._callers:
+            self._callers[process] = self._open(process)
+        return getattr(self._callers[process], method)
 
     def _open(self, process: Process) -> Any:
         raise NotImplementedError
 
-    def _said(self, method: str) -> dict[str, Any]:
-        return {"metadata": self._identity.metadata(method)}
 
-
-class Blocking(_Channels):
+class Blocking(_Callers):
     """Blocks the calling thread: its coroutines never wait for an event loop."""
 
     def _open(self, process: Process) -> Any:
-        return grpc.insecure_channel(f"unix:{self._home.socket(process)}", options=OPTIONS)
+        socket, stub = self._home.socket(process), _STUBS[process]
+        return Caller(socket, stub, process, via=self._via, deadline_s=self._timeout_s)
 
     async def call(self, process: Process, method: str, request: Message) -> Any:
-        try:
-            return self._method(process, method)(request, timeout=self._timeout_s, **self._said(method))
-        except grpc.RpcError as error:
-            raise from_rpc(error, process) from error
+        return self._method(process, method)(request)
 
     async def stream(self, process: Process, method: str, request: Message, greeted: Greeted) -> AsyncIterator[Any]:
-        stream = self._method(process, method)(request, **self._said(method))
-        try:
-            if (greeting := read_greeting(stream.initial_metadata() or ())) is not None:
-                greeted(greeting)
-            for item in stream:
+        with closing(self._method(process, method)(request, greeted=greeted)) as items:
+            for item in items:
                 yield item
-        except grpc.RpcError as error:
-            raise from_rpc(error, process) from error
-        finally:
-            stream.cancel()
 
     async def pause(self, seconds: float) -> None:
         SystemClock().block(seconds)
 
     async def close(self) -> None:
-        for channel in self._channels.values():
-            channel.close()
+        for caller in self._callers.values():
+            caller.close()
 
 
-class OnLoop(_Channels):
+class OnLoop(_Callers):
     """Waits on the running event loop."""
 
     def _open(self, process: Process) -> Any:
-        return connect(self._home.socket(process))
+        channel, stub = connect(self._home.socket(process)), _STUBS[process]
+        return AsyncCaller(channel, stub, process, via=self._via, deadline_s=self._timeout_s)
 
     async def call(self, process: Process, method: str, request: Message) -> Any:
-        try:
-            return await self._method(process, method)(request, timeout=self._timeout_s, **self._said(method))
-        except grpc.RpcError as error:
-            raise from_rpc(error, process) from error
+        return await self._method(process, method)(request)
 
     async def stream(self, process: Process, method: str, request: Message, greeted: Greeted) -> AsyncIterator[Any]:
-        stream = self._method(process, method)(request, **self._said(method))
-        try:
-            if (greeting := read_greeting(await stream.initial_metadata() or ())) is not None:
-                greeted(greeting)
-            async for item in stream:
+        async with aclosing(self._method(process, method)(request, greeted=greeted)) as items:
+            async for item in items:
                 yield item
-        except grpc.RpcError as error:
-            raise from_rpc(error, process) from error
-        finally:
-            stream.cancel()
 
     async def pause(self, seconds: float) -> None:
         await SystemClock().sleep(seconds)
 
     async def close(self) -> None:
-        for channel in self._channels.values():
-            await channel.close()
+        for caller in self._callers.values():
+            await caller.close()

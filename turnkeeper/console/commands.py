@@ -5,7 +5,7 @@ imported when the command is used, and help imports none of it. The surfaces add
 (`turnkeeper/config/surfaces.py`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -250,12 +250,3 @@ def _shape(app: typer.Typer, cls: type[Group]) -> None:
     for group in app.registered_groups:
         if group.typer_instance is not None:
             _shape(group.typer_instance, Group)
-
-
-def every_command(program: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield each command of a built program with the words that reach it, groups among them."""
-    yield path, program
-    if isinstance(program, Group):
-        context = typer.Context(program, info_name=path[-1])
-        for name in program.list_commands(context):
-            yield from every_command(program.get_command(context, name), (*path, name))

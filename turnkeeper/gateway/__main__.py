@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 from contextlib import ExitStack, nullcontext
-from pathlib import Path
 from typing import Any
 
 import h11
@@ -23,14 +22,13 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import WebSettings, load_settings
-from turnkeeper.config.started import write_start
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import Conflict, exit_code_of
+from turnkeeper.errors import Conflict
 from turnkeeper.gateway.app import build, offered
 from turnkeeper.gateway.calls import Gateway
 from turnkeeper.gateway.keys import Keys, Sessions
 from turnkeeper.rpc.process import Progress
-from turnkeeper.rpc.server import UnixServer, keep_reachable
+from turnkeeper.rpc.server import UnixServer, keep_reachable, run_daemon
 from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "web"
@@ -233,19 +231,8 @@ def config_of(app: Any) -> uvicorn.Config:
 
 def main(argv: list[str]) -> int:
     """Serve the home that `argv` names; return the exit code."""
-    home = Home(root=Path(argv[0]))
     os.nice(NICE)
-
-    def serve_home() -> None:
-        home.check()
-        home.check_taken_over()
-        home.create()
-        home.check_sockets()
-        with ProcessLock(home, PROCESS) as lock:
-            write_start(home, PROCESS)
-            asyncio.run(serve(home, lock))
-
-    return exit_code_of(serve_home)
+    return run_daemon(argv, PROCESS, serve)
 
 
 if __name__ == "__main__":

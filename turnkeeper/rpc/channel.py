@@ -4,7 +4,7 @@ The stream of turn events greets its reader in its initial metadata. A store tha
 older copy, may have no event to send: from the greeting its follower knows at once, and asks about each open fire.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +36,38 @@ def connect(socket: Path) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS)
 
 
+_INCARNATION, _AFTER = "turnkeeper-incarnation", "turnkeeper-after-sequence"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greeting:
+    """Which store a stream reads, and the sequence after which it starts: 0 where the reader's means nothing there."""
+
+    incarnation: str
+    after: int
+
+    def to_metadata(self) -> Metadata:
+        """Return it as metadata of a call."""
+        return ((_INCARNATION, self.incarnation), (_AFTER, str(self.after)))
+
+
+def read_greeting(metadata: Iterable[tuple[str, str | bytes]]) -> Greeting | None:
+    """Return the greeting among a call's metadata; None where the server sent none.
+
+    >>> read_greeting(Greeting(incarnation="a", after=3).to_metadata())
+    Greeting(incarnation='a', after=3)
+    >>> read_greeting((("turnkeeper-incarnation", "a"), ("turnkeeper-after-sequence", "x")))
+    """
+    told = {key: value for key, value in metadata if isinstance(value, str)}
+    incarnation, after = told.get(_INCARNATION, ""), told.get(_AFTER, "")
+    if not incarnation or not (after.isascii() and after.isdecimal()):
+        return None
+    return Greeting(incarnation=incarnation, after=int(after))
+
+
+Greeted = Callable[[Greeting], None]
+
+
 class Caller:
     """Blocking calls to one daemon, for command-line programs.
 
@@ -58,22 +90,26 @@ class Caller:
         call = getattr(self._stub, method)
         streams = isinstance(call, grpc.UnaryStreamMultiCallable)
 
-        def invoke(request: Any, *, deadline_s: float | None = None) -> Any:
+        def invoke(request: Any, *, deadline_s: float | None = None, greeted: Greeted | None = None) -> Any:
             said = self._identity.metadata(method, request)
             try:
                 if streams:
-                    return self._iterate(call(request, metadata=said))
+                    return self._iterate(call(request, metadata=said), greeted)
                 return call(request, timeout=self._deadline_s if deadline_s is None else deadline_s, metadata=said)
             except grpc.RpcError as error:
                 raise from_rpc(error, self._peer) from error
 
         return invoke
 
-    def _iterate(self, stream: Any) -> Any:
+    def _iterate(self, stream: Any, greeted: Greeted | None) -> Any:
         try:
+            if greeted is not None and (greeting := read_greeting(stream.initial_metadata() or ())) is not None:
+                greeted(greeting)
             yield from stream
         except grpc.RpcError as error:
             raise from_rpc(error, self._peer) from error
+        finally:
+            stream.cancel()
 
     def close(self) -> None:
         self._channel.close()
@@ -107,9 +143,12 @@ class AsyncCaller:
             except grpc.RpcError as error:
                 raise from_rpc(error, self._peer) from error
 
-        async def streamed(request: Any) -> AsyncIterator[Any]:
+        async def streamed(request: Any, *, greeted: Greeted | None = None) -> AsyncIterator[Any]:
             stream = call(request, metadata=said)
             try:
+                told = None if greeted is None else read_greeting(await stream.initial_metadata() or ())
+                if greeted is not None and told is not None:
+                    greeted(told)
                 async for item in stream:
                     yield item
             except grpc.RpcError as error:
@@ -118,6 +157,10 @@ class AsyncCaller:
                 stream.cancel()
 
         return streamed if isinstance(call, grpc.aio.UnaryStreamMultiCallable) else answered
+
+    async def close(self) -> None:
+        """Close the channel, for all who call over it."""
+        await self._channel.close()
 
 
 def is_serving(socket: Path, *, deadline_s: float = 1.0) -> bool:
@@ -132,32 +175,3 @@ def is_serving(socket: Path, *, deadline_s: float = 1.0) -> bool:
     finally:
         channel.close()
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
-
-
-_INCARNATION, _AFTER = "turnkeeper-incarnation", "turnkeeper-after-sequence"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Greeting:
-    """Which store a stream reads, and the sequence after which it starts: 0 where the reader's means nothing there."""
-
-    incarnation: str
-    after: int
-
-    def to_metadata(self) -> Metadata:
-        """Return it as metadata of a call."""
-        return ((_INCARNATION, self.incarnation), (_AFTER, str(self.after)))
-
-
-def read_greeting(metadata: Iterable[tuple[str, str | bytes]]) -> Greeting | None:
-    """Return the greeting among a call's metadata; None where the server sent none.
-
-    >>> read_greeting(Greeting(incarnation="a", after=3).to_metadata())
-    Greeting(incarnation='a', after=3)
-    >>> read_greeting((("turnkeeper-incarnation", "a"), ("turnkeeper-after-sequence", "x")))
-    """
-    told = {key: value for key, value in metadata if isinstance(value, str)}
-    incarnation, after = told.get(_INCARNATION, ""), told.get(_AFTER, "")
-    if not incarnation or not (after.isascii() and after.isdecimal()):
-        return None
-    return Greeting(incarnation=incarnation, after=int(after))

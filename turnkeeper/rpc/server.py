@@ -2,7 +2,7 @@
 
 import asyncio
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,10 @@ from grpc_reflection.v1alpha import reflection
 
 from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.bus.event_log import EventLog
+from turnkeeper.config.home import Home
+from turnkeeper.config.started import write_start
 from turnkeeper.config.surfaces import imported, surfaces
+from turnkeeper.errors import exit_code_of
 from turnkeeper.rpc.callers import Door, socket_id
 from turnkeeper.rpc.errors import ErrorInterceptor
 from turnkeeper.storage.damage import StoreWatch
@@ -170,6 +173,25 @@ async def keep_reachable(
         log.emit("run.repaired", what=what)
     if log.trouble:  # an idle daemon writes nothing else that would show that its disk has room again
         log.emit_all([])
+
+
+Serve = Callable[[Home, ProcessLock], Coroutine[Any, Any, None]]
+
+
+def run_daemon(argv: Sequence[str], process: str, serve: Serve) -> int:
+    """Serve the home that `argv` names until the process is to end; return the exit code."""
+    home = Home(root=Path(argv[0]))
+
+    def serve_home() -> None:
+        home.check()
+        home.check_taken_over()
+        home.create()
+        home.check_sockets()
+        with ProcessLock(home, process) as lock:
+            write_start(home, process)
+            asyncio.run(serve(home, lock))
+
+    return exit_code_of(serve_home)
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -18,14 +18,13 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings
-from turnkeeper.config.started import write_start
 from turnkeeper.constellation.peers import pairing
 from turnkeeper.constellation.peers.door import Door, Known, listen
 from turnkeeper.constellation.peers.exchange import Courier, Place, ToDeliver, ToPair
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import Conflict, InvalidInput, MachineTrouble, TurnkeeperError, exit_code_of
+from turnkeeper.errors import Conflict, InvalidInput, MachineTrouble, TurnkeeperError
 from turnkeeper.rpc.process import Progress
-from turnkeeper.rpc.server import UnixServer, keep_reachable
+from turnkeeper.rpc.server import UnixServer, keep_reachable, run_daemon
 from turnkeeper.storage import nodes, schema_revision
 from turnkeeper.storage.database import Database, make_schemas
 from turnkeeper.storage.files import replace_whole
@@ -215,19 +214,8 @@ async def serve(home: Home, lock: ProcessLock) -> None:
 
 def main(argv: list[str]) -> int:
     """Serve the home that `argv` names; return the exit code."""
-    home = Home(root=Path(argv[0]))
     os.nice(NICE)
-
-    def serve_home() -> None:
-        home.check()
-        home.check_taken_over()
-        home.create()
-        home.check_sockets()
-        with ProcessLock(home, PROCESS) as lock:
-            write_start(home, PROCESS)
-            asyncio.run(serve(home, lock))
-
-    return exit_code_of(serve_home)
+    return run_daemon(argv, PROCESS, serve)
 
 
 if __name__ == "__main__":

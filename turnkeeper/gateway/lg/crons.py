@@ -25,7 +25,6 @@ PERMITTED = frozenset(
         *("checkpoint_during", "durability"),
     }
 )
-SORTED_BY = frozenset({"cron_id", "assistant_id", "thread_id", "created_at", "updated_at", "next_run_date", "end_time"})
 
 
 def spec_of(
