@@ -1,12 +1,12 @@
-"""Sending committed fires until each is answered.
+"""Dispatcher: sends committed fires until the runtime answers each one.
 
-`sent` is on disk before a request leaves, and only once the stream is connected. What was written to a stream that
-then broke may have arrived or not: it stays `sent`, and is sent again with the same id and attempt until answered,
+A fire is recorded as `sent` on disk after the stream connects and before its request leaves. If the stream breaks, the
+fire may have arrived or not. It stays `sent` and is sent again with the same id and attempt until it is answered,
 however late. Only a definite refusal makes a fire unsent again.
 
-With overlap `cancel-running` a fire that waits also asks for the end of the turn before it. The request is on disk with
-that fire, so it survives a restart: the runtime is asked until it has answered or the turn is over. A turn that waits
-for its author is left alone.
+With overlap `cancel-running`, a waiting fire also asks to cancel the turn before it. This request is on disk with the
+fire, so it survives a restart: the runtime is asked until it answers or the turn ends. A turn that waits for its author
+is not cancelled.
 """
 
 import asyncio
@@ -42,41 +42,41 @@ _CANCEL_PAUSE_S = 2.0
 _MOST_CANCELLED = 100
 # Sending the same bytes again cannot help: the task itself has to change.
 _HOPELESS = frozenset({code_pb2.INVALID_ARGUMENT, code_pb2.FAILED_PRECONDITION})
-_HELD_S = 2 * ledger.LONGEST_BACKOFF_S  # a fire that is held is sent again before this is over
-_SILENT_AFTER = timedelta(seconds=5)  # a runtime that answers no fire for longer is on record
+_HELD_S = 2 * ledger.LONGEST_BACKOFF_S  # a held fire is sent again sooner than this
+_SILENT_AFTER = timedelta(seconds=5)  # a longer silence of the runtime is recorded
 _DISPOSITIONS: Mapping[int, str] = {value: name for name, value in wire.FireReceipt.Disposition.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How caught-up fires are spread.
+    """The pace of caught-up fires.
 
     Attributes:
-        concurrency: how many are under way at once.
-        stagger_s: the least time between two.
+        concurrency: the most caught-up fires that run at once.
+        stagger_s: the shortest time between two of them, in seconds.
     """
 
     concurrency: int = 4
     stagger_s: float = 0.2
 
     def goes_on(self, until: datetime, now: datetime) -> bool:
-        """Tell whether another may go, none before `until`; if that lasts too long, the clock was set back since."""
+        """Return True if another fire may be sent: `until` has passed, or is so late that the clock stepped back."""
         return not now < until <= now + timedelta(seconds=self.stagger_s)
 
 
 def key_of(fire: Fire) -> Key:
-    """Return what is kept of a sent fire until it is answered."""
+    """Return the key of a sent fire, which is kept until the fire is answered."""
     return Key(fire.fire_id, fire.attempt, fire.entry_id, fire.task_id, fire.kind in COUNTED)
 
 
 class Dispatcher:
-    """Keeps a stream of fires to the runtime open and the outbox empty.
+    """A sender that keeps a stream of fires to the runtime open and the outbox empty.
 
     Attributes:
-        refusal: why the runtime takes no fires from this runner; empty while it does, or cannot be reached.
-        on_sent: called with how many seconds late fires are that were just sent for the first time, and whether each is
+        refusal: why the runtime refuses fires from this runner; empty if it accepts them or is unreachable.
+        on_sent: called when fires are sent for the first time, with the lateness of each in seconds and whether it is
             caught up.
-        traceparent: returns the W3C context of a fire, from its id; None without traces.
+        traceparent: returns the W3C trace context of a fire id; None without traces.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Dispatcher:
     ) -> None:
         """Set `changed` whenever a task needs planning, and send no new fire before `planned` is set.
 
-        By then the tasks that were late at the start have been planned again.
+        When `planned` is set, all tasks that were late at the start have been planned.
         """
         self._store, self._runtime = store, runtime
         self._clock, self._log = clock, log
@@ -108,29 +108,31 @@ class Dispatcher:
         self._stagger_until: datetime | None = None
         self._handed: asyncio.Queue[list[tuple[Key, bytes]]] = asyncio.Queue()
         self._on_hand = 0  # fires in it
-        self._asked_at: datetime | None = None  # since when the runtime owes an answer
-        self._kept_back = set[str]()  # the tasks that are on record as held
+        self._asked_at: datetime | None = None  # the time since which the runtime owes an answer
+        self._kept_back = set[str]()  # the tasks that are recorded as held
         self._takes = False
-        self._writing = asyncio.Lock()  # a stream takes one message after the other
+        self._writing = asyncio.Lock()  # a stream accepts one message at a time
         self.connected = False
         self.refusal = ""
-        self._held: dict[str, tuple[float, str]] = {}  # by task: until when its fires are known to be held, and why
+        self._held: dict[
+            str, tuple[float, str]
+        ] = {}  # by task: the time until which its fires are held, and the reason
         self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
         self.traceparent: Callable[[str], str] | None = None
 
     def held(self) -> str:
-        """Return why the runtime holds fires off, such as a mistake in a category file; empty if it holds none."""
+        """Return why the runtime holds fires, such as a mistake in a category file; empty if it holds none."""
         now = self._clock.monotonic()
         self._held = {task: known for task, known in self._held.items() if known[0] > now}
         _, why = next(iter(self._held.values()), (0.0, ""))
         return why and f"fires are held until this is repaired: {why}"
 
     def wake(self) -> None:
-        """Look at the outbox now: a fire was committed, or a catch-up slot became free."""
+        """Check the outbox now, because a fire was committed or a catch-up slot became free."""
         self.work.set()
 
     def reachable(self) -> bool:
-        """Tell whether the runtime is connected."""
+        """Return True if the runtime is connected."""
         return self.connected
 
     def room(self) -> int:
@@ -138,7 +140,7 @@ class Dispatcher:
         return max(0, MOST_UNANSWERED - len(self._unanswered) - self._on_hand) if self._takes else 0
 
     def take(self, sent: Sequence[tuple[Key, bytes, float]]) -> None:
-        """Send fires that are on disk as sent. If the stream broke since, they are read when the next one is there."""
+        """Send fires that are on disk as sent. If the stream has broken, the next stream reads them from disk."""
         self._failpoints.reach("runner.handed")
         self.on_sent([(late_s, False) for _, _, late_s in sent])
         if self.connected:
@@ -146,17 +148,17 @@ class Dispatcher:
             self._handed.put_nowait([(key, request) for key, request, _ in sent])
 
     async def run(self) -> None:
-        """Dispatch for ever; connect again whenever the stream breaks."""
+        """Dispatch until cancelled; connect again whenever the stream breaks."""
         await self._store.run(lambda session: session.outages.left())
         known = await self._store.read(lambda session: session.stoppages.listed())
         self._kept_back = {each.task_id for each in known if each.lasts and each.cause is Cause.HELD}
         await self._reconnector.run(self.serve_once)
 
     async def serve_once(self) -> None:
-        """Open one stream and use it until it breaks. Raises TurnkeeperError then.
+        """Open one stream and use it until it breaks. Raises TurnkeeperError when it breaks.
 
-        Where the runtime does not take fires from us, that is logged once and told, until it does. From when on it
-        does not answer is on record, until it does.
+        If the runtime refuses our fires, log that once and report it until the runtime accepts them. If the runtime
+        does not answer, record the time since then until it answers.
         """
         try:
             await self._serve(await self._runtime.open_stream(_CONNECT_S))
@@ -191,7 +193,7 @@ class Dispatcher:
             stream.close()
 
     async def send_all(self) -> int:
-        """Send what may go now, and return how many fires were answered. Raises TurnkeeperError."""
+        """Send the fires that may be sent now; return how many were answered. Raises TurnkeeperError."""
         stream = await self._runtime.open_stream(_CONNECT_S)
         self.connected = True
         try:
@@ -208,7 +210,7 @@ class Dispatcher:
         return count
 
     async def _plan_what_was_left(self) -> None:
-        """Plan the tasks with a fire under way: what came due while the runtime could not be taken was left."""
+        """Plan the tasks with a running fire: times that came due while the runtime was unreachable are uncovered."""
         done = await self._store.run(partial(plan_what_was_left, now=self._clock.now()))
         self._log.emit_all(done.events)
         self._changed.set()
@@ -230,10 +232,10 @@ class Dispatcher:
             if self._planned.is_set():
                 self._calm.set()
             if not await self._clock.wait(self.work, await self._pause_s()):
-                self.refusal = ""  # a stream that stands so long is taken
+                self.refusal = ""  # a stream that stays open so long is accepted
 
     async def _pass_on(self, stream: FireStream) -> None:
-        """Write what is handed over, while the next is planned."""
+        """Write fires to the stream while the next ones are planned."""
         while True:
             batch = await self._handed.get()
             self._calm.clear()
@@ -243,7 +245,7 @@ class Dispatcher:
                 self._calm.set()
 
     async def _resend(self, stream: FireStream) -> None:
-        """Send again, as they were, all fires of which it is unknown whether they arrived."""
+        """Send all fires again, unchanged, that may not have arrived."""
         after = 0
         while batch := await self._store.read(partial(_unanswered, after=after)):
             await self._write_all(stream, batch)
@@ -282,13 +284,13 @@ class Dispatcher:
             await stream.write([request for _, request in batch])
 
     async def _pause_s(self) -> float:
-        """Return for how long there is nothing to send."""
+        """Return the seconds until there may be something to send."""
         now = self._clock.now()
         soon, slow = await self._store.read(
             lambda session: (session.fires.next_ready(caught_up=False), session.fires.next_ready(caught_up=True))
         )
         if slow is not None and slow <= now:
-            # It waits for a catch-up slot: the stagger ends, or an outcome frees one.
+            # The fire waits for a catch-up slot, until the stagger ends or an outcome frees a slot.
             slow = self._stagger_until if self._stagger_until and self._stagger_until > now else None
         if len(self._unanswered) >= MOST_UNANSWERED:
             soon = None
@@ -303,7 +305,7 @@ class Dispatcher:
     async def _record(self, receipts: asyncio.Queue[wire.FireReceipt]) -> None:
         while True:
             batch = [await receipts.get()]
-            # What is due goes first: while there is more to send, a receipt can wait a moment.
+            # Due fires come first: while there is more to send, a receipt can wait.
             await self._clock.wait(self._calm, _RECEIPTS_WAIT_S)
             while not receipts.empty() and len(batch) < LARGEST_BATCH:
                 batch.append(receipts.get_nowait())
@@ -337,7 +339,7 @@ class Dispatcher:
         self.work.set()
 
     def _note_held(self, receipts: Sequence[wire.FireReceipt]) -> tuple[dict[str, str], set[str]]:
-        """Return which tasks the runtime holds, each with why, and which of those on record it holds no more."""
+        """Return the tasks that the runtime holds, with the reasons, and the recorded ones that it no longer holds."""
         until, held, freed = self._clock.monotonic() + _HELD_S, dict[str, str](), set[str]()
         for receipt in receipts:
             task = receipt.fire_id.partition("@")[0]
@@ -351,13 +353,13 @@ class Dispatcher:
 
 
 def _note_silence(session: Session, since: datetime | None, now: datetime) -> None:
-    """Record that the runtime has owed an answer for long, now that it gives one or is known to be away."""
+    """Record that the runtime owed an answer for long; called when it answers or is known to be away."""
     if since is not None and now - since > _SILENT_AFTER:
         session.stoppages.happened(Cause.SILENT, since, now)
 
 
 def _answers(receipts: Sequence[wire.FireReceipt]) -> list[log_records.LogRecord]:
-    """Return what the runtime answered, while it is not on disk."""
+    """Return records of the runtime's answers that are not yet on disk."""
     return [
         log_records.LogRecord("fire.answered", {"fire_id": receipt.fire_id, "turn_id": receipt.turn_id})
         for receipt in receipts
@@ -365,7 +367,7 @@ def _answers(receipts: Sequence[wire.FireReceipt]) -> list[log_records.LogRecord
 
 
 def plan_what_was_left(session: Session, now: datetime) -> planning.Planned:
-    """Plan the tasks with a fire under way, now that a runtime is reached: not all reports of their turns came in."""
+    """Plan the tasks with a running fire after a runtime is reached, before all reports of their turns arrive."""
     session.outages.ended(now)
     return planning.plan_tasks(session, session.fires.tasks_under_way(), now, complete=False)
 
@@ -375,13 +377,13 @@ def _unanswered(session: Session, after: int) -> list[Outgoing]:
 
 
 def first_late_s(fire: Fire) -> float | None:
-    """Return how late a fire was sent; None where it was sent before."""
+    """Return how late a fire was first sent, in seconds; None if it had been sent before."""
     first = fire.attempt == 1 and not fire.refusals and fire.fired_at is not None
     return (fire.fired_at - fire.due_at).total_seconds() if first and fire.fired_at else None
 
 
 def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bool) -> list[Outgoing]:
-    """Mark as sent at most `limit` fires that may go, caught-up ones only as far as `slots` are free; return them."""
+    """Mark at most `limit` ready fires as sent, of which at most `slots` are caught-up ones; return them."""
     found = session.fires.ready(now, limit, caught_up=False)
     if slots and len(found) < limit:
         free = max(0, slots - session.fires.catching_up())
@@ -394,20 +396,20 @@ def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bo
 def record_receipts(
     session: Session, receipts: list[wire.FireReceipt], keys: list[Key | None], now: datetime
 ) -> planning.Planned:
-    """Record which fires were accepted; a refused one is unsent again and its task planned. Return the log records."""
+    """Record accepted fires; make refused fires unsent again and plan their tasks. Return the log records."""
     answered = list(zip(receipts, keys, strict=True))
     plain = {key.entry_id: (receipt, key) for receipt, key in answered if key is not None and _is_plain(receipt, key)}
     attempts = session.fires.unanswered_attempts(plain) if plain else {}
     first = [each for number, each in plain.items() if attempts.get(number) == each[1].attempt]
     done = _record_first(session, first, now)
-    # What is no first acceptance of a sent attempt is read, and judged on what is there.
+    # Any receipt other than the first acceptance of a sent attempt is checked against the stored fire.
     recorded = {id(receipt) for receipt, _ in first}
     others = [each for each in answered if id(each[0]) not in recorded]
     return done + _record_others(session, others, now) if others else done
 
 
 def _is_plain(receipt: wire.FireReceipt, key: Key) -> bool:
-    """Tell whether a receipt accepts the attempt that was sent."""
+    """Return True if a receipt accepts the attempt that was sent."""
     same = key.fire_id == receipt.fire_id and receipt.attempt in {0, key.attempt}
     return same and key.entry_id > 0 and not receipt.HasField("error")
 
@@ -415,7 +417,7 @@ def _is_plain(receipt: wire.FireReceipt, key: Key) -> bool:
 def _record_first(
     session: Session, receipts: Sequence[tuple[wire.FireReceipt, Key]], now: datetime
 ) -> planning.Planned:
-    """Record the first acceptance of sent attempts, as `ledger.accepted` says it."""
+    """Record the first acceptance of sent attempts, with the same result as `ledger.accepted`."""
     session.fires.accept([(key.entry_id, receipt.turn_id) for receipt, key in receipts], now)
     session.tasks.count_accepted((key.task_id, key.counts) for _, key in receipts)
     return planning.Planned(
@@ -471,7 +473,7 @@ def _replan_refused(session: Session, refused: list[tuple[Fire, wire.FireError]]
 
 
 def stop_hopeless(session: Session, task_id: str, why: str, now: datetime) -> planning.Planned:
-    """Quarantine a task whose fires the runtime cannot take as they are, and withdraw those that are not sent."""
+    """Quarantine a task whose fires the runtime can never accept, and withdraw its unsent fires."""
     (snapshot,) = session.tasks.snapshots([task_id])
     withdrawn = planner.withdraw(snapshot, timetable_of(snapshot.task.definition), "quarantined", now, manual=True)
     done = planning.write_plans(session, [(snapshot, withdrawn)])
@@ -480,16 +482,16 @@ def stop_hopeless(session: Session, task_id: str, why: str, now: datetime) -> pl
 
 
 class Canceller:
-    """Asks the runtime to end the turns that a waiting fire wants ended, and what stopped tasks left in terminals."""
+    """A sender of cancel requests: for turns that a waiting fire replaces, and stopped tasks' fires in terminals."""
 
     def __init__(self, store: Store, runtime: Runtime, *, clock: Clock, log: EventLog, work: asyncio.Event) -> None:
-        """Set `work` when there may be a turn to end."""
+        """Set `work` when there may be a turn to cancel."""
         self._store, self._runtime, self._clock, self._log = store, runtime, clock, log
         self._work = work
         self._answered: set[Key] = set()
 
     async def run(self) -> None:
-        """Ask for ever; what was answered is asked again only if it has still not ended long afterwards."""
+        """Ask until cancelled; ask again only if an answered request has not ended its turn after a long time."""
         while True:
             self._work.clear()
             answered = await self.ask()
@@ -498,7 +500,7 @@ class Canceller:
                 self._answered.clear()
 
     async def ask(self) -> bool:
-        """Ask for the end of every turn that is to end; return whether all was answered."""
+        """Ask the runtime to cancel each such turn; return True if every request was answered."""
         wanted, after = list[Fire](), 0
         while batch := await self._store.read(partial(_asked_to_end, after=after)):
             wanted, after = wanted + batch, batch[-1].entry_id
@@ -523,7 +525,7 @@ def _asked_to_end(session: Session, after: int) -> list[Fire]:
 
 
 def _left_in_terminals(session: Session) -> list[Fire]:
-    """Return the fires of stopped tasks that lie in terminals' inboxes; a turn that has begun goes on."""
+    """Return the fires of stopped tasks in terminals' inboxes; a turn that has begun continues."""
     found = session.fires.of_stopped_tasks(_MOST_CANCELLED)
     stopped = session.tasks.snapshots(list({fire.task_id for fire in found}))
     elsewhere = {each.task.id for each in stopped if not HOSTED.fullmatch(each.task.definition.agent)}

@@ -1,8 +1,8 @@
-"""Following the runtime's events: outcomes of turns settle fires, and what happens inside turns triggers tasks.
+"""Follower of the runtime's events: outcomes of turns settle fires, and events inside turns trigger tasks.
 
-Both positions are durable: an event and the position it advances are one transaction, so no event is lost and none
-counts twice. A runtime whose store was replaced starts a new incarnation: it is read from its beginning, and asked
-about every open fire.
+Both positions are durable: an event and the position that it advances are one transaction, so no event is lost or
+counted twice. If the runtime's store was replaced, it has a new incarnation. Then its events are read from the
+beginning, and the runtime is asked about every open fire.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ _STATES = {wire.TurnEvent.State.Value(state.name): state for state in ledger.Tur
 
 @dataclass(frozen=True, kw_only=True)
 class Wakes:
-    """Whom outcomes concern.
+    """The parts to wake after outcomes.
 
     Attributes:
-        planning: set when a task may need planning at another time than before.
-        dispatch: set when there may be something to send.
-        lost: set before that when what was sent has to be sent again.
-        asking: set when a fire asks for the end of the turn that it waits for.
+        planning: set when the next planning time of a task may have changed.
+        dispatch: set when there may be a fire to send.
+        lost: set before `dispatch` when sent fires must be sent again.
+        asking: set when a fire asks to cancel the turn that it waits for.
     """
 
     planning: asyncio.Event
@@ -52,7 +52,7 @@ class Wakes:
 
 
 class News(NamedTuple):
-    """What one turn event says of a fire."""
+    """The report of one turn event about a fire."""
 
     fire_id: str
     attempt: int
@@ -65,7 +65,7 @@ class News(NamedTuple):
 
 
 class Follower:
-    """Takes in the runtime's turn events, in order, each exactly once."""
+    """A reader of the runtime's turn events, which records each exactly once, in order."""
 
     def __init__(
         self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, log: EventLog, wakes: Wakes
@@ -75,7 +75,7 @@ class Follower:
         self._reconnector = Reconnector(clock, entropy)
 
     async def run(self) -> None:
-        """Follow for ever; connect again whenever the stream ends."""
+        """Follow until cancelled; connect again whenever the stream ends."""
         await self._reconnector.run(self.follow_once)
 
     async def follow_once(self) -> None:
@@ -84,7 +84,7 @@ class Follower:
 
         async def take(batch: Sequence[wire.TurnEvent]) -> None:
             nonlocal incarnation, after
-            # The position means nothing in this store: it is another, or an older copy of the same.
+            # The position does not apply to this store: it is a different store, or an older copy.
             if incarnation and (batch[0].incarnation != incarnation or batch[0].sequence < after):
                 await self._ask_about_replaced(batch[0].incarnation)
             incarnation, after = batch[-1].incarnation, batch[-1].sequence
@@ -93,7 +93,7 @@ class Follower:
         await in_batches(self._runtime.watch(incarnation, after), take)
 
     async def take_in(self, batch: Sequence[wire.TurnEvent]) -> None:
-        """Record events and the position behind the last of them in one transaction."""
+        """Record events and the position after the last of them in one transaction."""
         now = self._clock.now()
         news = [news_of(event, now) for event in batch if event.fire_id and event.state in _STATES]
         written_to = {event.thread_id for event in batch if _is_by_author(event)}
@@ -122,12 +122,12 @@ class Follower:
             self._wakes.asking.set()
 
     async def _ask_about_replaced(self, incarnation: str) -> None:
-        """Ask a replaced store about every open fire; send again what it does not know."""
+        """Ask a replaced store about every open fire; send each fire again that it does not know."""
         self._log.emit("runtime.replaced", incarnation=incarnation)
         await self.ask_about_open(again=True)
 
     async def ask_about_open(self, *, again: bool) -> None:
-        """Ask the runtime what became of every open fire; with `again`, send again what it does not know."""
+        """Ask the runtime for the state of every open fire; with `again`, send unknown fires again."""
         after = 0
         while fires := await self._store.read(partial(_open, after=after)):
             turns = [await self._runtime.turn_of(fire.fire_id, fire.attempt) for fire in fires]
@@ -142,11 +142,11 @@ class Follower:
 
 
 def record_news(session: Session, news: Sequence[News], now: datetime) -> Planned:
-    """Move fires on by turn events, then plan the tasks that this frees or stops; return the log_records."""
+    """Apply turn events to fires, then plan the tasks that this frees or stops; return the log records."""
     ids = {item.fire_id for item in news}
     fires = {fire.fire_id: fire for fire in session.locked(lambda: list(session.fires.by_ids(ids).values()))}
     before, recorded, moves = dict(fires), list[log_records.LogRecord](), list[Moved]()
-    asked = set[str]()  # the fires whose turn waited for its author, also where the answer came since
+    asked = set[str]()  # the fires whose turn waited for its author, even if the answer has arrived
     ended: dict[str, list[budgets.Ended]] = {}
     for item in news:
         fire = fires.get(item.fire_id)
@@ -181,7 +181,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
 
 
 def _note_wait(session: Session, before: Fire, after: Fire, at: datetime) -> None:
-    """Record since when a task's thread waits for its author, or that it no longer does."""
+    """Record the time since which a task's thread waits for its author, or that it no longer waits."""
     if after.outcome in HALTED:
         session.stoppages.begin(Cause.AUTHOR, after.task_id, at, f"{after.fire_id} {after.reason or 'asks'}")
     elif before.outcome in HALTED:
@@ -199,7 +199,7 @@ def _open(session: Session, after: int) -> list[Fire]:
 
 
 def _heard(news: News) -> log_records.LogRecord:
-    """Return what the runtime said of a fire's turn, while it is not on disk."""
+    """Return a record of the runtime's report about a fire's turn that is not yet on disk."""
     said = {"fire_id": news.fire_id, "attempt": news.attempt, "turn_id": news.turn_id, "state": news.state.value}
     return log_records.LogRecord("fire.heard", said)
 
@@ -221,7 +221,7 @@ def _log_record(before: Fire, after: Fire, news: News) -> log_records.LogRecord:
 
 
 def news_of(event: wire.TurnEvent, now: datetime) -> News:
-    """Return what an event says; one without a time happened now."""
+    """Return the report of an event; an event without a time happened now."""
     return News(
         fire_id=event.fire_id,
         attempt=event.attempt,
@@ -235,14 +235,14 @@ def news_of(event: wire.TurnEvent, now: datetime) -> News:
 
 
 def _held_by(event: wire.TurnEvent) -> str:
-    """Return what a held fire waits for; empty for any other event."""
+    """Return the approval or cause that a held fire waits for; empty for any other event."""
     if event.state != wire.TurnEvent.HELD or not event.held_by:
         return ""
     return f"waits for approval {', '.join(event.held_by)}"
 
 
 def _is_by_author(event: wire.TurnEvent) -> bool:
-    """Tell whether an author's message began a turn; an answer to a question of the agent's goes on with one."""
+    """Return True if an author's message began a turn; an answer to an agent's question continues one instead."""
     return event.trigger == wire.TurnEvent.AUTHOR and event.state == wire.TurnEvent.STARTED and not event.fire_id
 
 
@@ -260,28 +260,28 @@ def _of_turn(turn: wire.Turn, now: datetime) -> News:
 
 
 def _instant(stamp: Timestamp, now: datetime) -> datetime:
-    """Return the peer's time of an event, never later than ours; now where it gives none."""
+    """Return the runtime's time of an event, never later than our clock; now if the event has none."""
     return min(stamp.ToDatetime(tzinfo=UTC), now) if stamp.seconds > 0 else now
 
 
 class RuntimeEvents:
-    """Takes in the events that happen inside turns, in order, each exactly once, for the tasks that wait for them.
+    """A reader of events inside turns, which records each exactly once, in order, for the tasks that wait for it.
 
-    The runtime is asked only for the names that some task wants, and again when those change: while no task waits for
-    an event, the runtime keeps none.
+    The runtime is asked only for the names that a task waits for, and again when these names change. While no task
+    waits for an event, the runtime stores none.
     """
 
     def __init__(
         self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, log: EventLog, wakes: Wakes
     ) -> None:
-        """Set `changed` whenever tasks may wait for other events than before."""
+        """Set `changed` whenever the events that tasks wait for may have changed."""
         self._store, self._runtime = store, runtime
         self._clock, self._log, self._wakes = clock, log, wakes
         self._reconnector = Reconnector(clock, entropy)
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow for ever; connect again whenever the stream ends, or other names are wanted."""
+        """Follow until cancelled; connect again whenever the stream ends or the wanted names change."""
         await self._reconnector.run(self._follow_until_broken)
 
     async def _follow_until_broken(self) -> None:
@@ -290,7 +290,7 @@ class RuntimeEvents:
             self._reconnector.succeeded()
 
     async def follow_once(self) -> None:
-        """Follow one stream until it ends or other names are wanted. Raises TurnkeeperError when it breaks."""
+        """Follow one stream until it ends or the wanted names change. Raises TurnkeeperError when it breaks."""
         self.changed.clear()
         names, (incarnation, after) = await self._store.read(
             lambda session: (names_wanted(session), session.events_read.get())
@@ -312,7 +312,7 @@ class RuntimeEvents:
                 await asyncio.gather(following, others, return_exceptions=True)
 
     async def take_in(self, batch: Sequence[wire.BridgedEvent]) -> TakenIn:
-        """Take events in, and record the position behind the last of them, in one transaction."""
+        """Record events and the position after the last of them in one transaction."""
         now = self._clock.now()
         happened, last = [event_of(each, now) for each in batch if each.name], batch[-1]
 
@@ -334,7 +334,7 @@ class RuntimeEvents:
 
 
 def follow_up(taken: TakenIn, log: EventLog, wakes: Wakes) -> None:
-    """Write out what events led to, and wake whom that concerns."""
+    """Log the results of events, and wake the parts that they concern."""
     log.emit_all(taken.planned.events)
     if taken.planned.committed:
         wakes.planning.set()
@@ -344,9 +344,9 @@ def follow_up(taken: TakenIn, log: EventLog, wakes: Wakes) -> None:
 
 
 def event_of(event: wire.BridgedEvent, now: datetime) -> events.Event:
-    """Return an event as the runtime sends it, at a time never later than now.
+    """Return an event from the runtime's message, with a time not later than now.
 
-    Its id is the same however often its store is read from the beginning.
+    The id stays the same even if the runtime's store is read from the beginning again.
     """
     names = ("name", "turn_id", "thread_id", "fire_id", "task_id", "task_name", "channel", "category", "agent", "tool")
     return events.Event(
@@ -358,5 +358,5 @@ def event_of(event: wire.BridgedEvent, now: datetime) -> events.Event:
 
 
 def names_wanted(session: Session) -> frozenset[str]:
-    """Return the names of what happens inside turns that some task waits for."""
+    """Return the names of events inside turns that at least one task waits for."""
     return session.events.wanted() & frozenset(events.LIFECYCLE)

@@ -1,4 +1,4 @@
-"""The agent runtime over gRPC: the runner sends it fires and follows its events; it knows nothing of what a turn is."""
+"""Client of the agent runtime over gRPC: sends fires and follows events. It does not know the content of turns."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -21,27 +21,29 @@ from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 
 T = TypeVar("T")
 PEER = "agent-runtime"
-LARGEST_MESSAGE = 1 << 20  # bytes, of several fires together
-MOST_IN_MESSAGE = 128  # fires: enough that a message costs little, few enough that both sides work at once
-LARGEST_BATCH = 256  # events taken in together
-_MOST_PARTS = 2 * MOST_IN_MESSAGE  # each fire stands behind its head
+LARGEST_MESSAGE = 1 << 20  # bytes of one message with several fires
+MOST_IN_MESSAGE = (
+    128  # fires in a message: enough that a message costs little, few enough that both sides work in parallel
+)
+LARGEST_BATCH = 256  # events that are recorded together
+_MOST_PARTS = 2 * MOST_IN_MESSAGE  # a head precedes each fire
 _DEADLINE_S = 10.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 
 class Reconnector:
-    """Keeps a connection to the runtime for ever: connects again after a random pause, longer after each failure."""
+    """A loop that reconnects to the runtime after a random pause, which grows with each failure."""
 
     def __init__(self, clock: Clock, entropy: Entropy) -> None:
         self._clock, self._entropy = clock, entropy
         self._failures = 0
 
     def succeeded(self) -> None:
-        """Record that the runtime answered: the next pause is short again."""
+        """Record that the runtime answered, so that the next pause is short again."""
         self._failures = 0
 
     async def run(self, connect: Callable[[], Awaitable[None]]) -> None:
-        """Call `connect`, which returns or raises TurnkeeperError when its connection ends, again and again."""
+        """Call `connect` repeatedly; it returns or raises TurnkeeperError when its connection ends."""
         while True:
             with suppress(TurnkeeperError):
                 await connect()
@@ -51,23 +53,23 @@ class Reconnector:
 
 
 class Runtime:
-    """The agent runtime behind its Unix socket. Every method raises Unreachable when it does not answer."""
+    """The agent runtime behind its Unix socket. Every method raises Unreachable if the runtime does not answer."""
 
     def __init__(self, socket: Path, identity: Identity) -> None:
         self._socket = socket
         self._channel = connect(socket)
         self._stub: Any = AgentRuntimeStub(self._channel)
-        # As the stub's, without a serializer: what is sent are messages as bytes.
+        # Like the stub's method, but without a serializer: the messages are already bytes.
         self._fire_batches: Any = self._channel.stream_stream(
             "/turnkeeper.v1.AgentRuntime/FireBatches", response_deserializer=wire.ReceiptBatch.FromString
         )
         self._identity = identity
 
     async def open_stream(self, deadline_s: float) -> "FireStream":
-        """Connect, and open a stream of fires; when this returns the runtime has said that it takes them.
+        """Connect and open a stream of fires; return it after the runtime has accepted it.
 
         Raises:
-            Denied: the runtime does not take them from us.
+            Denied: the runtime refuses fires from this runner.
             Corrupt: our key cannot be read.
         """
         await self._connected(deadline_s)
@@ -85,8 +87,8 @@ class Runtime:
     def watch(self, incarnation: str, after: int) -> AsyncGenerator[wire.TurnEvent, None]:
         """Yield turn events in commit order after a sequence, then live.
 
-        The first is about no turn where the runtime's store is another than the one asked after, or an older copy of
-        it: it names the store, and the sequence after which the next events begin.
+        If the runtime's store is not `incarnation` or is an older copy, the first event is about no turn. It names the
+        store, and the sequence after which the next events begin.
         """
         request = wire.WatchTurnsRequest(incarnation=incarnation, after_sequence=after)
         return self._watch("WatchTurns", request, wire.TurnEvent)
@@ -94,15 +96,15 @@ class Runtime:
     def watch_events(
         self, incarnation: str, after: int, names: Sequence[str]
     ) -> AsyncGenerator[wire.BridgedEvent, None]:
-        """Yield the events of some names that happen inside turns, in commit order after a sequence, then live.
+        """Yield the events with some names from inside turns, in commit order after a sequence, then live.
 
-        The first has no name where the stream begins elsewhere than it was asked to: it says where.
+        If the stream begins at another place than asked for, the first event has no name and gives that place.
         """
         request = wire.WatchEventsRequest(incarnation=incarnation, after_sequence=after, names=names)
         return self._watch("WatchEvents", request, wire.BridgedEvent)
 
     async def turn_of(self, fire_id: str, attempt: int) -> wire.Turn | None:
-        """Return what the runtime knows of an attempt; None if it knows no such attempt."""
+        """Return the turn of an attempt; None if the runtime knows no such attempt."""
         try:
             turn: wire.Turn = await self._answered("GetTurn", wire.GetTurnRequest(fire_id=fire_id, attempt=attempt))
         except NotFound:
@@ -110,9 +112,9 @@ class Runtime:
         return turn
 
     async def cancel(self, fire_id: str, attempt: int, reason: str, *, unless_waiting: bool = False) -> None:
-        """Cancel the turn of an attempt; no error where there is none, or it is over.
+        """Cancel the turn of an attempt; do nothing if there is none or it has ended.
 
-        With `unless_waiting` a turn that waits for its author, or for the end of a pause, is left alone.
+        With `unless_waiting`, do not cancel a turn that waits for its author or for the end of a pause.
         """
         request = wire.CancelTurnRequest(fire_id=fire_id, attempt=attempt, reason=reason, unless_waiting=unless_waiting)
         try:
@@ -121,28 +123,28 @@ class Runtime:
             return
 
     async def categories(self, deadline_s: float) -> frozenset[str]:
-        """Return the names of the categories that can be used."""
+        """Return the names of the valid categories."""
         if not self._socket.exists():
             raise Unreachable(f"{PEER} is not running")
-        # A runtime that has just come up is there before this channel tries again: wait for it, up to the deadline.
+        # A runtime that has just started may serve before this channel reconnects: wait for it, up to the deadline.
         found = await self._answered("ListCategories", wire.ListCategoriesRequest(), deadline_s, wait_for_ready=True)
         return frozenset(category.name for category in found.categories if not category.problem)
 
     async def graphs(self, deadline_s: float) -> Mapping[str, str]:
-        """Return the graphs and assistants that a fire may name, each with why it cannot run, or nothing."""
+        """Return the graphs and assistants that a fire may name, each with why it cannot run; empty if it can."""
         if not self._socket.exists():
             raise Unreachable(f"{PEER} is not running")
         found = await self._answered("ListGraphs", wire.ListGraphsRequest(), deadline_s, wait_for_ready=True)
         return {graph.name: graph.problem for graph in found.graphs}
 
     async def review_exceptions(self, deadline_s: float) -> None:
-        """Let the runtime hold what authors allowed for their tasks against what the tasks are now."""
+        """Ask the runtime to check the authors' standing exceptions against the current tasks."""
         if not self._socket.exists():
             raise Unreachable(f"{PEER} is not running")
         await self._answered("ListExceptions", wire.ListExceptionsRequest(), deadline_s)
 
     async def decisions_waiting(self, deadline_s: float) -> int:
-        """Return how many interrupts wait for the author."""
+        """Return the number of interrupts that wait for the author."""
         found = await self._answered("ListInterrupts", wire.ListInterruptsRequest(), deadline_s)
         return len(found.interrupts)
 
@@ -173,7 +175,7 @@ class Runtime:
             call.cancel()
 
     async def _connected(self, deadline_s: float) -> None:
-        """Wait until the channel is connected: what is written to one that is not would only look sent."""
+        """Wait until the channel is connected, because a write to an unconnected channel only looks sent."""
         try:
             async with asyncio.timeout(deadline_s):
                 while (state := self._channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
@@ -185,18 +187,18 @@ class Runtime:
 
 
 class FireStream:
-    """A connected stream, one call of FireBatches: receipts come in the order of the requests."""
+    """A connected stream, one call of FireBatches. Receipts arrive in the order of the requests."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
 
     async def write(self, requests: Sequence[bytes]) -> None:
-        """Send FireRequests, as many to a message as it holds. Raises Unreachable; which of them arrived is unknown."""
+        """Send FireRequests, several to a message. Raises Unreachable; then it is unknown which requests arrived."""
         for batch in batches(requests):
             await _guarded(lambda batch=batch: self._call.write(batch))  # type: ignore[misc]
 
     async def read(self) -> Sequence[wire.FireReceipt]:
-        """Return the next receipts. Raises Unreachable when there are no more."""
+        """Return the next receipts. Raises Unreachable if the stream ended."""
         batch = await _guarded(self._call.read)
         if batch is grpc.aio.EOF:
             raise Unreachable(f"{PEER} ended the stream of fires")
@@ -207,7 +209,7 @@ class FireStream:
 
 
 def batches(requests: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield FireRequests as FireBatches, in order: a long prompt fills one alone, so that none is too large."""
+    """Yield FireRequests as FireBatches, in order. A long prompt gets a batch of its own."""
     batch, size = list[bytes](), 0
     for request in requests:
         size += len(request)
@@ -221,7 +223,7 @@ def batches(requests: Sequence[bytes]) -> Iterator[bytes]:
 
 @lru_cache(maxsize=1024)
 def _head(size: int) -> bytes:
-    """Return what stands before a request of so many bytes in a FireBatch: field 1, with its length as a varint.
+    """Return the bytes before a request of `size` bytes in a FireBatch: the tag of field 1, and the size as a varint.
 
     Source: https://protobuf.dev/programming-guides/encoding/
     """
@@ -234,7 +236,7 @@ def _head(size: int) -> bytes:
 
 
 async def in_batches(stream: AsyncGenerator[T, None], take: Callable[[list[T]], Awaitable[object]]) -> None:
-    """Pass the items of a stream to `take` in batches until it ends, and read ahead while `take` works.
+    """Pass the items of a stream to `take` in batches until the stream ends; read ahead while `take` works.
 
     Raises:
         TurnkeeperError: the stream broke, or `take` failed.
@@ -266,5 +268,5 @@ async def _guarded(operation: Callable[[], Awaitable[T]]) -> T:
         return await operation()
     except grpc.RpcError as error:
         raise from_rpc(error, PEER) from error
-    except grpc.aio.UsageError as error:  # the call ended under us
+    except grpc.aio.UsageError as error:  # the call ended during the read
         raise Unreachable(f"{PEER} ended the stream of fires") from error

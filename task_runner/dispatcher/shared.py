@@ -1,8 +1,8 @@
-"""Handing fires over, and taking outcomes in, through a database that several runners and runtimes share.
+"""Hand-over of fires and intake of outcomes through a database that several runners and runtimes share.
 
-A hand-over is one transaction: the fire's request becomes an envelope, and the fire is accepted. A runner that is
-killed before it commits has handed nothing over, and the next one that looks finds the fire. What became of a turn is a
-row that one runner takes in, under the lock of its task. Neither needs a runtime, or another runner, to answer.
+A hand-over is one transaction: the fire's request becomes an envelope, and the fire is accepted. If a runner is killed
+before the commit, nothing is handed over, and the next runner finds the fire. The outcome of a turn is a row that one
+runner records under the lock of its task. Neither step needs an answer from a runtime or another runner.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ from turnkeeper.storage.server.handover import SCHEMA, listen
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import from_us
 
-POLL_S = 1.0  # between two looks where nothing says that there is something new
-_LIMIT = 500  # turn events that are taken in in one transaction
+POLL_S = 1.0  # between two checks without a notification
+_LIMIT = 500  # turn events that one transaction records
 
 
 class SharedRuntime(Runtime):
-    """The runtimes of a shared database, of which the one on this machine answers calls.
+    """The runtimes of a shared database; the runtime on this machine answers calls.
 
-    A cancel is a row, which whichever runtime owns the thread carries out.
+    A cancel request is a row, and the runtime that owns the thread carries it out.
     """
 
     _store: Store
@@ -45,19 +45,19 @@ class SharedRuntime(Runtime):
 
     @classmethod
     def of(cls, store: Store, clock: Clock, *reached: Any) -> "SharedRuntime":
-        """Return those that share a store; the one on this machine is `reached` as :class:`Runtime` says."""
+        """Return the runtimes that share a store; `reached` are this machine's arguments for :class:`Runtime`."""
         made = cls(*reached)
         made._store, made._clock = store, clock
         return made
 
     async def cancel(self, fire_id: str, attempt: int, reason: str, *, unless_waiting: bool = False) -> None:
-        """Ask for the end of an attempt's turn; no error where there is none, or it is over."""
+        """Request the cancellation of an attempt's turn; do nothing if there is none or it has ended."""
         now = self._clock.now()
         await self._store.run(lambda session: cancel(session, fire_id, attempt, reason, now, asleep=not unless_waiting))
 
 
 def cancel(session: Session, fire_id: str, attempt: int, reason: str, now: datetime, *, asleep: bool = True) -> None:
-    """Ask for the end of an attempt's turn; `asleep` also where it waits for its author, or for a pause's end."""
+    """Request the cancellation of an attempt's turn; with `asleep`, also if it waits for its author or a pause."""
     fire = session.fires.by_ids([fire_id]).get(fire_id)
     task = None if fire is None else session.tasks.find(fire.task_id)
     if task is not None:
@@ -65,16 +65,16 @@ def cancel(session: Session, fire_id: str, attempt: int, reason: str, now: datet
 
 
 class Listener:
-    """Hears at once what other processes of the database have done. Whoever waits looks each second in any case."""
+    """A listener for notifications of the database's other processes. Parts that wait also check each second."""
 
     def __init__(
         self, settings: StoreSettings, wakened: Mapping[str, Collection[asyncio.Event]], *, clock: Clock, log: EventLog
     ) -> None:
-        """Take, by channel of notifications, whom it concerns."""
+        """Take, by channel of notifications, the events to set."""
         self._settings, self._wakened, self._clock, self._log = settings, wakened, clock, log
 
     async def run(self) -> None:
-        """Listen for ever."""
+        """Listen until cancelled."""
         await listen(
             in_schema(self._settings.shared_url, SCHEMA),
             self._heard,
@@ -92,12 +92,12 @@ class Listener:
 
 
 class SharedHandover:
-    """Hands committed fires over to whichever runtime takes their threads.
+    """A hand-over of committed fires to the runtimes that take their threads.
 
     Attributes:
-        connected: whether some runtime lived at the last look.
-        refusal: empty: a fire that no runtime takes fails.
-        on_sent, traceparent: as of a dispatcher.
+        connected: True if a runtime was running at the last check.
+        refusal: always empty, because a fire that no runtime accepts fails.
+        on_sent, traceparent: as in a dispatcher.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class SharedHandover:
         changed: asyncio.Event,
         planned: asyncio.Event,
     ) -> None:
-        """Set `changed` when tasks need planning; hand nothing over before `planned` is set."""
+        """Set `changed` when tasks need planning; hand no fire over before `planned` is set."""
         self._store, self._clock, self._log, self._failpoints = store, clock, log, failpoints
         self._pace, self._changed, self._planned = pace, changed, planned
         self.work, self.lost, self.asking = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -121,27 +121,27 @@ class SharedHandover:
         self.traceparent: Callable[[str], str] | None = None
 
     def wake(self) -> None:
-        """Look for fires that may be handed over: one was committed."""
+        """Check for fires to hand over, because one was committed."""
         self.work.set()
 
     def reachable(self) -> bool:
-        """Tell whether a runtime lives."""
+        """Return True if a runtime is running."""
         return self.connected
 
     def held(self) -> str:
-        """Return nothing: the shared store takes every fire, and a runtime refuses one only when it begins it."""
+        """Return an empty text: the shared store accepts every fire, and a runtime refuses it only when it begins."""
         return ""
 
     def room(self) -> int:
-        """Return 0: each fire is claimed, so that one runner hands it over."""
+        """Return 0, because each fire must be claimed first, so that only one runner hands it over."""
         return 0
 
     def take(self, sent: Sequence[tuple[Key, bytes, float]]) -> None:
-        """Refuse: nothing is written as sent before it is handed over."""
+        """Raise, because no fire is written as sent before its hand-over."""
         raise NotImplementedError
 
     async def run(self) -> None:
-        """Hand over for ever."""
+        """Hand over until cancelled."""
         await self._planned.wait()
         while True:
             self.work.clear()
@@ -151,7 +151,7 @@ class SharedHandover:
             await self._clock.wait(self.work, await self._pause_s(began))
 
     async def send_all(self) -> int:
-        """Hand over what may go now; return how many fires."""
+        """Hand over the fires that may be sent now; return their number."""
         count = 0
         while batch := await self.hand_over():
             count += len(batch)
@@ -172,7 +172,7 @@ class SharedHandover:
         return handed
 
     async def withdraw(self) -> None:
-        """Withdraw what no runtime has begun in time, at most once a second."""
+        """Withdraw fires that no runtime has begun in time, at most once a second."""
         if self._clock.monotonic() < self._withdraws_at:
             return
         self._withdraws_at = self._clock.monotonic() + POLL_S
@@ -183,7 +183,7 @@ class SharedHandover:
             self._changed.set()
 
     async def _note_whether(self, lives: bool, now: datetime) -> None:
-        """Put on record when no runtime lives, and plan what was left once one does."""
+        """Record that no runtime is running; once one is, plan the tasks with uncovered times."""
         if not lives:
             await self._store.run(lambda session: session.outages.seen(now))
         elif not self.connected:
@@ -194,9 +194,9 @@ class SharedHandover:
         self.connected = lives
 
     async def _pause_s(self, began: datetime) -> float:
-        """Return for how long nothing can be due, given when the last look began.
+        """Return the seconds in which no fire can become due, given when the last check began.
 
-        What was due by then and was not taken waits for somebody else.
+        Fires that were due by then and were not claimed wait for another process.
         """
         soon = await self._store.read(lambda session: session.fires.next_ready(caught_up=False))
         if soon is None or soon <= began:
@@ -212,10 +212,10 @@ def hand_over(
     traceparent: Callable[[str], str] | None = None,
     reach: Callable[[str], object] = len,
 ) -> list[Fire] | None:
-    """Hand over the next fires that may go; return them as they were sent. None where no runtime lives.
+    """Hand over the next ready fires; return them as sent. Hand over none if no runtime is running.
 
-    While none does, and while the runtimes have much to begin, fires stay in the ledger, where catch-up decides about
-    what is late.
+    While no runtime is running, or the runtimes have many fires to begin, fires stay in the ledger. There, catch-up
+    decides about late fires.
     """
     if not session.shared.has_runtime():
         return None
@@ -232,9 +232,9 @@ def hand_over(
 
 
 def withdraw(session: Session, now: datetime, *, reach: Callable[[str], object] = len) -> planning.Planned:
-    """Withdraw scheduled fires that nobody has begun by the end of their grace, and plan them again as missed.
+    """Withdraw scheduled fires that no runtime has begun within their grace, and plan them again as missed.
 
-    While a runtime lives, only those go that are not to run late; the others keep their places.
+    While a runtime is running, withdraw only fires with catch-up `skip`. Leave the others queued.
     """
     if not session.alone("withdrawing envelopes") or not (ids := session.shared.overdue(now, LARGEST_BATCH)):
         return planning.Planned()
@@ -255,7 +255,7 @@ def _is_missed(fire: Fire, task: Task, now: datetime, *, lives: bool) -> bool:
 
 
 def claim_ready(session: Session, now: datetime, limit: int, pace: Pace) -> list[Outgoing]:
-    """Return, and lock, at most `limit` fires that may go; caught-up ones as the pace of all runners allows."""
+    """Lock and return at most `limit` ready fires; caught-up fires only as the pace of all runners allows."""
     found = session.fires.claim(now, limit, caught_up=False) if limit > 0 else []
     slot = session.shared.catch_up() if len(found) < limit else None
     if slot is not None and pace.goes_on(slot, now):
@@ -269,21 +269,21 @@ def claim_ready(session: Session, now: datetime, limit: int, pace: Pace) -> list
 
 
 class SharedFollower:
-    """Takes in what the runtimes of a shared database tell of turns, each event once, whichever runner takes it."""
+    """A reader of the turn events in a shared database; each event is recorded once, by any runner."""
 
     def __init__(self, store: Store, *, clock: Clock, log: EventLog, wakes: outcomes.Wakes) -> None:
         self._store, self._clock, self._log, self._wakes = store, clock, log, wakes
         self.news = asyncio.Event()
 
     async def run(self) -> None:
-        """Take in for ever."""
+        """Record events until cancelled."""
         while True:
             self.news.clear()
             if not await self.take_in():
                 await self._clock.wait(self.news, POLL_S)
 
     async def take_in(self) -> int:
-        """Take in one batch, in one transaction; return how many events it was."""
+        """Record one batch in one transaction; return the number of events."""
         now = self._clock.now()
         count, done = await self._store.run(partial(take, now=now))
         self._log.emit_all(done.events)
@@ -295,37 +295,37 @@ class SharedFollower:
         return count
 
     async def ask_about_open(self, *, again: bool) -> None:  # noqa: ARG002  as a follower of one runtime has it
-        """Take in all that was told."""
+        """Record all events that are in the database."""
         while await self.take_in():
             pass
 
 
 class SharedRuntimeEvents:
-    """Takes in what happens inside turns, whichever runtime they run on; one runner does so at a time."""
+    """A reader of events inside turns on all runtimes; one runner reads at a time."""
 
     def __init__(self, store: Store, *, clock: Clock, log: EventLog, wakes: outcomes.Wakes) -> None:
-        """Set `changed` whenever tasks may wait for other events than before, or some have happened."""
+        """Set `changed` whenever the events that tasks wait for may have changed, or events have happened."""
         self._store, self._clock, self._log, self._wakes = store, clock, log, wakes
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Take in for ever."""
+        """Record events until cancelled."""
         while True:
             self.changed.clear()
             if not await self.take_in():
                 await self._clock.wait(self.changed, POLL_S)
 
     async def take_in(self) -> int:
-        """Take in one batch, in one transaction; return how many events it was."""
+        """Record one batch in one transaction; return the number of events."""
         count, taken = await self._store.run(partial(take_happened, now=self._clock.now()))
         outcomes.follow_up(taken, self._log, self._wakes)
         return count
 
 
 def take_happened(session: Session, now: datetime) -> tuple[int, TakenIn]:
-    """Take in what happened inside turns, and say what is wanted of them; return how many events, and what they led to.
+    """Record events inside turns, and publish which are wanted; return their number and results.
 
-    None, where another runner does that at this moment.
+    Record none if another runner does so at this moment.
     """
     if not session.alone("taking in what happens inside turns"):
         return 0, TakenIn()
@@ -344,7 +344,7 @@ def take_happened(session: Session, now: datetime) -> tuple[int, TakenIn]:
 
 
 def _event_of(happened: Happened, now: datetime) -> Event:
-    """Return an event by the id that it has in the stream of a runtime, too."""
+    """Return an event with the same id as in a runtime's stream."""
     named = happened._asdict()
     number, at_us = named.pop("sequence"), named.pop("at_us")
     id_ = id_of(happened.name, happened.turn_id, number, at_us * 1000, happened.tool)
@@ -352,7 +352,7 @@ def _event_of(happened: Happened, now: datetime) -> Event:
 
 
 def take(session: Session, now: datetime) -> tuple[int, planning.Planned]:
-    """Take in turn events, and cancel the fires that need not begin; return how many, and what they led to."""
+    """Record turn events, and cancel the fires that need not begin; return their number and results."""
     told = session.shared.take(_LIMIT)
     news = [_news_of(each, now) for each in told if each.fire_id and each.state in ledger.TurnState.__members__]
     done = outcomes.record_news(session, news, now) if news else planning.Planned()
@@ -367,7 +367,7 @@ def take(session: Session, now: datetime) -> tuple[int, planning.Planned]:
 
 
 def _stop_refused(session: Session, told: Told, now: datetime) -> planning.Planned:
-    """Stop the task of a fire that no runtime can begin: it has to change, or what its request names."""
+    """Stop the task of a fire that no runtime can begin until the task or what its request names changes."""
     fire = session.fires.by_ids([told.fire_id]).get(told.fire_id)
     task = None if fire is None else session.tasks.find(fire.task_id)
     active = task is not None and task.state is TaskState.ACTIVE
@@ -388,5 +388,5 @@ def _news_of(told: Told, now: datetime) -> outcomes.News:
 
 
 def _is_by_author(told: Told) -> bool:
-    """Tell whether an author's message began a turn; an answer to a question of the agent's goes on with one."""
+    """Return True if an author's message began a turn; an answer to an agent's question continues one instead."""
     return told.trigger == "author" and told.state == ledger.TurnState.STARTED.name and not told.fire_id
