@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,26 @@ from tests.support.program import app as turnkeeper
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.console import run
-from turnkeeper.constellation.install.init import Project, Tasks, take_on, would_move
+from turnkeeper.constellation.install.init import Project, Tasks, look_at, next_steps, take_on, would_move
 from turnkeeper.errors import Conflict
 
 GARDEN = Project(reference="/a/garden/langgraph.json:agent", name="garden", tools=("tool:look", "tool:paint"))
+
+
+ASKER = """
+from typing import TypedDict
+from langgraph.graph import StateGraph
+
+
+class State(TypedDict, total=False):
+    {field}: str
+
+
+builder = StateGraph(State)
+builder.add_node("look", lambda state: {{}})
+builder.set_entry_point("look")
+graph = builder.compile()
+"""
 
 
 class Shell:
@@ -271,6 +288,18 @@ def test_a_home_that_runs_another_graph_keeps_it_or_moves_to_the_new_one_as_the_
     assert take_on(home, GARDEN, Tasks.MOVE) == [home.config]
     moved = load_settings(home).agents["agent0"]
     assert (moved.graph, moved.workers) == (GARDEN.reference, 2)
+
+
+@pytest.mark.parametrize(
+    ("field", "option"), [("topic", "--input '{\"topic\": …}'"), ("prompt", "--prompt 'What to do'")]
+)
+def test_init_names_what_a_task_of_the_graph_takes_in_lines_of_eighty_columns(
+    shell: Shell, field: str, option: str
+) -> None:
+    project = look_at(shell.home, shell.write(ASKER.format(field=field)))
+    steps = next_steps(shell.home, replace(project, name="nursery"), Tasks.MOVE, example=False)
+    assert steps[-1].strip() == option
+    assert max(map(len, steps)) <= 80
 
 
 def test_a_graph_does_not_take_the_name_of_another(home: Home) -> None:

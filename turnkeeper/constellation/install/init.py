@@ -7,10 +7,11 @@ project's code never runs in this one.
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -105,11 +106,13 @@ class Project:
         reference: absolute, as it goes into the settings.
         name: for its category: `garden` for a folder of that name.
         tools: the scopes of its tools.
+        work: the option that tells a task what to do: the prompt, or fields of the input if none takes a prompt.
     """
 
     reference: str
     name: str
     tools: tuple[str, ...]
+    work: str = "--prompt 'What to do'"
 
 
 class Tasks(StrEnum):
@@ -142,14 +145,14 @@ def next_steps(home: Home, project: Project | None, tasks: Tasks, *, example: bo
             f"          creates the three tasks in {home.tasks}/example.toml, with their schedules",
         ]
         return ["next: turnkeeper up", *(steps if example else [])]
-    grant = f"      for tools that may run without asking: turnkeeper categories grant {project.name} TOOL"
-    create = f"turnkeeper task create NAME --cron '0 7 * * *' --category {project.name} --channel {project.name} \\"
+    grant = ["      for tools that may run without asking:", f"      turnkeeper categories grant {project.name} TOOL"]
     return [
         "next: turnkeeper graph check",
-        *([grant] if project.tools else []),
+        *(grant if project.tools else []),
         f"then: turnkeeper up{' --restart' * is_held(home, 'agent-runtime')}",
-        f"      {create}",
-        f"          {f'--graph {project.name} ' * (tasks is Tasks.KEEP)}--prompt 'What to do'",
+        "      turnkeeper task create NAME --cron '0 7 * * *' \\",
+        f"          --category {project.name} --channel {project.name} \\",
+        f"          {f'--graph {project.name} ' * (tasks is Tasks.KEEP)}{project.work}",
     ]
 
 
@@ -259,7 +262,13 @@ def _project(found: Mapping[str, Any]) -> Project:
     name = re.sub(r"[^a-z0-9]+", "-", folder.lower()).strip("-") or graph.lower()
     name = name if name[:1].isalpha() else f"graph-{name}"
     tools = tuple(str(tool["scope"]) for tool in (*found["tools"], *found["made_tools"]))
-    return Project(reference=str(found["absolute"]), name=name[:64], tools=tools)
+    project = Project(reference=str(found["absolute"]), name=name[:64], tools=tools)
+    fields = found["input_schema"].get("required") or list(found["input_schema"].get("properties", ()))[:1]
+    if found["prompt_goes_to"] or not fields:
+        return project
+    return replace(
+        project, work=f"--input {shlex.quote('{' + ', '.join(f'{json.dumps(one)}: …' for one in fields) + '}')}"
+    )
 
 
 def _quoted(text: str) -> str:
