@@ -1,6 +1,7 @@
 """Surfaces: each registers itself in a light module, and lifts off: the main job works without it."""
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ import pytest
 from tests.test_tidy import lines, module_name, own_modules
 from turnkeeper.config.surfaces import commands, surfaces
 from turnkeeper.config.toml_file import with_key
+from turnkeeper.errors import EXIT_DENIED
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("turnkeeper", "task_runner", "agent_runtime")
@@ -111,13 +113,13 @@ def copy_without(folder: Path, gone: Iterable[str]) -> Path:
     return folder
 
 
-def run(copy: Path, *argv: str, home: Path | None = None) -> str:
+def run(copy: Path, *argv: str, home: Path | None = None, code: int = 0) -> str:
     """Run Python on a copy of the program; return what it prints."""
     environ = {**os.environ, "PYTHONPATH": str(copy), "TURNKEEPER_HOME": str(home or copy / "home")}
     done = subprocess.run(
         [sys.executable, "-P", *argv], cwd=copy, env=environ, capture_output=True, text=True, timeout=90, check=False
     )
-    assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == code, f"{argv}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
@@ -134,8 +136,8 @@ def test_without_any_surface_the_main_job_works(tmp_path_factory: pytest.TempPat
     copy, home = copy_without(place / "copy", REMOVABLE), place / "home"
     run(copy, "-c", MAIN_JOB)
 
-    def turnkeeper(*argv: str) -> str:
-        return run(copy, "-m", "turnkeeper.constellation", *argv, home=home)
+    def turnkeeper(*argv: str, code: int = 0) -> str:
+        return run(copy, "-m", "turnkeeper.constellation", *argv, home=home, code=code)
 
     turnkeeper("init", "--yes")
     config = home / "config.toml"
@@ -147,7 +149,11 @@ def test_without_any_surface_the_main_job_works(tmp_path_factory: pytest.TempPat
         turnkeeper("task", "create", "digest", *TASK, "--prompt", "Summarize the day.")
         turnkeeper("task", "run", "digest", "--wait")
         assert "digest" in turnkeeper("task", "history")
-        turnkeeper("approvals", "list")
+        turnkeeper("task", "create", "boiler", *TASK, "--prompt", "Remember: the boiler is old")
+        turnkeeper("task", "run", "boiler", "--wait", code=EXIT_DENIED)
+        (waiting,) = json.loads(turnkeeper("approvals", "list", "--json"))
+        turnkeeper("approvals", "resolve", waiting["interrupt_id"], "--approve")
+        assert json.loads(turnkeeper("approvals", "list", "--json")) == []
     finally:
         turnkeeper("down")
 
