@@ -1,9 +1,9 @@
-"""Taking events in: each once, in one transaction with the fires that it leads to.
+"""Intake of events: each event is recorded once, in one transaction with the fires that it triggers.
 
-A source makes an event: an author or an agent emits one, the runtime reports one, or a fire that moves on is one. Tasks
-that wait for its name are looked up; their filters must match; then the pure rules of
-:mod:`task_runner.planner.event_triggers` say what becomes of each match. Events of fires are made in the transaction
-that takes the outcome in, so that none is lost or comes twice, and only while a task waits for them.
+An event has one of three sources: an author or an agent emits it, the runtime reports it, or a fire changes its state.
+The tasks that wait for its name are looked up, and their filters must match. The pure rules of
+:mod:`task_runner.planner.event_triggers` then decide about each match. Events of fires are made in the transaction that
+records the outcome, so that none is lost or doubled, and only while a task waits for them.
 """
 
 import json
@@ -38,17 +38,17 @@ from turnkeeper.times import rfc3339, to_us
 from turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
 from turnkeeper.v1 import schedules_pb2 as wire
 
-_LONGEST_PROMPT = 1 << 20  # bytes; what is longer the runtime refuses
+_LONGEST_PROMPT = 1 << 20  # bytes; the runtime refuses a longer request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakenIn:
-    """What events led to.
+    """The result of recording events.
 
     Attributes:
-        planned: what was committed, and the facts.
-        fresh: how many were not taken in before.
-        matched: how many triggers there were: an event counts once for each task whose filters agree on it.
+        planned: the committed changes and their log records.
+        fresh: number of events that had not been recorded before.
+        matched: number of triggers: an event counts once for each task whose filters match it.
     """
 
     planned: Planned = field(default_factory=Planned)
@@ -57,9 +57,9 @@ class TakenIn:
 
 
 def take_in(session: Session, events: Sequence[Event], now: datetime) -> TakenIn:
-    """Take events in, in order; those that were taken in before change nothing.
+    """Record events in order; events that were recorded before change nothing.
 
-    A task whose triggers cannot be decided over is quarantined with the error; the others go on.
+    If the triggers of a task cannot be evaluated, quarantine the task with the error and continue with the others.
     """
     fresh = session.events.remember(events)
     triggers, facts = _triggers(session, fresh, now)
@@ -69,10 +69,10 @@ def take_in(session: Session, events: Sequence[Event], now: datetime) -> TakenIn
             decisions.append((snapshot.task, _decided(session, snapshot, triggers[snapshot.task.id], now)))
         except Exception as error:
             if machine_trouble(error) or isinstance(error, OperationalError):
-                raise  # the store cannot be read, which is no fault of the task: its caller tries again
+                raise  # the store cannot be read, which is not the task's fault: the caller retries
             facts.append(quarantine(session, snapshot.task.id, f"cannot be triggered: {error}"))
     done = Planned(events=facts) + (_write(session, decisions) if decisions else Planned())
-    # Without a schedule beside it there is nothing that would give way to a fire.
+    # Only a task with a schedule has times that a fire of an event replaces.
     done += plan_tasks(session, [task.id for task, made in decisions if made.fires and task.definition.is_hybrid], now)
     return TakenIn(planned=done, fresh=len(fresh), matched=sum(map(len, triggers.values())))
 
@@ -80,7 +80,7 @@ def take_in(session: Session, events: Sequence[Event], now: datetime) -> TakenIn
 def _triggers(
     session: Session, events: Sequence[Event], now: datetime
 ) -> tuple[dict[str, list[Trigger]], list[log_records.LogRecord]]:
-    """Return, by task id, the events that trigger a task; and the facts about tasks that cannot tell."""
+    """Return the events that trigger each task, by task id, and an error for each task with an unusable filter."""
     names = {event.name for event in events}
     listeners: dict[str, list[Task]] = defaultdict(list)
     for task in session.events.listeners(names) if names else ():
@@ -104,14 +104,14 @@ def _triggers_task(task: Task, event: Event, now: datetime) -> bool:
     on = task.definition.on
     if on is None or on.event != event.name or task.state is TaskState.DELETED:
         return False
-    # After the clock was set back, from when on it listens says nothing.
+    # After the clock was set back, the time since which a task listens means nothing.
     return (event.at >= on.since or now < on.since) and matches(on.filters, event)
 
 
 def _decided(session: Session, snapshot: Snapshot, triggers: Sequence[Trigger], now: datetime) -> Decided:
     (standing,) = session.events.standings([snapshot])
     decided = decide(standing, triggers, now)
-    # Another event of that second may have had this id, before an edit let the task listen for this one.
+    # Before an edit, another event of the same second may have had this id.
     taken = session.fires.by_ids([fire.fire_id for fire, _ in decided.fires]) if decided.fires else {}
     if not taken:
         return decided
@@ -120,7 +120,7 @@ def _decided(session: Session, snapshot: Snapshot, triggers: Sequence[Trigger], 
 
 
 def _write(session: Session, decisions: Sequence[tuple[Task, Decided]]) -> Planned:
-    """Write fires and records, in a handful of statements however many tasks there are; return the facts."""
+    """Write fires and records in a few statements, however many tasks there are; return the log records."""
     new: list[tuple[Fire, Trigger, bytes | None]] = []
     for task, decided in decisions:
         new += [(fire, trigger, _request(task, trigger.event, session.at_home)) for fire, trigger in decided.fires]
@@ -143,7 +143,7 @@ def _write(session: Session, decisions: Sequence[tuple[Task, Decided]]) -> Plann
 
 
 def _request(task: Task, event: Event, at_home: str) -> bytes:
-    """Return what a fire carries for ever: that of its task, and the event behind the prompt."""
+    """Return the frozen request of a fire: its task's request, with the event after the prompt."""
     request = runtime_wire.FireRequest.FromString(frozen_request(task, at_home))
     for each in (event, replace(event, data_json="")):
         prompt = f"{request.prompt}\n\nEvent: {prompt_line(each)}"
@@ -154,12 +154,12 @@ def _request(task: Task, event: Event, at_home: str) -> bytes:
 
 
 class Moved(NamedTuple):
-    """A fire that one turn event moved on.
+    """A fire that one turn event changed.
 
     Attributes:
         fire: the fire afterwards.
-        state: what was reported of its turn.
-        at: when that was.
+        state: the reported state of its turn.
+        at: the time of the event.
     """
 
     fire: Fire
@@ -168,7 +168,7 @@ class Moved(NamedTuple):
 
 
 def emit_outcomes(session: Session, moved: Sequence[Moved], now: datetime) -> Planned:
-    """Take in the events that fires make by moving on; return what they lead to."""
+    """Record the events that state changes of fires make; return their results."""
     named = [(name, each) for each in moved if (name := _name(each))]
     if not named or not session.events.listeners({name for name, _ in named}):
         return Planned()
@@ -178,9 +178,9 @@ def emit_outcomes(session: Session, moved: Sequence[Moved], now: datetime) -> Pl
 
 
 def _name(moved: Moved) -> str:
-    """Return the name of the event, empty for none.
+    """Return the name of the event; empty for none.
 
-    A turn that pauses within its bounds goes on with the next fire: nothing has succeeded yet.
+    A turn that pauses at its bounds continues with the next fire, so it has not succeeded yet.
     """
     if moved.state is TurnState.RELEASED:
         return RELEASED
@@ -194,7 +194,7 @@ def _event(name: str, moved: Moved, task: Task) -> Event:
     thread_id = thread_of(task, fire.fire_id)
     common = {"channel": definition.channel, "category": definition.category, "agent": definition.agent}
     if name == RELEASED:
-        # However many fires were held, and whoever decided: one release, and no fire's doing.
+        # One release for all held fires, whoever decided; no fire caused it.
         id_ = id_of(name, thread_id, to_us(moved.at))
         return Event(name=name, id=id_, at=moved.at, thread_id=thread_id, task_id=task.id, **common)
     data = {"reason": fire.reason, "kind": fire.kind.value, "attempt": fire.attempt}
@@ -229,8 +229,8 @@ def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> 
 
 
 def emit(session: Session, event: Event, now: datetime) -> TakenIn:
-    """Take in an event that an author or an agent emits; one from a running turn is an effect of that turn's fire."""
-    # An event may name its turn before the receipt of that turn's fire came in.
+    """Record an event from an author or an agent; an event from a running turn is an effect of that turn's fire."""
+    # An event may name its turn before the receipt of that turn's fire arrives.
     fire = session.fires.by_ids([event.fire_id]).get(event.fire_id) or session.events.fire_of_turn(event.turn_id)
     if fire is not None:
         task = session.tasks.find(fire.task_id)

@@ -1,7 +1,7 @@
-"""Firing in one transaction: what is due is written as sent, from what was worked out before it was due.
+"""Firing in one transaction: a due fire, prepared before it is due, is written as sent.
 
-This is the short way of a fire. It is for tasks of which nothing is open, while the runtime takes fires and none waits
-to be sent before them. It writes and tells what the long way does: planning a fire, then claiming it.
+This is the short way of a fire. It applies to tasks with no open fire, while the runtime accepts fires and no earlier
+fire waits to be sent. It has the same results as the long way, which plans a fire and then claims it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,35 +19,35 @@ from task_runner.store.store import Session
 from turnkeeper.times import to_us
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-FIRST_CHUNK = 52  # fires: half of a hundred are on disk while the others are planned and sent
+FIRST_CHUNK = 52  # fires: with a hundred, half are on disk while the others are planned and sent
 
 
 class Handover(Protocol):
-    """How committed fires get to the runtime."""
+    """The hand-over of committed fires to the runtime."""
 
     def wake(self) -> None:
-        """Look for fires that may be sent: one was committed."""
+        """Check for fires to send, because one was committed."""
 
     def reachable(self) -> bool:
-        """Tell whether the runtime can be reached."""
+        """Return True if the runtime is reachable."""
 
     def room(self) -> int:
-        """Return how many fires it takes that are on disk as sent; 0 where each has to be claimed."""
+        """Return how many fires :meth:`take` accepts; 0 if each fire must be claimed."""
 
     def take(self, sent: Sequence[tuple[Key, bytes, float]]) -> None:
-        """Send fires that are on disk as sent: requests, and how many seconds late each is."""
+        """Send fires that are on disk as sent: keys, requests, and the lateness of each in seconds."""
 
 
 class NextFire(NamedTuple):
-    """The next fire of a task, worked out before it is due.
+    """The next fire of a task, prepared before it is due.
 
     Attributes:
-        revision, cursor_us: of the task; at any others, this is void.
-        from_us, until_us: when the task's plan is this fire and nothing else, both included.
+        revision, cursor_us: the task's revision and cursor; if either differs, this fire is void.
+        from_us, until_us: the span, both ends included, in which the task's plan is this fire alone.
         fire_id, counts: the fire, and whether limits on fires count it.
         entry, moved: the ledger entry as it is sent, and the task's progress.
         frozen, rest: its request in two parts, without the time of sending.
-        events: what is told of it.
+        events: its log records.
     """
 
     revision: int
@@ -63,13 +63,13 @@ class NextFire(NamedTuple):
     events: Sequence[log_records.LogRecord]
 
     def goes(self, task: DueTask, now_us: int) -> bool:
-        """Tell whether planning a task at a time comes to this fire."""
+        """Return True if planning a task at a time gives this fire."""
         same = task.alone and task.revision == self.revision and task.cursor_us == self.cursor_us
         return same and self.from_us <= now_us <= self.until_us
 
 
 def chunk(planned: int) -> int:
-    """Return how many tasks to plan in one transaction after so many others: few at first, then ever more.
+    """Return how many tasks to plan in the next transaction after `planned` others: few at first, then more.
 
     >>> [chunk(planned) for planned in (0, 52, 104, 208, 1000)]
     [52, 52, 104, 128, 128]
@@ -78,10 +78,10 @@ def chunk(planned: int) -> int:
 
 
 def prepare(session: Session, ids: Sequence[str]) -> dict[str, NextFire | None]:
-    """Return the next fires of tasks by their ids; None for a task that has to be planned. Changes nothing."""
+    """Return the next fires of tasks by task id; None for a task that must be planned. Writes nothing."""
     found: dict[str, NextFire | None] = dict.fromkeys(ids)
     for snapshot in session.tasks.snapshots(ids):
-        with suppress(Exception):  # said when it is planned
+        with suppress(Exception):  # reported when the task is planned
             found[snapshot.task.id] = _next_fire(session, snapshot)
     return found
 
@@ -124,16 +124,16 @@ def fire_due(
     room: int,
     reachable: bool,
 ) -> Planned:
-    """Plan at most `limit` tasks that need it by `now`; write as sent what fires and has nothing before it.
+    """Plan at most `limit` tasks that need it by `now`; write fires with no fire before them as sent.
 
     Args:
         session: the transaction.
         now: the time.
-        limit: how many tasks.
-        known: what `prepare` returned, of these or other tasks.
-        sent_at: the time to write down for what is sent.
-        room: how many fires can be sent; 0 for none, so that all become pending.
-        reachable: whether the runtime is reachable.
+        limit: the most tasks to plan.
+        known: the result of `prepare`, for these or other tasks.
+        sent_at: the time of sending to record.
+        room: how many fires can be sent; if 0, all become pending.
+        reachable: True if the runtime is reachable.
     """
     due = session.tasks.due_tasks(now, limit)
     short: list[NextFire] = []
@@ -150,7 +150,7 @@ def fire_due(
 
 
 def _is_waiting(session: Session, now: datetime) -> bool:
-    """Tell whether a fire that was committed earlier has yet to be sent."""
+    """Return True if a fire that was committed earlier is still unsent."""
     ready_at = session.fires.next_ready(caught_up=False)
     return ready_at is not None and ready_at <= now
 

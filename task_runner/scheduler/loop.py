@@ -1,4 +1,4 @@
-"""The loop that plans what is due: never early, and asleep while there is nothing to do."""
+"""The loop that plans due tasks: never early, and asleep while no task is due."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,9 +23,9 @@ from turnkeeper.rpc.process import Failpoints
 from turnkeeper.times import rfc3339, to_us
 
 LONGEST_WAIT_S = 30.0
-LEAD_S = 1.0  # before something is due, to have it in memory by then
-MOST_PREPARED = 4096  # tasks: what the caches of definitions and timetables hold
-MOST_PREPARED_BYTES = 32 << 20  # of requests
+LEAD_S = 1.0  # seconds before the next due time, to prepare its fires
+MOST_PREPARED = 4096  # tasks in the caches of definitions and timetables
+MOST_PREPARED_BYTES = 32 << 20  # bytes of requests
 _TROUBLE = (MachineTrouble, OperationalError)
 _TROUBLE_WAIT_S = 2.0
 _HELD_S = 0.05
@@ -47,10 +47,10 @@ class Loop:
         asking: asyncio.Event,
         longest_wait_s: float = LONGEST_WAIT_S,
     ) -> None:
-        """Plan tasks in `store`, and give what was committed to `handover`.
+        """Plan tasks in `store`, and pass committed fires to `handover`.
 
-        `asking` is set when a fire asks for the end of the turn that it waits for. `planned` is set once all that was
-        due at the start is planned; not while there is more than a batch to plan. It looks every `longest_wait_s`.
+        `asking` is set when a fire asks to cancel the turn that it waits for. `planned` is set once all tasks that were
+        due at the start are planned. The loop checks the store at least every `longest_wait_s`.
         """
         self._store, self._clock, self._log = store, clock, log
         self._failpoints, self._changed, self._handover = failpoints, changed, handover
@@ -58,13 +58,13 @@ class Loop:
         self._longest_wait_s = longest_wait_s
         self._known: dict[str, firing.NextFire | None] = {}
         self._prepared_for: datetime | None = None
-        self._planned_us = 0  # what was due by then is planned
-        self._broken: tuple[datetime, str] | None = None  # since when the store is in trouble, and in which
+        self._planned_us = 0  # tasks that were due by this time are planned
+        self._broken: tuple[datetime, str] | None = None  # the time since which the store fails, and the error
         self._last_wall = clock.now()
         self._last_steady = clock.monotonic()
 
     async def run(self) -> None:
-        """Plan for ever; where the store cannot be read or written, try again after a while."""
+        """Plan until cancelled; if the store cannot be read or written, retry after a pause."""
         await self._rewind()
         while True:
             self._changed.clear()
@@ -83,16 +83,16 @@ class Loop:
             await self._clock.wait(self._changed, pause_s)
 
     async def _note_repair(self) -> None:
-        """Record from when to when the store was in trouble, now that it is not."""
+        """Record the span in which the store failed, now that it works again."""
         if self._broken is not None:
             (since, why), now = self._broken, self._clock.now()
             await self._store.run(lambda session: session.stoppages.happened(Cause.STORE, since, now, why))
             self._broken = None
 
     async def tick(self) -> Planned:
-        """Plan all that is due by now; return what was done once it is on disk.
+        """Plan all tasks that are due by now; return the result once it is on disk.
 
-        Raises MachineTrouble where the store cannot be read or written, which is no fault of a task.
+        Raises MachineTrouble if the store cannot be read or written, which is not the fault of a task.
         """
         now = self._clock.now()
         total = Planned()
@@ -103,14 +103,14 @@ class Loop:
                 done = await self._plan_batch(now, limit)
                 if done.committed:
                     self._failpoints.reach("runner.committed")
-                self._log.emit_all(done.events)  # before what was committed leaves
+                self._log.emit_all(done.events)  # before committed fires are sent
                 if done.sent:
                     self._handover.take(done.sent)
                 if done.committed > len(done.sent):
                     self._handover.wake()
                 if done.asking:
                     self._asking.set()
-                await self._clock.sleep(0)  # what was committed is sent before more is planned
+                await self._clock.sleep(0)  # committed fires are sent before more tasks are planned
                 total += replace(done, events=[], sent=[])
                 if done.tasks < limit:
                     self._planned_us = to_us(now)
@@ -135,14 +135,14 @@ class Loop:
             return await self._plan_one_by_one()
 
     def _waiting(self, now: datetime) -> list[log_records.LogRecord]:
-        """Return what is told while the store does not answer: that it is waited for, and fires known to be due."""
+        """Return the records to write while the store does not answer: the wait, and the fires known to be due."""
         fires = (fire for fire in self._known.values() if fire is not None)
         due = (fire for fire in fires if self._planned_us < fire.from_us <= to_us(now))
         waits = log_records.waiting("to plan what is due")
         return [waits, *(log_records.due(fire.fire_id, fire.from_us) for fire in islice(due, LARGEST_BATCH))]
 
     async def _plan_one_by_one(self) -> Planned:
-        """Plan each task of the batch in a transaction of its own, after one of them made the whole batch fail."""
+        """Plan each task of the batch in its own transaction, after one of them made the batch fail."""
         now = self._clock.now()
         total = Planned()
         for task_id in await self._store.read(lambda session: session.tasks.due(now, LARGEST_BATCH)):
@@ -165,13 +165,13 @@ class Loop:
             self._prepared_for = wake_at
             await self._prepare(wake_at)
             left_s = (wake_at - self._clock.now()).total_seconds()
-        # What is due by now, and was not planned, another runner has.
+        # Another runner plans the tasks that are due by now and were not planned here.
         shortest_s = _HELD_S if self._store.is_shared else 0.0
         left_s = left_s if self._prepared_for == wake_at else left_s - LEAD_S
         return min(self._longest_wait_s, max(shortest_s, left_s))
 
     async def _prepare(self, wake_at: datetime) -> None:
-        """Have what is due at a time soon in memory by then."""
+        """Prepare the fires that are due soon, at `wake_at`."""
         ids = await self._store.read(lambda session: session.tasks.due(wake_at, MOST_PREPARED))
         self._known, size = {}, 0
         for start in range(0, len(ids), LARGEST_BATCH):
@@ -182,7 +182,7 @@ class Loop:
             size += sum(len(fire.frozen) for fire in found.values() if fire is not None)
 
     async def _check_clock(self) -> None:
-        """Notice that the wall clock was set: back, and cursors may lie in the future; ahead, and it is recorded."""
+        """Detect a step of the wall clock and record it. After a step back, reset cursors that lie in the future."""
         wall, steady = self._clock.now(), self._clock.monotonic()
         step = wall - self._last_wall - timedelta(seconds=steady - self._last_steady)
         self._last_wall, self._last_steady = wall, steady

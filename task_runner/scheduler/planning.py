@@ -1,4 +1,4 @@
-"""Planning inside a transaction: read, decide with the pure planner, write; and the request each fire carries."""
+"""Planning inside a transaction: read, decide with the pure planner, write; and make the request of each fire."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,19 +21,19 @@ from task_runner.store.store import Session
 from turnkeeper.times import to_us
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-LARGEST_BATCH = 128  # tasks: few enough that the first fires are on their way while the next are planned
+LARGEST_BATCH = 128  # tasks: few enough that the first fires are sent while the next are planned
 NOTHING_ENDED: Mapping[str, Sequence[Ended]] = MappingProxyType({})
-# What a request says of its task by the same names as the definition.
+# Fields that a request and a task's definition share by name.
 _PASSED_ON = ("channel", "agent", "category", "prompt", "payload_json", "read_only", "timezone", *OF_GRAPH)
 _ON_APPROVALS = ("approval_reminder", "approval_escalation", "approval_timeout")
 
 
 def frozen_request(task: Task, at_home: str) -> bytes:
-    """Return what a fire carries of its task for ever, whatever becomes of the task: prompt, payload, category.
+    """Return the task's part of a fire's request, which later edits do not change: prompt, payload, category.
 
-    An agent in a terminal is told how it goes on, by commands that name the home (:class:`task_runner.store.Session`).
+    An agent in a terminal gets commands for the next wake that name the home (:class:`task_runner.store.Session`).
 
-    A thread of its own for each fire stands there as `model.EACH_FIRE`, until the fire is sent.
+    If each fire has its own thread, the thread is `model.EACH_FIRE` until the fire is sent.
     """
     definition = task.definition
     request = wire.FireRequest(
@@ -53,7 +53,7 @@ def frozen_request(task: Task, at_home: str) -> bytes:
 
 
 def complete_request(outgoing: Outgoing) -> wire.FireRequest:
-    """Return the request of a sent fire: the same bytes each time one attempt is sent."""
+    """Return the request of a sent fire, with the same bytes each time an attempt is sent."""
     request = complete(wire.FireRequest.FromString(outgoing.request), outgoing.fire)
     if request.thread_id == model.EACH_FIRE:
         request.thread_id = outgoing.fire.fire_id
@@ -61,7 +61,7 @@ def complete_request(outgoing: Outgoing) -> wire.FireRequest:
 
 
 def complete(request: wire.FireRequest, fire: Fire) -> wire.FireRequest:
-    """Write into a request all that it says of the fire itself; return it."""
+    """Add the fire's own fields to a request; return the request."""
     request.fire_id, request.kind, request.attempt = fire.fire_id, fire.kind.value, fire.attempt
     _set(request.nominal_at, fire.nominal_at)
     _set(request.due_at, fire.due_at)
@@ -74,34 +74,34 @@ def complete(request: wire.FireRequest, fire: Fire) -> wire.FireRequest:
 
 
 def stamped(sent_at: datetime) -> bytes:
-    """Return the part of a request that says when it was first sent; parts of a message are joined as bytes."""
+    """Return the part of a request with the time of its first sending; parts of a message are joined as bytes."""
     request = wire.FireRequest()
     _set(request.fired_at, sent_at)
     return request.SerializeToString()
 
 
 def traced(traceparent: str) -> bytes:
-    """Return the part of a request that says in which trace it is."""
+    """Return the part of a request with its trace context."""
     return wire.FireRequest(traceparent=traceparent).SerializeToString()
 
 
 def _set(stamp: Timestamp, at: datetime) -> None:
-    """Do as `stamp.FromDatetime(at)` does, several times faster."""
+    """Set a timestamp like `stamp.FromDatetime(at)`, several times faster."""
     stamp.seconds, us = divmod(to_us(at), 1_000_000)
     stamp.nanos = us * 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """What a round of planning did.
+    """The result of a round of planning.
 
     Attributes:
-        tasks: how many tasks were looked at.
-        committed: how many fires got their identity.
-        skipped: how many scheduled times were recorded as skipped.
-        asking: how many fires began to ask for the end of the turn that they wait for.
-        events: the facts, to be written out after the commit.
-        sent: the fires that are on disk as sent, each with its request and how many seconds late it is.
+        tasks: number of tasks that were planned.
+        committed: number of fires that got an id.
+        skipped: number of scheduled times that were recorded as skipped.
+        asking: number of fires that began to ask to cancel the turn that they wait for.
+        events: the log records, to be written after the commit.
+        sent: the fires that are on disk as sent, each with its request and its lateness in seconds.
     """
 
     tasks: int = 0
@@ -131,16 +131,16 @@ def plan_tasks(
     resumed: Collection[str] = (),
     complete: bool = True,
 ) -> Planned:
-    """Plan tasks, each in isolation: one that cannot be planned is quarantined with its error, the others go on.
+    """Plan tasks in isolation: quarantine a task that cannot be planned, with the error, and continue with the others.
 
     Args:
         session: the transaction.
-        ids: which tasks.
+        ids: the tasks' ids.
         now: the time.
-        reachable: whether the runtime is reachable.
-        ended: by task id, the turns that ended: what they came to is counted, and may pause the task.
-        resumed: the ids of the tasks whose author decided, so that a turn goes on.
-        complete: whether all reports of their turns came in.
+        reachable: True if the runtime is reachable.
+        ended: by task id, the turns that ended; their usage is counted and may pause the task.
+        resumed: the ids of the tasks whose author decided, so that a turn continues.
+        complete: True if all reports about the tasks' turns arrived.
     """
     plans: list[tuple[Snapshot, Plan]] = []
     events: list[LogRecord] = []
@@ -175,7 +175,7 @@ def _planned(snapshot: Snapshot, ended: Sequence[Ended], now: datetime, *, reach
 
 
 def write_plans(session: Session, plans: Sequence[tuple[Snapshot, Plan]]) -> Planned:
-    """Write plans; return their log_records."""
+    """Write plans; return the result."""
     requests = {
         str(planned.task.id): frozen_request(planned.task, session.at_home)
         for _, planned in plans
@@ -198,11 +198,11 @@ def write_plans(session: Session, plans: Sequence[tuple[Snapshot, Plan]]) -> Pla
 def take_over(session: Session, thread_ids: Collection[str], now: datetime) -> tuple[Planned, list[Fire]]:
     """End the active self-paced tasks on whose threads an author wrote.
 
-    Returns what was done, and the fires that the runtime need not start.
+    Returns the result, and the fires that the runtime need not start.
     """
     found = session.tasks.paced_on(thread_ids)
     snapshots = session.tasks.snapshots([task.id for task in found]) if found else ()
-    # A task that is paused goes on when it is resumed.
+    # A paused task continues when it is resumed.
     active = [snapshot for snapshot in snapshots if snapshot.task.state is TaskState.ACTIVE]
     plans = [(snapshot, *self_paced.taken_over(snapshot, now)) for snapshot in active]
     done = write_plans(session, [(snapshot, over) for snapshot, over, _ in plans]) if plans else Planned()
@@ -210,7 +210,7 @@ def take_over(session: Session, thread_ids: Collection[str], now: datetime) -> t
 
 
 def _note_stop(session: Session, task_id: str, state: TaskState, why: str) -> None:
-    """Record since when a task is stopped, and why; of any other state, that it no longer is."""
+    """Record the time since which a task is stopped, and why; in any other state, end that record."""
     now = session.now()
     for stopped, cause in STOPPED.items():
         if stopped is not state:
@@ -220,7 +220,7 @@ def _note_stop(session: Session, task_id: str, state: TaskState, why: str) -> No
 
 
 def quarantine(session: Session, task_id: str, why: str) -> LogRecord:
-    """Stop a task that cannot go on; return the fact."""
+    """Quarantine a task that cannot continue; return the log record."""
     session.tasks.quarantine(task_id, why[:LONGEST_REASON])
     _note_stop(session, task_id, TaskState.QUARANTINED, why[:LONGEST_REASON])
     return LogRecord("task.quarantined", {"task_id": task_id, "reason": why[:LONGEST_REASON]})

@@ -1,4 +1,4 @@
-"""When the runner itself did not run: its process was gone or stopped, or its machine was off or asleep."""
+"""Spans in which the runner did not run: its process was gone or stopped, or its machine was off or asleep."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
@@ -10,23 +10,23 @@ from turnkeeper.clock import Clock
 from turnkeeper.times import rfc3339
 
 EVERY_S = 5.0
-_LONGEST_LAG = timedelta(seconds=5)  # a busy machine delays a wake-up by less
+_LONGEST_LAG = timedelta(seconds=5)  # longer than a busy machine delays a wake-up
 
 
 class Presence:
-    """Records the spans in which this process did not run, so that what was missed in them has its cause."""
+    """A recorder of the spans in which this process did not run, so that missed times have their cause."""
 
     def __init__(
         self, store: Store, *, clock: Clock, last_seen: Callable[[], Awaitable[datetime | None]], booted_at: datetime
     ) -> None:
-        """Take what returns when a runner was last seen before this one, and when the machine started."""
+        """Take a function that returns when a runner was last seen before this one, and the machine's start time."""
         self._store, self._clock = store, clock
         self._last_seen, self._booted_at = last_seen, booted_at
         self._has_begun = False
         self._unwritten: list[tuple[Cause, datetime, datetime]] = []
 
     async def run(self) -> None:
-        """Record the absence before this start, then each span in which a pause lasted much too long."""
+        """Record the absence before this start, then each pause that lasted much too long."""
         if not self._has_begun:
             await self._begin()
         while True:
@@ -39,7 +39,7 @@ class Presence:
                 del self._unwritten[0]
 
     async def leave(self) -> None:
-        """Record that from now on no runner runs."""
+        """Record that no runner is running from now on."""
         now = self._clock.now()
         await self._store.run(lambda session: session.stoppages.begin(Cause.RUNNER, "", now))
 
@@ -49,9 +49,9 @@ class Presence:
         self._has_begun = True
 
     def _look(self, since: datetime, now: datetime, passed: timedelta) -> None:
-        """Note a pause that took longer than a busy machine explains; on a server another runner did the work."""
+        """Record a pause that is too long for a busy machine. On a shared database, another runner did the work."""
         if not self._store.is_shared and now - since - timedelta(seconds=EVERY_S) > _LONGEST_LAG:
-            # The steady counter stands still while the machine sleeps.
+            # The monotonic clock stops while the machine sleeps.
             ran = passed > (now - since) / 2
             self._unwritten.append((Cause.SUSPENDED if ran else Cause.ASLEEP, since, now))
 
@@ -61,7 +61,7 @@ def _happened(span: tuple[Cause, datetime, datetime], session: Session) -> None:
 
 
 def _end_absence(session: Session, last_seen: datetime | None, now: datetime, booted_at: datetime) -> None:
-    """Record that a runner runs again: since it left in good order, or since one was last seen."""
+    """Record that a runner runs again, and the start of its absence: an orderly stop, or the last sign of a runner."""
     left = next((each for each in session.stoppages.listed() if each.lasts and each.cause is Cause.RUNNER), None)
     since = last_seen if left is None else left.since
     if since is None or since >= now:

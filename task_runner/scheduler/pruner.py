@@ -1,6 +1,6 @@
-"""Letting old history go, a little at a time: of each task one entry stays, which says what range was pruned.
+"""Pruning of old history in small batches. For each task, one entry remains that names the pruned range.
 
-Where several runners share the store, each batch is done by whichever comes first; another one's pass ends there.
+If several runners share the store, the first to reach a batch prunes it, and the other runner's pass ends there.
 """
 
 from collections import defaultdict
@@ -22,16 +22,16 @@ from turnkeeper.storage.statements import alone
 _NAME = "pruning the ledger"
 LARGEST_BATCH = 500
 FIRST_AFTER_S = 60.0
-# Between two batches everybody else has the store.
+# Between two batches the store is free for other work.
 BETWEEN_BATCHES_S = 0.05
 
 
 class Pruned(NamedTuple):
-    """What one batch did.
+    """The result of one batch.
 
     Attributes:
-        reached: the number of the last entry looked at; None when all that is old enough has been.
-        removed: how many entries went.
+        reached: the number of the last entry examined; None if all entries that are old enough have been examined.
+        removed: number of entries removed.
     """
 
     reached: int | None
@@ -39,13 +39,13 @@ class Pruned(NamedTuple):
 
 
 class Pruner:
-    """Goes through the ledger, oldest entries first, and prunes entries that settled longer ago than is kept."""
+    """A pass through the ledger, oldest entries first, that prunes entries older than the retention time."""
 
     def __init__(self, store: Store, *, clock: Clock, log: EventLog, keep: timedelta) -> None:
         self._store, self._clock, self._log, self._keep = store, clock, log, keep
 
     async def pass_over(self) -> int:
-        """Go through the ledger once, each batch in a transaction of its own; return how many entries went."""
+        """Go through the ledger once, each batch in its own transaction; return the number of entries removed."""
         before, after, removed = self._clock.now() - self._keep, 0, 0
         while True:
             done = await self._store.run(partial(prune_batch, before=before, after=after))
@@ -67,12 +67,12 @@ def _forget(session: Session, before: datetime) -> int:
 
 
 def _prune_records(connection: Connection, at: datetime, before: datetime, *, rows: int) -> None:
-    if rows or alone(connection, _NAME):  # what this one has pruned is put on record in any case
+    if rows or alone(connection, _NAME):  # record the entries that this pass has pruned in any case
         audit.prune(connection, at, before, rows=rows)
 
 
 def prune_batch(session: Session, before: datetime, after: int, limit: int = LARGEST_BATCH) -> Pruned:
-    """Prune among the next entries in the order of planning; the first that is younger than `before` ends a pass."""
+    """Prune among the next entries in the order of planning; the first entry younger than `before` ends a pass."""
     if not session.alone(_NAME):
         return Pruned(None, 0)
     entries = session.locked(lambda: session.fires.numbered(after, limit))
@@ -91,7 +91,7 @@ def _is_old(fire: Fire, before: datetime) -> bool:
 
 
 def _prune(session: Session, task_id: str, old: Sequence[Fire]) -> int:
-    """Remove entries of one task; those that cover scheduled times only up to the first that stays."""
+    """Remove entries of one task; entries that cover scheduled times only up to the first one to keep."""
     covering = [fire for fire in old if fire.kind is FireKind.SCHEDULED and fire.count]
     gone = [fire for fire in old if fire not in covering]
     kept_from = session.fires.first_covered(task_id, {fire.entry_id for fire in covering})
@@ -100,7 +100,7 @@ def _prune(session: Session, task_id: str, old: Sequence[Fire]) -> int:
         pruned = session.fires.pruned(task_id)
         run = entries.merged((*covering, *([pruned] if pruned else [])))
         into = pruned or covering[0]
-        # The oldest gives its place in the ledger to the record of them all.
+        # The record of all pruned entries replaces the oldest one in the ledger.
         record = Fire(
             task_id=into.task_id,
             entry_id=into.entry_id,

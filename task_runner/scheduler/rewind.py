@@ -1,4 +1,4 @@
-"""After the clock stepped back: cursors that a wrong clock moved into the future come back to now."""
+"""Repair after the clock stepped back: cursors that a wrong clock moved into the future return to now."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -14,18 +14,18 @@ from task_runner.store.store import Session
 from task_runner.timetable import LEAST, Timetable
 from turnkeeper.times import rfc3339
 
-# A cursor that lies further ahead of the clock than this was moved by a clock that was wrong.
+# A cursor further ahead of the clock than this was moved by a wrong clock.
 LARGEST_LEAD = timedelta(minutes=5)
-# Longer than this nothing waits that was refused, or failed, before it is tried again.
+# The longest pause before a refused or failed fire is retried.
 LONGEST_BACKOFF = timedelta(minutes=10)
 _LARGEST_REWIND = 10_000
 
 
 def rewind(session: Session, now: datetime) -> list[LogRecord]:
-    """Set cursors that lie far ahead of `now` back to it, and cut what their entries cover beyond it.
+    """Set cursors that lie far ahead of `now` back to `now`, and cut the later times from their entries.
 
-    Fires that exist keep their ids, so that none fires twice when its scheduled time comes again. Works on one batch of
-    tasks; returns the facts, none when there is nothing left to do.
+    Existing fires keep their ids, so that none fires twice when its scheduled time comes again. Works on one batch of
+    tasks; returns the log records, none if there is no task left.
     """
     events: list[LogRecord] = []
     ids = session.tasks.ahead_of(now + LARGEST_LEAD, LARGEST_BATCH)
@@ -35,15 +35,15 @@ def rewind(session: Session, now: datetime) -> list[LogRecord]:
             continue  # another runner was faster
         while beyond := session.fires.after_nominal(task.id, now, _LARGEST_REWIND):
             _cut(session, beyond, revisions, now)
-        pauses = task.state is TaskState.PAUSED  # wakes when its pause ends, wherever its cursor is
+        pauses = task.state is TaskState.PAUSED  # wakes at the end of its pause, wherever its cursor is
         wake_at = task.wake_at if pauses or task.wake_at is None else now
         moved = replace(task, cursor_at=now, wake_at=wake_at, rewound_until=task.cursor_at)
         if task.pacing is not None and task.pacing.armed_at is not None:
-            # A wake counts from the end of a turn: as long as it was to wait by the wrong clock, it still waits.
+            # A wake is relative to the end of a turn: it keeps the delay that it had by the wrong clock.
             left = max(timedelta(0), task.pacing.armed_at - task.cursor_at)
             moved = replace(moved, pacing=replace(task.pacing, armed_at=whole(now + left)))
         if is_self_paced(task.definition):
-            moved = replace(moved, rewound_until=None)  # no time of it comes again
+            moved = replace(moved, rewound_until=None)  # its time does not come again
         session.fires.write_plans([Plan(task=moved, tail=_tail(session, snapshot))], {})
         events += [
             LogRecord("clock.stepped_back", {"task_id": task.id, "cursor_was": rfc3339(task.cursor_at)}),
@@ -53,10 +53,9 @@ def rewind(session: Session, now: datetime) -> list[LogRecord]:
 
 
 def bring_back(session: Session, now: datetime, after_entry: int) -> int:
-    """Let unsent fires of one batch go as soon as they would have if the clock had always been right.
+    """Make unsent fires of one batch ready at the time they would have been ready by the right clock.
 
-    A scheduled fire still waits until it is due. Returns the number of the last entry looked at; 0 when there is none
-    left.
+    A scheduled fire still waits until it is due. Returns the number of the last entry examined; 0 if none is left.
     """
     found = session.locked(lambda: session.fires.ready_later(now, after_entry, LARGEST_BATCH))
     moved = [(fire, _brought_back(fire, now)) for fire in found]
@@ -86,14 +85,14 @@ def _cut(session: Session, fires: list[Fire], revisions: Sequence[Revision], now
             kept.append(replace(fire, count=0))
         else:
             cut = replace(fire, count=run.count, first_at=run.first_at, last_at=run.last_at)
-            # What has no identity yet is named by the last of what it stands for.
+            # An entry without an id is named by its last scheduled time.
             kept.append(cut if fire.fire_id else replace(cut, nominal_at=run.last_at, due_at=run.last_at))
     session.fires.remove_runs(gone)
     session.fires.update(kept)
 
 
 def _tail(session: Session, snapshot: Snapshot) -> Fire | None:
-    """Return what is left of a task's newest skipped entry: times that come again do not extend it."""
+    """Return the rest of a task's newest skipped entry, without the times that come again."""
     if snapshot.tail is None:
         return None
     number = abs(snapshot.tail.entry_id)
@@ -102,7 +101,7 @@ def _tail(session: Session, snapshot: Snapshot) -> Fire | None:
 
 
 def _planned_by(revisions: Sequence[Revision], fire: Fire) -> Timetable:
-    """Return the timetable that an entry was planned by: the newest that names as many times as the entry covers."""
+    """Return the timetable that planned an entry: the newest one with as many times as the entry covers."""
     tables = [timetable_of(each.definition) for each in reversed(revisions) if each.valid_from <= fire.last_at]
     before = fire.first_at - LEAST
     named = (each for each in tables if each.count(before, fire.last_at) == fire.count)
