@@ -78,6 +78,13 @@ _CRASHES = """(
         OR (crashed OR event IN ('daemon.lost', 'crashloop.suspected')) AND event_before IS NOT 'revive.failed'
 ) AS c LEFT JOIN trail AS s ON s.source = 'restart-status' AND json_extract(s.fields, '$.id') = c.start_id"""
 
+_DISPATCHES = """(
+    SELECT turn_id, 'message' AS kind, sender, agent, nullif(parent, '') AS from_turn, NULL AS fire_id, state,
+        NULL AS reason, NULL AS at_us, NULL AS settled_at_us FROM agent.delegations
+    UNION ALL SELECT turn_id, 'fire', 'task-runner', agent, NULL, fire_id, state, reason, at_us, settled_at_us
+        FROM agent.deliveries
+)"""
+
 TABLES = {
     "tasks": Table(
         row="a task, also one that was deleted",
@@ -206,6 +213,44 @@ TABLES = {
             "question": Text("question"),
             "arguments": Text("args_json"),
             "answer": Text("message"),
+        },
+    ),
+    "dispatches": Table(
+        row="work that was sent on: a message from one agent to another, or a fire for an agent in a terminal",
+        rows=_DISPATCHES,
+        columns={
+            **{name: name for name in ("turn_id", "kind", "sender", "agent", "from_turn", "fire_id", "state")},
+            "sent_at": _at("at_us"),
+            "settled_at": _at("settled_at_us"),
+            "reason": Text("reason"),
+        },
+        copied=True,
+    ),
+    "pages": Table(
+        row="a page of the workspace as it is now",
+        rows="agent.pages",
+        columns={
+            **{name: name for name in ("page_id", "lifecycle", "origin", "version", "updated_by")},
+            "turn_id": "nullif(turn_id, '')",
+            "candidate_id": "nullif(candidate_id, '')",
+            "updated_at": _at("updated_at_us"),
+            "title": Text("title"),
+            "body": Text("body"),
+        },
+    ),
+    "proposals": Table(
+        row="a page or a summary that an agent proposed, and the author's decision",
+        rows="agent.candidates",
+        columns={
+            **{name: name for name in ("candidate_id", "kind", "channel", "lifecycle", "turn_id", "agent")},
+            "page_id": "nullif(page_id, '')",
+            "task": "nullif(task_name, '')",
+            "proposed_at": _at("created_at_us"),
+            "decided_at": _at("decided_at_us"),
+            "decided_by": "nullif(decided_by, '')",
+            "title": Text("title"),
+            "body": Text("body"),
+            "note": Text("note"),
         },
     ),
     "memory": Table(

@@ -110,6 +110,28 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Home:
         "written_by": "author",
     }
     insert(home.agent_db, runtime.memory, [{"entry_id": "m-1", **kept, "created_at_us": US, "updated_at_us": US}])
+    written = {"title": SECRET, "body": SECRET, "tags": "[]", "origin": "agent-produced", "turn_id": "turn-0"}
+    page = {"page_id": "garden", **written, "candidate_id": "c-1", "lifecycle": "canonical", "updated_at_us": US}
+    insert(home.agent_db, runtime.pages, [page])
+    proposed = {
+        "kind": "candidate-page",
+        "lifecycle": "candidate",
+        "agent": "agent0",
+        "note": SECRET,
+        "created_at_us": US,
+    }
+    insert(home.agent_db, runtime.candidates, [{"candidate_id": "c-1", "page_id": "garden", **written, **proposed}])
+    sent = {"sender": "agent0", "parent": "turn-0", "agent": "agent1", "hops": 1, "state": "answered"}
+    insert(home.agent_db, runtime.delegations, [{"turn_id": "turn-1", **sent}])
+    left = {
+        "turn_id": "turn-9",
+        "agent": "codex",
+        "fire_id": "task-1@0",
+        "state": "failed",
+        "reason": SECRET,
+        "at_us": US,
+    }
+    insert(home.agent_db, runtime.deliveries, [{"key": "k", **left}])
     insert(home.agent_db, runtime.token_days, [{"day": "2026-11-22", "tokens": 30}])
     says = {"at": "2026-11-22T02:00:00Z", "pid": 1}
     for name, line in (
@@ -299,7 +321,11 @@ def test_words_of_people_and_models_are_null_unless_the_author_allows_them(fille
         "SELECT definition FROM schedules.tasks",
         "SELECT request FROM outbox",
         "SELECT text FROM handoffs",
-        "SELECT body FROM pages",
+        "SELECT body FROM agent.pages",
+        "SELECT tags FROM pages",
+        "SELECT body FROM agent.candidates",
+        "WITH pages AS (SELECT body FROM agent.pages) SELECT * FROM pages",
+        "SELECT reason FROM agent.deliveries",
         "SELECT data FROM attachments",
         "SELECT sql FROM agent.sqlite_master",
         "SELECT * FROM sqlite_temp_master",
