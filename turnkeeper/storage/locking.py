@@ -16,6 +16,7 @@ from turnkeeper.config.home import Home, make_private
 from turnkeeper.errors import Conflict
 
 _TRIES = 10
+_TRIES_WHILE_ASKED = 1000
 _PAUSE_S = 0.01
 _READER = ".reader"
 _LONGEST = 200  # bytes of the line that names the reader
@@ -117,15 +118,30 @@ def _holder_by_kernel(path: Path) -> int | None:
 
 
 def _taken(descriptor: int) -> bool:
-    """Take the lock. Whoever asks if it is held holds it too, for a moment: try again before giving up."""
-    clock = SystemClock()
-    for attempt in range(_TRIES):
-        if attempt:
-            clock.block(_PAUSE_S)
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-    return False
+    """Take the lock and return True; return False if another process holds it.
+
+    A process that asks whether the lock is held shares it for a moment, which is long on a busy machine. Askers are
+    waited for longer than a holder.
+    """
+    clock, refused, asked = SystemClock(), 0, 0
+    while not _locks(descriptor, fcntl.LOCK_EX):
+        if _locks(descriptor, fcntl.LOCK_SH):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            asked += 1
+        else:
+            refused += 1
+        if refused == _TRIES or asked == _TRIES_WHILE_ASKED:
+            return False
+        clock.block(_PAUSE_S)
+    return True
+
+
+def _locks(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def is_held(home: Home, process: str) -> bool:
@@ -139,12 +155,9 @@ def _is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _locks(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
-    return False
 
 
 def holder_pid(home: Home, process: str) -> int | None:

@@ -121,7 +121,7 @@ def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:
     if supervisor is not None:
         supervisor.send_signal(signal.SIGHUP)
     for daemon in wanted:
-        _await(home, daemon, child)
+        child = _await(home, daemon, child, environ)
     return {name: not before for name, before in ran.items()}
 
 
@@ -169,11 +169,14 @@ def orders_of(settings: Settings) -> Orders:
     return Orders(limits=Limits(**limits), routes=Routes(**said), kept=kept, optional=optional, left_out=left_out)
 
 
-def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:
+def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None, environ: Mapping[str, str]) -> int | None:
+    """Wait until a daemon serves. Return the pid of the supervisor that was started: `supervisor`, or a new one."""
     clock, serving_since = SystemClock(), None
 
     def up() -> bool:
-        nonlocal serving_since
+        nonlocal serving_since, supervisor
+        if supervisor is None and not is_held(home, daemons.SUPERVISOR.name):
+            supervisor = daemons.spawn(home, daemons.SUPERVISOR, environ)  # the one that ran was being killed
         if _serves(home, daemon):
             return True
         serving_since = (serving_since or clock.monotonic()) if daemons.serves(home, daemon) else None
@@ -189,6 +192,7 @@ def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None) -> None:
     if not clock.poll(up, timeout_s=START_TIMEOUT_S, every_s=daemons.POLL_S):
         what = f"{daemon.name} did not answer within {START_TIMEOUT_S:.0f}s"
         raise TurnkeeperError(what, where=str(daemons.log_of(home, daemon)))
+    return supervisor
 
 
 def _ended(child: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict
+from turnkeeper.storage import locking
 from turnkeeper.storage.locking import ProcessLock, ReaderLock, holder_pid, is_held, reader_of
 
 
@@ -24,6 +25,23 @@ def test_asking_who_holds_a_lock_keeps_nobody_from_taking_it(home: Home):
     with ProcessLock(home, "task-runner"):
         assert is_held(home, "task-runner")
     asked.join()
+
+
+def test_an_asker_that_a_busy_machine_holds_up_is_waited_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    descriptor = os.open(home.lock("task-runner"), os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    pauses: list[float] = []
+
+    class Clock:
+        def block(self, seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 100:
+                os.close(descriptor)
+
+    monkeypatch.setattr(locking, "SystemClock", Clock)
+    with ProcessLock(home, "task-runner"):
+        assert is_held(home, "task-runner")
+    assert sum(pauses) == pytest.approx(1.0)
 
 
 def test_a_second_holder_is_refused(home: Home):

@@ -1,11 +1,16 @@
 """Finding a daemon's process by its pid."""
 
+import os
+import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from turnkeeper.constellation.supervisor import up_down
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings
+from turnkeeper.constellation.supervisor import daemons, up_down
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, process_with
 
 LOOKS = 3000
@@ -37,3 +42,17 @@ def test_a_child_has_ended_however_often_that_was_asked() -> None:
         while not up_down._ended(child.pid):
             pass
         assert up_down._ended(child.pid)
+
+
+def test_a_supervisor_that_was_being_killed_while_up_woke_it_is_started_anew(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up_down.prepare(home, Settings())
+    woken: list[int] = []
+    spawned: list[str] = []
+    dying = SimpleNamespace(send_signal=woken.append)
+    monkeypatch.setattr(daemons, "process_of", lambda _home, one: dying if one is daemons.SUPERVISOR else None)
+    monkeypatch.setattr(daemons, "spawn", lambda _home, one, _environ: spawned.append(one.name) or os.getpid())
+    monkeypatch.setattr(up_down, "_serves", lambda *_: bool(spawned))
+    assert up_down.bring_up(home, {}) == {"agent-runtime": True, "task-runner": True}
+    assert (woken, spawned) == ([signal.SIGHUP], ["supervisor"])
