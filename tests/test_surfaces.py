@@ -191,7 +191,7 @@ def test_the_page_says_how_large_the_core_and_each_surface_are() -> None:
     assert rooms.keys() == {room for room in core if (ROOT / room).is_dir()}
     assert not {room: core[room] for room, said in rooms.items() if not near(said, core[room], 0.1)}
     places = {one.name: module.replace(".", "/") for module, one in REMOVABLE.items()}
-    listed = re.findall(r"^\| (\w+) \| [^|]+ \| `([\w/]+)` \| ([\d,]+) \| ([^|]*)\|$", text, re.MULTILINE)
+    listed = re.findall(r"^\| ([\w-]+) \| [^|]+ \| `([\w/]+)` \| ([\d,]+) \| ([^|]*)\|$", text, re.MULTILINE)
     assert {name: place for name, place, _, _ in listed} == places
     assert not {name: surface[name] for name, _, said, _ in listed if not near(said, surface[name], 0.1)}
     for module, one in REMOVABLE.items():

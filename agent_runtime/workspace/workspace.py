@@ -23,8 +23,8 @@ from agent_runtime.workspace.memory import Memory
 from agent_runtime.workspace.pages import Attachment, AttachmentDraft, as_text, get_attachment, list_attachments
 from agent_runtime.workspace.revalidation import Item, Settlement
 from agent_runtime.workspace.submit import submit
-from agent_runtime.workspace.web.page import Fetched, WebReader
 from turnkeeper.clock import Clock
+from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.database import Database
@@ -206,14 +206,14 @@ class Workspace(Transactions):
         clock: Clock,
         entropy: Entropy,
         on_effect: OnEffect,
-        web: WebReader | None = None,
+        web: Any = None,
         *,
         right: Right | None = None,
     ) -> None:
         super().__init__(database, on_effect, right=right)
         self._clock = clock
         self._entropy = entropy
-        self._web = web or WebReader(clock)
+        self._web = web or offered("web", clock)
         self.memory = Memory(self, clock, entropy)
         self.authors = Authoring(self, clock)
 
@@ -257,13 +257,15 @@ class Workspace(Transactions):
 
         return await self.once(call, scope, now, write)
 
-    async def fetch(self, call: Call, url: str) -> Fetched:
+    async def fetch(self, call: Call, url: str) -> Any:
         """Return a page of the public web. Raises Denied, InvalidInput, NotFound, Unreachable.
 
         The category is checked for the host of each redirect too.
         """
         context = call.context
         require("web.fetch", "external-read", {"url": url}, context)
+        if self._web is None:
+            raise InvalidInput("the part that reads pages of the web is not installed", where="web_fetch")
         return await self._web.fetch(
             url, lambda target: require("web.fetch", "external-read", {"url": target.url}, context)
         )

@@ -92,6 +92,7 @@ class Surface(NamedTuple):
         listens: returns, by process, where settings let it listen on TCP.
         mount: what it serves over HTTP, if anything.
         observers: by process, or "turns", `MODULE:NAME` of a function that makes an observer, or None.
+        offers: by name, `MODULE:NAME` of what the core uses if it is there.
         also: modules elsewhere that are removed with its folder.
         needs: the names of surfaces without which this one does not work.
         is_core: whether the main job needs it; any other one may be removed with its folder.
@@ -105,6 +106,7 @@ class Surface(NamedTuple):
     listens: Callable[[Any], Mapping[str, str]] = lambda _settings: {}
     mount: Mount | None = None
     observers: Mapping[str, str] = {}
+    offers: Mapping[str, str] = {}
     also: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     is_core: bool = False
@@ -132,6 +134,12 @@ def imported(target: str) -> Any:
     """Import a module and return what `MODULE:NAME` names in it."""
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)
+
+
+def offered(name: str, *given: Any) -> Any:
+    """Make what an installed surface offers under a name; None if none does."""
+    found = next((one.offers[name] for one in surfaces().values() if name in one.offers), None)
+    return None if found is None else imported(found)(*given)
 
 
 def _files() -> Iterator[tuple[str, Path]]:

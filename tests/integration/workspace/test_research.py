@@ -86,6 +86,13 @@ async def test_a_redirect_reaches_no_host_that_the_category_does_not(
     assert site.asked == ["/"]
 
 
+async def test_without_a_reader_a_page_is_refused(workspace: Workspace, begin: Begin, site: Site) -> None:
+    workspace._web = None  # as where the surface was removed
+    with pytest.raises(InvalidInput, match="is not installed"):
+        await workspace.fetch(call(begin(named="research-sweep")), site.url("/"))
+    assert site.asked == []
+
+
 async def test_links_need_their_own_grant(
     workspace: Workspace, begin: Begin, home: Home, categories: Categories
 ) -> None:
