@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+MOST_WORDS = 600  # of the notes of a version
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES.append(ROOT / "docs" / "adr" / "README.md")
 # A path of the repository in backquotes; one with a wildcard or a placeholder is a pattern, not a path.
@@ -71,3 +72,8 @@ def test_every_decision_record_is_in_the_index() -> None:
     for page in (ROOT / "docs" / "adr").glob("[0-9]*.md"):
         title = page.read_text().split("\n", 1)[0].partition(". ")[2]
         assert f"]({page.name}) {title}" in " ".join(index.split()), page.name
+
+
+def test_the_notes_of_a_version_are_short() -> None:
+    _, *versions = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert not {notes.splitlines()[0]: len(notes.split()) for notes in versions if len(notes.split()) > MOST_WORDS}
