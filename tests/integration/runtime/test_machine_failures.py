@@ -1,7 +1,9 @@
 """Trouble with the machine: what cannot be done now is done later, and neither a lane nor the claiming dies of it."""
 
 import asyncio
+import errno
 import gc
+import os
 import sqlite3
 import threading
 from typing import Any
@@ -226,22 +228,30 @@ async def test_an_interval_that_the_machine_broke_does_not_count_and_says_what_i
 class Failing(list[str]):
     """A device that a tool writes to, and that fails a number of times."""
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, times: int, number: int = errno.EIO) -> None:
         super().__init__()
-        self._left = times
+        self._left, self._number = times, number
 
     def append(self, text: str) -> None:
         if self._left:
             self._left -= 1
-            raise OSError(5, "Input/output error")
+            raise OSError(self._number, os.strerror(self._number))
         super().append(text)
 
 
+async def test_a_graph_whose_own_error_is_none_of_the_machine_fails_at_once(bench: Bench) -> None:
+    bench.noted = Failing(1, errno.ENOENT)
+    bench.script["go"] = [calls(("note", {"text": "x"}))]
+    event = await bench.run()
+    assert (event.state, bench.noted, bench.trail("turn.trouble")) == (STATES.FAILED, [], [])
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 async def test_a_graph_that_the_machine_fails_many_times_succeeds_when_the_machine_works_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(worker, "LONGEST_WAIT_S", 0.001)
-    bench.noted = Failing(40)
+    bench.noted = Failing(40, number)
     bench.script["go"] = [calls(("note", {"text": "x"}))]
     assert (await bench.run()).state == STATES.SUCCEEDED
     assert (bench.noted, len(bench.trail("turn.trouble"))) == (["x"], 40)
