@@ -50,6 +50,8 @@ _NOT_CODE = frozenset(
     | {"__annotations_cache__", "__static_attributes__", "__firstlineno__", "__signature__", "__class_vars__"}
     | {"_value2member_map_"}  # of an enum: it grows with each combination of flags
 )
+_LABELS = frozenset({"metadata", "tags"})  # of LangChain's own classes of tools: only callbacks see them
+_GIVEN = "__pydantic_fields_set__"  # in a slot: the names of the fields that were set
 _PRIVATE = "__pydantic_private__"  # in a slot: among others the schema that a tool made when it was first shown
 _OF_TYPES = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 _MEMBERS = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -87,7 +89,11 @@ def identity(tool: BaseTool) -> Identity:
     """Return the current identity of a tool: a changed field gives another identity."""
     writer = _Writer()
     kind = type(tool)
-    parts = [part for key, value in sorted(_fields(tool).items()) for part in (key, writer.held(value))]
+    fields = _fields(tool)
+    if kind in _LIBRARY:
+        fields = {key: value for key, value in fields.items() if key not in _LABELS}
+        fields[_GIVEN] = fields.get(_GIVEN, set()) - _LABELS
+    parts = [part for key, value in sorted(fields.items()) for part in (key, writer.held(value))]
     digest = _digest("tool", writer.held(kind), *parts)
     if writer.problem:
         digest = _digest(digest, _PROCESS, _serial(tool))

@@ -267,6 +267,16 @@ def test_a_tool_that_was_shown_and_used_is_the_same_tool() -> None:
     assert identity(counted) != before
 
 
+def test_the_labels_of_a_tool_change_nothing_unless_its_class_may_read_them() -> None:
+    sends = StructuredTool.from_function(lambda text: text, name="send", description="d")
+    before = identity(sends)
+    sends.metadata, sends.tags = {"type": "search"}, ["web"]
+    assert identity(sends) == before
+    counted = Counted(name="send", description="d")
+    labelled = Counted(name="send", description="d", metadata={"type": "search"})
+    assert identity(counted) != identity(labelled)
+
+
 class Counted(BaseTool):
     """A tool with a private attribute of its own."""
 
