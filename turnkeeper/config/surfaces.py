@@ -12,6 +12,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from os import scandir
+from os.path import isfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,17 +143,18 @@ def offered(name: str, *given: Any) -> Any:
     return None if found is None else imported(found)(*given)
 
 
-def _files() -> Iterator[tuple[str, Path]]:
+def _files() -> Iterator[tuple[str, str]]:
     """Yield each folder that registers a surface, as a module's name, and the file that does so."""
-    folders = [_ROOT / package for package in _PACKAGES]
+    folders = [(package, str(_ROOT / package)) for package in _PACKAGES]
     for _ in range(_DEEPEST):
-        folders = [Path(one) for folder in folders for one in scandir(folder) if one.is_dir()]
-        for folder in folders:
-            if (file := folder / "surface.py").is_file():
-                yield ".".join(folder.relative_to(_ROOT).parts), file
+        inner = [(name, one) for name, folder in folders for one in scandir(folder) if one.is_dir()]
+        folders = [(f"{name}.{one.name}", one.path) for name, one in inner if one.name != "__pycache__"]
+        for name, folder in folders:
+            if isfile(file := f"{folder}/surface.py"):  # noqa: PTH113  every command waits for this
+                yield name, file
 
 
-def _read(folder: str, file: Path) -> Surface:
+def _read(folder: str, file: str) -> Surface:
     """Import a module `surface.py`, but none of the packages around it, which may load what takes long."""
     name = f"{folder}.surface"
     if name not in sys.modules:
