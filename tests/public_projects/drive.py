@@ -103,7 +103,7 @@ class Run:
         return self.seen
 
     def _grant(self) -> None:
-        """Write a category that grants what `graph check` listed and nothing else."""
+        """Write a category that grants what `graph check` listed; the other one stays as init wrote it."""
         scopes = [tool["scope"] for tool in (*self.seen["check"]["tools"], *self.seen["check"]["made_tools"])]
         memory = [f"memory.{verb}" for verb in ("read", "search", "put", "forget")]
         tiers = [self.seen["check"]["store"]["default_tier"]]
@@ -111,10 +111,7 @@ class Run:
         (self.home.categories / "granted.toml").write_text(text)
         config = self.home.config.read_text()
         self.home.config.write_text(config.replace("autonomous_allowed = [", 'autonomous_allowed = ["granted", ', 1))
-        own = [path for path in self.home.categories.glob("*.toml") if path.stem != "granted"]
-        self.category = own[0].stem
-        text = own[0].read_text().replace("[scopes]", f"[scopes]\nmemory = {json.dumps(tiers)}")
-        own[0].write_text(text.replace("tools = [", f"tools = [{json.dumps(memory)[1:-1]}, ", 1))
+        (self.category,) = (path.stem for path in self.home.categories.glob("*.toml") if path.stem != "granted")
 
     def _fires(self) -> None:
         up = self.driver.attempt("turnkeeper", "up")

@@ -7,10 +7,11 @@ from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
+EARLIER = HERE / "earlier.json"  # the questions of the same runs before init granted a graph its own memory
 PAGE = HERE.parents[1] / "docs" / "graphs.md"
 _TRACING = ("LANGSMITH_", "LANGCHAIN_")
 BEGIN, END = "<!-- the table of public projects begins -->", "<!-- the table of public projects ends -->"
-_HEAD = "| graph | version | fires | its thread | asked for | own | kill -9 | `graph check` said |"
+_HEAD = "| graph | version | fires | questions | its thread | asked for | own | kill -9 | `graph check` said |"
 
 
 def summary(seen: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,6 +24,7 @@ def summary(seen: Mapping[str, Any]) -> dict[str, Any]:
         "loads": bool(seen["loads"]),
         "fires": asked.get("outcomes", []),
         "thread": _thread(seen.get("state") or {}, seen.get("requests_read", 0)),
+        "questions": len(asked.get("questions", ())),
         "asks": tools,
         "own": len(own),
         "kill": _killed(killed),
@@ -41,6 +43,7 @@ def said(check: Mapping[str, Any]) -> list[str]:
         "asks by itself in": check["asks"],
         "stops": [str(one) for one in check["stops"]],
         "catches questions in": check["catches"],
+        "has two tools each called": check.get("shared_names", ()),
         "calls LangGraph Server in": check["calls_server"],
         "needs": [name for name in check["input_schema"]["required"] if name != check["prompt_goes_to"]],
         "takes no prompt, but": () if check["prompt_goes_to"] else check["input_schema"]["properties"],
@@ -79,7 +82,7 @@ def _unsaid(question: Mapping[str, Any], check: Mapping[str, Any], *, granted: b
         yield f"it asked {about}, and check named no node that asks"
     if question["kind"] != "question" and about not in listed:
         yield f"{about} asked, and was not listed"
-    if question["kind"] != "question" and about in listed and granted:
+    if question["kind"] != "question" and about in listed and granted and about not in check.get("shared_names", ()):
         yield f"{about} asked, although it was granted"
 
 
@@ -100,13 +103,14 @@ def _killed(killed: Mapping[str, Any]) -> str:
 
 def table(results: Iterable[Mapping[str, Any]]) -> str:
     """Return the table of docs/graphs.md."""
-    lines = [_HEAD, "| --- " * 8 + "|"]
+    lines, earlier = [_HEAD, "| --- " * 9 + "|"], json.loads(EARLIER.read_text())
     for one in sorted(results, key=lambda row: str(row["name"])):
         seen = one["seen"]
         cells = (
             one["title"],
             one["version"],
             _fires(seen["fires"]),
+            _questions(seen.get("questions"), earlier.get(one["name"])),
             seen["thread"] or "-",
             ", ".join(seen["asks"]) or "-",
             str(seen["own"] or "-"),
@@ -115,6 +119,13 @@ def table(results: Iterable[Mapping[str, Any]]) -> str:
         )
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def _questions(count: int | None, before: int | None) -> str:
+    """Return how many questions both fires asked, and how many they asked before if that is another number."""
+    if count is None:
+        return "-"
+    return str(count) if before in {None, count} else f"{count} (before: {before})"
 
 
 def _fires(outcomes: list[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.public_projects.__main__ import PLAN
-from tests.public_projects.report import PAGE, page_with, promise, read_results, summary
+from tests.public_projects.report import EARLIER, PAGE, page_with, promise, read_results, summary
 from tests.public_projects.stubs import Plan, Stubs, answer, fill, read_request, serving_stubs
 
 CHECK: dict[str, Any] = {
@@ -40,6 +40,14 @@ def test_twenty_projects_ran_as_check_had_said() -> None:
     assert sum(one["seen"]["loads"] and "succeeded" in one["seen"]["fires"] for one in found) >= 20
 
 
+def test_no_project_asks_more_than_before() -> None:
+    counts = {one["name"]: one["seen"]["questions"] for one in read_results()}
+    before = json.loads(EARLIER.read_text())
+    assert not {name for name, count in before.items() if counts[name] > count}
+    assert sum(counts[name] for name in before) < sum(before.values()) / 8
+    assert f"| {counts['memory-agent']} (before: {before['memory-agent']}) |" in PAGE.read_text()
+
+
 @pytest.mark.parametrize(
     ("found", "surprise"),
     [
@@ -50,6 +58,19 @@ def test_twenty_projects_ran_as_check_had_said() -> None:
         (
             seen("permission", "search", killed={"outcomes": ["failed: x"], "questions": [], "stub": "search"}),
             "failed: x",
+        ),
+        (
+            seen(
+                "permission",
+                "search",
+                check=CHECK | {"shared_names": ["search"]},
+                killed={
+                    "outcomes": ["succeeded"],
+                    "questions": [{"kind": "permission", "about": "search", "options": ["--approve"], "said": ""}],
+                    "stub": "search",
+                },
+            ),
+            "",
         ),
         (seen("permission", "search", trouble="it did not start"), "trouble: it did not start"),
     ],
