@@ -20,6 +20,7 @@ from turnkeeper.errors import EXIT_DENIED
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("turnkeeper", "task_runner", "agent_runtime")
+MOST_CORE_LINES = 62_000  # a ratchet: lower it when the core gets smaller; never raise it
 REMOVABLE = {module: one for module, one in surfaces().items() if not one.is_core}
 EVERY_COMMAND = """
 import sys
@@ -185,6 +186,7 @@ def near(said: str, real: int, share: float) -> bool:
 def test_the_page_says_how_large_the_core_and_each_surface_are() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     core, surface = core_sizes(), surface_sizes()
+    assert sum(core.values()) <= MOST_CORE_LINES
     (total,) = re.findall(r"about ([\d,]+) lines of Python", text)
     assert near(total, sum(core.values()), 0.03), sum(core.values())
     rooms = dict(re.findall(r"^\| `([\w/]+)` \| [^|]+ \| ([\d,]+) \|$", text, re.MULTILINE))
