@@ -12,7 +12,7 @@ COPY . .
 RUN python -m pip wheel --no-deps --wheel-dir /built . \
  && python -m venv /opt/turnkeeper \
  && set -- /built/turnkeeper-*.whl \
- && /opt/turnkeeper/bin/pip install "$1[web,mcp,openai,anthropic,notify,web-fetch,postgres]"
+ && /opt/turnkeeper/bin/pip install "$1[web,mcp,openai,anthropic,notify,calendars,web-fetch,postgres]"
 
 FROM python:3.11-slim-bookworm
 ENV PATH=/opt/turnkeeper/bin:$PATH \

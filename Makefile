@@ -67,7 +67,7 @@ test-services:  ## Install the optional real servers that some tests use (Debian
 wheel: $(READY)
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
-EXTRAS := dev openai anthropic notify web-fetch postgres parquet otel web mcp
+EXTRAS := dev openai anthropic notify calendars web-fetch postgres parquet otel web mcp
 RESOLVE = $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header $(addprefix --extra ,$(EXTRAS))
 lock: $(READY)  ## Resolve the newest versions that go together, the lowest ones, and the newest beside langgraph dev.
 	@$(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet uv

@@ -6,15 +6,14 @@ work stays bounded, and what the library would leave out in silence is refused o
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from icalendar import Calendar
-from recurring_ical_events import ComponentsWithName, EventAdapter, of
 
 from task_runner.timetable import MOST_EXCLUDED, Timetable, parse_rrule, zone
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.build import install_command
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import rfc3339
@@ -62,7 +61,13 @@ def _covered(path: Path, begin: datetime) -> set[str]:
     """Return the days and spans of a calendar file in ten years, or in fewer if they are more than a task takes."""
     text, found = read_text(path), set[str]()
     try:
-        calendars: Any = Calendar.from_ical(text, multiple=True)
+        read = import_module("icalendar").Calendar.from_ical
+        occurrences = import_module("recurring_ical_events")
+    except ImportError as error:
+        what, hint = "cannot be read: the package for calendars is missing", install_command("turnkeeper[calendars]")
+        raise InvalidInput(what, where=str(path), hint=hint) from error
+    try:
+        calendars: Any = read(text, multiple=True)
         if not calendars:
             raise InvalidInput("it is empty")
         for calendar in calendars:
@@ -70,7 +75,7 @@ def _covered(path: Path, begin: datetime) -> set[str]:
                 _check(event, begin)
             for note in _left_out(calendar):
                 console.note(f"warning: {path}: {note}")
-            covered, end = _expanded(calendar, begin)
+            covered, end = _expanded(_query(occurrences, calendar), begin)
             found |= covered
             if len(covered) <= MOST_EXCLUDED and any(_is_after(event, end) for event in calendar.walk("VEVENT")):
                 console.note(f"warning: {path}: events from {end:%Y-%m-%d} on are left out; {_AGAIN}")
@@ -79,21 +84,25 @@ def _covered(path: Path, begin: datetime) -> set[str]:
     return found
 
 
-class _Covering(EventAdapter):  # type: ignore[misc]  # the library has no types
-    """An event whose occurrences are exclusions, which spares the library a copy of the event for each."""
+def _query(occurrences: Any, calendar: Any) -> Any:
+    """Return the library's query for the events of a calendar."""
 
-    def __init__(self, event: Any) -> None:
-        super().__init__(event)
-        self._is_off = str(event.get("STATUS", "")).upper() == "CANCELLED"
+    class Covering(occurrences.EventAdapter):  # type: ignore[misc]  # the library has no types
+        """An event whose occurrences are exclusions, which spares the library a copy of the event for each."""
 
-    def as_component(self, start: date, stop: date, _keep: object) -> dict[str, str]:
-        """Return what an occurrence excludes as `covers`; empty if it is cancelled or has no length."""
-        return {"covers": "" if self._is_off else _written(start, stop)}
+        def __init__(self, event: Any) -> None:
+            super().__init__(event)
+            self._is_off = str(event.get("STATUS", "")).upper() == "CANCELLED"
+
+        def as_component(self, start: date, stop: date, _keep: object) -> dict[str, str]:
+            """Return what an occurrence excludes as `covers`; empty if it is cancelled or has no length."""
+            return {"covers": "" if self._is_off else _written(start, stop)}
+
+    return occurrences.of(calendar, components=[occurrences.ComponentsWithName("VEVENT", Covering)])
 
 
-def _expanded(calendar: Any, begin: datetime) -> tuple[set[str], datetime]:
-    """Return the exclusions of a calendar, and until when it was read: no further than a task takes."""
-    query = of(calendar, components=[ComponentsWithName("VEVENT", _Covering)])
+def _expanded(query: Any, begin: datetime) -> tuple[set[str], datetime]:
+    """Return the exclusions of a calendar's query, and until when it was read: no further than a task takes."""
     found, read, last = set[str](), 0, begin
     for years in _YEARS[1:]:
         if len(found) <= MOST_EXCLUDED and read <= _MOST_READ:

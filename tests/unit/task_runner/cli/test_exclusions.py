@@ -1,5 +1,6 @@
 """Exclusions from calendar files of foreign origin."""
 
+import sys
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -212,3 +213,13 @@ def test_a_calendar_of_many_events_is_read_no_further_than_a_task_can_hold(tmp_p
     assert len(calendar(tmp_path, *events)) == MOST_EXCLUDED
     assert "events from 2032-12-13 on are left out" in capsys.readouterr().err
     assert steps(lambda: calendar(tmp_path, *[event("RRULE:FREQ=DAILY\n")] * 20)) < 5_000_000
+
+
+def test_without_the_package_for_calendars_the_command_names_the_extra_and_days_are_still_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "recurring_ical_events", None)
+    with pytest.raises(InvalidInput, match="the package for calendars is missing") as refused:
+        calendar(tmp_path, event())
+    assert "turnkeeper[calendars]" in refused.value.hint
+    assert read_exclusions(["2026-12-25"], tmp_path, NOW) == ["2026-12-25"]
