@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,6 +101,36 @@ def test_post_threads(lg: Lg) -> None:
     lg.ask("POST", "/threads", again, status=409)
     assert lg.ask("POST", "/threads", again | {"if_exists": "do_nothing"})["metadata"]["a"] == 1
     lg.refused("POST", "/threads", {"ttl": {"ttl": 5}})
+
+
+@pytest.mark.parametrize("key", ["checkpoint_id", "thread_ts", "turn_id", "grant", "langgraph_auth_user", "__pregel_x"])
+def test_no_door_takes_a_key_by_which_a_thread_could_be_moved_back(
+    lg: Lg, thread: str, key: str, tmp_path: Path
+) -> None:
+    says, context = f"{key!r} is set by Turnkeeper or LangGraph", {key: "x"}
+    run = {"assistant_id": "agent0", "input": said("Hello"), "context": context}
+    cron = run | {"schedule": "0 9 * * *"}
+    for path, body in (
+        *((f"/threads/{thread}/runs{way}", run) for way in ("", "/wait", "/stream")),
+        *((f"/runs{way}", run) for way in ("", "/wait", "/stream")),
+        (f"/threads/{thread}/runs/crons", cron),
+        ("/runs/crons", cron),
+    ):
+        assert says in lg.ask("POST", path, body, status=422)["detail"], path
+    made = lg.cron()
+    assert says in lg.ask("PATCH", f"/runs/crons/{made['cron_id']}", {"context": context}, status=422)["detail"]
+    text, rest = json.dumps(context), ("--every", "1h", "--category", "loop", "--channel", "c", "--prompt", "p")
+    file = tmp_path / "task.toml"
+    file.write_text(
+        f'[[task]]\nname = "f"\nevery = "1h"\ncategory = "loop"\nchannel = "c"\nprompt = "p"\ncontext = {{{key} = "x"}}\n'
+    )
+    for argv in (
+        *(("send", "general", "Hello", option, text) for option in ("--context", "--config")),
+        *(("task", "create", "x", *rest, option, text) for option in ("--context", "--config")),
+        ("task", "apply", str(file)),
+    ):
+        refused = lg.constellation.attempt("turnkeeper", *argv)
+        assert (refused.returncode, says in refused.stderr) == (2, True), (argv, refused.stderr)
 
 
 def test_get_threads_thread_id(lg: Lg, thread: str) -> None:

@@ -70,7 +70,13 @@ async def test_what_a_graph_is_given_is_a_json_object(rig: Rig, peer: Peer, name
 
 
 @pytest.mark.parametrize("name", ["context_json", "config_json"])
-@pytest.mark.parametrize("key", ["thread_id", "checkpoint_id", "checkpoint_ns", "run_id", "__pregel_task_id"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("thread_id", "thread_ts", "turn_id", "run_id", "grant", "before_turn"),
+        *("checkpoint_id", "checkpoint_ns", "checkpoint_map", "langgraph_auth_user", "__pregel_task_id", "__"),
+    ],
+)
 async def test_what_langgraph_sets_is_neither_context_nor_configuration(
     rig: Rig, peer: Peer, name: str, key: str
 ) -> None:

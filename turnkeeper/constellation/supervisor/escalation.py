@@ -19,6 +19,7 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
 from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
+from turnkeeper.console.unseen import plain
 from turnkeeper.constellation.supervisor import markers
 from turnkeeper.errors import InvalidInput
 
@@ -110,7 +111,11 @@ def take_pending(home: Home) -> list[str]:
 
 
 def send(text: str, routes: Routes, log: EventLog, environ: Mapping[str, str], *, marker: str = "") -> bool:
-    """Send an alert by the first route that takes it; return whether one did, or none is set. It writes no marker."""
+    """Send an alert by the first route that takes it; return whether one did, or none is set. It writes no marker.
+
+    An alert may name a tool, as a model called it: characters that are not seen are written out.
+    """
+    text = plain(text)
     passed = {name: environ[name] for name in _PASSED_ON if name in environ}
     for route in ("command", "webhook"):
         target = str(getattr(routes, route))

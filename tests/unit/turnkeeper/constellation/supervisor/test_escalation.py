@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -15,9 +16,10 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.console import run
+from turnkeeper.console.unseen import plain
 from turnkeeper.constellation.inspect.condition import findings
 from turnkeeper.constellation.supervisor import markers
-from turnkeeper.constellation.supervisor.escalation import Routes, post, send_all
+from turnkeeper.constellation.supervisor.escalation import Routes, post, send, send_all
 
 # apprise asks the standard library for the kind of an image
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
@@ -52,6 +54,15 @@ def place() -> Iterator[str]:
 def test_a_webhook_is_posted_the_text(place: str) -> None:
     assert post(f"http://{place}", "it is down", 5) == ""
     assert Hook.took == [{"text": "it is down"}]
+
+
+@pytest.mark.parametrize("hidden", ["\u200b", "\u202e", "\x1b[2J", "\U000e0041", "\u3164"])
+def test_an_alert_hides_nothing_and_its_text_is_no_argument(home: Home, tmp_path: Path, hidden: str) -> None:
+    log, text = EventLog(home.logs, "watchdog", SystemClock()), f"approve the tool send{hidden} 4711-secret"
+    command = f'cat /proc/[0-9]*/cmdline > "{tmp_path}/arguments"; printf %s "$TURNKEEPER_TEXT" > "{tmp_path}/told"'
+    assert send(text, Routes(command=command), log, os.environ)
+    assert (tmp_path / "told").read_text() == plain(text) != text
+    assert b"4711-secret" not in (tmp_path / "arguments").read_bytes()
 
 
 def test_another_scheme_goes_through_apprise(place: str) -> None:
