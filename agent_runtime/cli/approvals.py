@@ -32,7 +32,7 @@ AnyValueOption = Annotated[
 ]
 _KEYS = ("id", "decision", "message")  # of a decision in a JSON list, beside its args
 _COLUMNS = columns(
-    "ID=interrupt_id KIND CHANNEL TASK=task_name SINCE=created_at EXPIRES=expires_at STATUS +THREAD=thread_id "
+    "ID=interrupt_id ~KIND CHANNEL TASK=task_name ~SINCE=created_at ~EXPIRES=expires_at ~STATUS +THREAD=thread_id "
     "+CATEGORY ASKS",
     interrupt_id=lambda row: str(row["interrupt_id"])[:ID_DIGITS],
     expires_at=lambda row: left(row, SystemClock().now()),

@@ -57,6 +57,7 @@ def columns(words: str, **cells: Callable[[Mapping[str, Any]], str]) -> tuple[Co
     Args:
         words: the columns in order, each `HEADING=key`, or `HEADING` alone where the key is the same in small letters;
             `_` is a blank. `+` before it: only in the wide output. `#` before it: aligned right, for numbers.
+            `~` before it: left out first on a narrow terminal.
         cells: by key, what a column shows where that is not the row's value.
 
     >>> [(one.header, one.value({"page_id": "garden", "tags": []})) for one in columns("PAGE=page_id +TAGS")]
@@ -64,10 +65,12 @@ def columns(words: str, **cells: Callable[[Mapping[str, Any]], str]) -> tuple[Co
     """
     found = []
     for word in words.split():
-        heading, _, named = word.lstrip("+#").partition("=")
-        key, marks = named or heading.lower(), word[: len(word) - len(word.lstrip("+#"))]
+        heading, _, named = word.lstrip("+#~").partition("=")
+        key, marks = named or heading.lower(), word[: len(word) - len(word.lstrip("+#~"))]
         cell = cells.get(key) or partial(_cell, key)
-        found.append(Column(heading.replace("_", " "), cell, wide="+" in marks, right="#" in marks))
+        found.append(
+            Column(heading.replace("_", " "), cell, wide="+" in marks, right="#" in marks, rank=2 * ("~" in marks))
+        )
     return tuple(found)
 
 

@@ -36,7 +36,7 @@ def _all_tokens(row: Mapping[str, Any]) -> str:
 
 
 _TURNS = columns(
-    "TURN=turn_id STATUS TRIGGER CHANNEL CATEGORY STARTED=started_at #TOOK #TOKENS +THREAD=thread_id +AGENT "
+    "TURN=turn_id STATUS TRIGGER ~CHANNEL ~CATEGORY ~STARTED=started_at ~#TOOK ~#TOKENS +THREAD=thread_id +AGENT "
     "+FIRE=fire_id +#ATTEMPT +GRAPH SUMMARY",
     status=lambda row: in_words(row["status"]),
     trigger=lambda row: str(row["task_name"] or row["trigger"]),

@@ -71,7 +71,8 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     >>> changes({"model.name": "offline", "x": {"sha256": "a"}}, {"model.name": "openai:gpt-5", "x": {"sha256": "b"}})
     ["model.name ('offline', now 'openai:gpt-5')", 'x']
     """
-    keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    # A table such as [agents.agent0] brings settings that are empty, and mean the same as none.
+    keys = sorted(key for key in before.keys() | now.keys() if (before.get(key) or None) != (now.get(key) or None))
     return [f"{key}{_values(before.get(key), now.get(key))}" if key != _KEYS else _KEYS for key in keys]
 
 

@@ -30,7 +30,7 @@ def test_a_changed_setting_is_told_with_both_values_unless_it_is_an_address(home
     home.environment.write_text("OPENAI_API_KEY=planted\n")
     told = changes(start.settings, settings_now(home, "agent-runtime"))
     assert [one.partition(" ")[0] for one in told] == [
-        *(".env", "agents.agent0.graph", "agents.agent0.prompt", "agents.agent0.workers"),
+        *(".env", "agents.agent0.workers"),
         *("model.base_url", "model.name"),
     ], "not what the runtime does not read"
     assert told[-2:] == ["model.base_url", "model.name ('offline', now 'openai:gpt-5')"]
