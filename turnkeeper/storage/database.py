@@ -1,12 +1,12 @@
-"""A named thread that takes calls in batches, and one database behind such a thread, with one COMMIT for a batch.
+"""A named thread that runs calls in batches, and a database behind such a thread, with one COMMIT for a batch.
 
-A unit of work is a function of a connection. The writer thread takes every unit that has queued up, runs each in a
-savepoint inside one transaction, commits once, and only then answers them all: no caller gets an answer before its work
-is on disk, and a unit that fails undoes itself alone. Sixty-four concurrent units cost one sync instead of sixty-four.
+A unit of work is a function of a connection. The writer thread takes all queued units, runs each in a savepoint inside
+one transaction, commits once, and then answers all of them. No caller gets an answer before its work is on disk, and a
+unit that fails is rolled back alone. Sixty-four concurrent units cost one sync instead of sixty-four.
 
-A database is a SQLite file, or a database of a PostgreSQL server. A file has one writer: one connection, on one thread.
-A server has many: each unit is a transaction of its own there, and units that PostgreSQL ends because of each other, by
-a deadlock for instance, are run again. So a unit must have no effect but what it writes and returns.
+A database is a SQLite file or a PostgreSQL database. A file has one writer: one connection on one thread. A server has
+many: each unit is its own transaction, and PostgreSQL may abort units that conflict, for example in a deadlock. Such
+units run again, so a unit must have no effect except its writes and its result.
 """
 
 import asyncio
@@ -33,19 +33,19 @@ from turnkeeper.storage.server.url import SEARCHES, in_schema, noticing, parsed,
 T = TypeVar("T")
 LARGEST_BATCH = 512
 _migrate = schema_revision.migrate
-MOST_TRIES = 10  # of a unit on a server
-_CONFLICTS = {"40001", "40P01"}  # PostgreSQL's codes for what can be run again as it was
-_READ_ONLY = "25006"  # its code for a write where none is taken
-CACHE_KB = 16_384  # of pages; a process grows by it as its file does. The system caches files, too.
+MOST_TRIES = 10  # the most tries of a unit on a server
+_CONFLICTS = {"40001", "40P01"}  # PostgreSQL's codes for units that can be retried unchanged
+_READ_ONLY = "25006"  # its code for a write on a read-only server
+CACHE_KB = 16_384  # KiB of pages; a process grows by it as its file does. The system caches files, too.
 
 
 class Call:
     """One call of a worker thread.
 
     Attributes:
-        work: what to do; the thread's `serve` knows how.
-        result: what the work returned.
-        error: the exception it raised instead.
+        work: the work; the thread's `serve` knows how to do it.
+        result: the result of the work.
+        error: the exception that the work raised instead.
     """
 
     __slots__ = ("_future", "_loop", "error", "result", "work")
@@ -58,19 +58,19 @@ class Call:
         self._loop = loop
 
     def wanted(self) -> bool:
-        """Return whether the caller still waits. After this a future of `submit` can no longer be cancelled."""
+        """Return True if the caller still waits. After this call, a future of `submit` can no longer be cancelled."""
         if isinstance(self._future, Future):
             return self._future.set_running_or_notify_cancel()
         return not self._future.cancelled()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop that awaits the answer; None where a thread waits for it."""
+        """The event loop that awaits the answer; None if a thread waits for it."""
         loop: asyncio.AbstractEventLoop | None = self._loop
         return loop
 
     def answer(self) -> None:
-        """Give the caller the result or error. To be called on the loop, where there is one."""
+        """Give the caller the result or the error. Call it on the event loop, if there is one."""
         if self._future.done():
             return
         if self.error is None:
@@ -80,15 +80,15 @@ class Call:
 
 
 class WorkerThread:
-    """A thread that takes calls in the order they came and passes them to `serve` in batches.
+    """A thread that passes calls to `serve` in batches, in the order of their arrival.
 
-    With `others` there is one more thread for each of them, and each call goes by itself to whichever is free.
+    Each of `others` adds a thread; then each call goes alone to a free thread.
 
     `serve` sets the result or the error of each call of its batch. An error of the machine reaches the caller as
     MachineTrouble.
 
     Attributes:
-        trouble: what of the machine stands in the way, since when a call met it and until one succeeds; else empty.
+        trouble: the machine's trouble from the first call that met it until one succeeds; empty if there is none.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class WorkerThread:
         where: str = "",
         others: Sequence[Callable[[Sequence[Call]], None]] = (),
     ) -> None:
-        """Start the thread. `where` is the file that it reads and writes."""
+        """Start the thread. `where` is the file that the thread reads and writes."""
         self.trouble = ""
         self._where, self._name = where, name
         self._largest = 1 if others else LARGEST_BATCH
@@ -120,9 +120,9 @@ class WorkerThread:
         return await self.begin(work, hold_s=hold_s)
 
     def begin(self, work: Any, *, hold_s: float = 0.0) -> "asyncio.Future[Any]":
-        """Queue `work`; return the future that gets its result. Cancelling it stops only work that has not begun.
+        """Queue `work`; return the future of its result. Cancelling the future stops only work that has not begun.
 
-        Work with `hold_s` is in no hurry: it waits for the next call that is, and shares its batch, or for so long.
+        Work with `hold_s` is not urgent: it waits up to `hold_s` seconds for the next urgent call, to share its batch.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
@@ -138,13 +138,13 @@ class WorkerThread:
         return self.submit(work).result()
 
     def submit(self, work: Any) -> "Future[Any]":
-        """Queue `work` from any thread; the future gets its result."""
+        """Queue `work` from any thread; return the future of its result."""
         answer: Future[Any] = Future()
         self._put(Call(work, answer))
         return answer
 
     def close(self) -> None:
-        """Run what is queued, then end the thread. Calls made after this raise RuntimeError."""
+        """Run the queued calls, then end the thread. Later calls raise RuntimeError."""
         with self._guard:
             if self._open:
                 self._open = False
@@ -168,13 +168,13 @@ class WorkerThread:
                 loop.call_later(hold_s, self._let_go, self._held)
 
     def flush(self) -> None:
-        """Let nothing be held any longer."""
+        """Run calls that are held back without further delay."""
         if held := self._held:
             self._let_go(held)
 
     def _let_go(self, held: list[Call]) -> None:
         with self._guard:
-            if self._held is held and self._open:  # otherwise they went with another call
+            if self._held is held and self._open:  # otherwise they ran with another call
                 self._held = []
                 self._queue.put(held)
 
@@ -196,7 +196,7 @@ class WorkerThread:
             _answer(batch)
 
     def _type_errors(self, batch: Sequence[Call]) -> None:
-        """Tell damage of the file, and trouble of the machine, apart from errors of the work."""
+        """Give damage of the file and trouble of the machine their own error types."""
         for call in batch:
             error = None if call.error is None else judged(call.error, self._where)
             if error is None:
@@ -207,7 +207,7 @@ class WorkerThread:
             call.error = error
 
     def _next(self) -> tuple[list[Call], bool]:
-        """Wait for a call and take those queued behind it; False once the thread is to end."""
+        """Wait for a call; return it with the calls queued behind it, and False if the thread must end."""
         batch: list[Call] = []
         calls = self._queue.get()
         while calls is not None:
@@ -224,20 +224,20 @@ class WorkerThread:
 
 
 class InlineReader:
-    """Reads quickly on the thread of whoever asks: a thread of its own costs more than most lookups.
+    """A reader for quick lookups on the caller's thread, because switching threads costs more than most lookups.
 
-    Where that fails, the thread does it again, and tells what is wrong.
+    If a lookup fails there, the worker thread repeats it and reports the error.
     """
 
     def __init__(self, read: Callable[[Callable[[Any], Any]], Any], thread: WorkerThread) -> None:
-        """Read by a function that runs work on a connection that nobody else uses, and that waits for no lock."""
+        """Take a function that runs work on a connection of its own, which waits for no lock."""
         self._read = read
         self._thread = thread
         self._guard = threading.Lock()
 
     async def run(self, work: Any) -> Any:
-        """Run `work`, which only reads, and little, and return its result."""
-        if self._thread.trouble:  # which only a call on the thread can find to be over
+        """Run `work`, a short read, and return its result."""
+        if self._thread.trouble:  # only a call on the thread can find that the trouble is over
             return await self._thread.run(work)
         try:
             with self._guard:
@@ -251,7 +251,7 @@ class InlineReader:
 
 
 def _answer(batch: Sequence[Call]) -> None:
-    """Answer a batch; each event loop is woken once, however many callers wait on it."""
+    """Answer a batch; wake each event loop once, however many callers wait on it."""
     loops: dict[asyncio.AbstractEventLoop, list[Call]] = {}
     for call in batch:
         if call.loop is None:
@@ -262,7 +262,7 @@ def _answer(batch: Sequence[Call]) -> None:
         try:
             loop.call_soon_threadsafe(_answer_all, calls)
         except RuntimeError:
-            if not loop.is_closed():  # on a closed loop nobody waits any more
+            if not loop.is_closed():  # no caller waits on a closed loop
                 raise
 
 
@@ -272,7 +272,7 @@ def _answer_all(calls: Sequence[Call]) -> None:
 
 
 def _for_caller(error: BaseException) -> Exception:
-    """Return an error that a future can hold: it takes no StopIteration, and a few others would end the event loop."""
+    """Return an error that a future can hold: not StopIteration, nor an error that would end the event loop."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     wrapped = RuntimeError(f"{type(error).__name__}: {error}")
@@ -286,7 +286,7 @@ class Database:
     Attributes:
         path: the file; for a server's database its URL, without a password.
         dialect: `sqlite` or `postgresql`.
-        check: what each unit begins with, to refuse it.
+        check: a function that each unit calls first; it may raise to refuse the unit.
     """
 
     def __init__(
@@ -302,20 +302,20 @@ class Database:
         """Open the database and bring its schema up to date.
 
         Args:
-            place: a file, which is made, mode 0600, unless `read_only`; or a PostgreSQL URL.
+            place: a PostgreSQL URL or a file. A missing file is created with mode 0600, unless `read_only`.
             migrations: the Alembic script location, as `package:folder`.
             read_only: open without the right to write; if a file has an older schema, open a migrated copy of it.
-            inline: :meth:`look` reads a file on the caller's thread, by a connection of its own.
-            connections: how many units may run at once on a server; with one they run in the order they came.
-            upgrade: bring tables of an older version up to date; if False, changes to an older file go into a copy.
-                On a server daemons alone do that: other machines, whose programs may be older, could not start again.
+            inline: :meth:`look` reads a file on the caller's thread, with its own connection.
+            connections: the most units that run at once on a server; one connection keeps their order.
+            upgrade: migrate the tables of an older version; if False, changes to an older file go into a copy. On a
+                server, only daemons migrate: other machines may run older programs that could not start again.
 
         Raises:
-            Conflict: written by a newer version; it is left as it is. On a server also if its tables are older and
-                are not to be changed, or a machine lives whose version could not go on with the newer ones.
-            Corrupt: it cannot be read as a store, or, with `read_only`, it is a file without tables.
-            InvalidInput: a URL that is not PostgreSQL's, or its driver is not installed.
-            MachineTrouble: the machine cannot read or write it at the moment.
+            Conflict: a newer version wrote the database, which stays unchanged. On a server also if its tables are
+                older and `upgrade` is False, or if a running machine could not use newer tables.
+            Corrupt: the file cannot be read as a store, or, with `read_only`, has no tables.
+            InvalidInput: the URL is not a PostgreSQL URL, or the driver is not installed.
+            MachineTrouble: the machine cannot read or write the file at the moment.
             Unreachable: the server does not answer.
         """
         self.path = place if isinstance(place, Path) else shown(place)
@@ -351,18 +351,18 @@ class Database:
         self._quick = InlineReader(lambda work: _read(near, work), self._thread) if near is not None else self._thread
 
     async def run(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in the next transaction; return its result once that is on disk. Its exception undoes it alone.
+        """Run `work` in the next transaction; return its result once on disk. An exception undoes this work alone.
 
-        A cancelled caller leaves work that has begun running: whether it commits is then unknown to that caller.
+        If the caller is cancelled, work that has begun continues, and the caller does not learn whether it commits.
         """
         return cast("T", await self._thread.run(work if self.check is None else self._checked(work)))
 
     async def look(self, work: Callable[[Connection], T]) -> T:
-        """Run a quick query on what is on disk now; it does not wait for changes that are under way."""
+        """Run a quick query on the committed state; it does not wait for running changes."""
         return cast("T", await self._quick.run(work))
 
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
-        """Queue `work` from any thread; the future ends once it is on disk, or with its exception."""
+        """Queue `work` from any thread; the future completes once the work is on disk, or with its exception."""
         return self._thread.submit(work if self.check is None else self._checked(work))
 
     def _checked(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
@@ -370,16 +370,16 @@ class Database:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may write it: it is a server's, not a file."""
+        """True if other processes may write the database: it is on a server."""
         return self.dialect != "sqlite"
 
     @property
     def trouble(self) -> str:
-        """What of the machine stands in the way of the file; empty where nothing does."""
+        """The machine's trouble that blocks the file; empty if there is none."""
         return self._thread.trouble
 
     def close(self) -> None:
-        """Finish what is queued, then close the database."""
+        """Finish the queued work, then close the database."""
         self._thread.close()
         for connection in filter(None, (self._near, *self._connections)):
             connection.close()
@@ -388,7 +388,7 @@ class Database:
 
 
 def _read(connection: Connection, work: Callable[[Connection], T]) -> T:
-    """Run a query on one state of the file. The driver is told so itself: a transaction of SQLAlchemy's costs more."""
+    """Run a query on one state of the file, in a transaction of the driver, which is cheaper than SQLAlchemy's."""
     driver: Any = connection.connection.driver_connection
     driver.execute("BEGIN")
     try:
@@ -405,11 +405,11 @@ def _run_batch(connection: Connection, batch: Sequence[Call]) -> None:
     try:
         with connection.begin():
             driver = connection.connection.driver_connection
-            if len(batch) == 1:  # nobody else's work is undone with it
+            if len(batch) == 1:  # no other unit is undone with it
                 batch[0].result = batch[0].work(connection)
                 return
             for call in batch:
-                # Said to the driver itself: a savepoint of SQLAlchemy's costs more than most units.
+                # A savepoint of the driver: one of SQLAlchemy's costs more than most units.
                 driver.execute("SAVEPOINT unit")
                 try:
                     call.result = call.work(connection)
@@ -424,7 +424,7 @@ def _run_batch(connection: Connection, batch: Sequence[Call]) -> None:
 
 
 def _run_each(connection: Connection, batch: Sequence[Call]) -> None:
-    """Run each unit in a transaction of its own, and again where it gave way to another."""
+    """Run each unit in its own transaction, and retry it if PostgreSQL aborted it in favour of another."""
     for call in batch:
         for _ in range(MOST_TRIES):
             call.error = _try_unit(connection, call)
@@ -433,7 +433,7 @@ def _run_each(connection: Connection, batch: Sequence[Call]) -> None:
 
 
 def _try_unit(connection: Connection, call: Call) -> Exception | None:
-    """Run a unit once; return its error. What a lost connection left undone, and whether, nobody knows."""
+    """Run a unit once; return its error. After a lost connection it is unknown whether the unit committed."""
     driver: Any = None
     try:
         with connection.begin():
@@ -446,14 +446,14 @@ def _try_unit(connection: Connection, call: Call) -> Exception | None:
 
 
 def _leave_if_lost(connection: Connection, driver: Any, error: Exception) -> None:
-    """Let the next unit connect anew if an error says that the connection is gone, or leads to a standby."""
+    """Drop the connection if an error says that it is gone or leads to a standby, so that the next unit reconnects."""
     own: Any = getattr(error, "orig", error)
     if getattr(own, "sqlstate", "") == _READ_ONLY or connection.dialect.is_disconnect(own, driver, None):
         connection.invalidate()
 
 
 def _undo_unit(driver: Any, error: Exception) -> None:
-    """Undo what one unit did. Raises its error, with its cause, if a full or failing disk undid the whole batch."""
+    """Undo one unit. Raises its error, with its cause, if a full or failing disk undid the whole batch."""
     try:
         driver.execute("ROLLBACK TO unit")
     except Exception:  # noqa: BLE001  there is no savepoint any more
@@ -461,18 +461,18 @@ def _undo_unit(driver: Any, error: Exception) -> None:
 
 
 def make_schemas(url: str, *, upgrade: bool = True) -> None:
-    """Bring each schema of a database that machines share up to date: either daemon may be the first one, or alone.
+    """Migrate each schema of a shared database, because either daemon may start first or alone.
 
-    Raises as `Database`.
+    Raises the same errors as `Database`.
     """
     for schema, migrations in schema_revision.STORES.items():
         Database(in_schema(url, schema), migrations=migrations, upgrade=upgrade).close()
 
 
 def check_schemas(url: str) -> None:
-    """Raise Conflict if a daemon would be refused for the schemas of a database that machines share. Changes nothing.
+    """Raise Conflict if a daemon could not use the schemas of a shared database. Changes nothing.
 
-    Raises Unreachable, too.
+    Raises Unreachable if the server does not answer.
     """
     engine = _open_server(url, read_only=True)
     with engine.connect() as connection:
@@ -493,7 +493,7 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
     options = {"options": f"{given} -c default_transaction_read_only=on"} if read_only else {}
     try:
         engine = create_engine(where.set(drivername="postgresql+psycopg"), poolclass=NullPool, connect_args=options)
-        engine.dialect.use_insertmanyvalues_wo_returning = True  # else inserts of many rows would be row by row
+        engine.dialect.use_insertmanyvalues_wo_returning = True  # without it, inserts of many rows would go row by row
         event.listen(engine, "connect", _prepare_session)
         with engine.begin() as connection:
             if not read_only:
@@ -517,10 +517,10 @@ def _open_server(url: str, *, read_only: bool) -> Engine:
 
 
 def _prepare_session(connection: Any, _record: object) -> None:
-    """Let each row of a batch be a statement of its own, and a lookup by a text with a NUL find nothing, as in SQLite.
+    """Make each row of a batch its own statement, and make a lookup by a text with a NUL find nothing, as in SQLite.
 
-    `executemany` of psycopg sends all rows before it says that they are complete. Until then a server counts no idle
-    time, so a process that is stopped there would hold its locks for as long as it is stopped.
+    `executemany` of psycopg sends all rows before it marks them as complete. Until then the server counts no idle time,
+    so a process that is stopped there would hold its locks while it is stopped.
     """
     from psycopg import Cursor  # noqa: PLC0415  only where a server is used
     from psycopg.types.string import StrDumper  # noqa: PLC0415
@@ -566,7 +566,7 @@ def _begin_write(connection: Connection) -> None:
 
 
 def _open_near(path: Path) -> Connection:
-    """Open a file once more, for reads that wait for no lock."""
+    """Open another connection to a file, for reads that wait for no lock."""
     engine = _open_file(path, read_only=True)
     event.remove(engine, "begin", _begin_read)
     near = engine.connect()

@@ -1,8 +1,8 @@
-"""The home's own keys: one file for each purpose in `keys/`, which is outside `channels/` and its owner's alone.
+"""The home's own keys: one file for each purpose in `keys/`, outside `channels/` and readable by its owner alone.
 
-A file holds the key that is in use, first, and those that were retired and still have something to open. It is
-replaced whole, under a lock, so a reader sees one state or the next. A second file in `state/` says that the key was
-made: where that stands and the key is gone, the key was lost, and no other is made in silence.
+A file holds the key in use first, and then retired keys that are still needed. The file is replaced whole under a lock,
+so a reader sees the old or the new state. A second file in `state/` records that the key was made. If that file exists
+without the key, the key was lost, and no new key is made silently.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ ENVELOPES, CALLS, AUDIT = "envelopes", "calls", "audit"
 PURPOSES = (ENVELOPES, CALLS, AUDIT)
 VERSION = 1
 SECRET_DIGITS = 64  # hexadecimal: 256 bits
-GRACE_S = 60.0  # a process that read the key file before a rotation has put its envelope long before this is over
+GRACE_S = 60.0  # longer than a process that read the key before a rotation needs to put its envelope
 _ID_DIGITS = 12
 _LARGEST_BYTES = 1 << 16
 _LOST = "restore it from a backup, or make another: turnkeeper keys rotate {} --lost"
@@ -36,10 +36,10 @@ class Key:
     """One key.
 
     Attributes:
-        id: names the key without telling it.
+        id: the name of the key, which does not reveal it.
         secret: 64 hexadecimal digits.
         created_at: RFC 3339.
-        retired_at: when another took its place, RFC 3339; empty for the key in use.
+        retired_at: the time at which another key replaced it, RFC 3339; empty for the key in use.
     """
 
     id: str
@@ -48,7 +48,7 @@ class Key:
     retired_at: str = ""
 
     def __repr__(self) -> str:
-        """Return what may be logged."""
+        """Return the parts that may be logged."""
         return f"Key({self.id})"
 
 
@@ -68,7 +68,7 @@ class KeyFile:
     def read(self) -> tuple[Key, ...]:
         """Return the keys, the one in use first; none if none was ever made.
 
-        Keys that were read once are kept if their file goes while the process runs.
+        If the file disappears while the process runs, return the keys that were read before.
 
         Raises:
             Corrupt: the file is lost, cannot be read, or can be read by other users.
@@ -91,10 +91,10 @@ class KeyFile:
         return self._by_id.get(key_id)
 
     def create(self, at: datetime, entropy: Entropy, before: Callable[[Key], None]) -> bool:
-        """Make the first key, once; return whether this call made it. Raises Corrupt, Exhausted.
+        """Make the first key, once; return True if this call made it. Raises Corrupt, Exhausted.
 
-        `before` is called with the key before any process can use it. After a crash in there it is called again, with
-        the same key.
+        `before` is called with the key before any process can use it. After a crash in `before`, the next start calls
+        it again with the same key.
         """
         with self.locked():
             if fresh := not self.path.exists():
@@ -111,10 +111,10 @@ class KeyFile:
         return fresh
 
     def rotate(self, at: datetime, entropy: Entropy, *, lost: bool = False) -> Key:
-        """Put a new key into use and retire the one before; return the new one.
+        """Put a new key into use and retire the old key; return the new key.
 
         Raises:
-            Conflict: no key was made yet; or `lost` is given and the key is there.
+            Conflict: no key was made yet, or `lost` is given and the key exists.
             Corrupt: the key was lost, and `lost` is not given.
         """
         with self.locked():
@@ -132,9 +132,9 @@ class KeyFile:
         return fresh
 
     def drop_retired(self, at: datetime) -> list[Key]:
-        """Forget the keys that were retired a minute ago or earlier; return them. Not now where the file is locked.
+        """Remove the keys that were retired a minute ago or earlier; return them. Do nothing if the file is locked.
 
-        Only for a caller who knows that nothing is left which such a key sealed.
+        Call this only if no envelope is left that such a key sealed.
         """
         with contextlib.suppress(BlockingIOError), self.locked(wait=False):
             latest = at - timedelta(seconds=GRACE_S)
@@ -147,7 +147,7 @@ class KeyFile:
 
     @contextlib.contextmanager
     def locked(self, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-        """Hold the lock under which the keys change; `shared` only keeps them as they are. Raises BlockingIOError."""
+        """Hold the lock for changes of the keys; `shared` only prevents changes. Raises BlockingIOError."""
         make_private(self._folder)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with machine_errors(self._folder):
@@ -182,7 +182,7 @@ class KeyFile:
 
 
 def permission_faults(home: Home) -> Iterator[tuple[Path, int]]:
-    """Yield what in `keys/` other users may read or write, with the permission bits that it should have."""
+    """Yield each path in `keys/` that other users may read or write, with the permission bits that it should have."""
     inside = sorted(home.keys.iterdir()) if home.keys.is_dir() else []
     for path in (home.keys, *inside) if inside else ():
         if stat.S_IMODE(path.lstat().st_mode) & 0o077:
