@@ -161,3 +161,9 @@ def test_pages_their_proposals_and_attachments_are_erased_where_that_is_asked_fo
     constellation.command("turnkeeper", "audit", "verify")
     constellation.start()
     assert "Nobody lends" in constellation.command("agent-runtime", "workspace", "show", "neighbours")
+
+
+@pytest.mark.sqlite_only("a setting names a server that need not be there")
+def test_what_is_on_a_server_is_not_erased_from_here(stopped: Constellation) -> None:
+    stopped.home.config.write_text('[store]\nurl = "postgresql://nobody@127.0.0.1:1/none"\n')
+    assert "turns and checkpoints are on a server" in erase(stopped, "--text", PERSON, "--yes", code=2).stderr

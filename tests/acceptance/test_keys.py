@@ -51,6 +51,14 @@ def test_the_doctor_names_a_key_that_others_can_read_and_one_that_is_missing(con
     assert f"{path}: the key for envelopes is missing" in doctor(constellation)
 
 
+def test_daemons_that_run_keep_a_key_whose_file_goes(constellation: Constellation) -> None:
+    constellation.create("daily", "--in", "2s")
+    for file in constellation.home.keys.glob("*.json"):
+        file.unlink()
+    constellation.until_outcome("daily", "succeeded")
+    assert says(constellation, "hello")
+
+
 def test_a_lost_key_is_restored_from_a_backup_or_given_up_by_the_author(constellation: Constellation) -> None:
     home, backup = constellation.home, constellation.home.root.parent / "backup"
     constellation.command("turnkeeper", "backup", str(backup))

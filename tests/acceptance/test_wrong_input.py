@@ -160,4 +160,8 @@ def test_a_runtime_whose_keys_others_can_read_does_not_start_and_the_doctor_says
     stopped.home.environment.chmod(0o600)
     stopped.start()
     assert stopped.attempt("turnkeeper", "doctor").returncode == 0
+    stopped.command("turnkeeper", "up")
+    stopped.home.environment.chmod(0o644)
+    refused = stopped.attempt("turnkeeper", "restart", "--reason", "a new key")
+    assert (refused.returncode != 0, says in refused.stderr) == (True, True), refused.stderr
     stopped.stop()

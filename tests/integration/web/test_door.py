@@ -186,13 +186,15 @@ def test_what_a_proxy_could_read_in_another_way_is_no_request(web: Web, request_
     assert answers == ([b"200", b"400"] if request_.count("GET") == 2 else [b"400"])
 
 
-def test_a_key_file_that_others_can_read_counts_no_more_at_once_and_again_when_it_is_right(web: Web) -> None:
-    key, path = web.key("mode"), web.home.keys / "web.json"
+def test_a_key_file_that_others_can_read_counts_no_more_at_once_and_again_when_it_is_right(browser: Web) -> None:
+    web, key, path, token = browser, browser.key("mode"), browser.home.keys / "web.json", browser.token()
     assert web.ask("/lg/nothing", x_api_key=key).status == 404
     path.chmod(0o644)
     refused = web.ask("/lg/nothing", x_api_key=key)
     assert (refused.status, f"can be read by other users; run: chmod 600 {path}" in refused.body) == (503, True)
-    assert web.post("/ui/login", {"token": "x"}).status >= 400
+    refused = web.post("/ui/login", {"token": token}, cookie="")
+    assert (refused.status, "set-cookie" in refused.headers) == (503, False)
+    assert web.ask("/ui/memory", cookie=web.cookie).status == 200, "who is logged in stays so"
     path.chmod(0o600)
     assert web.ask("/lg/nothing", x_api_key=key).status == 404
 

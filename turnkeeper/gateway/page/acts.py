@@ -129,7 +129,10 @@ class Acts:
     async def log_in(self, request: Request) -> Response:
         """Open a session for a one-time token; by name only, unless the token says otherwise."""
         gateway, host = self._shell.gateway, request.headers["host"].rpartition(":")[0]
-        session = gateway.sessions.log_in(request.scope["form"].get("token", ""), plain_host=host in PLAIN_HOSTS)
+        try:
+            session = gateway.sessions.log_in(request.scope["form"].get("token", ""), plain_host=host in PLAIN_HOSTS)
+        except TurnkeeperError as error:
+            return self._shell.plain("plain.html", 503, title="Not logged in", error=str(error), login=True)
         if session is None:
             text = "this token is not valid here, was used before, or is older than a minute; run: turnkeeper web open"
             return self._shell.plain("plain.html", 403, title="Not logged in", error=text, login=True)
