@@ -1,11 +1,11 @@
-"""Dispatcher: sends committed fires until the runtime answers each one.
+"""The dispatcher, which sends each committed fire until the runtime answers.
 
 A fire is recorded as `sent` on disk after the stream connects and before its request leaves. If the stream breaks, the
-fire may have arrived or not. It stays `sent` and is sent again with the same id and attempt until it is answered,
-however late. Only a definite refusal makes a fire unsent again.
+fire may have arrived or not. It stays `sent` and is sent again with the same id and attempt until the runtime answers,
+regardless of the delay. Only a definite refusal makes a fire unsent again.
 
 With overlap `cancel-running`, a waiting fire also asks to cancel the turn before it. This request is on disk with the
-fire, so it survives a restart: the runtime is asked until it answers or the turn ends. A turn that waits for its author
+fire and survives a restart. It is repeated until the runtime answers or the turn ends. A turn that waits for its author
 is not cancelled.
 """
 
@@ -40,10 +40,10 @@ STOPPED_REASON = "its task was stopped before the agent read it"
 CANCEL_REASON = f"the next fire of its task is due (overlap {overlap.CANCELS})"
 _CANCEL_PAUSE_S = 2.0
 _MOST_CANCELLED = 100
-# Sending the same bytes again cannot help: the task itself has to change.
+# Sending the same bytes again cannot help; the task itself has to change.
 _HOPELESS = frozenset({code_pb2.INVALID_ARGUMENT, code_pb2.FAILED_PRECONDITION})
-_HELD_S = 2 * ledger.LONGEST_BACKOFF_S  # a held fire is sent again sooner than this
-_SILENT_AFTER = timedelta(seconds=5)  # a longer silence of the runtime is recorded
+_HELD_S = 2 * ledger.LONGEST_BACKOFF_S  # a held fire is sent again within this time
+_SILENT_AFTER = timedelta(seconds=5)  # an answer that is overdue for longer is recorded
 _DISPOSITIONS: Mapping[int, str] = {value: name for name, value in wire.FireReceipt.Disposition.items()}
 
 
@@ -60,17 +60,19 @@ class Pace:
     stagger_s: float = 0.2
 
     def goes_on(self, until: datetime, now: datetime) -> bool:
-        """Return True if another fire may be sent: `until` has passed, or is so late that the clock stepped back."""
+        """Return whether another fire may be sent: `until` has passed, or is far ahead because the clock stepped
+        back.
+        """
         return not now < until <= now + timedelta(seconds=self.stagger_s)
 
 
 def key_of(fire: Fire) -> Key:
-    """Return the key of a sent fire, which is kept until the fire is answered."""
+    """Return the key under which a sent fire is kept until the runtime answers."""
     return Key(fire.fire_id, fire.attempt, fire.entry_id, fire.task_id, fire.kind in COUNTED)
 
 
 class Dispatcher:
-    """A sender that keeps a stream of fires to the runtime open and the outbox empty.
+    """The sender of fires. It keeps a stream to the runtime open and empties the outbox.
 
     Attributes:
         refusal: why the runtime refuses fires from this runner; empty if it accepts them or is unreachable.
@@ -94,7 +96,7 @@ class Dispatcher:
     ) -> None:
         """Set `changed` whenever a task needs planning, and send no new fire before `planned` is set.
 
-        When `planned` is set, all tasks that were late at the start have been planned.
+        Another part sets `planned` once all tasks that were late at the start are planned.
         """
         self._store, self._runtime = store, runtime
         self._clock, self._log = clock, log
@@ -107,16 +109,16 @@ class Dispatcher:
         self._calm.set()
         self._stagger_until: datetime | None = None
         self._handed: asyncio.Queue[list[tuple[Key, bytes]]] = asyncio.Queue()
-        self._on_hand = 0  # fires in it
-        self._asked_at: datetime | None = None  # the time since which the runtime owes an answer
+        self._on_hand = 0  # number of fires in the batch
+        self._asked_at: datetime | None = None  # the time since which the runtime has owed an answer
         self._kept_back = set[str]()  # the tasks that are recorded as held
         self._takes = False
-        self._writing = asyncio.Lock()  # a stream accepts one message at a time
+        self._writing = asyncio.Lock()  # a stream accepts only one message at a time
         self.connected = False
         self.refusal = ""
         self._held: dict[
             str, tuple[float, str]
-        ] = {}  # by task: the time until which its fires are held, and the reason
+        ] = {}  # by task: the reason why its fires are held, and until when
         self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
         self.traceparent: Callable[[str], str] | None = None
 
@@ -136,11 +138,11 @@ class Dispatcher:
         return self.connected
 
     def room(self) -> int:
-        """Return how many fires :meth:`take` may get now."""
+        """Return how many fires :meth:`take` accepts now."""
         return max(0, MOST_UNANSWERED - len(self._unanswered) - self._on_hand) if self._takes else 0
 
     def take(self, sent: Sequence[tuple[Key, bytes, float]]) -> None:
-        """Send fires that are on disk as sent. If the stream has broken, the next stream reads them from disk."""
+        """Send fires that are recorded as sent. If the stream has broken, the next stream reads them from disk."""
         self._failpoints.reach("runner.handed")
         self.on_sent([(late_s, False) for _, _, late_s in sent])
         if self.connected:
@@ -155,10 +157,10 @@ class Dispatcher:
         await self._reconnector.run(self.serve_once)
 
     async def serve_once(self) -> None:
-        """Open one stream and use it until it breaks. Raises TurnkeeperError when it breaks.
+        """Open one stream and use it until it breaks. Raises TurnkeeperError when the stream breaks.
 
-        If the runtime refuses our fires, log that once and report it until the runtime accepts them. If the runtime
-        does not answer, record the time since then until it answers.
+        If the runtime refuses our fires, log the refusal once and report it until the runtime accepts them. If the
+        runtime does not answer, record the length of its silence when it answers again.
         """
         try:
             await self._serve(await self._runtime.open_stream(_CONNECT_S))
@@ -232,7 +234,7 @@ class Dispatcher:
             if self._planned.is_set():
                 self._calm.set()
             if not await self._clock.wait(self.work, await self._pause_s()):
-                self.refusal = ""  # a stream that stays open so long is accepted
+                self.refusal = ""  # a stream that stays open this long is accepted
 
     async def _pass_on(self, stream: FireStream) -> None:
         """Write fires to the stream while the next ones are planned."""
@@ -245,7 +247,7 @@ class Dispatcher:
                 self._calm.set()
 
     async def _resend(self, stream: FireStream) -> None:
-        """Send all fires again, unchanged, that may not have arrived."""
+        """Send all fires that may not have arrived again, unchanged."""
         after = 0
         while batch := await self._store.read(partial(_unanswered, after=after)):
             await self._write_all(stream, batch)
@@ -284,13 +286,13 @@ class Dispatcher:
             await stream.write([request for _, request in batch])
 
     async def _pause_s(self) -> float:
-        """Return the seconds until there may be something to send."""
+        """Return the seconds to wait before the next check for fires to send."""
         now = self._clock.now()
         soon, slow = await self._store.read(
             lambda session: (session.fires.next_ready(caught_up=False), session.fires.next_ready(caught_up=True))
         )
         if slow is not None and slow <= now:
-            # The fire waits for a catch-up slot, until the stagger ends or an outcome frees a slot.
+            # The fire waits until the stagger ends or the end of a turn frees a catch-up slot.
             slow = self._stagger_until if self._stagger_until and self._stagger_until > now else None
         if len(self._unanswered) >= MOST_UNANSWERED:
             soon = None
@@ -305,7 +307,7 @@ class Dispatcher:
     async def _record(self, receipts: asyncio.Queue[wire.FireReceipt]) -> None:
         while True:
             batch = [await receipts.get()]
-            # Due fires come first: while there is more to send, a receipt can wait.
+            # Due fires come first: receipts can wait while there is more to send.
             await self._clock.wait(self._calm, _RECEIPTS_WAIT_S)
             while not receipts.empty() and len(batch) < LARGEST_BATCH:
                 batch.append(receipts.get_nowait())
@@ -339,7 +341,7 @@ class Dispatcher:
         self.work.set()
 
     def _note_held(self, receipts: Sequence[wire.FireReceipt]) -> tuple[dict[str, str], set[str]]:
-        """Return the tasks that the runtime holds, with the reasons, and the recorded ones that it no longer holds."""
+        """Return the tasks that the runtime holds now, with the reasons, and those that it no longer holds."""
         until, held, freed = self._clock.monotonic() + _HELD_S, dict[str, str](), set[str]()
         for receipt in receipts:
             task = receipt.fire_id.partition("@")[0]
@@ -353,13 +355,13 @@ class Dispatcher:
 
 
 def _note_silence(session: Session, since: datetime | None, now: datetime) -> None:
-    """Record that the runtime owed an answer for long; called when it answers or is known to be away."""
+    """Record that the runtime did not answer for long; called when it answers or is known to be unreachable."""
     if since is not None and now - since > _SILENT_AFTER:
         session.stoppages.happened(Cause.SILENT, since, now)
 
 
 def _answers(receipts: Sequence[wire.FireReceipt]) -> list[log_records.LogRecord]:
-    """Return records of the runtime's answers that are not yet on disk."""
+    """Return log records of the runtime's answers; the answers themselves are not yet on disk."""
     return [
         log_records.LogRecord("fire.answered", {"fire_id": receipt.fire_id, "turn_id": receipt.turn_id})
         for receipt in receipts
@@ -367,7 +369,7 @@ def _answers(receipts: Sequence[wire.FireReceipt]) -> list[log_records.LogRecord
 
 
 def plan_what_was_left(session: Session, now: datetime) -> planning.Planned:
-    """Plan the tasks with a running fire after a runtime is reached, before all reports of their turns arrive."""
+    """Plan the tasks with a running fire once a runtime is reached, before all reports of their turns arrive."""
     session.outages.ended(now)
     return planning.plan_tasks(session, session.fires.tasks_under_way(), now, complete=False)
 
@@ -383,7 +385,7 @@ def first_late_s(fire: Fire) -> float | None:
 
 
 def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bool) -> list[Outgoing]:
-    """Mark at most `limit` ready fires as sent, of which at most `slots` are caught-up ones; return them."""
+    """Mark at most `limit` ready fires as sent, at most `slots` of them caught up; return them."""
     found = session.fires.ready(now, limit, caught_up=False)
     if slots and len(found) < limit:
         free = max(0, slots - session.fires.catching_up())
@@ -402,14 +404,14 @@ def record_receipts(
     attempts = session.fires.unanswered_attempts(plain) if plain else {}
     first = [each for number, each in plain.items() if attempts.get(number) == each[1].attempt]
     done = _record_first(session, first, now)
-    # Any receipt other than the first acceptance of a sent attempt is checked against the stored fire.
+    # Any receipt other than the first acceptance of a sent attempt is compared with the stored fire.
     recorded = {id(receipt) for receipt, _ in first}
     others = [each for each in answered if id(each[0]) not in recorded]
     return done + _record_others(session, others, now) if others else done
 
 
 def _is_plain(receipt: wire.FireReceipt, key: Key) -> bool:
-    """Return True if a receipt accepts the attempt that was sent."""
+    """Return whether a receipt accepts the attempt that was sent."""
     same = key.fire_id == receipt.fire_id and receipt.attempt in {0, key.attempt}
     return same and key.entry_id > 0 and not receipt.HasField("error")
 
@@ -482,7 +484,9 @@ def stop_hopeless(session: Session, task_id: str, why: str, now: datetime) -> pl
 
 
 class Canceller:
-    """A sender of cancel requests: for turns that a waiting fire replaces, and stopped tasks' fires in terminals."""
+    """A sender of cancel requests: for turns that a waiting fire replaces, and for stopped tasks' fires in
+    terminals.
+    """
 
     def __init__(self, store: Store, runtime: Runtime, *, clock: Clock, log: EventLog, work: asyncio.Event) -> None:
         """Set `work` when there may be a turn to cancel."""
@@ -491,7 +495,9 @@ class Canceller:
         self._answered: set[Key] = set()
 
     async def run(self) -> None:
-        """Ask until cancelled; ask again only if an answered request has not ended its turn after a long time."""
+        """Send cancel requests until cancelled. Repeat an answered request only if its turn does not end for a long
+        time.
+        """
         while True:
             self._work.clear()
             answered = await self.ask()
@@ -500,7 +506,7 @@ class Canceller:
                 self._answered.clear()
 
     async def ask(self) -> bool:
-        """Ask the runtime to cancel each such turn; return True if every request was answered."""
+        """Ask the runtime to cancel each such turn; return whether it answered every request."""
         wanted, after = list[Fire](), 0
         while batch := await self._store.read(partial(_asked_to_end, after=after)):
             wanted, after = wanted + batch, batch[-1].entry_id
@@ -525,7 +531,7 @@ def _asked_to_end(session: Session, after: int) -> list[Fire]:
 
 
 def _left_in_terminals(session: Session) -> list[Fire]:
-    """Return the fires of stopped tasks in terminals' inboxes; a turn that has begun continues."""
+    """Return the fires of stopped tasks in terminals' inboxes, except fires whose turn has begun."""
     found = session.fires.of_stopped_tasks(_MOST_CANCELLED)
     stopped = session.tasks.snapshots(list({fire.task_id for fire in found}))
     elsewhere = {each.task.id for each in stopped if not HOSTED.fullmatch(each.task.definition.agent)}

@@ -1,6 +1,6 @@
-"""Follower of the runtime's events: outcomes of turns settle fires, and events inside turns trigger tasks.
+"""The follower of the runtime's events: outcomes of turns settle fires, and events inside turns trigger tasks.
 
-Both positions are durable: an event and the position that it advances are one transaction, so no event is lost or
+Both positions are durable. An event and the position after it are written in one transaction, so no event is lost or
 counted twice. If the runtime's store was replaced, it has a new incarnation. Then its events are read from the
 beginning, and the runtime is asked about every open fire.
 """
@@ -36,7 +36,7 @@ _STATES = {wire.TurnEvent.State.Value(state.name): state for state in ledger.Tur
 
 @dataclass(frozen=True, kw_only=True)
 class Wakes:
-    """The parts to wake after outcomes.
+    """The events that wake other parts of the runner after outcomes.
 
     Attributes:
         planning: set when the next planning time of a task may have changed.
@@ -52,7 +52,7 @@ class Wakes:
 
 
 class News(NamedTuple):
-    """The report of one turn event about a fire."""
+    """One turn event, as a report about a fire."""
 
     fire_id: str
     attempt: int
@@ -84,7 +84,7 @@ class Follower:
 
         async def take(batch: Sequence[wire.TurnEvent]) -> None:
             nonlocal incarnation, after
-            # The position does not apply to this store: it is a different store, or an older copy.
+            # The position does not apply to this store: it is another store, or an older copy.
             if incarnation and (batch[0].incarnation != incarnation or batch[0].sequence < after):
                 await self._ask_about_replaced(batch[0].incarnation)
             incarnation, after = batch[-1].incarnation, batch[-1].sequence
@@ -109,7 +109,7 @@ class Follower:
             done, needless = await self._store.run(record)
         self._finish(done)
         for fire in needless:
-            # If the runtime does not answer, the turn runs, and no other turn follows it.
+            # If the runtime does not answer, the turn continues, and no other turn of the task starts after it.
             with suppress(TurnkeeperError):
                 await self._runtime.cancel(fire.fire_id, fire.attempt, self_paced.TAKEN_OVER)
 
@@ -122,7 +122,7 @@ class Follower:
             self._wakes.asking.set()
 
     async def _ask_about_replaced(self, incarnation: str) -> None:
-        """Ask a replaced store about every open fire; send each fire again that it does not know."""
+        """Ask a replaced store about every open fire, and send each fire again that the store does not know."""
         self._log.emit("runtime.replaced", incarnation=incarnation)
         await self.ask_about_open(again=True)
 
@@ -142,11 +142,11 @@ class Follower:
 
 
 def record_news(session: Session, news: Sequence[News], now: datetime) -> Planned:
-    """Apply turn events to fires, then plan the tasks that this frees or stops; return the log records."""
+    """Apply turn events to fires, then plan the tasks whose state changes; return the log records."""
     ids = {item.fire_id for item in news}
     fires = {fire.fire_id: fire for fire in session.locked(lambda: list(session.fires.by_ids(ids).values()))}
     before, recorded, moves = dict(fires), list[log_records.LogRecord](), list[Moved]()
-    asked = set[str]()  # the fires whose turn waited for its author, even if the answer has arrived
+    asked = set[str]()  # the fires whose turn waited for its author, including those that were answered
     ended: dict[str, list[budgets.Ended]] = {}
     for item in news:
         fire = fires.get(item.fire_id)
@@ -181,7 +181,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
 
 
 def _note_wait(session: Session, before: Fire, after: Fire, at: datetime) -> None:
-    """Record the time since which a task's thread waits for its author, or that it no longer waits."""
+    """Record when a task's thread began to wait for its author, or that the wait is over."""
     if after.outcome in HALTED:
         session.stoppages.begin(Cause.AUTHOR, after.task_id, at, f"{after.fire_id} {after.reason or 'asks'}")
     elif before.outcome in HALTED:
@@ -199,7 +199,7 @@ def _open(session: Session, after: int) -> list[Fire]:
 
 
 def _heard(news: News) -> log_records.LogRecord:
-    """Return a record of the runtime's report about a fire's turn that is not yet on disk."""
+    """Return the log record of the runtime's report about a fire's turn; the report is not yet on disk."""
     said = {"fire_id": news.fire_id, "attempt": news.attempt, "turn_id": news.turn_id, "state": news.state.value}
     return log_records.LogRecord("fire.heard", said)
 
@@ -221,7 +221,7 @@ def _log_record(before: Fire, after: Fire, news: News) -> log_records.LogRecord:
 
 
 def news_of(event: wire.TurnEvent, now: datetime) -> News:
-    """Return the report of an event; an event without a time happened now."""
+    """Return the report of an event. An event without a time happened now."""
     return News(
         fire_id=event.fire_id,
         attempt=event.attempt,
@@ -242,7 +242,7 @@ def _held_by(event: wire.TurnEvent) -> str:
 
 
 def _is_by_author(event: wire.TurnEvent) -> bool:
-    """Return True if an author's message began a turn; an answer to an agent's question continues one instead."""
+    """Return whether an author's message began a turn. An answer to an agent's question continues a turn instead."""
     return event.trigger == wire.TurnEvent.AUTHOR and event.state == wire.TurnEvent.STARTED and not event.fire_id
 
 
@@ -260,7 +260,7 @@ def _of_turn(turn: wire.Turn, now: datetime) -> News:
 
 
 def _instant(stamp: Timestamp, now: datetime) -> datetime:
-    """Return the runtime's time of an event, never later than our clock; now if the event has none."""
+    """Return the runtime's time of an event, limited to now; now if the event has no time."""
     return min(stamp.ToDatetime(tzinfo=UTC), now) if stamp.seconds > 0 else now
 
 
@@ -295,7 +295,7 @@ class RuntimeEvents:
         names, (incarnation, after) = await self._store.read(
             lambda session: (names_wanted(session), session.events_read.get())
         )
-        if not names and not incarnation:  # no events were ever wanted
+        if not names and not incarnation:  # no task has ever waited for an event
             await self._clock.wait(self.changed, LONGEST_WAIT_S)
             return
         stream = self._runtime.watch_events(incarnation, after, sorted(names))
@@ -312,7 +312,7 @@ class RuntimeEvents:
                 await asyncio.gather(following, others, return_exceptions=True)
 
     async def take_in(self, batch: Sequence[wire.BridgedEvent]) -> TakenIn:
-        """Record events and the position after the last of them in one transaction."""
+        """Record events and the position after the last event in one transaction."""
         now = self._clock.now()
         happened, last = [event_of(each, now) for each in batch if each.name], batch[-1]
 
@@ -334,7 +334,7 @@ class RuntimeEvents:
 
 
 def follow_up(taken: TakenIn, log: EventLog, wakes: Wakes) -> None:
-    """Log the results of events, and wake the parts that they concern."""
+    """Log the results of events, and wake the parts of the runner that they concern."""
     log.emit_all(taken.planned.events)
     if taken.planned.committed:
         wakes.planning.set()
@@ -344,7 +344,7 @@ def follow_up(taken: TakenIn, log: EventLog, wakes: Wakes) -> None:
 
 
 def event_of(event: wire.BridgedEvent, now: datetime) -> events.Event:
-    """Return an event from the runtime's message, with a time not later than now.
+    """Convert the runtime's message to an event; its time is limited to now.
 
     The id stays the same even if the runtime's store is read from the beginning again.
     """

@@ -23,9 +23,9 @@ T = TypeVar("T")
 PEER = "agent-runtime"
 LARGEST_MESSAGE = 1 << 20  # bytes of one message with several fires
 MOST_IN_MESSAGE = (
-    128  # fires in a message: enough that a message costs little, few enough that both sides work in parallel
+    128  # fires in a message: enough to make a message cheap, few enough to keep both sides working in parallel
 )
-LARGEST_BATCH = 256  # events that are recorded together
+LARGEST_BATCH = 256  # events that one transaction records
 _MOST_PARTS = 2 * MOST_IN_MESSAGE  # a head precedes each fire
 _DEADLINE_S = 10.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
@@ -53,13 +53,13 @@ class Reconnector:
 
 
 class Runtime:
-    """The agent runtime behind its Unix socket. Every method raises Unreachable if the runtime does not answer."""
+    """The agent runtime, reached over its Unix socket. Every method raises Unreachable if it does not answer."""
 
     def __init__(self, socket: Path, identity: Identity) -> None:
         self._socket = socket
         self._channel = connect(socket)
         self._stub: Any = AgentRuntimeStub(self._channel)
-        # Like the stub's method, but without a serializer: the messages are already bytes.
+        # Like the stub's method, but without a serializer, because the messages are already bytes.
         self._fire_batches: Any = self._channel.stream_stream(
             "/turnkeeper.v1.AgentRuntime/FireBatches", response_deserializer=wire.ReceiptBatch.FromString
         )
@@ -85,10 +85,10 @@ class Runtime:
         return FireStream(call)
 
     def watch(self, incarnation: str, after: int) -> AsyncGenerator[wire.TurnEvent, None]:
-        """Yield turn events in commit order after a sequence, then live.
+        """Yield turn events after a sequence number in commit order, then new ones as they happen.
 
-        If the runtime's store is not `incarnation` or is an older copy, the first event is about no turn. It names the
-        store, and the sequence after which the next events begin.
+        If the runtime's store is not `incarnation` or is an older copy, the first event concerns no turn. It names the
+        store, and the sequence number after which the next events begin.
         """
         request = wire.WatchTurnsRequest(incarnation=incarnation, after_sequence=after)
         return self._watch("WatchTurns", request, wire.TurnEvent)
@@ -96,9 +96,9 @@ class Runtime:
     def watch_events(
         self, incarnation: str, after: int, names: Sequence[str]
     ) -> AsyncGenerator[wire.BridgedEvent, None]:
-        """Yield the events with some names from inside turns, in commit order after a sequence, then live.
+        """Yield the events with these names from inside turns, after a sequence number in commit order, then new ones.
 
-        If the stream begins at another place than asked for, the first event has no name and gives that place.
+        If the stream begins at another position than requested, the first event has no name and gives that position.
         """
         request = wire.WatchEventsRequest(incarnation=incarnation, after_sequence=after, names=names)
         return self._watch("WatchEvents", request, wire.BridgedEvent)
@@ -126,12 +126,12 @@ class Runtime:
         """Return the names of the valid categories."""
         if not self._socket.exists():
             raise Unreachable(f"{PEER} is not running")
-        # A runtime that has just started may serve before this channel reconnects: wait for it, up to the deadline.
+        # A runtime that has just started may be ready before this channel reconnects, so wait until the deadline.
         found = await self._answered("ListCategories", wire.ListCategoriesRequest(), deadline_s, wait_for_ready=True)
         return frozenset(category.name for category in found.categories if not category.problem)
 
     async def graphs(self, deadline_s: float) -> Mapping[str, str]:
-        """Return the graphs and assistants that a fire may name, each with why it cannot run; empty if it can."""
+        """Return the graphs and assistants that a fire may name, each with why it cannot run, or "" if it can."""
         if not self._socket.exists():
             raise Unreachable(f"{PEER} is not running")
         found = await self._answered("ListGraphs", wire.ListGraphsRequest(), deadline_s, wait_for_ready=True)
@@ -175,7 +175,7 @@ class Runtime:
             call.cancel()
 
     async def _connected(self, deadline_s: float) -> None:
-        """Wait until the channel is connected, because a write to an unconnected channel only looks sent."""
+        """Wait until the channel is connected, because a write to an unconnected channel only seems to succeed."""
         try:
             async with asyncio.timeout(deadline_s):
                 while (state := self._channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
@@ -187,18 +187,18 @@ class Runtime:
 
 
 class FireStream:
-    """A connected stream, one call of FireBatches. Receipts arrive in the order of the requests."""
+    """A connected stream of one FireBatches call. Receipts arrive in the order of the requests."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
 
     async def write(self, requests: Sequence[bytes]) -> None:
-        """Send FireRequests, several to a message. Raises Unreachable; then it is unknown which requests arrived."""
+        """Send FireRequests, several to a message. Raises Unreachable; it is then unknown which requests arrived."""
         for batch in batches(requests):
             await _guarded(lambda batch=batch: self._call.write(batch))  # type: ignore[misc]
 
     async def read(self) -> Sequence[wire.FireReceipt]:
-        """Return the next receipts. Raises Unreachable if the stream ended."""
+        """Return the next receipts. Raises Unreachable if the stream has ended."""
         batch = await _guarded(self._call.read)
         if batch is grpc.aio.EOF:
             raise Unreachable(f"{PEER} ended the stream of fires")
@@ -209,7 +209,7 @@ class FireStream:
 
 
 def batches(requests: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield FireRequests as FireBatches, in order. A long prompt gets a batch of its own."""
+    """Pack FireRequests into FireBatches, in order. A long prompt gets its own batch."""
     batch, size = list[bytes](), 0
     for request in requests:
         size += len(request)

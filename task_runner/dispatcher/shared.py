@@ -1,8 +1,8 @@
 """Hand-over of fires and intake of outcomes through a database that several runners and runtimes share.
 
-A hand-over is one transaction: the fire's request becomes an envelope, and the fire is accepted. If a runner is killed
-before the commit, nothing is handed over, and the next runner finds the fire. The outcome of a turn is a row that one
-runner records under the lock of its task. Neither step needs an answer from a runtime or another runner.
+A hand-over is one transaction: the fire's request becomes an envelope, and the fire becomes accepted. If a runner is
+killed before the commit, nothing is handed over, and the next runner finds the fire. The outcome of a turn is a row
+that one runner records under the lock of its task. Neither step needs an answer from a runtime or another runner.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from turnkeeper.storage.server.handover import SCHEMA, listen
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import from_us
 
-POLL_S = 1.0  # between two checks without a notification
-_LIMIT = 500  # turn events that one transaction records
+POLL_S = 1.0  # longest time between two checks if no notification arrives
+_LIMIT = 500  # turn events per transaction
 
 
 class SharedRuntime(Runtime):
@@ -45,7 +45,7 @@ class SharedRuntime(Runtime):
 
     @classmethod
     def of(cls, store: Store, clock: Clock, *reached: Any) -> "SharedRuntime":
-        """Return the runtimes that share a store; `reached` are this machine's arguments for :class:`Runtime`."""
+        """Return the runtimes that share a store. `reached` are the arguments of :class:`Runtime` for this machine."""
         made = cls(*reached)
         made._store, made._clock = store, clock
         return made
@@ -57,7 +57,7 @@ class SharedRuntime(Runtime):
 
 
 def cancel(session: Session, fire_id: str, attempt: int, reason: str, now: datetime, *, asleep: bool = True) -> None:
-    """Request the cancellation of an attempt's turn; with `asleep`, also if it waits for its author or a pause."""
+    """Request the cancellation of an attempt's turn; if `asleep`, even while it waits for its author or a pause."""
     fire = session.fires.by_ids([fire_id]).get(fire_id)
     task = None if fire is None else session.tasks.find(fire.task_id)
     if task is not None:
@@ -65,12 +65,12 @@ def cancel(session: Session, fire_id: str, attempt: int, reason: str, now: datet
 
 
 class Listener:
-    """A listener for notifications of the database's other processes. Parts that wait also check each second."""
+    """A listener for the notifications of other processes on the database. Waiting parts also check every second."""
 
     def __init__(
         self, settings: StoreSettings, wakened: Mapping[str, Collection[asyncio.Event]], *, clock: Clock, log: EventLog
     ) -> None:
-        """Take, by channel of notifications, the events to set."""
+        """Keep the events to set for each notification channel."""
         self._settings, self._wakened, self._clock, self._log = settings, wakened, clock, log
 
     async def run(self) -> None:
@@ -121,7 +121,7 @@ class SharedHandover:
         self.traceparent: Callable[[str], str] | None = None
 
     def wake(self) -> None:
-        """Check for fires to hand over, because one was committed."""
+        """Check for fires to hand over, because a fire was committed."""
         self.work.set()
 
     def reachable(self) -> bool:
@@ -129,15 +129,15 @@ class SharedHandover:
         return self.connected
 
     def held(self) -> str:
-        """Return an empty text: the shared store accepts every fire, and a runtime refuses it only when it begins."""
+        """Return "": the shared store accepts every fire. A runtime refuses a fire only when it begins the fire."""
         return ""
 
     def room(self) -> int:
-        """Return 0, because each fire must be claimed first, so that only one runner hands it over."""
+        """Return 0, because each fire must be claimed first. So only one runner hands a fire over."""
         return 0
 
     def take(self, sent: Sequence[tuple[Key, bytes, float]]) -> None:
-        """Raise, because no fire is written as sent before its hand-over."""
+        """Raise an error, because no fire is written as sent before its hand-over."""
         raise NotImplementedError
 
     async def run(self) -> None:
@@ -172,7 +172,7 @@ class SharedHandover:
         return handed
 
     async def withdraw(self) -> None:
-        """Withdraw fires that no runtime has begun in time, at most once a second."""
+        """Withdraw fires that no runtime has begun in time. Do so at most once a second."""
         if self._clock.monotonic() < self._withdraws_at:
             return
         self._withdraws_at = self._clock.monotonic() + POLL_S
@@ -183,7 +183,7 @@ class SharedHandover:
             self._changed.set()
 
     async def _note_whether(self, lives: bool, now: datetime) -> None:
-        """Record that no runtime is running; once one is, plan the tasks with uncovered times."""
+        """Record that no runtime is running. When one starts, plan the tasks with uncovered times."""
         if not lives:
             await self._store.run(lambda session: session.outages.seen(now))
         elif not self.connected:
@@ -194,9 +194,9 @@ class SharedHandover:
         self.connected = lives
 
     async def _pause_s(self, began: datetime) -> float:
-        """Return the seconds in which no fire can become due, given when the last check began.
+        """Return the seconds until a fire can become due, given when the last check began.
 
-        Fires that were due by then and were not claimed wait for another process.
+        Fires that were due then but were not claimed are left to another process.
         """
         soon = await self._store.read(lambda session: session.fires.next_ready(caught_up=False))
         if soon is None or soon <= began:
@@ -255,7 +255,7 @@ def _is_missed(fire: Fire, task: Task, now: datetime, *, lives: bool) -> bool:
 
 
 def claim_ready(session: Session, now: datetime, limit: int, pace: Pace) -> list[Outgoing]:
-    """Lock and return at most `limit` ready fires; caught-up fires only as the pace of all runners allows."""
+    """Lock and return at most `limit` ready fires, with caught-up fires limited by the pace of all runners."""
     found = session.fires.claim(now, limit, caught_up=False) if limit > 0 else []
     slot = session.shared.catch_up() if len(found) < limit else None
     if slot is not None and pace.goes_on(slot, now):
@@ -269,7 +269,7 @@ def claim_ready(session: Session, now: datetime, limit: int, pace: Pace) -> list
 
 
 class SharedFollower:
-    """A reader of the turn events in a shared database; each event is recorded once, by any runner."""
+    """A reader of the turn events in a shared database. Any of the runners records an event, exactly once."""
 
     def __init__(self, store: Store, *, clock: Clock, log: EventLog, wakes: outcomes.Wakes) -> None:
         self._store, self._clock, self._log, self._wakes = store, clock, log, wakes
@@ -295,16 +295,16 @@ class SharedFollower:
         return count
 
     async def ask_about_open(self, *, again: bool) -> None:  # noqa: ARG002  as a follower of one runtime has it
-        """Record all events that are in the database."""
+        """Record all events in the database, which include all news about open fires."""
         while await self.take_in():
             pass
 
 
 class SharedRuntimeEvents:
-    """A reader of events inside turns on all runtimes; one runner reads at a time."""
+    """A reader of events inside turns on all runtimes. Only one runner reads at a time."""
 
     def __init__(self, store: Store, *, clock: Clock, log: EventLog, wakes: outcomes.Wakes) -> None:
-        """Set `changed` whenever the events that tasks wait for may have changed, or events have happened."""
+        """Set `changed` whenever the events that tasks wait for may have changed, or new events happened."""
         self._store, self._clock, self._log, self._wakes = store, clock, log, wakes
         self.changed = asyncio.Event()
 
@@ -325,12 +325,12 @@ class SharedRuntimeEvents:
 def take_happened(session: Session, now: datetime) -> tuple[int, TakenIn]:
     """Record events inside turns, and publish which are wanted; return their number and results.
 
-    Record none if another runner does so at this moment.
+    If another runner is recording events at this moment, record none.
     """
     if not session.alone("taking in what happens inside turns"):
         return 0, TakenIn()
     names, (known, position) = outcomes.names_wanted(session), session.events_read.get()
-    if not names and not known:  # no events were ever wanted
+    if not names and not known:  # no task has ever waited for an event
         return 0, TakenIn()
     session.shared.want(names)
     incarnation = session.shared.incarnation()
@@ -344,7 +344,7 @@ def take_happened(session: Session, now: datetime) -> tuple[int, TakenIn]:
 
 
 def _event_of(happened: Happened, now: datetime) -> Event:
-    """Return an event with the same id as in a runtime's stream."""
+    """Convert a row to an event with the same id as in a runtime's stream."""
     named = happened._asdict()
     number, at_us = named.pop("sequence"), named.pop("at_us")
     id_ = id_of(happened.name, happened.turn_id, number, at_us * 1000, happened.tool)
@@ -352,7 +352,7 @@ def _event_of(happened: Happened, now: datetime) -> Event:
 
 
 def take(session: Session, now: datetime) -> tuple[int, planning.Planned]:
-    """Record turn events, and cancel the fires that need not begin; return their number and results."""
+    """Record turn events, and cancel fires that need not begin; return the number of events and the results."""
     told = session.shared.take(_LIMIT)
     news = [_news_of(each, now) for each in told if each.fire_id and each.state in ledger.TurnState.__members__]
     done = outcomes.record_news(session, news, now) if news else planning.Planned()
@@ -367,7 +367,7 @@ def take(session: Session, now: datetime) -> tuple[int, planning.Planned]:
 
 
 def _stop_refused(session: Session, told: Told, now: datetime) -> planning.Planned:
-    """Stop the task of a fire that no runtime can begin until the task or what its request names changes."""
+    """Stop the task of a fire that no runtime can begin until the task or an object that its request names changes."""
     fire = session.fires.by_ids([told.fire_id]).get(told.fire_id)
     task = None if fire is None else session.tasks.find(fire.task_id)
     active = task is not None and task.state is TaskState.ACTIVE
@@ -388,5 +388,5 @@ def _news_of(told: Told, now: datetime) -> outcomes.News:
 
 
 def _is_by_author(told: Told) -> bool:
-    """Return True if an author's message began a turn; an answer to an agent's question continues one instead."""
+    """Return whether an author's message began a turn. An answer to an agent's question continues a turn instead."""
     return told.trigger == "author" and told.state == ledger.TurnState.STARTED.name and not told.fire_id

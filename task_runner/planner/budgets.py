@@ -14,7 +14,7 @@ from task_runner.timetable import zone
 from turnkeeper.errors import InvalidInput
 
 HOURLY = ("turns_per_hour", "tokens_per_hour")
-DEFAULT_HOURLY = {"turns_per_hour": 600}  # for a self-paced task whose budget has no hourly limit
+DEFAULT_HOURLY = {"turns_per_hour": 600}  # the hourly limit of a self-paced task whose budget sets none
 KEYS = (*(f"{what}_per_{span}" for span in ("fire", "day") for what in ("turns", "seconds", "tokens")), *HOURLY)
 LARGEST = 1_000_000_000_000
 _SECOND = timedelta(seconds=1)
@@ -22,14 +22,14 @@ _SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """A turn that ended, and its fire afterwards.
+    """A turn that ended, with its fire.
 
     Attributes:
-        fire: the fire afterwards; pending if it is tried again.
+        fire: the fire after the end of the turn; pending if it is retried.
         at: when the turn ended.
         spent: how long the turn took.
         tokens: number of tokens that the turn used, in and out.
-        wake_after_s: seconds between the end of the turn and the wake that it asked for; None if it asked for none.
+        wake_after_s: seconds from the end of the turn to the wake that it asked for; None if it asked for no wake.
     """
 
     fire: Fire
@@ -50,12 +50,12 @@ def check_budget(budget: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 def hourly(definition: Definition) -> Mapping[str, int]:
-    """Return the hourly limits of a self-paced task: its author's, or else the default."""
+    """Return the hourly limits of a self-paced task: its author's limits or the default."""
     return {key: limit for key, limit in definition.budget if key in HOURLY} or DEFAULT_HOURLY
 
 
 def settle_up(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
-    """Return a task after counting the turns that ended, and why it must pause; empty if it need not pause."""
+    """Count the turns that ended. Return the task, and why it must pause; the reason is empty if it need not pause."""
     reason = ""
     for turn in ended:
         failures = _failures(task.failures, turn.fire)

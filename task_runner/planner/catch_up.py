@@ -1,7 +1,7 @@
 """Catch-up: decides about scheduled times that were missed, whatever the cause. Pure.
 
-One rule holds for every cause: runner down, machine asleep, runtime unreachable, clock stepped, thread waiting for its
-author. It covers the scheduled times that came due and the task's own fires that were never sent.
+One rule applies to every cause: runner down, machine asleep, runtime unreachable, clock stepped, thread waiting for its
+author. The rule covers the scheduled times that came due and the task's own fires that were never sent.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from task_runner.timetable import LEAST, Timetable
 MISSED = "missed"
 TOO_OLD = "catch_up_window"
 CAPPED = "max_catch_up"
-# The most for one task in one plan, even if a home of an earlier version says more: one transaction writes them.
+# The maximum for one task in one plan, even if an older home allows more: one transaction writes all of them.
 MOST_FIRES = 10_000
 
 
@@ -37,7 +37,7 @@ class CaughtUp:
 
 
 def late_fires(unsent: tuple[Fire, ...], due: entries.Due, now: datetime) -> tuple[Fire, ...]:
-    """Return the unsent fires that are missed: late, or followed by a later scheduled time that is already due.
+    """Return the unsent fires that are missed: they are late, or a later scheduled time is already due.
 
     A fire that waited for an overlapping one is missed only after the grace since its release is over.
     """
@@ -72,7 +72,7 @@ def catch_up(task: Task, timetable: Timetable, due: entries.Due, late: tuple[Fir
 def waited_too_long(task: Task, unsent: Iterable[Fire], now: datetime) -> tuple[Fire, ...]:
     """Return the queued fires for missed times that are now older than the catch-up window.
 
-    A fire that was on time and then waited is not missed, however long it waited.
+    A fire that was on time and then queued is not missed, regardless of how long it waited.
     """
     window = task.definition.catch_up_window
     if window is None:
@@ -87,7 +87,7 @@ def waited_too_long(task: Task, unsent: Iterable[Fire], now: datetime) -> tuple[
 def _too_old(
     task: Task, timetable: Timetable, due: entries.Due, late: tuple[Fire, ...], now: datetime
 ) -> tuple[tuple[Fire, ...], entries.Run | None, entries.Due]:
-    """Split off the misses that are older than the catch-up window; return them and the rest of what is due."""
+    """Split off the misses older than the catch-up window. Return these misses and the rest of the due times."""
     window = task.definition.catch_up_window
     if window is None:
         return (), None, due

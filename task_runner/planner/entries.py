@@ -48,7 +48,7 @@ class Due:
 def fallen_due(
     timetable: Timetable, after: datetime, now: datetime, grace: timedelta, due: Callable[[datetime], datetime]
 ) -> Due:
-    """Return the scheduled times in (after, now]; only the newest can be on time, until `grace` after it is due."""
+    """Return the scheduled times in (after, now]. Only the newest can be on time, until `grace` after its due time."""
     first = timetable.next_after(after)
     if first is None or first > now:
         return Due()
@@ -108,9 +108,9 @@ def fresh(
     caught_up: bool = False,
     ready_at: datetime | None = None,
 ) -> Fire:
-    """Return the fire of a scheduled time, ready only if `ready_at` is given; it covers `run`, or that time alone."""
+    """Return the fire of a scheduled time, which covers `run` or that time alone; ready only if `ready_at` is given."""
     first_at, last_at = (run.first_at, run.last_at) if run else (nominal_at, nominal_at)
-    return Fire(  # `entry` would be slower: catch-up makes thousands of these
+    return Fire(  # Faster than calling `entry`: catch-up makes thousands of fires.
         task_id=task.id,
         fire_id=fire_id(task.id, nominal_at),
         nominal_at=nominal_at,
@@ -133,7 +133,7 @@ def skipped_run(task: Task, run: Run | Fire, reason: str) -> Fire:
 
 
 def waiting(fire: Fire) -> Fire:
-    """Return a fire that waits for an earlier fire of its task. It has no id yet; later fires extend it in place."""
+    """Return a fire that waits for an earlier fire of its task. It has no id yet, so later fires extend it in place."""
     return replace(fire, outcome=Outcome.WAITING, reason="", fire_id="", send_by=None, ready_at=None)
 
 
@@ -154,7 +154,7 @@ def settled_coalesced(fire: Fire, into: str, now: datetime) -> Fire:
 
 def released(fire: Fire, task: Task, now: datetime) -> Fire:
     """Return a fire that waited for an earlier one, now ready. It counts as on time for one more grace period."""
-    ready_at = max(now, fire.due_at)  # the clock may have stepped back since its time came
+    ready_at = max(now, fire.due_at)  # the clock may have stepped back after the fire's due time
     return replace(
         fire,
         outcome=Outcome.PENDING,
@@ -167,12 +167,12 @@ def released(fire: Fire, task: Task, now: datetime) -> Fire:
 
 
 def newly_missed(fire: Fire) -> int:
-    """Return the number of scheduled times of an entry that newly count as missed if the entry does not fire."""
+    """Return the number of scheduled times that newly count as missed if an entry does not fire."""
     return 1 if fire.caught_up and fire.policy is CatchUp.RUN_ONCE else fire.count
 
 
 def returned_places(fires: Iterable[Fire]) -> int:
-    """Return how many places under `max_fires` become free if these fires settle unsent."""
+    """Return the number of places under `max_fires` that become free if these fires settle unsent."""
     return sum(fire.accepted_at is not None and fire.kind in COUNTED for fire in fires)
 
 
@@ -200,7 +200,7 @@ class Plan:
 def joined(
     snapshot: Snapshot, timetable: Timetable, task: Task, new: tuple[Fire, ...], changed: tuple[Fire, ...]
 ) -> Plan:
-    """Return a plan in which adjacent skipped entries with the same reason become one entry.
+    """Merge adjacent skipped entries of a plan that have the same reason; return the plan.
 
     The oldest entry grows, even if it was written earlier. A written entry that it absorbs stays in the ledger as
     coalesced and covers no times.
@@ -220,7 +220,7 @@ def joined(
     if tail is not None and tail is not snapshot.tail:
         kept.append(tail)
     if tail is not None and snapshot.tail is not None and tail.last_at < snapshot.tail.last_at:
-        tail = snapshot.tail  # the entry that was just skipped is older than the tail
+        tail = snapshot.tail  # the new skipped entry is older than the tail
     return Plan(
         task=task,
         new=tuple(sorted((fire for fire in kept if not fire.entry_id), key=lambda fire: fire.last_at)),
@@ -231,7 +231,7 @@ def joined(
 
 
 def _is_next(timetable: Timetable, tail: Fire, fire: Fire) -> bool:
-    """Return True if a skipped entry follows the newest earlier one without a gap and has the same reason."""
+    """Return whether a skipped entry follows the newest earlier one without a gap and for the same reason."""
     extends = tail.entry_id >= 0 and fire.reason == tail.reason
     return extends and timetable.next_after(tail.last_at) == fire.first_at
 

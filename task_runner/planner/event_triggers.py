@@ -35,7 +35,7 @@ from task_runner.planner.entries import Plan
 from task_runner.planner.overlap import CANCELS, OVERLAP, QUEUE_FULL, asks_no_more
 from task_runner.timetable import LEAST, Timetable
 
-# The longest chain of fires that trigger each other, and the most fires of one task within an hour.
+# The longest chain of fires that trigger each other, and the maximum number of fires of one task within an hour.
 LONGEST_CHAIN = 8
 MOST_AN_HOUR = 60
 HOURLY = timedelta(hours=1)
@@ -63,14 +63,14 @@ class Trigger:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """The state of a task that decides about its triggers.
+    """The state of a task that its triggers are decided by.
 
     Attributes:
         task: the task.
         open: its open entries, of every kind.
         newest: its newest fire of an event, settled or not.
-        opened_at: the time of the event that opened the window of `newest`.
-        records: the records of triggers since then.
+        opened_at: the time of the event that opened the debounce window of `newest`.
+        records: the records of triggers since `opened_at`.
         clock: for a hybrid task, its newest scheduled fire; events close to that fire are coalesced into it.
         hourly: the time of the event `MOST_AN_HOUR` - 1 fires ago; None if there were fewer fires.
     """
@@ -110,7 +110,7 @@ def decide(
         standing: the task.
         triggers: the triggers, in order.
         now: the time.
-        refused: by event id, the reason why a trigger must not fire, whatever the rules say.
+        refused: by event id, a reason why the trigger must not fire; it overrides the rules.
     """
     decision = _Decision(standing=standing, now=now, refused=refused)
     for trigger in triggers:
@@ -119,10 +119,10 @@ def decide(
 
 
 def next_step(task: Task, opened: Sequence[Fire], now: datetime, *, resumed: bool) -> tuple[Task, tuple[Fire, ...]]:
-    """Return the next state of an active task that only events trigger, and its fires that change.
+    """Return the next state of an active task that only events trigger, and its changed fires.
 
-    The first queued fire is released if no fire is ahead of it. If the turn ahead waits for its author, continues with
-    an answer (`resumed`), or an edit removed the policy, no fire asks for the end of that turn any more.
+    Releases the first queued fire if no fire is ahead of it. If the turn ahead waits for its author, continues after an
+    answer (`resumed`), or lost its policy in an edit, no fire asks to cancel that turn any more.
     """
     limit, end = task.definition.max_fires, task.definition.ends_at
     task = replace(task, wake_at=ends_after(task.definition, now))
@@ -147,7 +147,7 @@ def ends_after(definition: Definition, now: datetime) -> datetime | None:
 
 
 def releasing_after(snapshot: Snapshot, made: Plan, now: datetime) -> Plan:
-    """Return a plan that also releases the event's fire that waited for a fire that this plan ends."""
+    """Extend a plan: release the event's fire that waited for a fire that this plan ends."""
     newest = {row.entry_id: row for row in made.changed}
     rows = [*(newest.get(row.entry_id, row) for row in snapshot.open), *made.new]
     fire = releasing(made.task, [row for row in rows if row.outcome in OPEN], now)
@@ -157,7 +157,7 @@ def releasing_after(snapshot: Snapshot, made: Plan, now: datetime) -> Plan:
 
 
 def giving_way(opened: Iterable[Fire], unsent: Iterable[Fire], now: datetime) -> tuple[Fire, ...]:
-    """Return the unsent fires as skipped if a fire of an event is about to be sent instead."""
+    """Return the unsent fires as skipped, because a fire of an event is about to be sent instead of them."""
     if not is_awaited(opened):
         return ()
     waits = (row for row in unsent if row.outcome is Outcome.WAITING or row.is_queued)
@@ -173,7 +173,7 @@ def releasing(task: Task, rows: Sequence[Fire], now: datetime) -> Fire | None:
 
 
 def debounced(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Fire | None:
-    """Return the record of scheduled times that a hybrid task's event fire covers; None if none has come due."""
+    """Return a record of the scheduled times that a hybrid task's event fire covers; None if no time is due."""
     window, task = snapshot.window, snapshot.task
     if window is None:
         return None
@@ -185,12 +185,12 @@ def debounced(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Fire |
 
 
 def is_awaited(rows: Iterable[Fire]) -> bool:
-    """Return True if a fire of an event is still unsent; times that come due meanwhile get no fire of their own."""
+    """Return whether a fire of an event is still unsent. Times that come due meanwhile get no fire of their own."""
     return any(row.kind is FireKind.EVENT and row.outcome is Outcome.PENDING for row in rows)
 
 
 def _is_ahead(row: Fire) -> bool:
-    """Return True if a later fire of the task must wait for this one."""
+    """Return whether a later fire of the task must wait for this fire."""
     if row.kind not in COUNTED:
         return False
     return row.outcome in UNDER_WAY | HALTED or (row.outcome is Outcome.PENDING and row.ready_at is not None)
@@ -213,7 +213,7 @@ class _Decision:
         self._on: EventTrigger = self._task.definition.on
         self._newest, self._opened_at = self.standing.newest, self.standing.opened_at
         self._hourly = list(self.standing.hourly)
-        # Updated when a fire is added, so that a queue of a thousand is not searched for each trigger.
+        # Updated when a fire is added, so that no trigger has to search a queue of a thousand fires.
         rows = [row for row in self.standing.open if row.outcome in OPEN and row.kind in COUNTED]
         self._waits = any(map(_is_ahead, rows))
         self._halted = any(row.outcome in HALTED for row in rows)
@@ -241,7 +241,7 @@ class _Decision:
         )
 
     def _refusal(self, trigger: Trigger) -> str:
-        """Return why a trigger must not fire, whatever the task is doing; empty if it may fire."""
+        """Return why a trigger must not fire, regardless of the task's other fires; empty if it may fire."""
         if self._task.state in _STOPPED:
             return self._task.state.value
         definition, at = self._task.definition, trigger.event.at
@@ -259,7 +259,7 @@ class _Decision:
             return clock
         if newest is None or newest.outcome is Outcome.SKIPPED:
             return None
-        # Nor long before the fire: otherwise each window would stay open for long after a clock was set back.
+        # Nor long before the fire: otherwise windows would stay open too long after a clock was set back.
         if self._opened_at is not None and Window(fire_id="", at=self._opened_at, debounce=debounce).has(at):
             return newest
         lines_up = self._task.definition.overlap is Overlap.QUEUE
@@ -267,13 +267,13 @@ class _Decision:
         return newest if unsent and not lines_up else None
 
     def _no_place(self, event: Event) -> str:
-        """Return why no further fire is allowed; empty if one is."""
+        """Return why no further fire is allowed; empty if one is allowed."""
         definition = self._task.definition
         if definition.max_fires is not None and self._task.accepted + self._reserved >= definition.max_fires:
             return LIMIT
         if definition.overlap is Overlap.SKIP and self._waits:
             return OVERLAP
-        # A queue of events from outside may have any length; a queue of events from our own turns may not.
+        # Only a queue of external events may have any length; a queue of events from the task's own turns is limited.
         counts = definition.overlap is not Overlap.QUEUE or event.name in LIFECYCLE
         recent = [at for at in self._hourly if event.at - HOURLY < at]
         return TOO_MANY if counts and len(recent) >= MOST_AN_HOUR else ""
@@ -281,7 +281,7 @@ class _Decision:
     def _fire(self, trigger: Trigger) -> None:
         event, definition = trigger.event, self._task.definition
         nominal_at = event.at.replace(microsecond=0)
-        # A hybrid fires when its window opens.
+        # A hybrid task fires when its window opens.
         due_at = event.at if definition.is_hybrid else event.at + self._on.debounce
         asks = self._waits and not self._halted and definition.overlap is Overlap.CANCEL_RUNNING
         fire = entries.entry(
@@ -303,12 +303,12 @@ class _Decision:
         self._waits = True
         self._newest, self._opened_at = fire, event.at
         self._hourly.append(event.at)
-        # Later records follow this fire, in entries of their own.
+        # Later records follow this fire, so they get entries of their own.
         self.finished += self.records.values()
         self.records = {}
 
     def _cut_line(self) -> None:
-        """Skip the oldest fire of a full queue."""
+        """Skip the oldest fire of the full queue."""
         if len(self._line) < self._task.definition.max_catch_up:
             return
         oldest = self._line.popleft()
@@ -332,7 +332,7 @@ class _Decision:
 
 
 def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: EventTrigger | None = None) -> Plan:
-    """Settle the unsent fires whose scheduled time or event is not in a task's new definition.
+    """Settle the unsent fires whose scheduled time or event the task's new definition does not contain.
 
     Args:
         snapshot: the task with its new definition.

@@ -12,7 +12,7 @@ from task_runner.model.task import LONGEST_REASON, MISASKED, OPEN, Fire, Outcome
 _SHORTEST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 60.0
 _SHORTEST_RETRY_S = 30.0
-# A retry has waited already, so a short absence of the runtime does not make it missed.
+# A retry has already waited, so a short outage of the runtime does not make it missed.
 _RETRY_GRACE = timedelta(minutes=5)
 
 
@@ -55,7 +55,7 @@ def sent(fire: Fire, now: datetime) -> Fire:
 
 
 def accepted(fire: Fire, at: datetime, *, attempt: int, turn_id: str) -> Fire:
-    """Return a fire after its receipt arrived; the receipt only adds facts that are not known yet."""
+    """Record a fire's receipt; return the fire. The receipt only adds facts that are not known yet."""
     if fire.outcome not in OPEN or attempt != fire.attempt:
         return fire
     outcome = Outcome.ACCEPTED if fire.outcome in {Outcome.SENT, Outcome.PENDING} else fire.outcome
@@ -71,7 +71,7 @@ def accepted(fire: Fire, at: datetime, *, attempt: int, turn_id: str) -> Fire:
 
 
 def refused(fire: Fire, now: datetime, *, attempt: int, why: str) -> Fire:
-    """Return a sent fire that was definitely refused: unsent again, and retried with back-off."""
+    """Return a sent fire that the runtime definitely refused: unsent again, and retried with back-off."""
     if fire.outcome is not Outcome.SENT or attempt != fire.attempt:
         return fire
     pause_s = min(LONGEST_BACKOFF_S, _SHORTEST_BACKOFF_S * 2.0 ** min(fire.refusals, 16))
@@ -91,7 +91,7 @@ def forgotten(fire: Fire) -> Fire:
 
 
 def withdrawn(fire: Fire, now: datetime) -> Fire:
-    """Return an accepted fire that no runtime has begun or will begin: unsent again, as it was committed."""
+    """Return an accepted fire that no runtime has begun or will begin: unsent again, as it was first committed."""
     return replace(fire, outcome=Outcome.PENDING, reason="", ready_at=now, fired_at=None, turn_id="")
 
 
@@ -101,7 +101,7 @@ def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id:
         return fire
     if state is TurnState.RELEASED:
         return _released(fire, at, error) if fire.outcome is Outcome.HELD else fire
-    # Clocks of two machines differ: no turn starts before its fire is sent, or ends before it starts.
+    # Clocks of two machines may differ: no turn may start before its fire is sent, or end before it starts.
     moment = max(at, fire.started_at or fire.fired_at or at)
     known = replace(
         fire,
@@ -109,7 +109,7 @@ def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id:
         reason="",
         refusals=0,
         fired_at=fire.fired_at or moment,
-        # A receipt may be recorded after the news of its turn.
+        # A receipt may be recorded after the first event of its turn.
         accepted_at=min(fire.accepted_at or moment, fire.started_at or moment),
         turn_id=fire.turn_id or turn_id,
     )
@@ -121,17 +121,17 @@ def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id:
         return _tried_again(known, at, error)
     outcome, reason = _FINAL_STATES[state]
     if error.startswith(MISASKED):
-        reason = ""  # also of a silent turn: its author has to hear of it
+        reason = ""  # Also for a silent turn: its author must learn of the error.
     return replace(known, outcome=outcome, reason=reason or error[:LONGEST_REASON], ended_at=moment)
 
 
 def spending(fire: Fire, spent: timedelta, tokens: int) -> Fire:
-    """Return a fire with what one more of its turns came to."""
+    """Add the time and tokens of one more turn to a fire; return the fire."""
     return replace(fire, spent=fire.spent + spent, tokens=fire.tokens + tokens) if spent or tokens else fire
 
 
 def _tried_again(fire: Fire, at: datetime, error: str) -> Fire:
-    """Return a fire whose turn failed as unsent, for its next attempt after a pause that doubles each time."""
+    """Return a fire whose turn failed as unsent, to be retried after a pause that doubles with each attempt."""
     ready_at = at + timedelta(seconds=_SHORTEST_RETRY_S * 2.0 ** min(fire.attempt - 1, 10))
     return replace(
         fire,
@@ -149,7 +149,7 @@ def _tried_again(fire: Fire, at: datetime, error: str) -> Fire:
 
 
 def _released(fire: Fire, at: datetime, why: str) -> Fire:
-    """Return a held fire as unsent, for its next attempt; catch-up decides whether it is late."""
+    """Return a held fire as unsent, for its next attempt. Catch-up then decides whether it is late."""
     return replace(
         fire,
         outcome=Outcome.PENDING,

@@ -1,6 +1,6 @@
 """The runner's records for the event log: made inside a transaction, written after its commit.
 
-While the store does not answer, separate records say so (`turnkeeper.bus.event_log.told_if_late`).
+While the store does not answer, other records report the wait (`turnkeeper.bus.event_log.told_if_late`).
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Attempt(Protocol):
 
 
 def of_plan(snapshot: Snapshot, plan: Plan, entries: Sequence[Fire]) -> list[LogRecord]:
-    """Return the records of a plan that was written; `entries` are its entries with their numbers."""
+    """Return the log records of a written plan; `entries` are its entries with their numbers."""
     before = {fire.entry_id: fire.outcome for fire in snapshot.open}
     events = [skipped(run) for run in plan.skipped]
     for fire in entries:
@@ -57,29 +57,29 @@ def of_plan(snapshot: Snapshot, plan: Plan, entries: Sequence[Fire]) -> list[Log
 
 
 def committed(fire: Fire) -> LogRecord:
-    """Return the record that a fire and its request are on disk."""
+    """Return the record of a fire that is on disk with its request."""
     times = {"nominal_at": rfc3339(fire.nominal_at), "due_at": rfc3339(fire.due_at)}
     return of_fire("fire.committed", fire, **times, **_span(fire), kind=fire.kind.value, policy=fire.policy.value)
 
 
 def skipped(fire: Fire) -> LogRecord:
-    """Return the record that a run of scheduled times does not fire."""
+    """Return the record of a run of scheduled times that does not fire."""
     named = {"fire_id": fire.fire_id} if fire.fire_id else {}
     return LogRecord("fire.skipped", {"task_id": fire.task_id, "reason": fire.reason} | _span(fire) | named)
 
 
 def settled(fire: Fire) -> LogRecord:
-    """Return the record that a fire settled."""
+    """Return the record of a fire that settled."""
     return of_fire("fire.settled", fire, outcome=fire.outcome.value, reason=fire.reason)
 
 
 def waiting(what: str) -> LogRecord:
-    """Return the record that the store does not answer a request; `what` names the request."""
+    """Return the record of a request that the store does not answer; `what` names the request."""
     return LogRecord("store.waits", {"about": what})
 
 
 def due(fire_id: str, nominal_us: int) -> LogRecord:
-    """Return the record that a fire is due and not yet on disk."""
+    """Return the record of a fire that is due and not yet on disk."""
     return LogRecord("fire.due", {"fire_id": fire_id, "nominal_at": rfc3339(from_us(nominal_us))})
 
 

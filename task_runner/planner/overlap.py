@@ -14,7 +14,7 @@ from task_runner.planner import entries
 
 QUEUE_FULL = "queue_full"
 OVERLAP = "overlap"
-# Marks a waiting entry that asks to cancel the turn before it, so that the request is on disk with the entry.
+# Marks a waiting entry that asks to cancel the turn before it, so the request is on disk together with the entry.
 CANCELS = Overlap.CANCEL_RUNNING.value
 
 
@@ -105,7 +105,7 @@ def asking(lined: Lined) -> Lined:
 
 
 def asks_no_more(fires: Iterable[Fire]) -> tuple[Fire, ...]:
-    """Return the entries that ask to cancel the turn that they wait for, changed so that they only wait."""
+    """Return the entries that ask to cancel a turn, changed so that they only wait for its end."""
     return tuple(replace(fire, reason="") for fire in fires if fire.reason == CANCELS and _stands_behind(fire))
 
 
@@ -125,5 +125,5 @@ def _stands_behind(fire: Fire) -> bool:
 
 
 def _ready(fire: Fire, now: datetime) -> Fire:
-    # Not before its due time either, in case the clock stepped back after that.
+    # Not before its due time either, because the clock may have stepped back after the due time.
     return replace(fire, ready_at=max(now, fire.due_at)) if fire.ready_at is None else fire

@@ -65,7 +65,7 @@ def plan(
     halted_waits: bool = False,
     lately: Lately = NOTHING_NEW,
 ) -> Plan:
-    """Plan a task at `now`.
+    """Plan a task at the time `now`.
 
     Args:
         snapshot: the task with its open entries.
@@ -150,7 +150,7 @@ def _plan_active(
 
 
 def withdraw(snapshot: Snapshot, timetable: Timetable, reason: str, now: datetime, *, manual: bool) -> Plan:
-    """Settle a task's unsent fires as skipped for `reason`, manual fires only if `manual`; keep the cursor."""
+    """Settle a task's unsent fires as skipped for `reason`; include manual fires only if `manual`. Keep the cursor."""
     unsent = [fire for fire in snapshot.open if fire.outcome in UNSENT and (manual or fire.kind is not FireKind.MANUAL)]
     task = replace(snapshot.task, wake_at=None, accepted=snapshot.task.accepted - entries.returned_places(unsent))
     if task.pacing is not None:
@@ -175,7 +175,7 @@ def _put_off(
 
 
 def _given_up(snapshot: Snapshot, due: entries.Due, now: datetime) -> tuple[Fire, ...]:
-    """Return unsent fires as skipped: fires that waited too long, and fires that no newer fire can cover.
+    """Return unsent fires as skipped if they waited too long or no newer fire can cover them.
 
     The latter were held or are due for a retry, and times that came due after them were skipped.
     """
@@ -201,7 +201,7 @@ def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:
 
 
 def _in_doubt(task: Task, timetable: Timetable, now: datetime, lately: Lately) -> bool:
-    """Return True if a due time may have come due only after the running fire ended."""
+    """Return whether a due time may have come due only after the running fire ended."""
     due_at = due_of(task.id, timetable, task.definition.jitter)
     due = entries.fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
     return due.missed is not None or (due.on_time is not None and not lately.complete)
@@ -239,7 +239,7 @@ def _idle(snapshot: Snapshot, *, asks: bool = True) -> Plan:
 
 
 def _without_schedule(snapshot: Snapshot, timetable: Timetable, now: datetime, lately: Lately) -> Plan:
-    """Plan a task that is stopped or has no schedule, because its turns or events trigger its fires."""
+    """Plan a task that is stopped, or that has no schedule because turns or events trigger its fires."""
     task = snapshot.task
     if task.state is TaskState.PAUSED and task.wake_at is not None and now >= task.wake_at:
         return _come_back(snapshot, timetable, task.wake_at)
@@ -282,7 +282,7 @@ def _folds(task: Task) -> bool:
 
 
 def _late(task: Task, unsent: tuple[Fire, ...], due: entries.Due, now: datetime, *, busy: bool) -> tuple[Fire, ...]:
-    """Return the unsent fires that catch-up decides about; none of the waiting ones while a fire is running."""
+    """Return the unsent fires that catch-up decides about, without the waiting ones while a fire is running."""
     if busy:
         return ()
     sendable = tuple(row for row in unsent if row.outcome is Outcome.PENDING and not row.is_queued)
@@ -293,7 +293,7 @@ def _late(task: Task, unsent: tuple[Fire, ...], due: entries.Due, now: datetime,
 
 
 def _within(caught: CaughtUp, room: int | None, task: Task, due: entries.Due) -> tuple[CaughtUp, datetime]:
-    """Cut new fires to the limit; the cursor stops at the last fire within it."""
+    """Limit the number of new fires; the cursor stops at the last fire within the limit."""
     cursor = due.last_at or task.cursor_at
     if room is None or _folds(task) or len(caught.fires) <= room:
         return caught, cursor
@@ -305,7 +305,7 @@ def _still_unsent(unsent: tuple[Fire, ...], caught: CaughtUp, *, task: Task, bus
     """Return the unsent fires that overlap decides about, after catch-up."""
     newest = {fire.entry_id: fire for fire in caught.changed}
     still = [fire for row in unsent if (fire := newest.get(row.entry_id, row)).outcome in UNSENT]
-    # An unsent fire is undelivered, not overlapping, so it stays unchanged while another fire is running.
+    # An unsent fire is undelivered and does not overlap, so it stays unchanged while another fire is running.
     only_waiting = busy and _folds(task)
     return [fire for fire in still if fire.outcome is Outcome.WAITING] if only_waiting else still
 
@@ -346,7 +346,7 @@ def _assemble(
     if not opened and (ended := _ended(task, timetable, now)):
         task = replace(task, state=ended, wake_at=None)
     else:
-        # A fire that was just settled has returned its place under the limit.
+        # A fire that was just settled no longer counts towards the limit.
         full = blocked and _room(task, tuple(opened)) == 0
         task = replace(task, wake_at=_wake(task, timetable, opened, now, full=full))
     return joined(snapshot, timetable, task, caught.skips + lined.new, tuple(changed.values()))
@@ -366,7 +366,7 @@ def _ended(task: Task, timetable: Timetable, now: datetime) -> TaskState | None:
 
 
 def _wake(task: Task, timetable: Timetable, rows: list[Fire], now: datetime, *, full: bool) -> datetime | None:
-    """Return the next time at which planning could change anything; if `full`, only existing fires count."""
+    """Return the next time at which planning could change anything. If `full`, only existing fires count."""
     wakes = [None if full else timetable.next_after(task.cursor_at)]
     if task.definition.on is not None:
         wakes.append(event_triggers.ends_after(task.definition, now))
@@ -386,7 +386,7 @@ def _still_rewound(task: Task, cursor: datetime) -> datetime | None:
 
 
 def _existing(snapshot: Snapshot, caught: CaughtUp) -> tuple[CaughtUp, tuple[Fire, ...]]:
-    """Separate new fires from fires that already exist because the clock stepped back; these never fire again."""
+    """Separate new fires from existing fires whose times recur after a clock step; existing fires never fire again."""
     if not snapshot.taken:
         return caught, ()
     fresh = tuple(fire for fire in caught.fires if fire.nominal_at not in snapshot.taken)
@@ -398,8 +398,8 @@ class Alone:
     """The plan for a task with no open fire and one due time that is on time.
 
     Attributes:
-        plan: the changes to write. Its fire is not yet ready.
-        until: the end of the span in which the time is on time, at the latest the task's next time.
+        plan: the changes to write. The fire in the plan is not yet ready.
+        until: the end of the span in which the time is on time; not later than the task's next time.
         following: the task's next time; None if there is none.
     """
 
@@ -414,7 +414,7 @@ class Alone:
 
 
 def fires_alone(snapshot: Snapshot, timetable: Timetable) -> Alone | None:
-    """Return the plan for a task's next time before it is due; None if only `plan` can decide."""
+    """Return the plan for a task's next time in advance; None if only `plan` can decide."""
     task, definition = snapshot.task, snapshot.task.definition
     if snapshot.open or snapshot.taken or task.rewound_until or definition.on or definition.jitter:
         return None

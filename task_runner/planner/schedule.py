@@ -34,12 +34,12 @@ def timetable_of(definition: Definition) -> Timetable:
 
 
 def kind_of(definition: Definition) -> str:
-    """Return the trigger of a task in one word."""
+    """Return one word for the trigger of a task."""
     return "hybrid" if definition.is_hybrid else definition.schedule.kind.value
 
 
 def describe(definition: Definition) -> str:
-    """Return the schedule in words, and the events it fires for, without its bounds."""
+    """Describe the schedule in words, without its bounds, and the events that trigger the task."""
     on = f"on {definition.on.event}" if definition.on else ""
     if on and not definition.is_hybrid:
         return on
@@ -71,7 +71,7 @@ def _plain(schedule: Schedule, name: str, timezone: str) -> Timetable:
                 raise InvalidInput("an interval needs an anchor", where="every")
             return parse_every(schedule.text, anchor=schedule.anchor_at)
         case ScheduleKind.RRULE:
-            anchor = schedule.anchor_at or EPOCH  # only a rule with a DTSTART has no anchor
+            anchor = schedule.anchor_at or EPOCH  # Only a rule with a DTSTART has no anchor.
             return parse_rrule(schedule.text, zone=zone(timezone), anchor=anchor)
         case ScheduleKind.DYNAMIC | ScheduleKind.ON:
             return Never()
@@ -94,7 +94,7 @@ def due_of(task_id: str, timetable: Timetable, jitter: timedelta) -> Callable[[d
 
 
 def put_off(fire: Fire, task: Task, due: Callable[[datetime], datetime]) -> Fire:
-    """Return an unsent fire that is not ready before its due time, with its whole grace counted from then."""
+    """Return an unsent fire that is not ready before its due time. Its whole grace period counts from its due time."""
     if fire.outcome not in _YET_TO_GO or fire.kind is not FireKind.SCHEDULED:
         return fire
     due_at = due(fire.nominal_at)

@@ -1,8 +1,8 @@
 """Self-paced tasks: each turn asks for the next wake, and the runner arms it after the turn ends. Pure.
 
-At its time, an armed wake is committed as a fire of its own kind, numbered by its iteration. No fire is committed while
-another is open. Only the end of a turn, a command or the task's creation arms a wake. So no wake comes during a turn,
-and an end that is reported twice arms one wake. A missed wake always runs, once.
+When an armed wake is due, it is committed as a fire of its own kind, numbered by its iteration. No fire is committed
+while another is open. Only the end of a turn, a command or the task's creation arms a wake. So no wake comes during a
+turn, and an end that is reported twice arms one wake. A missed wake always runs exactly once.
 """
 
 from collections.abc import Sequence
@@ -68,10 +68,12 @@ def begun(definition: Definition, now: datetime, iteration: int = 0) -> Pacing:
 
 
 def turns_ended(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
-    """Return a self-paced task after some of its turns ended, and why it must pause; empty if it need not pause."""
+    """Count the ended turns of a self-paced task. Return the task, and why it must pause; empty if it need not
+    pause.
+    """
     reason = ""
     for turn in ended:
-        if turn.fire.outcome is Outcome.PENDING or task.state in _ENDED:  # it is retried, or has settled
+        if turn.fire.outcome is Outcome.PENDING or task.state in _ENDED:  # the fire is retried, or has settled
             continue
         task, why = _turn_ended(_counted(task, turn), turn)
         reason = reason or why
@@ -94,7 +96,7 @@ def _turn_ended(task: Task, turn: Ended) -> tuple[Task, str]:
 
 def _silent(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
     pacing, if_silent = _pacing(task), task.definition.if_silent or WAIT
-    if pacing.armed_at is not None:  # a command rescheduled it while the turn ran
+    if pacing.armed_at is not None:  # a command rescheduled the task while the turn ran
         return task, ""
     if goes_on := _goes_on(turn, who, if_silent):
         return _armed(task, turn.at, DEFAULT_DELAY, goes_on), ""
@@ -107,7 +109,7 @@ def _silent(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
 
 
 def _goes_on(turn: Ended, who: str, if_silent: str) -> str:
-    """Return why a wake follows a turn that asked for none; empty if none follows."""
+    """Return why a wake follows a turn that asked for no wake; empty if no wake follows."""
     asleep = f"after {format_duration(DEFAULT_DELAY)}, as it asked for no other time"
     if turn.fire.reason == "paused":
         return f"{who} pauses, and goes on {asleep}"
@@ -169,14 +171,14 @@ def earliest_wake(task: Task, now: datetime, *, running: int = 0) -> datetime | 
 
 
 def _used_up(definition: Definition, pacing: Pacing, running: int = 0) -> str:
-    """Return the hourly limit that is reached, in words; empty if none is."""
+    """Return the hourly limit that is reached, in words; empty if no limit is reached."""
     used = {"turns_per_hour": pacing.hour_turns + running, "tokens_per_hour": pacing.hour_tokens}
     reached = [f"{key} is {limit}" for key, limit in hourly(definition).items() if used[key] >= limit]
     return f"its budget of the hour is used up: {reached[0]}" if reached else ""
 
 
 def rescheduled(task: Task, now: datetime, delay: timedelta) -> Task:
-    """Return a self-paced task with its next wake set by a command; a task that had ended runs again.
+    """Set the next wake of a self-paced task on a command; return the task. A task that had ended runs again.
 
     Raises:
         InvalidInput: the delay is longer than the longest one, or the wake comes after the task's end.
@@ -193,12 +195,12 @@ def rescheduled(task: Task, now: datetime, delay: timedelta) -> Task:
 
 
 def resumed(task: Task) -> Task:
-    """Return a task that its author resumes; the counts that lead to a pause restart at zero."""
+    """Resume a task for its author; return the task. The counts that lead to a pause restart at zero."""
     return task if task.pacing is None else replace(task, pacing=replace(task.pacing, setbacks=0))
 
 
 def edited(old: Task, definition: Definition, now: datetime) -> Pacing | None:
-    """Return the pacing of a task under a new definition; keep the old pacing unless the first wake changed."""
+    """Return the pacing of a task under a new definition. Keep the old pacing unless the first wake changed."""
     before = old.pacing
     if not is_self_paced(definition):
         return before and replace(before, armed_at=None)
@@ -210,12 +212,12 @@ def edited(old: Task, definition: Definition, now: datetime) -> Pacing | None:
 
 
 def taken_over(snapshot: Snapshot, now: datetime) -> tuple[Plan, list[Fire]]:
-    """End a self-paced task because its author wrote on its thread; return the plan and the fires not to start."""
+    """End a self-paced task whose author wrote on its thread. Return the plan and the fires that must not start."""
     pacing = snapshot.task.pacing and replace(snapshot.task.pacing, armed_at=None, why=TAKEN_OVER)
     task = replace(snapshot.task, state=TaskState.DONE, reason=TAKEN_OVER, pacing=pacing, wake_at=None)
     wakes = [fire for fire in snapshot.open if fire.kind is FireKind.WAKE]
     unsent = [fire for fire in wakes if fire.outcome in {Outcome.PENDING, Outcome.HELD}]
-    # The runtime can still skip a fire that has not started.
+    # The runtime can still skip a fire whose turn has not started.
     not_started = [fire for fire in wakes if fire.outcome in {Outcome.SENT, Outcome.ACCEPTED}]
     return without_wakes(snapshot, task, unsent, "taken over", now), not_started
 
@@ -228,7 +230,7 @@ def without_wakes(snapshot: Snapshot, task: Task, unsent: Sequence[Fire], reason
 
 
 def withdrawn(task: Task, fires: Sequence[Fire], reason: str) -> Pacing | None:
-    """Return a task's pacing after unsent fires were withdrawn; re-arm a withdrawn wake unless the task ended."""
+    """Return a task's pacing after unsent fires were withdrawn. Re-arm a withdrawn wake unless the task ended."""
     wake = next((fire for fire in fires if fire.kind is FireKind.WAKE), None)
     pacing = task.pacing
     over = task.state in _ENDED or not is_self_paced(task.definition)
@@ -278,7 +280,7 @@ def wake_due(task: Task, at: datetime) -> datetime:
 
 
 def whole(at: datetime) -> datetime:
-    """Return an instant, rounded up to a whole second."""
+    """Round an instant up to a whole second."""
     return at if not at.microsecond else at.replace(microsecond=0) + _SECOND
 
 

@@ -38,7 +38,7 @@ from turnkeeper.times import rfc3339, to_us
 from turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
 from turnkeeper.v1 import schedules_pb2 as wire
 
-_LONGEST_PROMPT = 1 << 20  # bytes; the runtime refuses a longer request
+_LONGEST_PROMPT = 1 << 20  # bytes; the runtime refuses larger requests
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,10 +69,10 @@ def take_in(session: Session, events: Sequence[Event], now: datetime) -> TakenIn
             decisions.append((snapshot.task, _decided(session, snapshot, triggers[snapshot.task.id], now)))
         except Exception as error:
             if machine_trouble(error) or isinstance(error, OperationalError):
-                raise  # the store cannot be read, which is not the task's fault: the caller retries
+                raise  # The store cannot be read, which is not the task's fault, so the caller retries.
             facts.append(quarantine(session, snapshot.task.id, f"cannot be triggered: {error}"))
     done = Planned(events=facts) + (_write(session, decisions) if decisions else Planned())
-    # Only a task with a schedule has times that a fire of an event replaces.
+    # Only a task with a schedule has scheduled times that an event's fire replaces.
     done += plan_tasks(session, [task.id for task, made in decisions if made.fires and task.definition.is_hybrid], now)
     return TakenIn(planned=done, fresh=len(fresh), matched=sum(map(len, triggers.values())))
 
@@ -104,7 +104,7 @@ def _triggers_task(task: Task, event: Event, now: datetime) -> bool:
     on = task.definition.on
     if on is None or on.event != event.name or task.state is TaskState.DELETED:
         return False
-    # After the clock was set back, the time since which a task listens means nothing.
+    # After the clock is set back, the time since which a task listens is meaningless.
     return (event.at >= on.since or now < on.since) and matches(on.filters, event)
 
 
@@ -120,7 +120,7 @@ def _decided(session: Session, snapshot: Snapshot, triggers: Sequence[Trigger], 
 
 
 def _write(session: Session, decisions: Sequence[tuple[Task, Decided]]) -> Planned:
-    """Write fires and records in a few statements, however many tasks there are; return the log records."""
+    """Write fires and records in a few statements, regardless of the number of tasks. Return the log records."""
     new: list[tuple[Fire, Trigger, bytes | None]] = []
     for task, decided in decisions:
         new += [(fire, trigger, _request(task, trigger.event, session.at_home)) for fire, trigger in decided.fires]
@@ -168,7 +168,7 @@ class Moved(NamedTuple):
 
 
 def emit_outcomes(session: Session, moved: Sequence[Moved], now: datetime) -> Planned:
-    """Record the events that state changes of fires make; return their results."""
+    """Record the events that result from state changes of fires; return the result of planning."""
     named = [(name, each) for each in moved if (name := _name(each))]
     if not named or not session.events.listeners({name for name, _ in named}):
         return Planned()
@@ -178,7 +178,7 @@ def emit_outcomes(session: Session, moved: Sequence[Moved], now: datetime) -> Pl
 
 
 def _name(moved: Moved) -> str:
-    """Return the name of the event; empty for none.
+    """Return the name of the event; empty if no event results.
 
     A turn that pauses at its bounds continues with the next fire, so it has not succeeded yet.
     """
@@ -194,7 +194,7 @@ def _event(name: str, moved: Moved, task: Task) -> Event:
     thread_id = thread_of(task, fire.fire_id)
     common = {"channel": definition.channel, "category": definition.category, "agent": definition.agent}
     if name == RELEASED:
-        # One release for all held fires, whoever decided; no fire caused it.
+        # All held fires share one release, regardless of who decided; no fire caused it.
         id_ = id_of(name, thread_id, to_us(moved.at))
         return Event(name=name, id=id_, at=moved.at, thread_id=thread_id, task_id=task.id, **common)
     data = {"reason": fire.reason, "kind": fire.kind.value, "attempt": fire.attempt}
@@ -213,7 +213,7 @@ def _event(name: str, moved: Moved, task: Task) -> Event:
 
 
 def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> Event:
-    """Return the event that a request emits. Raises InvalidInput: a name of our own, no id, no JSON object."""
+    """Return the event that a request emits. Raises InvalidInput: reserved name, missing id, or no JSON object."""
     return Event(
         name=check_emitted_name(request.name),
         id=check_request_id(request.event_id or new_id, "event_id"),
@@ -229,7 +229,7 @@ def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> 
 
 
 def emit(session: Session, event: Event, now: datetime) -> TakenIn:
-    """Record an event from an author or an agent; an event from a running turn is an effect of that turn's fire."""
+    """Record an event from an author or an agent. An event from a running turn is attributed to that turn's fire."""
     # An event may name its turn before the receipt of that turn's fire arrives.
     fire = session.fires.by_ids([event.fire_id]).get(event.fire_id) or session.events.fire_of_turn(event.turn_id)
     if fire is not None:

@@ -1,7 +1,7 @@
 """Firing in one transaction: a due fire, prepared before it is due, is written as sent.
 
-This is the short way of a fire. It applies to tasks with no open fire, while the runtime accepts fires and no earlier
-fire waits to be sent. It has the same results as the long way, which plans a fire and then claims it.
+This is the short path of a fire. It applies to tasks with no open fire, while the runtime accepts fires and no earlier
+fire waits to be sent. The result is the same as on the long path, which plans a fire and then claims it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,23 +19,23 @@ from task_runner.store.store import Session
 from turnkeeper.times import to_us
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-FIRST_CHUNK = 52  # fires: with a hundred, half are on disk while the others are planned and sent
+FIRST_CHUNK = 52  # fires: of a hundred, half are on disk while the rest are planned and sent
 
 
 class Handover(Protocol):
     """The hand-over of committed fires to the runtime."""
 
     def wake(self) -> None:
-        """Check for fires to send, because one was committed."""
+        """Check for fires to send, because a fire was committed."""
 
     def reachable(self) -> bool:
         """Return True if the runtime is reachable."""
 
     def room(self) -> int:
-        """Return how many fires :meth:`take` accepts; 0 if each fire must be claimed."""
+        """Return how many fires :meth:`take` accepts. Return 0 if each fire must be claimed."""
 
     def take(self, sent: Sequence[tuple[Key, bytes, float]]) -> None:
-        """Send fires that are on disk as sent: keys, requests, and the lateness of each in seconds."""
+        """Send fires that are recorded as sent: keys, requests, and the lateness of each in seconds."""
 
 
 class NextFire(NamedTuple):
@@ -63,7 +63,7 @@ class NextFire(NamedTuple):
     events: Sequence[log_records.LogRecord]
 
     def goes(self, task: DueTask, now_us: int) -> bool:
-        """Return True if planning a task at a time gives this fire."""
+        """Return whether planning a task at a time gives this fire."""
         same = task.alone and task.revision == self.revision and task.cursor_us == self.cursor_us
         return same and self.from_us <= now_us <= self.until_us
 
@@ -81,7 +81,7 @@ def prepare(session: Session, ids: Sequence[str]) -> dict[str, NextFire | None]:
     """Return the next fires of tasks by task id; None for a task that must be planned. Writes nothing."""
     found: dict[str, NextFire | None] = dict.fromkeys(ids)
     for snapshot in session.tasks.snapshots(ids):
-        with suppress(Exception):  # reported when the task is planned
+        with suppress(Exception):  # An error here is reported when the task is planned.
             found[snapshot.task.id] = _next_fire(session, snapshot)
     return found
 
@@ -150,7 +150,7 @@ def fire_due(
 
 
 def _is_waiting(session: Session, now: datetime) -> bool:
-    """Return True if a fire that was committed earlier is still unsent."""
+    """Return whether an earlier committed fire is still unsent."""
     ready_at = session.fires.next_ready(caught_up=False)
     return ready_at is not None and ready_at <= now
 

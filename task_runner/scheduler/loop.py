@@ -1,4 +1,4 @@
-"""The loop that plans due tasks: never early, and asleep while no task is due."""
+"""The loop that plans due tasks: it never plans early, and sleeps while no task is due."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,7 +32,7 @@ _HELD_S = 0.05
 
 
 class Loop:
-    """Plans tasks as they fall due, and whenever `changed` is set."""
+    """The planner of tasks when they fall due and whenever `changed` is set."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Loop:
         self._known: dict[str, firing.NextFire | None] = {}
         self._prepared_for: datetime | None = None
         self._planned_us = 0  # tasks that were due by this time are planned
-        self._broken: tuple[datetime, str] | None = None  # the time since which the store fails, and the error
+        self._broken: tuple[datetime, str] | None = None  # the time of the first failure of the store, and the error
         self._last_wall = clock.now()
         self._last_steady = clock.monotonic()
 
@@ -83,7 +83,7 @@ class Loop:
             await self._clock.wait(self._changed, pause_s)
 
     async def _note_repair(self) -> None:
-        """Record the span in which the store failed, now that it works again."""
+        """Record the span in which the store failed, because it works again."""
         if self._broken is not None:
             (since, why), now = self._broken, self._clock.now()
             await self._store.run(lambda session: session.stoppages.happened(Cause.STORE, since, now, why))
@@ -135,7 +135,7 @@ class Loop:
             return await self._plan_one_by_one()
 
     def _waiting(self, now: datetime) -> list[log_records.LogRecord]:
-        """Return the records to write while the store does not answer: the wait, and the fires known to be due."""
+        """Return the records to write while the store does not answer: one for the wait and one for each due fire."""
         fires = (fire for fire in self._known.values() if fire is not None)
         due = (fire for fire in fires if self._planned_us < fire.from_us <= to_us(now))
         waits = log_records.waiting("to plan what is due")
@@ -165,7 +165,7 @@ class Loop:
             self._prepared_for = wake_at
             await self._prepare(wake_at)
             left_s = (wake_at - self._clock.now()).total_seconds()
-        # Another runner plans the tasks that are due by now and were not planned here.
+        # Another runner plans due tasks that were not planned here.
         shortest_s = _HELD_S if self._store.is_shared else 0.0
         left_s = left_s if self._prepared_for == wake_at else left_s - LEAD_S
         return min(self._longest_wait_s, max(shortest_s, left_s))

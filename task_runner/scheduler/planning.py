@@ -21,7 +21,7 @@ from task_runner.store.store import Session
 from turnkeeper.times import to_us
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-LARGEST_BATCH = 128  # tasks: few enough that the first fires are sent while the next are planned
+LARGEST_BATCH = 128  # tasks: few, so that the first fires are sent while the next tasks are planned
 NOTHING_ENDED: Mapping[str, Sequence[Ended]] = MappingProxyType({})
 # Fields that a request and a task's definition share by name.
 _PASSED_ON = ("channel", "agent", "category", "prompt", "payload_json", "read_only", "timezone", *OF_GRAPH)
@@ -74,14 +74,14 @@ def complete(request: wire.FireRequest, fire: Fire) -> wire.FireRequest:
 
 
 def stamped(sent_at: datetime) -> bytes:
-    """Return the part of a request with the time of its first sending; parts of a message are joined as bytes."""
+    """Return the part of a request that holds the time of its first sending. Message parts are joined as bytes."""
     request = wire.FireRequest()
     _set(request.fired_at, sent_at)
     return request.SerializeToString()
 
 
 def traced(traceparent: str) -> bytes:
-    """Return the part of a request with its trace context."""
+    """Return the part of a request that holds its trace context."""
     return wire.FireRequest(traceparent=traceparent).SerializeToString()
 
 
@@ -112,7 +112,7 @@ class Planned:
     sent: list[tuple[Key, bytes, float]] = field(default_factory=list)
 
     def __add__(self, other: "Planned") -> "Planned":
-        """Return both rounds as one."""
+        """Add the results of two rounds."""
         return Planned(**{name: getattr(self, name) + getattr(other, name) for name in Planned.__slots__})
 
 
@@ -210,7 +210,7 @@ def take_over(session: Session, thread_ids: Collection[str], now: datetime) -> t
 
 
 def _note_stop(session: Session, task_id: str, state: TaskState, why: str) -> None:
-    """Record the time since which a task is stopped, and why; in any other state, end that record."""
+    """Record when and why a task stopped. If the task is not stopped, close that record."""
     now = session.now()
     for stopped, cause in STOPPED.items():
         if stopped is not state:

@@ -1,4 +1,4 @@
-"""Spans in which the runner did not run: its process was gone or stopped, or its machine was off or asleep."""
+"""Spans in which the runner did not run: the process was gone or stopped, or the machine was off or asleep."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
@@ -10,7 +10,7 @@ from turnkeeper.clock import Clock
 from turnkeeper.times import rfc3339
 
 EVERY_S = 5.0
-_LONGEST_LAG = timedelta(seconds=5)  # longer than a busy machine delays a wake-up
+_LONGEST_LAG = timedelta(seconds=5)  # longer than the delay of a wake-up on a busy machine
 
 
 class Presence:
@@ -19,7 +19,7 @@ class Presence:
     def __init__(
         self, store: Store, *, clock: Clock, last_seen: Callable[[], Awaitable[datetime | None]], booted_at: datetime
     ) -> None:
-        """Take a function that returns when a runner was last seen before this one, and the machine's start time."""
+        """Set `last_seen`, which returns when a runner was last seen before this process, and the boot time."""
         self._store, self._clock = store, clock
         self._last_seen, self._booted_at = last_seen, booted_at
         self._has_begun = False
@@ -49,7 +49,7 @@ class Presence:
         self._has_begun = True
 
     def _look(self, since: datetime, now: datetime, passed: timedelta) -> None:
-        """Record a pause that is too long for a busy machine. On a shared database, another runner did the work."""
+        """Record a pause too long for a busy machine. On a shared database, another runner worked meanwhile."""
         if not self._store.is_shared and now - since - timedelta(seconds=EVERY_S) > _LONGEST_LAG:
             # The monotonic clock stops while the machine sleeps.
             ran = passed > (now - since) / 2
@@ -61,7 +61,7 @@ def _happened(span: tuple[Cause, datetime, datetime], session: Session) -> None:
 
 
 def _end_absence(session: Session, last_seen: datetime | None, now: datetime, booted_at: datetime) -> None:
-    """Record that a runner runs again, and the start of its absence: an orderly stop, or the last sign of a runner."""
+    """Record that a runner runs again, and when its absence began: at an orderly stop or the last sign of a runner."""
     left = next((each for each in session.stoppages.listed() if each.lasts and each.cause is Cause.RUNNER), None)
     since = last_seen if left is None else left.since
     if since is None or since >= now:

@@ -67,7 +67,7 @@ def _forget(session: Session, before: datetime) -> int:
 
 
 def _prune_records(connection: Connection, at: datetime, before: datetime, *, rows: int) -> None:
-    if rows or alone(connection, _NAME):  # record the entries that this pass has pruned in any case
+    if rows or alone(connection, _NAME):  # always record the entries that this pass has pruned
         audit.prune(connection, at, before, rows=rows)
 
 
@@ -91,7 +91,7 @@ def _is_old(fire: Fire, before: datetime) -> bool:
 
 
 def _prune(session: Session, task_id: str, old: Sequence[Fire]) -> int:
-    """Remove entries of one task; entries that cover scheduled times only up to the first one to keep."""
+    """Remove entries of one task. Entries that cover scheduled times are removed only before the first kept one."""
     covering = [fire for fire in old if fire.kind is FireKind.SCHEDULED and fire.count]
     gone = [fire for fire in old if fire not in covering]
     kept_from = session.fires.first_covered(task_id, {fire.entry_id for fire in covering})

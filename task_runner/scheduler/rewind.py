@@ -24,7 +24,7 @@ _LARGEST_REWIND = 10_000
 def rewind(session: Session, now: datetime) -> list[LogRecord]:
     """Set cursors that lie far ahead of `now` back to `now`, and cut the later times from their entries.
 
-    Existing fires keep their ids, so that none fires twice when its scheduled time comes again. Works on one batch of
+    Existing fires keep their ids, so that none fires twice when its scheduled time recurs. Works on one batch of
     tasks; returns the log records, none if there is no task left.
     """
     events: list[LogRecord] = []
@@ -32,10 +32,10 @@ def rewind(session: Session, now: datetime) -> list[LogRecord]:
     for snapshot in session.tasks.snapshots(ids) if ids else ():
         task, revisions = snapshot.task, session.tasks.revisions(snapshot.task.id)
         if task.cursor_at <= now + LARGEST_LEAD:
-            continue  # another runner was faster
+            continue  # another runner reset the cursor first
         while beyond := session.fires.after_nominal(task.id, now, _LARGEST_REWIND):
             _cut(session, beyond, revisions, now)
-        pauses = task.state is TaskState.PAUSED  # wakes at the end of its pause, wherever its cursor is
+        pauses = task.state is TaskState.PAUSED  # The task wakes at the end of its pause, wherever its cursor is.
         wake_at = task.wake_at if pauses or task.wake_at is None else now
         moved = replace(task, cursor_at=now, wake_at=wake_at, rewound_until=task.cursor_at)
         if task.pacing is not None and task.pacing.armed_at is not None:
@@ -43,7 +43,7 @@ def rewind(session: Session, now: datetime) -> list[LogRecord]:
             left = max(timedelta(0), task.pacing.armed_at - task.cursor_at)
             moved = replace(moved, pacing=replace(task.pacing, armed_at=whole(now + left)))
         if is_self_paced(task.definition):
-            moved = replace(moved, rewound_until=None)  # its time does not come again
+            moved = replace(moved, rewound_until=None)  # the entry's scheduled time does not recur
         session.fires.write_plans([Plan(task=moved, tail=_tail(session, snapshot))], {})
         events += [
             LogRecord("clock.stepped_back", {"task_id": task.id, "cursor_was": rfc3339(task.cursor_at)}),
@@ -53,7 +53,7 @@ def rewind(session: Session, now: datetime) -> list[LogRecord]:
 
 
 def bring_back(session: Session, now: datetime, after_entry: int) -> int:
-    """Make unsent fires of one batch ready at the time they would have been ready by the right clock.
+    """Reset the ready time of one batch of unsent fires to the time that a correct clock would have given.
 
     A scheduled fire still waits until it is due. Returns the number of the last entry examined; 0 if none is left.
     """
@@ -67,7 +67,7 @@ def _brought_back(fire: Fire, now: datetime) -> Fire:
     assert fire.ready_at is not None
     due_at = fire.due_at
     if fire.kind is not FireKind.SCHEDULED and fire.nominal_at > now:
-        due_at = now + max(timedelta(0), fire.due_at - fire.nominal_at)  # no timetable names that time again
+        due_at = now + max(timedelta(0), fire.due_at - fire.nominal_at)  # no timetable contains that time any more
     tried = fire.attempt > 1 or fire.refusals > 0
     return replace(
         fire, due_at=due_at, ready_at=min(fire.ready_at, max(due_at, now + LONGEST_BACKOFF if tried else now))
@@ -92,7 +92,7 @@ def _cut(session: Session, fires: list[Fire], revisions: Sequence[Revision], now
 
 
 def _tail(session: Session, snapshot: Snapshot) -> Fire | None:
-    """Return the rest of a task's newest skipped entry, without the times that come again."""
+    """Return the rest of a task's newest skipped entry, without the times that recur."""
     if snapshot.tail is None:
         return None
     number = abs(snapshot.tail.entry_id)
@@ -101,7 +101,7 @@ def _tail(session: Session, snapshot: Snapshot) -> Fire | None:
 
 
 def _planned_by(revisions: Sequence[Revision], fire: Fire) -> Timetable:
-    """Return the timetable that planned an entry: the newest one with as many times as the entry covers."""
+    """Return the timetable that planned an entry: the newest one that has as many times as the entry covers."""
     tables = [timetable_of(each.definition) for each in reversed(revisions) if each.valid_from <= fire.last_at]
     before = fire.first_at - LEAST
     named = (each for each in tables if each.count(before, fire.last_at) == fire.count)

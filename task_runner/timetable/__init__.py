@@ -1,6 +1,6 @@
-"""When a task fires: pure timetables of cron expressions, recurrence rules, intervals and single instants.
+"""Pure timetables that compute when a task fires: cron expressions, recurrence rules, intervals and single instants.
 
-Nothing here reads a clock or does I/O of its own; time is an argument. Scheduled times are whole seconds in UTC.
+A timetable reads no clock and does no I/O; callers pass the time. Scheduled times are whole seconds in UTC.
 """
 
 from task_runner.timetable.cron import CronTimetable, InvalidCron, otherwise_in_classic_cron, parse_cron

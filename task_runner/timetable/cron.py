@@ -1,8 +1,8 @@
-"""Cron expressions: croniter reads their fields, and our own search says when they fire.
+"""Cron expressions: croniter parses their fields, and this module searches for the times at which they fire.
 
-croniter knows the dialect: names, lists, ranges, steps, `L`, `#` and macros. What differs from it is handled before it
-is asked; ``docs/tasks.md`` lists the differences for users. How times meet a clock change is the rule of
-:mod:`task_runner.timetable.wall_clock`; a time is fixed where hour and minute are plain lists.
+croniter knows the dialect: names, lists, ranges, steps, `L`, `#` and macros. This module handles each difference from
+croniter's dialect before it calls croniter; ``docs/tasks.md`` lists the differences for users.
+:mod:`task_runner.timetable.wall_clock` handles clock changes. A time is fixed if hour and minute are plain lists.
 """
 
 import re
@@ -24,11 +24,11 @@ _SHOWN = 72
 _AROUND = " \t\r\n"
 _WORD = re.compile(r"[^ \t]+")
 _MACROS = "@hourly @daily @midnight @weekly @monthly @yearly @annually"
-# The fields in croniter's order, which is also that of an expression but for the seconds, which stand first there.
+# The fields in croniter's order. An expression has the same order, except that the seconds stand first.
 _TITLES = ("minute", "hour", "day of month", "month", "weekday", "second")
 _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY, _SECOND = range(6)
 _SUNDAY = 7
-# Every month has a 28th: an H that chose the 31st would leave five months out.
+# Every month has a 28th. If H could choose the 31st, the task would not fire in five months of the year.
 _LAST_HASHED_DAY = 28
 _VALUE = r"[0-9]+|[A-Z]{3}"
 _RANGE = re.compile(rf"(?P<low>{_VALUE})-(?P<high>{_VALUE})(?:/(?P<step>[0-9]+))?")
@@ -38,17 +38,17 @@ _NOT_OFFERED = re.compile(r"\?|R.*|[0-9]+W|W[0-9]+|.*/0+")
 _EPOCH_ORDINAL = 719_163
 _LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _FEBRUARY = 2
-_ALL_SHAPES = 28 * 365 + 7  # days after 1 January 1970 by which each shape of a year has come
+_ALL_SHAPES = 28 * 365 + 7  # days after 1 January 1970 within which each shape of a year has occurred
 _WEEK = 7
-# Bit d of a weekly mask is set where day d falls on the weekday of day 0.
+# Bit d of a weekly mask is set if day d falls on the same weekday as day 0.
 _WEEKLY = sum(1 << day for day in range(0, 35, _WEEK))
 
 
 class InvalidCron(InvalidInput):
-    """A cron expression that cannot be taken.
+    """A cron expression that is invalid.
 
     Attributes:
-        caret: two lines, the expression and carets under its bad field; cut where the expression is very long.
+        caret: two lines, the expression and carets under its bad field. A very long expression is shortened.
     """
 
     def __init__(self, what: str, *, expression: str, start: int, width: int, hint: str = "") -> None:
@@ -59,7 +59,7 @@ class InvalidCron(InvalidInput):
             before, after = "..." if cut else "", "..." if cut + _SHOWN < len(shown) else ""
             shown, start = before + shown[cut : cut + _SHOWN] + after, start - cut + len(before)
             width = min(width, len(shown) - start)
-        # A control character would break the line that the carets stand under.
+        # A control character would break the line above the carets.
         line = "".join(sign if sign.isprintable() else "?" for sign in shown)
         self.caret = f"{line}\n{' ' * start}{'^' * max(width, 1)}"
 
@@ -69,7 +69,7 @@ class CronTimetable(WallClock):
     """The scheduled times of a cron expression in a zone; made by :func:`parse_cron`.
 
     Attributes:
-        expression: as typed.
+        expression: the expression as typed.
     """
 
     expression: str
@@ -80,9 +80,9 @@ class CronTimetable(WallClock):
 
 
 def parse_cron(expression: str, *, name: str, zone: ZoneInfo) -> CronTimetable:
-    """Make the timetable of a cron expression of five fields, of six with seconds first, or a macro like `@daily`.
+    """Make the timetable of a cron expression: five fields, six with seconds first, or a macro like `@daily`.
 
-    Day of month and weekday: if both are restricted, a day that satisfies either is named.
+    If both day of month and weekday are restricted, a day matches if it satisfies either of them.
 
     >>> from datetime import UTC, datetime
     >>> cron = parse_cron("30 9 * * mon-fri", name="standup", zone=ZoneInfo("Europe/Riga"))
@@ -90,23 +90,23 @@ def parse_cron(expression: str, *, name: str, zone: ZoneInfo) -> CronTimetable:
     '2026-11-23T07:30:00+00:00'
 
     Args:
-        expression: what was typed.
-        name: what `H` hashes.
-        zone: whose wall clock shows the times.
+        expression: the text as typed.
+        name: the name that `H` hashes.
+        zone: the zone in whose wall-clock time the expression is written.
 
     Raises:
         InvalidCron: the expression cannot be read, or it never fires; its `caret` shows where.
     """
     typed = expression.strip(_AROUND)
-    # Without an H the name means nothing, and tasks with the same expression share one parsing.
+    # Without an H the name has no effect, and tasks with the same expression share one parsed pattern.
     pattern = _parsed(typed, name if "H" in typed.upper() else "")
     return CronTimetable(expression=expression.strip(), zone=zone, pattern=pattern, offsets=offsets_of(zone))
 
 
 def otherwise_in_classic_cron(expression: str) -> str:
-    """Return how classic cron reads the two day fields, if it names other days by them; empty if it names the same.
+    """Describe how classic cron combines the two day fields, if it would fire on other days. Otherwise return "".
 
-    In classic cron a field is unrestricted if it begins with a star, so that both fields of `*/2 * 1` must match.
+    In classic cron a field that begins with a star is unrestricted, so both fields of `*/2 * 1` must match.
 
     Raises:
         InvalidCron: the expression cannot be read, or it never fires.
@@ -118,7 +118,8 @@ def otherwise_in_classic_cron(expression: str) -> str:
     assert isinstance(days, CronDays)
     _, _, _, day, _, weekday = _fields(typed, "")
     classic = replace(days, either=not (day.text.startswith("*") or weekday.text.startswith("*")))
-    # Days that match both are among those that match either, so equal numbers are equal days.
+    # The days that match both fields are a subset of the days that match either. If the counts are equal, so are the
+    # days.
     if classic.count(0, _ALL_SHAPES) == days.count(0, _ALL_SHAPES):
         return ""
     here, there = ("either", "both") if days.either else ("both", "either")
@@ -129,7 +130,7 @@ def otherwise_in_classic_cron(expression: str) -> str:
 
 
 def forget_parsed() -> None:
-    """Forget what equal expressions share, to measure the parsing itself; what single items mean stays known."""
+    """Clear the cache of parsed expressions, to measure the parser. The cache of single items stays."""
     _parsed.cache_clear()
 
 
@@ -141,7 +142,7 @@ def _parsed(expression: str, name: str) -> LocalPattern:
     (seconds, _), (minutes, _), (hours, _), (month_days, last_day), (months, _), (weekdays, nth) = (
         each.values() for each in fields
     )
-    # A list of all days restricts nothing beside a field with a `*`, but beside one without it does.
+    # A list of all days is unrestricted if the other field has a `*`. Otherwise it counts as a restriction.
     any_day = day.has_star() or (len(month_days) == 31 and "*" in weekday.text)
     any_weekday = weekday.has_star() or (len(weekdays) == _WEEK and "*" in day.text)
     days = days_of(
@@ -184,7 +185,7 @@ def _fields(expression: str, name: str) -> Iterator["_Field"]:
 
 
 def _unfolded(macro: str) -> str:
-    """Return the five fields that a macro stands for."""
+    """Return the five fields that are equivalent to a macro."""
     try:
         fields, _ = _croniter().expand(macro)
     except ValueError as error:
@@ -195,13 +196,13 @@ def _unfolded(macro: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Field:
-    """A field as typed, and where: what a refusal needs to point at it.
+    """A field as typed, with its position, so that an error can point at it.
 
     Attributes:
-        index: which field it is, by croniter's number.
+        index: croniter's number of the field.
         text: the field, in capitals.
         expression: the whole expression as typed.
-        start: where in `expression` the field stands.
+        start: the offset of the field in `expression`.
         name: the task's name, which `H` hashes.
     """
 
@@ -212,10 +213,10 @@ class _Field:
     name: str
 
     def values(self) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
-        """Return the values that the field names, and its weekdays of the month as :class:`CronDays` keeps them.
+        """Return the values of the field, and its weekdays of the month in the form that :class:`CronDays` stores.
 
         Raises:
-            InvalidCron: it cannot be read, or is out of range.
+            InvalidCron: the field cannot be read, or a value is out of range.
         """
         plain, nth = frozenset[int](), frozenset[tuple[int, int]]()
         for item in self.text.split(","):
@@ -228,16 +229,16 @@ class _Field:
         return plain, nth
 
     def has_star(self) -> bool:
-        """Tell whether one item of the field is a bare `*`."""
+        """Return whether one item of the field is a bare `*`."""
         return "*" in self.text.split(",")
 
     def refused(self, reason: str, *, hint: str = "") -> InvalidCron:
-        """Return the refusal of this field, to be raised."""
+        """Return the error that refuses this field. The caller raises the error."""
         what = f"{_TITLES[self.index]} {self.text!r}: {reason}"
         return InvalidCron(what, expression=self.expression, start=self.start, width=len(self.text), hint=hint)
 
     def _understood(self, item: str) -> str:
-        """Return an item in the words by which croniter understands what it means here."""
+        """Translate an item into the syntax that makes croniter read it as this dialect defines it."""
         if not item or _NOT_OFFERED.fullmatch(item):
             raise self._explained(item)
         if found := _HASH.fullmatch(item):
@@ -248,14 +249,14 @@ class _Field:
             low, high = self._value(found["low"]), self._value(found["high"])
             if self.index == _WEEKDAY and low == _SUNDAY:
                 low, high = 0, high % _SUNDAY
-            if low == high:  # to croniter that is the whole field
+            if low == high:  # croniter reads this item as the whole field
                 return str(low)
             if low > high and int(found["step"] or 1) > 1:
                 raise self.refused("a step cannot run over the end of the field", hint="write the values as a list")
         return item
 
     def _hashed(self, found: re.Match[str]) -> str:
-        """Return what `H`, `H(a-b)`, `H/n` or `H(a-b)/n` chooses by the task's name."""
+        """Choose a value by the task's name for `H`, `H(a-b)`, `H/n` or `H(a-b)/n`."""
         low, largest = _croniter().RANGES[self.index]
         high, step = largest, int(found["step"] or 1)
         if found["low"]:
@@ -272,7 +273,7 @@ class _Field:
         return f"{first}-{high}/{step}" if first < high else str(first)
 
     def _value(self, text: str) -> int:
-        """Return the value of a number or a name. Raises InvalidCron: there is no such value in this field."""
+        """Return the value of a number or a name. Raises InvalidCron: the field has no such value."""
         low, high = _croniter().RANGES[self.index]
         high = _SUNDAY if self.index == _WEEKDAY else high
         value = int(text) if text.isdigit() else _croniter().ALPHACONV[self.index].get(text.lower())
@@ -283,7 +284,7 @@ class _Field:
         return value
 
     def _explained(self, item: str) -> InvalidCron:
-        """Return why an item is refused that croniter does not understand."""
+        """Return an error that says why croniter does not accept an item."""
         if item.startswith("R"):
             return self.refused("R is not repeatable", hint="H chooses a value by the task's name")
         if not item:
@@ -304,7 +305,7 @@ class _Field:
 
 @lru_cache(maxsize=4096)
 def _expanded(index: int, item: str) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
-    """Return the plain values that croniter reads in an item, or the weekdays of the month. Raises its ValueError."""
+    """Return the values or weekdays of the month that croniter reads in an item. Raises croniter's ValueError."""
     fields = ["*"] * (_SECOND + 1 if index == _SECOND else _SECOND)
     fields[index] = item
     expanded, counted = _croniter().expand(" ".join(fields))
@@ -326,7 +327,7 @@ def _croniter() -> Any:
 
 
 def hashed(name: str, title: str, low: int, high: int) -> int:
-    """Choose a value in [low, high] by hashing: the same for the same name, spread evenly over names.
+    """Choose a value in [low, high] by hashing. A name always gets the same value, and values are spread evenly.
 
     >>> hashed("report", "minute", 0, 59) == hashed("report", "minute", 0, 59)
     True
@@ -345,21 +346,21 @@ class _Year(NamedTuple):
 class CronDays:
     """The days that the fields day of month, month and weekday name; day 0 is 1 January 1970.
 
-    A year has one of fourteen shapes: it is leap or not and begins on one of seven weekdays. The days depend on the
-    shape alone, so fourteen masks of 366 bits answer for all years: the next day is the lowest set bit, the number of
-    days a count of set bits. Masks are kept as they are asked for, so that the value may be shared freely.
+    A year has one of fourteen shapes: it is a leap year or not, and it begins on one of seven weekdays. The matching
+    days depend only on the shape, so fourteen masks of 366 bits cover all years. The next day is the lowest set bit;
+    the number of days is a count of set bits. Masks are computed on first use, so the value may be shared freely.
 
     A missing local day (Pacific/Apia had no 30 December 2011) still counts as a day of its month: the last Friday of
-    that month was the 30th, not the 23rd, and the second Monday of a month is never moved by a day that is missing.
+    that month was the 30th, not the 23rd. A missing day never moves the second Monday of a month.
 
     Attributes:
         month_days: days of the month.
-        last_day: the last day of the month too.
+        last_day: True if the last day of the month matches too.
         months: 1 to 12.
         weekdays: Sunday is 0.
         nth: pairs of weekday and week of the month, 1 to 5, or LAST.
-        either: a day must satisfy the day of month OR the weekday, as in classic cron when both are given;
-            otherwise both, of which one is then `*`.
+        either: True if a day must satisfy the day of month OR the weekday, as in classic cron when both are given.
+            False if it must satisfy both; one of them is then `*`.
     """
 
     month_days: frozenset[int]
@@ -372,11 +373,11 @@ class CronDays:
     _recent: _Year = field(default=_Year(0, 0, 0), init=False)
 
     def ever(self) -> bool:
-        """Return whether there is such a day in any year."""
+        """Return whether any year has a matching day."""
         return any(self._shape(leap=leap, begins_on=weekday) for leap in (True, False) for weekday in range(_WEEK))
 
     def first_from(self, day: int, last: int) -> int | None:
-        """Return the first such day from `day` on; it may lie behind `last`, up to which years are searched."""
+        """Return the first matching day from `day` on; searches the years up to `last`, so the day may be later."""
         while day <= last:
             year = self._recent
             if not year.start <= day < year.end:
@@ -388,7 +389,7 @@ class CronDays:
         return None
 
     def last_until(self, day: int, first: int) -> int | None:
-        """Return the last such day up to `day`; it may lie before `first`, down to which years are searched."""
+        """Return the last matching day up to `day`; searches the years down to `first`, so the day may be earlier."""
         while day >= first:
             year = self._year(day)
             rest = year.mask & ((2 << (day - year.start)) - 1)
@@ -398,7 +399,7 @@ class CronDays:
         return None
 
     def count(self, low: int, high: int) -> int:
-        """Return how many such days lie in [low, high)."""
+        """Return the number of matching days in [low, high)."""
         total = 0
         while low < high:
             year = self._year(low)
@@ -419,7 +420,7 @@ class CronDays:
         return self._recent
 
     def _shape(self, *, leap: bool, begins_on: int) -> int:
-        """Return the days of such a year, bit 0 for 1 January; `begins_on` is the weekday of that day."""
+        """Return the mask of matching days for a shape of year. Bit 0 is 1 January, whose weekday is `begins_on`."""
         known = self._shapes.get((leap, begins_on))
         if known is not None:
             return known
@@ -446,5 +447,5 @@ class CronDays:
         return both & ((1 << length) - 1)
 
 
-# Tasks whose expressions name the same days share them.
+# Tasks whose expressions name the same days share one CronDays.
 days_of = lru_cache(maxsize=4096)(CronDays)

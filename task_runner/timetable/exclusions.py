@@ -1,4 +1,4 @@
-"""A timetable less some days, or spans of time."""
+"""A timetable that skips excluded days or spans of time."""
 
 import re
 from bisect import bisect_right
@@ -20,32 +20,32 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Excluding(Timetable):
-    """The scheduled times of a timetable that lie in none of some spans.
+    """The scheduled times of a timetable that lie outside all excluded spans.
 
     Attributes:
-        timetable: whose scheduled times.
-        spans: half-open, in seconds since 1970, ascending, none touching another.
+        timetable: the timetable that is restricted.
+        spans: half-open, in seconds since 1970, ascending; no two spans touch.
     """
 
     timetable: Timetable
     spans: tuple[Span, ...]
 
     def next_after(self, after: datetime) -> datetime | None:
-        """Return the first scheduled time strictly after `after` outside the spans; at most one step for each span."""
+        """Return the first scheduled time after `after` outside the spans. Takes at most one step per span."""
         nominal = self.timetable.next_after(after)
         while nominal is not None and (span := self._around(nominal)):
             nominal = self.timetable.next_after(from_seconds(span[1]) - LEAST)
         return nominal
 
     def last_at_or_before(self, at: datetime) -> datetime | None:
-        """Return the last scheduled time not after `at` outside the spans; at most one step for each span."""
+        """Return the last scheduled time up to `at` that lies outside the spans. Takes at most one step per span."""
         nominal = self.timetable.last_at_or_before(at)
         while nominal is not None and (span := self._around(nominal)):
             nominal = self.timetable.last_at_or_before(from_seconds(span[0]) - LEAST)
         return nominal
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many scheduled times outside the spans lie in (after, until]."""
+        """Return the number of scheduled times in (after, until] that lie outside the spans."""
         total = self.timetable.count(after, until)
         for start, end in self.spans:
             low, high = max(after, from_seconds(start) - LEAST), min(until, from_seconds(end) - LEAST)
@@ -54,7 +54,7 @@ class Excluding(Timetable):
         return total
 
     def describe(self) -> str:
-        """Return what the timetable says."""
+        """Return the description of the underlying timetable."""
         return self.timetable.describe()
 
     def _around(self, nominal: datetime) -> Span | None:
@@ -64,7 +64,7 @@ class Excluding(Timetable):
 
 
 def excluding(timetable: Timetable, texts: Iterable[str], zone: ZoneInfo) -> Timetable:
-    """Return a timetable less what :func:`check_excluded` accepted; days are those of `zone`."""
+    """Restrict a timetable by exclusions that :func:`check_excluded` accepted. Days are days of `zone`."""
     spans: list[Span] = []
     for start, end in sorted(_span(text, zone) for text in texts):
         if spans and start <= spans[-1][1]:
@@ -75,13 +75,13 @@ def excluding(timetable: Timetable, texts: Iterable[str], zone: ZoneInfo) -> Tim
 
 
 def check_excluded(texts: Iterable[str], zone: ZoneInfo) -> tuple[str, ...]:
-    """Return exclusions written one way, sorted, each once.
+    """Return the exclusions in canonical form, sorted, without duplicates.
 
     An exclusion is a day (`2026-12-25`), days (`2026-12-24..2026-12-26`, both included) or a span of instants
-    (`2026-12-24T12:00:00Z..2026-12-24T18:00:00Z`, half-open), or of wall-clock times of the zone (without offsets).
+    (`2026-12-24T12:00:00Z..2026-12-24T18:00:00Z`, half-open). Times without an offset are wall-clock times of the zone.
 
     Raises:
-        InvalidInput: something else, one that ends before it starts, or more than 2000.
+        InvalidInput: a text is no exclusion, a span ends before it starts, or there are more than 2000.
     """
     written = sorted({text.strip() for text in texts})
     if len(written) > MOST_EXCLUDED:
@@ -89,7 +89,7 @@ def check_excluded(texts: Iterable[str], zone: ZoneInfo) -> tuple[str, ...]:
     for text in written:
         start, end = _span(text, zone)
         first, _, last = text.partition("..")
-        # Days that the zone has skipped, or behind the last that timetables have, are empty, and no mistake.
+        # A day that the zone skipped, or that is beyond the range of timetables, is an empty span, not an error.
         if first > last > "" if _DAY.fullmatch(first) else start >= end:
             raise InvalidInput(f"{text[:60]!r} ends before it starts", where="exclude")
     return tuple(written)
@@ -112,13 +112,13 @@ def _span(text: str, zone: ZoneInfo) -> Span:
 
 
 def _midnight(text: str, zone: ZoneInfo, later: int) -> int:
-    """Return when the day `later` days after a date begins in a zone, within the times that timetables have."""
+    """Return the instant at which the day `later` days after a date begins, limited to the range of timetables."""
     days = date.fromisoformat(text).toordinal() - EPOCH.toordinal() + later
     return _first_shown(days * SECONDS_PER_DAY, zone)
 
 
 def _shown(wall: datetime, zone: ZoneInfo) -> int:
-    """Return when the wall clock of a zone shows a time first, or when the gap ends that skips it."""
+    """Return the first instant at which a zone's clock shows a time. If a gap skips the time, return the gap's end."""
     return _first_shown(to_seconds(wall.replace(tzinfo=UTC)), zone)
 
 

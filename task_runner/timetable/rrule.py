@@ -1,12 +1,12 @@
-"""Recurrence rules of RFC 5545: wall-clock times of a zone, each of them fixed.
+"""Recurrence rules of RFC 5545, as fixed wall-clock times of a zone.
 
-A rule is days and times of day, as cron is, so it shares cron's search and its rule for clock changes: a time that a
-gap skips fires when the gap ends, one that is shown twice fires the first time. A rule that names times by `HOURLY` or
-`MINUTELY` names wall-clock times too; real time through a clock change is what `every` is for.
+A rule consists of days and times of day, like a cron expression. So it shares cron's search and its rule for clock
+changes: a time that a gap skips fires when the gap ends, and a time that occurs twice fires the first time. Rules with
+`HOURLY` or `MINUTELY` name wall-clock times too. For elapsed time across a clock change, users choose `every`.
 
-The work is bounded whatever a rule says, because rules come from agents too. The days of a year that pass the filter
-depend on the shape of the year, of which there are 28, so each shape is filtered once. Nothing lists the times that a
-COUNT allows: times are counted up to the one that is asked for, and the next question goes on from there.
+The work for a rule is bounded, because agents write rules too. The days of a year that pass the filter depend on the
+shape of the year. There are 28 shapes, and each shape is filtered once. Nothing lists the times that a COUNT allows:
+the timetable counts up to the requested time, and the next request continues from there.
 
 Source: RFC 5545, sections 3.3.10 and 3.8.5.3.
 """
@@ -29,7 +29,7 @@ _EPOCH_ORDINAL = 719_163
 _LAST = date(9990, 1, 1)
 _MOST_KEPT = 64
 _FEW_DAYS = 7  # up to this interval, days are filtered one by one; above it each period is looked up
-# A rule with a COUNT ends that long after its start, however few of its times have come by then.
+# A rule with a COUNT ends this long after its start, even if fewer times than COUNT have occurred.
 COUNTED_FOR = timedelta(days=73_200)
 _WEEK = 7
 LONGEST = 1024
@@ -43,7 +43,7 @@ _START = re.compile(
     r"DTSTART(?:;VALUE=DATE(?:-TIME)?|;TZID=(?P<zone>[^:;]+))*:(?P<day>[0-9]{8})(?:T(?P<time>[0-9]{6})(?P<utc>Z?))?",
     re.ASCII | re.IGNORECASE,
 )
-# Key: the smallest and the largest value, whether values count from the end too.
+# Key: smallest value, largest value, whether negative values count from the end.
 _NUMBERS: Mapping[str, tuple[int, int, bool]] = {
     "BYMONTH": (1, 12, False),
     "BYMONTHDAY": (1, 31, True),
@@ -55,7 +55,7 @@ _NUMBERS: Mapping[str, tuple[int, int, bool]] = {
     "BYSECOND": (0, 59, False),
 }
 _OF_DAY = ("BYHOUR", "BYMINUTE", "BYSECOND")
-# Where the RFC gives a part no meaning.
+# The frequencies with which the RFC allows a part.
 _ONLY_WITH = {
     "BYWEEKNO": {"YEARLY"},
     "BYYEARDAY": {"YEARLY", "HOURLY", "MINUTELY"},
@@ -65,7 +65,7 @@ _KEYS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_NUMBERS}
 
 
 class Frequency(StrEnum):
-    """The period of a rule."""
+    """The frequency of a rule."""
 
     YEARLY = "YEARLY"
     MONTHLY = "MONTHLY"
@@ -73,21 +73,21 @@ class Frequency(StrEnum):
     DAILY = "DAILY"
 
 
-# How many periods one window holds.
+# The number of periods in one window.
 _PERIODS = {Frequency.YEARLY: 8, Frequency.MONTHLY: 48, Frequency.WEEKLY: 208, Frequency.DAILY: 1024}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DayFilter:
-    """What a day must satisfy; an empty set asks for nothing. Negative numbers count from the end, -1 is the last.
+    """The conditions on a day. An empty set is no condition. Negative numbers count from the end; -1 is the last.
 
     Attributes:
         months: 1 to 12.
-        month_days, year_days, weeks: of the month, of the year, of the year by weeks that begin on `week_start`.
-        weekdays: pairs of weekday, Monday is 0, and which of its kind in the month or year; 0 for any.
-        in_year: weekdays are counted in the year and not in the month.
-        positions: which days of a period, counted among those that satisfy the rest.
-        week_start: the weekday that weeks begin on.
+        month_days, year_days, weeks: days of the month, of the year, and weeks of the year from `week_start` on.
+        weekdays: pairs of weekday (Monday is 0) and its occurrence in the month or year; 0 for every occurrence.
+        in_year: True if occurrences of weekdays are counted in the year, False if in the month.
+        positions: positions of the chosen days of a period, among the days that satisfy the other conditions.
+        week_start: the weekday on which weeks begin.
     """
 
     months: frozenset[int] = frozenset()
@@ -100,7 +100,7 @@ class DayFilter:
     week_start: int = 0
 
     def takes(self, day: date) -> bool:
-        """Return whether a day satisfies all but the positions."""
+        """Return whether a day satisfies all conditions except the positions."""
         if self.months and day.month not in self.months:
             return False
         if self.month_days and not self.month_days & _both_ends(day.day, _month_length(day)):
@@ -112,7 +112,7 @@ class DayFilter:
         return not self.weeks or bool(self.weeks & self._week_of(day))
 
     def chosen(self, days: list[int]) -> list[int]:
-        """Return the days of one period at the positions asked for."""
+        """Return the days of one period at the chosen positions."""
         if not self.positions:
             return days
         return [day for place, day in enumerate(days, 1) if self.positions & _both_ends(place, len(days))]
@@ -126,7 +126,7 @@ class DayFilter:
         return (weekday, first) in self.weekdays or (weekday, last) in self.weekdays
 
     def _week_of(self, day: date) -> frozenset[int]:
-        """Return the number of a day's week from both ends of the year that holds most of that week."""
+        """Return the number of a day's week from both ends of the year that contains most of that week."""
         middle = day - timedelta(days=(day.weekday() - self.week_start) % _WEEK) + timedelta(days=3)
         number = (_day_of_year(middle) - 1) // _WEEK + 1
         return frozenset({number, -((_year_length(middle.year) - _day_of_year(middle)) // _WEEK + 1)})
@@ -134,13 +134,13 @@ class DayFilter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleDays:
-    """The days of a rule, numbered from 1 January 1970; what it keeps is only a memory of what the rule says.
+    """The days of a rule, numbered from 1 January 1970. The private fields are only a cache.
 
     Attributes:
-        frequency: its period.
-        interval: every how many periods.
-        start: the day in whose period it starts; earlier days are never named.
-        filter: which days of a period.
+        frequency: the unit of the period.
+        interval: the number of periods from one to the next that matches.
+        start: a day of the period in which the rule starts; earlier days never match.
+        filter: the conditions on the days of a period.
     """
 
     frequency: Frequency
@@ -151,7 +151,7 @@ class RuleDays:
     _shapes: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def first_from(self, day: int, last: int) -> int | None:
-        """Return the first such day from `day` on; it may lie behind `last`, up to which windows are searched."""
+        """Return the first matching day from `day` on; searches the windows up to `last`, so the day may be later."""
         day = max(day, _numbered(self.start))
         while day <= last and day < _numbered(_LAST):
             number = self._window_of(day)
@@ -163,7 +163,7 @@ class RuleDays:
         return None
 
     def last_until(self, day: int, first: int) -> int | None:
-        """Return the last such day up to `day`; it may lie before `first`, down to which windows are searched."""
+        """Return the last matching day up to `day`; searches the windows down to `first`, so the day may be earlier."""
         first = max(first, _numbered(self.start))
         day = min(day, _numbered(_LAST) - 1)
         while day >= first:
@@ -176,7 +176,7 @@ class RuleDays:
         return None
 
     def count(self, low: int, high: int) -> int:
-        """Return how many such days lie in [low, high)."""
+        """Return the number of matching days in [low, high)."""
         low, high = max(low, _numbered(self.start)), min(high, _numbered(_LAST))
         total = 0
         while low < high:
@@ -221,7 +221,7 @@ class RuleDays:
         return found
 
     def _of_year(self, year: int) -> tuple[int, ...]:
-        """Return the days of a year that pass the filter, from 0; the years beside it count for the first week."""
+        """Return the days of a year that pass the filter, numbered from 0. The adjacent years decide the first week."""
         first = date(year, 1, 1)
         shape = (first.weekday(), *map(_year_length, (year - 1, year, year + 1)))
         known = self._shapes.get(shape)
@@ -232,7 +232,7 @@ class RuleDays:
         return known
 
     def _window_of(self, day: int) -> int:
-        """Return the number of the window that holds a day; the one that holds `start` is 0."""
+        """Return the number of the window that contains a day. Window 0 contains `start`."""
         at, span = date.fromordinal(day + _EPOCH_ORDINAL), self.interval * _PERIODS[self.frequency]
         if self.frequency is Frequency.YEARLY:
             return (at.year - self.start.year) // span
@@ -245,7 +245,7 @@ class RuleDays:
         return self._period(window * self.interval * _PERIODS[self.frequency])
 
     def _period(self, number: int) -> int:
-        """Return the first day of the period so many after that of `start`."""
+        """Return the first day of the period that is `number` periods after the period of `start`."""
         if self.frequency is Frequency.YEARLY:
             return _numbered(_month(self.start.year + number, 1))
         if self.frequency is Frequency.MONTHLY:
@@ -287,15 +287,15 @@ class RruleTimetable(Bounded):
     """The scheduled times of a rule from its start; made by :func:`parse_rrule`.
 
     Attributes:
-        text: the rule, written one way.
-        has_start: the rule says itself when it starts.
-        most: how many times it has; None for no limit.
+        text: the rule in canonical form.
+        has_start: True if the rule itself contains its start.
+        most: the maximum number of scheduled times; None for no limit.
     """
 
     text: str = field(kw_only=True)
     has_start: bool = field(kw_only=True)
     most: int | None = field(kw_only=True, default=None)
-    # The latest instant up to which times were counted, and how many they are; and the last time, once it is known.
+    # A cache: the latest instant up to which times were counted, with their number; and the last time, once known.
     _counted: list[tuple[datetime, int]] = field(kw_only=True, default_factory=list, compare=False, repr=False)
     _last: list[datetime] = field(kw_only=True, default_factory=list, compare=False, repr=False)
 
@@ -315,13 +315,13 @@ class RruleTimetable(Bounded):
         return self.text
 
     def _is_over(self, at: datetime) -> bool:
-        """Return whether more times than the rule has lie up to an instant."""
+        """Return whether the rule has reached its maximum number of times before an instant."""
         if self.most is None or (self._last and at <= self._last[0]):
             return False
         return bool(self._last) or self._number(at) > self.most
 
     def _number(self, at: datetime) -> int:
-        """Return how many times lie up to an instant, were there no limit; counted on from the instant before."""
+        """Return the number of times up to an instant, ignoring the limit. Continues from the last counted instant."""
         assert self.start_at is not None
         before, number = next(reversed(self._counted), (self.start_at - LEAST, 0))
         if at < before:
@@ -331,7 +331,7 @@ class RruleTimetable(Bounded):
         return number
 
     def _end(self) -> datetime:
-        """Return the last time of a rule that is known to be over; halves the span in which it lies."""
+        """Return the last scheduled time of a rule that is over, by bisection."""
         if not self._last:
             assert self.start_at is not None
             assert self.most is not None
@@ -346,11 +346,11 @@ class RruleTimetable(Bounded):
 
 @dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """The parts of a rule, each checked by itself.
+    """The parts of a rule, each validated separately.
 
     Attributes:
-        numbers: the values of each `BY…` part that was given, but for BYDAY.
-        weekdays: BYDAY.
+        numbers: the values of each `BY…` part except BYDAY.
+        weekdays: the values of BYDAY.
     """
 
     frequency: str
@@ -374,7 +374,7 @@ def parse_rrule(text: str, *, zone: ZoneInfo, anchor: datetime) -> RruleTimetabl
     ['2026-11-27T09:00:00+00:00', '2026-12-25T09:00:00+00:00']
 
     Raises:
-        InvalidInput: not such a rule, finer than a minute, or one that never fires.
+        InvalidInput: the text is no rule, the rule is finer than a minute, or it never fires.
     """
     if len(text) > LONGEST:
         _refuse(f"it is {len(text)} characters long, more than {LONGEST}")
@@ -391,14 +391,14 @@ def parse_rrule(text: str, *, zone: ZoneInfo, anchor: datetime) -> RruleTimetabl
     end_at = _until(rule.until, zone, offsets) if rule.until else None
     if rule.count is not None:
         end_at = start_at + COUNTED_FOR
-    # Only an instant names the second of two times that the wall clock shows alike.
+    # If the wall clock shows a time twice, only an instant can name the second occurrence.
     stamp = f"{start:%Y%m%dT%H%M%S}" if start_at == shown_at else f"{start_at:%Y%m%dT%H%M%SZ}"
     prefix = f"DTSTART:{stamp} RRULE:" if start_text else ""
     return RruleTimetable(table, start_at, end_at, text=prefix + rule_text, has_start=bool(start_text), most=rule.count)
 
 
 def _split(text: str) -> tuple[str, str]:
-    # A zone's name is the one part of a rule in which case matters.
+    # The zone's name is the only case-sensitive part of a rule.
     words = text.split() if text.isascii() else []
     parts = [word if word.upper().startswith("DTSTART") else word.upper() for word in words]
     starts = [part for part in parts if part.upper().startswith("DTSTART")]
@@ -411,7 +411,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _start(text: str, zone: ZoneInfo) -> datetime:
-    """Return where a rule starts: an instant if the text ends in Z, else a wall-clock time without a zone."""
+    """Return the start of a rule: an instant if the text ends in Z, else a wall-clock time without a zone."""
     found = _START.fullmatch(text)
     if found is None:
         _refuse(f"{text[:60]!r} cannot be read", "write DTSTART:20260302T090000, in the task's zone")
@@ -490,7 +490,7 @@ def _days(rule: _Rule, start: date) -> RuleDays:
         return rule.numbers.get(key, frozenset())
 
     months, month_days, weekdays = numbers("BYMONTH"), numbers("BYMONTHDAY"), rule.weekdays
-    # What a rule does not say, its start does.
+    # The start supplies each part that the rule omits.
     if not (month_days or weekdays or numbers("BYYEARDAY") or numbers("BYWEEKNO")):
         if rule.period is Frequency.YEARLY:
             months = months or frozenset({start.month})
@@ -572,7 +572,7 @@ def _number(key: str, text: str, low: int, high: int, *, signed: bool = False) -
 
 
 def _seconds(local: datetime) -> int:
-    """Return a wall-clock time as seconds since 1970, as that wall clock would count them."""
+    """Convert a wall-clock time to seconds since 1970, counted by the same wall clock."""
     return (local.replace(tzinfo=UTC) - EPOCH) // _ONE_SECOND
 
 

@@ -1,4 +1,4 @@
-"""What every timetable answers, and the plain ones: an interval, one instant, no time at all, bounds around another.
+"""The interface of timetables, and the simple ones: an interval, one instant, no time, and bounds around another.
 
 Timetables compute with whole seconds since 1970 in UTC.
 """
@@ -12,7 +12,7 @@ from turnkeeper.times import format_duration, parse_duration
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECONDS_PER_DAY = 86_400
-# A year is kept free at both ends of what datetime can hold, so that no offset can lead out of it.
+# One year is reserved at both ends of datetime's range, so that no offset leads out of the range.
 EARLIEST_S = -62_104_060_800
 LATEST_S = 253_370_764_800
 LEAST = timedelta(microseconds=1)
@@ -31,33 +31,33 @@ def from_seconds(second: int) -> datetime:
 
 
 class Timetable(ABC):
-    """The scheduled times of one schedule: whole seconds in UTC, ascending, no two equal.
+    """The scheduled times of one schedule: whole seconds in UTC, in strictly ascending order.
 
-    A timetable is a value. It reads no clock; asking twice gives the same answer. All arguments are aware datetimes
-    in any zone, all results aware datetimes in UTC. A fraction of a second in an argument counts: 09:00:00 is not
-    after 09:00:00, and it is before 09:00:00.5.
+    A timetable is an immutable value and reads no clock, so a repeated call returns the same result. Arguments are
+    aware datetimes in any zone; results are aware datetimes in UTC. A fraction of a second in an argument counts:
+    09:00:00 is not after 09:00:00, and it is before 09:00:00.5.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def next_after(self, after: datetime) -> datetime | None:
-        """Return the first scheduled time strictly after `after`, None if there is none."""
+        """Return the first scheduled time strictly after `after`; None if there is none."""
 
     @abstractmethod
     def last_at_or_before(self, at: datetime) -> datetime | None:
-        """Return the last scheduled time not after `at`, None if there is none."""
+        """Return the last scheduled time not after `at`; None if there is none."""
 
     @abstractmethod
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many scheduled times lie in (after, until]; never enumerates them."""
+        """Return the number of scheduled times in (after, until], without enumerating them."""
 
     @abstractmethod
     def describe(self) -> str:
-        """Return one line that says when this fires."""
+        """Describe in one line when the timetable fires."""
 
     def upcoming(self, after: datetime, limit: int, *, until: datetime | None = None) -> list[datetime]:
-        """Return the first `limit` scheduled times strictly after `after`, and not after `until` if that is given."""
+        """Return the first `limit` scheduled times strictly after `after`, and up to `until` if that is given."""
         found: list[datetime] = []
         at = self.next_after(after)
         while at is not None and len(found) < limit and (until is None or at <= until):
@@ -78,12 +78,7 @@ class Timetable(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EveryTimetable(Timetable):
-    """Scheduled times anchor + n x interval for every integer n, also negative: the anchor is a phase, not a bound.
-
-    Attributes:
-        anchor: an aware datetime; a fraction of a second is dropped.
-        interval: whole seconds, at least one.
-    """
+    """Scheduled times at anchor + n x interval for every integer n. Times before the anchor count too."""
 
     anchor: datetime
     interval: timedelta
@@ -94,19 +89,19 @@ class EveryTimetable(Timetable):
         object.__setattr__(self, "anchor", from_seconds(to_seconds(self.anchor)))
 
     def next_after(self, after: datetime) -> datetime | None:
-        """Return the first scheduled time strictly after `after`, None at the end of time."""
+        """Return the first scheduled time strictly after `after`; None beyond the range of timetables."""
         return self._at(self._number(to_seconds(after)) + 1)
 
     def last_at_or_before(self, at: datetime) -> datetime | None:
-        """Return the last scheduled time not after `at`, None at the beginning of time."""
+        """Return the last scheduled time not after `at`; None beyond the range of timetables."""
         return self._at(self._number(to_seconds(at)))
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many scheduled times lie in (after, until], by one subtraction."""
+        """Return the number of scheduled times in (after, until], by one subtraction."""
         return max(0, self._number(to_seconds(until)) - self._number(to_seconds(after)))
 
     def describe(self) -> str:
-        """Return the interval, exactly.
+        """Return the exact interval.
 
         >>> from datetime import UTC
         >>> parse_every("90m", anchor=datetime(2026, 1, 1, tzinfo=UTC)).describe()
@@ -123,7 +118,7 @@ class EveryTimetable(Timetable):
 
 
 def parse_every(text: str, *, anchor: datetime) -> EveryTimetable:
-    """Make the timetable of an interval like `15m` or `every 2 hours`. Raises InvalidInput: not one second or more."""
+    """Parse an interval like `15m` or `every 2 hours`. Raises InvalidInput: it is invalid or below one second."""
     return EveryTimetable(anchor=anchor, interval=parse_duration(text, field="every"))
 
 
@@ -132,7 +127,7 @@ class Once(Timetable):
     """A single scheduled time.
 
     Attributes:
-        at: an aware datetime; a fraction of a second is rounded up, so that it is never early.
+        at: an aware datetime. A fraction of a second is rounded up, so that the task never fires early.
     """
 
     at: datetime
@@ -142,11 +137,11 @@ class Once(Timetable):
         object.__setattr__(self, "at", from_seconds(second))
 
     def next_after(self, after: datetime) -> datetime | None:
-        """Return the instant if it lies strictly after `after`."""
+        """Return the instant if it is after `after`, else None."""
         return self.at if self.at > after else None
 
     def last_at_or_before(self, at: datetime) -> datetime | None:
-        """Return the instant if it does not lie after `at`."""
+        """Return the instant if it is not after `at`, else None."""
         return self.at if self.at <= at else None
 
     def count(self, after: datetime, until: datetime) -> int:
@@ -177,16 +172,16 @@ class Never(Timetable):
         return 0
 
     def describe(self) -> str:
-        """Return what stands for a schedule."""
+        """Return a placeholder for the schedule."""
         return "self-paced"
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded(Timetable):
-    """The scheduled times of a timetable from `start_at` to `end_at`.
+    """The scheduled times of a timetable that lie between `start_at` and `end_at`.
 
     Attributes:
-        timetable: whose scheduled times.
+        timetable: the timetable that is restricted.
         start_at, end_at: aware datetimes, both included; None for no bound.
     """
 
@@ -195,23 +190,23 @@ class Bounded(Timetable):
     end_at: datetime | None = None
 
     def next_after(self, after: datetime) -> datetime | None:
-        """Return the first scheduled time within the bounds strictly after `after`, None if there is none."""
+        """Return the first scheduled time within the bounds strictly after `after`; None if there is none."""
         found = self.timetable.next_after(self._not_before_start(after))
         ended = found is not None and self.end_at is not None and found > self.end_at
         return None if ended else found
 
     def last_at_or_before(self, at: datetime) -> datetime | None:
-        """Return the last scheduled time within the bounds not after `at`, None if there is none."""
+        """Return the last scheduled time within the bounds not after `at`; None if there is none."""
         found = self.timetable.last_at_or_before(self._not_after_end(at))
         early = found is not None and self.start_at is not None and found < self.start_at
         return None if early else found
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many scheduled times within the bounds lie in (after, until]."""
+        """Return the number of scheduled times within the bounds in (after, until]."""
         return self.timetable.count(self._not_before_start(after), self._not_after_end(until))
 
     def describe(self) -> str:
-        """Return what the timetable says and the bounds there are.
+        """Return the description of the timetable, followed by its bounds.
 
         >>> from datetime import UTC
         >>> start = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,11 +1,11 @@
-"""Times of a wall clock turned into instants, by one rule for fixed times and one for the others.
+"""Conversion of wall-clock times to instants, with one rule for fixed times and another for all others.
 
-A pattern is a set of local times: named times on named days, in seconds since 1970 as some wall clock counts them.
+A pattern is a set of local times: named times on named days, in seconds since 1970 as a wall clock counts them.
 
-A **fixed** time fires at the first instant at which the wall clock shows it or a later time. So one that a gap skips
-fires when the gap ends, all that one gap skips share that one scheduled time, and one that is shown twice fires the
-first time. Otherwise every instant fires at which the wall clock shows a named time: a repeated hour fires twice, a
-skipped one not at all.
+A **fixed** time fires at the first instant at which the wall clock shows that time or a later one. So if a gap skips
+fixed times, they fire once together when the gap ends. A fixed time that occurs twice fires the first time. Times that
+are not fixed fire at every instant at which the wall clock shows a named time: a repeated hour fires twice, and a
+skipped hour does not fire.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,32 +20,32 @@ from task_runner.timetable.zones import Stretch, ZoneOffsets
 
 _MINUTE = 60
 _MINUTES = tuple(range(24 * 60))
-# A fifth Sunday in February returns after at most 40 years; only a time that a zone always skips takes longer.
+# A fifth Sunday in February recurs after at most 40 years. Only a time that a zone always skips takes longer.
 HORIZON_S = 100 * 366 * SECONDS_PER_DAY
-# No wall clock is further from UTC than this.
+# The offset of any wall clock from UTC is at most this.
 _FURTHEST_S = 26 * 3600
 
 
 class DaySet(Protocol):
-    """Some calendar days, numbered from 1 January 1970, which is day 0."""
+    """A set of calendar days, numbered from 1 January 1970, which is day 0."""
 
     def first_from(self, day: int, last: int) -> int | None:
-        """Return the first such day from `day` on; it may lie behind `last`, up to which is searched."""
+        """Return the first matching day from `day` on; searches the days up to `last`, so the day may be later."""
 
     def last_until(self, day: int, first: int) -> int | None:
-        """Return the last such day up to `day`; it may lie before `first`, down to which is searched."""
+        """Return the last matching day up to `day`; searches the days down to `first`, so the day may be earlier."""
 
     def count(self, low: int, high: int) -> int:
-        """Return how many such days lie in [low, high)."""
+        """Return the number of matching days in [low, high)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DayTimes:
-    """The times of a day: each of some minutes of the day with each of some seconds of the minute.
+    """The times of a day: each combination of a minute of the day and a second of the minute.
 
     Attributes:
-        minutes: 0 to 1439, ascending; there is at least one.
-        seconds: 0 to 59, ascending; there is at least one.
+        minutes: 0 to 1439, ascending, not empty.
+        seconds: 0 to 59, ascending, not empty.
     """
 
     minutes: tuple[int, ...]
@@ -54,8 +54,8 @@ class DayTimes:
     @staticmethod
     @lru_cache(maxsize=256)
     def of(hours: frozenset[int], minutes: frozenset[int], seconds: frozenset[int]) -> "DayTimes":
-        """Return every combination of these hours, minutes and seconds."""
-        # The numbers are shared: a pattern of every minute holds references only.
+        """Combine each of these hours with each of the minutes and seconds."""
+        # The numbers are shared, so a pattern of every minute holds only references.
         of_day = tuple(_MINUTES[60 * hour + minute] for hour in sorted(hours) for minute in sorted(minutes))
         return DayTimes(of_day, tuple(sorted(seconds)))
 
@@ -68,7 +68,7 @@ class DayTimes:
         return self.minutes[-1] * _MINUTE + self.seconds[-1]
 
     def first_from(self, time: int) -> int | None:
-        """Return the first time not before `time`."""
+        """Return the first time that is not before `time`; None if there is none."""
         minute, second = divmod(time, _MINUTE)
         minutes, seconds = self.minutes, self.seconds
         place = bisect_left(minutes, minute)
@@ -79,7 +79,7 @@ class DayTimes:
         return minutes[place] * _MINUTE + seconds[0] if place < len(minutes) else None
 
     def last_until(self, time: int) -> int | None:
-        """Return the last time not after `time`."""
+        """Return the last time that is not after `time`; None if there is none."""
         minute, second = divmod(time, _MINUTE)
         minutes, seconds = self.minutes, self.seconds
         place = bisect_right(minutes, minute)
@@ -90,11 +90,11 @@ class DayTimes:
         return minutes[place - 1] * _MINUTE + seconds[-1] if place else None
 
     def count(self) -> int:
-        """Return how many times a day has."""
+        """Return the number of times in a day."""
         return len(self.minutes) * len(self.seconds)
 
     def count_before(self, time: int) -> int:
-        """Return how many times lie before `time`."""
+        """Return the number of times before `time`."""
         minute, second = divmod(time, _MINUTE)
         place = bisect_left(self.minutes, minute)
         total = place * len(self.seconds)
@@ -108,9 +108,9 @@ class LocalPattern:
     """The local times of a schedule: named times on named days.
 
     Attributes:
-        days: which days.
-        times: which times on each of them.
-        fixed: hour and minute are plain lists, without wildcard and step.
+        days: the days on which the schedule fires.
+        times: the times on each of these days.
+        fixed: True if hour and minute are plain lists, without a wildcard or a step.
     """
 
     days: DaySet
@@ -118,7 +118,7 @@ class LocalPattern:
     fixed: bool
 
     def first_from(self, low: int, end: int) -> int | None:
-        """Return the first local time in [low, end), None if there is none."""
+        """Return the first local time in [low, end); None if there is none."""
         today, time_of_day = divmod(low, SECONDS_PER_DAY)
         last_day = (end - 1) // SECONDS_PER_DAY
         day = self.days.first_from(today, last_day)
@@ -134,7 +134,7 @@ class LocalPattern:
         return local if local < end else None
 
     def last_until(self, high: int, low: int) -> int | None:
-        """Return the last local time in [low, high], None if there is none."""
+        """Return the last local time in [low, high]; None if there is none."""
         today, time_of_day = divmod(high, SECONDS_PER_DAY)
         first_day = low // SECONDS_PER_DAY
         day = self.days.last_until(today, first_day)
@@ -150,7 +150,7 @@ class LocalPattern:
         return local if local >= low else None
 
     def count(self, low: int, end: int) -> int:
-        """Return how many local times lie in [low, end)."""
+        """Return the number of local times in [low, end)."""
         if end <= low:
             return 0
         first, last = low // SECONDS_PER_DAY, end // SECONDS_PER_DAY
@@ -166,14 +166,14 @@ class LocalPattern:
 class WallClock(Timetable):
     """The scheduled times at which the wall clock of a zone shows the times of a pattern.
 
-    Searches end after a hundred years: `next_after` is None for a pattern whose every time the zone skips, such as a
-    step within the hour that daylight saving takes away each year.
+    A search ends after a hundred years. So `next_after` returns None if the zone skips every time of the pattern, such
+    as a step within the hour that daylight saving time skips each year.
 
     Attributes:
-        zone: whose wall clock.
+        zone: the zone of the wall clock.
         pattern: the local times.
-        begin: an instant, in seconds, that no caller asks before. If the wall clock shows it for the second time, the
-            fixed times from there to the end of the overlap count, as the first pass lies before the beginning.
+        begin: the earliest instant that callers ask about, in seconds. If this instant lies in the second pass of an
+            overlap, the fixed times from there to the end of the overlap count, because the first pass lies before it.
     """
 
     zone: ZoneInfo
@@ -182,7 +182,7 @@ class WallClock(Timetable):
     begin: int = EARLIEST_S
 
     def next_after(self, after: datetime) -> datetime | None:
-        """Return the first scheduled time strictly after `after`, None if there is none in a hundred years."""
+        """Return the first scheduled time strictly after `after`; None if there is none in a hundred years."""
         second = max(to_seconds(after) + 1, EARLIEST_S)
         horizon = min(second + HORIZON_S, LATEST_S)
         while second < horizon:
@@ -194,7 +194,7 @@ class WallClock(Timetable):
         return None
 
     def last_at_or_before(self, at: datetime) -> datetime | None:
-        """Return the last scheduled time not after `at`, None if there is none in a hundred years."""
+        """Return the last scheduled time not after `at`; None if there is none in a hundred years."""
         second = min(to_seconds(at), LATEST_S - 1)
         horizon = max(second - HORIZON_S, EARLIEST_S)
         while second >= horizon:
@@ -206,7 +206,7 @@ class WallClock(Timetable):
         return None
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many scheduled times lie in (after, until]; the work grows with the years between."""
+        """Return the number of scheduled times in (after, until]. The work grows with the number of years."""
         first = max(to_seconds(after) + 1, EARLIEST_S)
         end = min(to_seconds(until) + 1, LATEST_S)
         total = 0
@@ -223,8 +223,8 @@ class WallClock(Timetable):
     def _low(self, stretch: Stretch, second: int) -> int:
         """Return the first local time that belongs to the stretch from `second` on.
 
-        At its start that is its floor, which lies in a gap below the first local time shown: the fixed times between
-        fire at the start.
+        At the start of the stretch, this is the floor of the stretch. In a gap, the floor is lower than the first local
+        time shown, and the fixed times between them fire at the start.
         """
         local = second + stretch.offset
         if not self.pattern.fixed:
@@ -243,7 +243,7 @@ class WallClock(Timetable):
 
 
 def first_shown(offsets: ZoneOffsets, local: int) -> datetime:
-    """Return the first instant at which the wall clock shows a local time, in seconds since 1970, or a later one."""
+    """Return the first instant at which the wall clock shows a local time (in seconds since 1970) or a later time."""
     stretch = offsets.at(max(local - _FURTHEST_S, EARLIEST_S))
     while local >= stretch.end + stretch.offset:
         stretch = offsets.at(stretch.end)

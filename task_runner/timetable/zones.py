@@ -1,9 +1,9 @@
-"""Time zones by name, and their offsets from UTC as stretches of constant offset, found by probing and remembered.
+"""Time zones by name, and the stretches of time in which their offset from UTC is constant.
 
-`zoneinfo` answers for one instant at a time and costs more than all other work of a cron evaluation. So the time line
-is cut into blocks of about a year; a block is probed every third day when it is first asked for, and each change is
-then located to the second. No zone of the database has ever changed its offset twice within that step (the closest
-are four days apart, in Africa/Freetown in 1939).
+`zoneinfo` answers for one instant at a time and takes longer than the rest of a cron evaluation. So this module divides
+the time line into blocks of about a year and caches them. When a block is first used, every third day of the block is
+probed, and each change is located to the second. No zone of the database has ever changed its offset twice within three
+days (the closest changes are four days apart, in Africa/Freetown in 1939).
 """
 
 from collections.abc import Iterator
@@ -16,25 +16,25 @@ from zoneinfo import ZoneInfo, available_timezones
 from task_runner.timetable.timetable import EARLIEST_S, LATEST_S, SECONDS_PER_DAY
 from turnkeeper.errors import InvalidInput
 
-# Files of the database that are no place on earth: what they mean depends on the machine, or is nothing.
+# Files of the database that do not name a place: they depend on the machine, or are no zone.
 _NO_ZONES = frozenset({"localtime", "posixrules", "Factory", "leapseconds", "tzdata.zi"})
 _NO_FOLDERS = ("posix/", "right/", "SystemV/")
 _BLOCK_BITS = 25  # 2**25 s are 388 days
 _MOST_BLOCKS = 512
 PROBE_S = 3 * SECONDS_PER_DAY
 _SECOND = timedelta(seconds=1)
-# No zone has ever set its clock by more than a day at once.
+# No zone has ever changed its clock by more than a day at once.
 _LEAD_IN_S = 3 * SECONDS_PER_DAY
 
 
 def zone(name: str) -> ZoneInfo:
-    """Return the zone of that IANA name, written exactly so.
+    """Return the zone with an IANA name. The name is case-sensitive.
 
     >>> zone("Europe/Riga").key
     'Europe/Riga'
 
     Raises:
-        InvalidInput: there is no such zone, or it means something else on another machine (`localtime`).
+        InvalidInput: the zone does not exist, or its meaning depends on the machine (`localtime`).
     """
     if name not in zone_names():
         close = get_close_matches(name[:64].title(), zone_names(), n=1)
@@ -45,7 +45,7 @@ def zone(name: str) -> ZoneInfo:
 
 @cache
 def zone_names() -> frozenset[str]:
-    """Return all names that :func:`zone` takes."""
+    """Return all names that :func:`zone` accepts."""
     return frozenset(
         name for name in available_timezones() if name not in _NO_ZONES and not name.startswith(_NO_FOLDERS)
     )
@@ -53,13 +53,13 @@ def zone_names() -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A time in which the wall clock runs evenly.
+    """A time span in which the offset of a zone is constant.
 
     Attributes:
         start, end: instants, in seconds; half-open.
-        offset: local time less UTC, in seconds.
-        floor: one past the highest local time that the wall clock showed before `start`. Below `start + offset` the
-            local times between were skipped; above it the local times between are shown again.
+        offset: local time minus UTC, in seconds.
+        floor: one past the highest local time that the wall clock showed before `start`. If the floor is below
+            `start + offset`, a gap skipped the local times between them; if above, those local times occur twice.
     """
 
     start: int
@@ -70,13 +70,13 @@ class Stretch:
 
 @dataclass(slots=True)
 class ZoneOffsets:
-    """The stretches of one zone; what it keeps is only a memory of what the zone says."""
+    """The stretches of one zone, computed on demand and cached."""
 
     zone: tzinfo
     _blocks: dict[int, tuple[Stretch, ...]] = field(default_factory=dict)
 
     def at(self, second: int) -> Stretch:
-        """Return the stretch that holds an instant in [EARLIEST_S, LATEST_S); it may be cut where a block ends."""
+        """Return the stretch that contains an instant in [EARLIEST_S, LATEST_S); it may be cut at a block's end."""
         number = second >> _BLOCK_BITS
         block = self._blocks.get(number)
         if block is None:
@@ -129,5 +129,5 @@ class ZoneOffsets:
 
 @lru_cache(maxsize=1024)
 def offsets_of(zone: ZoneInfo) -> ZoneOffsets:
-    """Return the stretches of a zone; all timetables in it share them."""
+    """Return the stretches of a zone, which all timetables of the zone share."""
     return ZoneOffsets(zone)
