@@ -116,9 +116,7 @@ class Dispatcher:
         self._writing = asyncio.Lock()  # a stream accepts only one message at a time
         self.connected = False
         self.refusal = ""
-        self._held: dict[
-            str, tuple[float, str]
-        ] = {}  # by task: the reason why its fires are held, and until when
+        self._held: dict[str, tuple[float, str]] = {}  # by task: the reason why its fires are held, and until when
         self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
         self.traceparent: Callable[[str], str] | None = None
 
