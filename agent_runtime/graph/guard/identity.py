@@ -19,6 +19,7 @@ import typing
 import weakref
 from collections import deque, namedtuple
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum, Flag, IntEnum, IntFlag, StrEnum
 from typing import Any
@@ -39,8 +40,17 @@ _NUMBERS = itertools.count()
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type(...), type(NotImplemented))
 _NAMED_TYPES = ("__value__", "__supertype__", "__bound__", "__constraints__")  # of aliases, new types and variables
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))  # nothing depends on them
+_OF_THREADS: Mapping[type, frozenset[str]] = {  # attributes that change with each use, and that no result depends on
+    threading.Condition: frozenset({"_waiters"}),
+    threading.Semaphore: frozenset({"_value"}),
+    threading.BoundedSemaphore: frozenset({"_value"}),
+    ThreadPoolExecutor: frozenset(
+        {"_broken", "_idle_semaphore", "_shutdown", "_thread_name_prefix", "_threads", "_work_queue"}
+    ),
+}
 _HEAP = 1 << 9  # in a type's flags: the class was made at run time
 _WORD = 8  # bytes
+_VARIABLES: dict[int, tuple[object, str]] = {}  # bare objects that modules hold, by id, with the variable's name
 _LIBRARY = frozenset(
     {*StructuredTool.__mro__, *Tool.__mro__, *IntFlag.__mro__, *IntEnum.__mro__, *StrEnum.__mro__}
     | {Enum, Flag, ModelPrivateAttr, typing.Generic, type(BaseTool), type(Enum)}
@@ -152,7 +162,7 @@ class _Writer:
             return _digest("class", *self._class(value, inner))
         if (origin := typing.get_origin(value)) is not None:
             return _digest("generic", self.write(origin), *map(inner, typing.get_args(value)))
-        if (text := exact_text(value)) is not None:
+        if (text := _variable(value) if kind is object else exact_text(value)) is not None:
             return _digest("exact", _name(kind), text)
         if kind.__module__ in {"typing", "typing_extensions"} or kind.__name__ == "PydanticUndefinedType":
             named = [getattr(value, name, None) for name in _NAMED_TYPES]
@@ -223,6 +233,10 @@ class _Writer:
     def _of_code(self, value: types.CodeType, _inner: Any) -> list[str]:
         return [_code(value)]
 
+    def _lasting(self, value: Any, _inner: Any) -> list[str]:
+        kept = {name: held for name, held in vars(value).items() if name not in _OF_THREADS[type(value)]}
+        return [part for name, held in sorted(kept.items()) for part in (name, self.write(held))]
+
     def _items(self, value: Any, _inner: Any) -> list[str]:
         return [*map(self.write, value)]
 
@@ -250,6 +264,7 @@ _WRITERS: Mapping[type, Callable[[_Writer, Any, Callable[[Any], str]], list[str]
     tuple: _Writer._items,  # noqa: SLF001
     set: _Writer._set,  # noqa: SLF001
     frozenset: _Writer._set,  # noqa: SLF001
+    deque: lambda writer, value, _inner: [str(value.maxlen), *map(writer.write, value)],
     dict: _Writer._mapping,  # noqa: SLF001
     types.MappingProxyType: _Writer._mapping,  # noqa: SLF001
     types.FunctionType: _Writer._function,  # noqa: SLF001
@@ -269,6 +284,7 @@ _WRITERS: Mapping[type, Callable[[_Writer, Any, Callable[[Any], str]], list[str]
     FieldInfo: _Writer._field,  # noqa: SLF001
     _TUPLE_FIELD: lambda writer, value, _inner: [*map(writer.write, value.__reduce__()[1])],
     re.Pattern: lambda writer, value, _inner: [writer.write(value.pattern), str(value.flags)],
+    **dict.fromkeys(_OF_THREADS, _Writer._lasting),  # noqa: SLF001
     **dict.fromkeys(_LOCKS, lambda _writer, _value, _inner: []),
     **dict.fromkeys(_OF_TYPES, lambda _writer, value, _inner: [_name(value.__objclass__), value.__name__]),
 }
@@ -284,6 +300,20 @@ def _name(kind: type) -> str:
 
 def _is_of_module(kind: type) -> bool:
     return vars(sys.modules.get(kind.__module__, typing)).get(kind.__qualname__) is kind
+
+
+def _variable(value: object) -> str | None:
+    """Return the name of the module's variable that holds a bare object; None if none does.
+
+    The name that was found first is kept, because a module that is imported later may hold the object too.
+    """
+    if (known := _VARIABLES.get(id(value))) is not None:
+        return known[1]
+    modules = [(name, module) for name, module in list(sys.modules.items()) if isinstance(module, types.ModuleType)]
+    found = [f"{name}.{key}" for name, module in modules for key, held in list(vars(module).items()) if held is value]
+    if found:
+        _VARIABLES[id(value)] = value, min(found)
+    return min(found, default=None)
 
 
 def _builtins_of(where: Mapping[str, Any]) -> Any:

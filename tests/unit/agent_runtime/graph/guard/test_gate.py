@@ -6,8 +6,9 @@ import re
 import subprocess
 import sys
 import threading
-from collections import namedtuple
+from collections import deque, namedtuple
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Annotated, Any, NewType
 
@@ -328,6 +329,38 @@ def test_a_tool_that_holds_what_cannot_be_compared_is_bound_to_its_object() -> N
     assert "whose content cannot be compared" in identity(one).inexact
     assert identity(one) == identity(one)
     assert identity(one).digest != identity(other).digest
+
+
+UNSET, DELETED = object(), object()
+
+
+def test_an_object_without_content_counts_by_the_variable_of_its_module() -> None:
+    unset = identity(closing_over(UNSET))
+    assert (unset, unset.inexact) == (identity(closing_over(UNSET)), "")
+    assert unset != identity(closing_over(DELETED))
+
+
+@pytest.mark.parametrize("kind", [threading.Condition, threading.Semaphore, threading.BoundedSemaphore])
+def test_the_state_of_a_lock_changes_nothing_but_its_own_methods_count(kind: Callable[[], Any]) -> None:
+    one, other = kind(), kind()
+    before = identity(closing_over(one))
+    with other:
+        assert (before, before.inexact) == (identity(closing_over(other)), "")
+    other.acquire = lambda: None
+    assert identity(closing_over(other)) != before
+
+
+def test_threads_of_a_tool_change_nothing_but_what_each_of_them_runs_first_counts() -> None:
+    with ThreadPoolExecutor(2) as pool, ThreadPoolExecutor(2, initializer=print) as other:
+        before = identity(closing_over(pool))
+        pool.submit(int).result()
+        assert (before, before.inexact) == (identity(closing_over(pool)), "")
+        assert identity(closing_over(other)) != before
+
+
+def test_a_queue_counts_with_its_elements() -> None:
+    made = {identity(closing_over(one)) for one in (deque("a"), deque("b"), deque("a", 1))}
+    assert (len(made), {one.inexact for one in made}) == (3, {""})
 
 
 def test_a_tool_of_a_graph_that_gets_a_granted_name_later_has_no_grant() -> None:
