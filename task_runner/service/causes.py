@@ -1,4 +1,4 @@
-"""Why a time was missed, or its fire was late: one rule for `explain`, `history` and the page. Pure.
+"""Find why a time was missed or its fire was late. `explain`, `history` and the page share this pure rule.
 
 Nothing is sent while an outage lasts. The cause of a time is the outage that lasted when the time was due, and each
 outage that began before the one before it was over, up to the moment in which the fire was sent.
@@ -11,7 +11,7 @@ from task_runner.model.task import Fire, Outcome
 from task_runner.planner.catch_up import CAPPED, MISSED, TOO_OLD
 from task_runner.store.rows import STOPPED, Outage
 
-# How far apart two outages may be that follow one another: a daemon tells every 5 s that it runs.
+# The longest gap between two consecutive outages. A daemon records every 5 s that it is running.
 _SLACK = timedelta(seconds=10)
 _MOST = 4  # outages that are named one after the other
 _STOPPED = {state.value: cause for state, cause in STOPPED.items()}
@@ -19,13 +19,13 @@ _MISSED = frozenset({MISSED, TOO_OLD, CAPPED})
 
 
 def cause_of(fire: Fire, grace: timedelta, outages: Sequence[Outage], at: datetime | None = None) -> str:
-    """Return why a fire was late or its time was missed; empty if it was on time, or no outage explains it.
+    """Return why a fire was late or missed. Empty if the fire was on time or no outage explains the delay.
 
     Args:
         fire: an entry of the ledger.
-        grace: of its task.
-        outages: all that are known.
-        at: the time in question, among those that the entry covers; by default the first and the last of them.
+        grace: the grace of the task.
+        outages: all known outages.
+        at: one of the times that the entry covers; by default the first and the last.
     """
     found = [each for each in outages if each.task_id in {"", fire.task_id} and _concerns(each, fire)]
     if not found or not fire.count or not _needs_a_cause(fire, grace):
@@ -36,12 +36,12 @@ def cause_of(fire: Fire, grace: timedelta, outages: Sequence[Outage], at: dateti
 
 
 def lasting(outages: Sequence[Outage], task_id: str) -> str:
-    """Return why nothing of a task can be sent at present; empty if no outage lasts."""
+    """Return why the task's fires cannot be sent now. Empty if there is no current outage."""
     return _said([each for each in outages if each.lasts and each.task_id in {"", task_id}][:_MOST])
 
 
 def _concerns(outage: Outage, fire: Fire) -> bool:
-    """Return whether an outage can be the cause: a task that is stopped misses no time."""
+    """Return whether an outage can be the cause. A stopped task misses no times."""
     if fire.outcome is Outcome.SKIPPED and fire.reason in _STOPPED:
         return outage.cause is _STOPPED[fire.reason]
     return outage.cause not in _STOPPED.values()
@@ -55,8 +55,8 @@ def _needs_a_cause(fire: Fire, grace: timedelta) -> bool:
 
 
 def _chain(at: datetime, grace: timedelta, outages: Sequence[Outage], until: datetime | None) -> Iterator[Outage]:
-    """Yield the outages that kept a time from being sent, each the longest that begins before the last one ends."""
-    # Several often end at once, with the answer to a fire: the one that began first tells more.
+    """Yield the outages that blocked a time. Each is the longest that begins before the previous one ends."""
+    # Several outages often end together, when a fire is answered. The earliest one explains more.
     outages = sorted(outages, key=lambda each: each.since)
     lasted = [each for each in outages if each.since <= at and (each.lasts or each.to >= at)]
     soon = (each for each in outages if at < each.since <= at + grace)

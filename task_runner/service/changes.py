@@ -1,4 +1,4 @@
-"""What authors do to tasks, each inside one transaction."""
+"""Changes that authors make to tasks, each inside one transaction."""
 
 import re
 from collections import Counter, deque
@@ -28,7 +28,7 @@ T = TypeVar("T")
 OVER_WITH_DAEMON = "the daemon stopped, and the task was ephemeral"
 MOST_AT_ONCE = 10_000
 RESTORABLE = timedelta(days=1)
-# Of a deleted task: the state that it had, until when it was paused, when it was deleted, and why it had stopped.
+# A deleted task's earlier state, the end of its pause, the time of deletion, and why the task had stopped.
 _GONE = re.compile(r"was ([a-z]+)(?: until (\S+))?, deleted at (\S+?)(?:: (.*))?", re.DOTALL)
 _BACK = {TaskState.DISABLED: "task.enabled", TaskState.DELETED: "task.restored"}
 _MOST_DRAWS = 100
@@ -40,13 +40,13 @@ _NOT_FOR_A_TIME = frozenset({FireKind.MANUAL, FireKind.EVENT})
 
 @dataclass(frozen=True, kw_only=True)
 class Changed:
-    """What a change did.
+    """The result of a change.
 
     Attributes:
-        task: the task afterwards.
-        events: records for the event log, to be written after the commit.
-        action: created, updated, unchanged or deleted, for a declaration.
-        fields: which fields an update changed.
+        task: the task after the change.
+        events: records to write to the event log after the commit.
+        action: for a declared task: created, updated, unchanged or deleted.
+        fields: the fields that an update changed.
     """
 
     task: Task
@@ -56,7 +56,7 @@ class Changed:
 
 
 def find(session: Session, name: str) -> Task:
-    """Return the task of a name or id. Raises NotFound."""
+    """Return the task with this name or id. Raises NotFound."""
     task = session.tasks.find(name) if name else None
     if task is None:
         raise NotFound(f"no task named {name[:70]!r}", where="name", hint="see: turnkeeper task list")
@@ -64,7 +64,7 @@ def find(session: Session, name: str) -> Task:
 
 
 def find_living(session: Session, name: str) -> Task:
-    """Return the task of a name or id that is not deleted. Raises NotFound."""
+    """Return the task with this name or id, unless it is deleted. Raises NotFound."""
     task = find(session, name)
     if task.state is TaskState.DELETED:
         raise NotFound(
@@ -86,9 +86,9 @@ def create(
     """Store a new task, or a loop, and by what it came.
 
     Raises:
-        InvalidInput: it cannot be taken.
-        AlreadyExists: the name is.
-        Exhausted: the agent that makes it has as many as it may have.
+        InvalidInput: the definition is not valid.
+        AlreadyExists: another task has the name.
+        Exhausted: the agent that creates the task has reached its limit of tasks.
     """
     (created,) = _create_all(session, [spec], defaults, now, entropy, by, loop=loop)
     return created
@@ -107,7 +107,7 @@ def update(
     """Give a task a new definition from now on, and note by what it came; nothing before now becomes due by it.
 
     Raises:
-        Conflict: `revision` is not 0, and not the task's newest.
+        Conflict: `revision` is neither 0 nor the task's newest revision.
     """
     task = find_living(session, name)
     if revision not in {0, task.revision}:
@@ -150,9 +150,9 @@ def apply(
     keep: Collection[str] | None = None,
     by: str = "",
 ) -> list[Changed]:
-    """Create or update each of several tasks; all or none. Raises InvalidInput naming the task that is wrong.
+    """Create or update several tasks, all or none. Raises InvalidInput, which names the invalid task.
 
-    Where `keep` is given, every living task that is neither declared nor named there is deleted, except loops; deleted
+    If `keep` is given, every living task that is neither declared nor named there is deleted, except loops; deleted
     tasks come last.
     """
     names = [spec.name for spec in specs]
@@ -170,7 +170,7 @@ def apply(
 
 
 def _prune(session: Session, declared: Collection[str], now: datetime) -> list[Changed]:
-    """Delete every living task without one of those names, except loops; return the deleted, by name."""
+    """Delete every living task that is not declared, except loops. Return the deleted tasks by name."""
     gone = sorted(
         task.definition.name
         for task in session.tasks.listed()
@@ -184,7 +184,7 @@ def stop(
 ) -> Changed:
     """Pause (for good, or `until` a time), disable or delete a task.
 
-    Its cursor stands still, its unsent fires are withdrawn.
+    The task's cursor stops, and its unsent fires are withdrawn.
     """
     task = find_living(session, name)
     if task.state is state:
@@ -202,7 +202,7 @@ def stop(
 
 
 def _gone(task: Task, now: datetime) -> str:
-    """Return what `restore` needs to know of a task that is deleted."""
+    """Return the note from which `restore` can bring back a deleted task."""
     is_paused = task.state is TaskState.PAUSED
     until = f" until {rfc3339(task.wake_at)}" if is_paused and task.wake_at is not None else ""
     why = f": {task.reason}" if task.reason and task.state in _STOPPED else ""
@@ -262,7 +262,7 @@ def _go_on(session: Session, task: Task, now: datetime, *, replay: bool) -> Chan
 
 
 def run_now(session: Session, name: str, request_id: str, now: datetime) -> tuple[Fire, list[LogRecord], Task]:
-    """Commit a manual fire; the same request again returns the same fire."""
+    """Commit a manual fire. If the request is repeated, return the same fire."""
     task = find_living(session, name)
     existing = session.fires.by_request(task.id, request_id)
     if existing is not None:
@@ -278,7 +278,7 @@ def run_now(session: Session, name: str, request_id: str, now: datetime) -> tupl
 
 
 def _requested(task: Task, nominal_at: datetime, suffix: str, now: datetime, **fields_: Any) -> Fire:
-    """Return a fire that somebody asked for, ready to be sent."""
+    """Return a requested fire, ready to send."""
     return entries.entry(
         task,
         entries.single(nominal_at),
@@ -291,7 +291,7 @@ def _requested(task: Task, nominal_at: datetime, suffix: str, now: datetime, **f
 
 
 def _plan_up_to(session: Session, task: Task, now: datetime) -> planning.Planned:
-    """Cover everything up to now under the schedule in force so far."""
+    """Plan all times up to now under the schedule in force until now."""
     timetable, done = timetable_of(task.definition), planning.Planned()
     if task.state not in _STOPPED:
         snapshot = _snapshot(session, task.id)
@@ -300,7 +300,7 @@ def _plan_up_to(session: Session, task: Task, now: datetime) -> planning.Planned
     snapshot = _snapshot(session, task.id)
     if task.state not in _STOPPED and snapshot.task.cursor_at >= now:
         return done
-    # The limit on fires holds the cursor back, and the new definition may have another.
+    # The limit on fires stops the cursor, and the new definition may have a different limit.
     reason = task.state.value if task.state in _STOPPED else "max_fires"
     return done + planning.write_plans(session, [(snapshot, planner.pass_over(snapshot, timetable, reason, now))])
 
@@ -318,7 +318,7 @@ def _noted(session: Session, task: Task, note: str, until: datetime | None) -> T
 
 
 def changed_fields(one: Definition, other: Definition) -> tuple[str, ...]:
-    """Return the names of the fields in which two definitions differ."""
+    """Return the names of the fields that differ between two definitions."""
     return tuple(each.name for each in fields(Definition) if getattr(one, each.name) != getattr(other, each.name))
 
 
@@ -391,7 +391,7 @@ def _new_task_like(
     rest = spec.SerializePartialToString(deterministic=True)
     spec.name = name
     like = alike.get(rest)
-    # A hash in a cron expression, and a thread that is written out, depend on the name and on the id.
+    # A hash in a cron expression and a named thread depend on the task's name and id.
     if like is None or spec.thread_id or "H" in like.definition.schedule.text:
         alike[rest] = task = _new_task(spec, task_id, defaults, now)
         return task
@@ -423,7 +423,7 @@ def _check_room(session: Session, new: Sequence[Task]) -> None:
     made = Counter(task.definition.created_by.agent for task in new if task.definition.created_by)
     for agent, count in made.items():
         present = session.tasks.made_by(agent)
-        # A call that is run again creates nothing: it fails because the task exists.
+        # A repeated call creates nothing. It fails because the task exists.
         if present + count > MOST_PER_AGENT and not session.tasks.named([task.definition.name for task in new]):
             what = f"agent {agent!r} made {present} tasks that have not ended, and the limit is {MOST_PER_AGENT}"
             raise Exhausted(what, where="created_by", hint="delete a task that is no longer needed")
@@ -436,7 +436,7 @@ def _begins_again(task: Task, definition: Definition) -> bool:
 
 
 def _waits_for(definition: Definition) -> tuple[object, ...]:
-    """Return what decides when a task fires."""
+    """Return the values that decide when a task fires."""
     return definition.schedule, definition.timezone, definition.on and definition.on.event
 
 
@@ -446,7 +446,7 @@ def _created(task: Task) -> LogRecord:
 
 
 def _named(spec: wire.TaskSpec, change: Callable[[], T]) -> T:
-    """Make a change; say which of several tasks is wrong."""
+    """Make a change. If it fails, name the task in the error."""
     try:
         return change()
     except InvalidInput as error:
@@ -469,8 +469,8 @@ def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Chan
 
     Raises:
         NotFound: no such task.
-        Conflict: it keeps a schedule of its own, does not fire at present, or has used up its fires.
-        InvalidInput: not a number of seconds that can be waited for.
+        Conflict: the task has a schedule of its own, cannot fire now, or has reached `max_fires`.
+        InvalidInput: the number of seconds is out of range.
     """
     task = find_living(session, name)
     called, definition = task.definition.name, task.definition
@@ -492,7 +492,7 @@ def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Chan
 
 
 def end_ephemeral(session: Session, now: datetime) -> list[LogRecord]:
-    """Delete the tasks that last as long as the daemon; return the log records."""
+    """Delete the ephemeral tasks. Return the log records."""
     events: list[LogRecord] = []
     for task in session.tasks.ephemeral():
         events += stop(session, task.id, TaskState.DELETED, OVER_WITH_DAEMON, now).events
@@ -508,8 +508,8 @@ def backfill(
     for catch-up slots, in order; the cursor and the limit on fires do not move. The same request again adds nothing.
 
     Raises:
-        NotFound, Conflict: no such task, or one that does not fire.
-        InvalidInput: not a span, or more than 10,000 scheduled times.
+        NotFound, Conflict: the task does not exist, or it cannot fire.
+        InvalidInput: the span is not valid or has more than 10,000 scheduled times.
     """
     task = find_living(session, asked.name)
     if task.state in {TaskState.DISABLED, TaskState.QUARANTINED, TaskState.PAUSED}:
@@ -523,7 +523,7 @@ def backfill(
     start, end = (parse_instant(getattr(asked, name), zone, field=name) for name in ("from", "to"))
     if end <= start:
         raise InvalidInput("must be later than from", where="to")
-    # What lies ahead of the cursor fires by itself.
+    # Times after the cursor fire on schedule.
     nominals = list(_nominals(session.tasks.revisions(task.id), start, min(end, task.cursor_at + _LEAST)))
     if len(nominals) > MOST_AT_ONCE:
         what = f"more than {MOST_AT_ONCE} scheduled times lie between from and to"
@@ -545,7 +545,7 @@ def backfill(
 
 
 def in_force(revisions: Sequence[model.Revision], at: datetime) -> model.Revision:
-    """Return the revision in force at a time; before the first, the first."""
+    """Return the revision in force at a time. Before the first revision, return the first."""
     return next((each for each in reversed(revisions) if each.valid_from <= at), revisions[0])
 
 
@@ -554,7 +554,7 @@ def _nominals(revisions: Sequence[model.Revision], start: datetime, end: datetim
     room = MOST_AT_ONCE + 1
     for number, each in enumerate(revisions):
         low = start if number == 0 else max(start, each.valid_from)
-        # After the clock stepped back a later revision may be in force from an earlier time.
+        # If the clock stepped back, a later revision may be in force from an earlier time.
         high = min([end, *(later.valid_from for later in revisions[number + 1 :])])
         if low < high and room > 0:
             found = timetable_of(each.definition).upcoming(low - _LEAST, room, until=high - _LEAST)

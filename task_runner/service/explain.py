@@ -1,4 +1,4 @@
-"""`explain`: what became, or will become, of one time, in sentences, from the ledger and the schedule in force."""
+"""Explain the past or future outcome of one time, from the ledger and the schedule in force."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -62,12 +62,12 @@ _ENDS = {
 
 
 class Explanation(NamedTuple):
-    """What became of a time.
+    """The outcome of a time.
 
     Attributes:
         verdict: one word.
         lines: sentences.
-        entry: the ledger entry it rests on, if any.
+        entry: the ledger entry that supports the verdict, if any.
     """
 
     verdict: str
@@ -77,19 +77,19 @@ class Explanation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """All that an explanation rests on.
+    """The data from which an explanation is made.
 
     Attributes:
         task: the task.
         revisions: its revisions, oldest first.
-        at: the time in question, a whole second.
-        now: the time.
+        at: the time to explain, a whole second.
+        now: the current time.
         entries: the ledger entries that cover, or are named by, the time in question.
         open: the task's open entries.
-        newest: the task's newest entries, newest first, where it was self-paced.
-        notes: what triggered those entries that an event did, by their numbers.
+        newest: the task's newest entries, newest first, if the task was self-paced.
+        notes: the triggers of the entries that events made, by entry number.
         unanswered: the fire under way at that time whose turn ended after nobody had answered it; None for none.
-        newest_meant: no time was named, so the newest fire is meant, also one asked for by hand.
+        newest_meant: True if no time was given; explain the newest fire, including a manual fire.
     """
 
     task: Task
@@ -105,23 +105,23 @@ class Question:
 
     @property
     def revision(self) -> Revision:
-        """The revision in force at that time."""
+        """The revision in force at the time to explain."""
         return in_force(self.revisions, self.at)
 
     @property
     def definition(self) -> Definition:
-        """The definition in force at that time."""
+        """The definition in force at the time to explain."""
         return self.revision.definition
 
     @property
     def is_before_creation(self) -> bool:
-        """Whether there was no task yet at that time."""
+        """True if the task did not exist yet at the time to explain."""
         created_at = self.revisions[0].valid_from
         return self.at < (created_at.replace(microsecond=0) if self.newest_meant else created_at)
 
 
 def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -> wire.ExplainFireResponse:
-    """Answer from one transaction. Raises NotFound, or InvalidInput for a time that cannot be read."""
+    """Answer from one transaction. Raises NotFound, or InvalidInput if the time cannot be parsed."""
     task = find(session, request.name)
     at = _time_in_question(session, task, request.at, now)
     revisions, entries = session.tasks.revisions(task.id), session.fires.touching(task.id, at, at)
@@ -156,7 +156,7 @@ def _within(entry: Fire, at: datetime) -> datetime | None:
 
 
 def _why(said: Explanation, asked: Question, cause: str, outages: Sequence[Outage]) -> list[str]:
-    """Return the outage that explains the verdict, or the one that lasts at present."""
+    """Return the outage that explains the verdict, or the current outage."""
     if cause:
         return [f"The cause: {cause}."]
     at_present = lasting(outages, asked.task.id)
@@ -166,7 +166,7 @@ def _why(said: Explanation, asked: Question, cause: str, outages: Sequence[Outag
 
 
 def _time_in_question(session: Session, task: Task, text: str, now: datetime) -> datetime:
-    """Return the time that `text` names; without it, the newest that fell due, else the next."""
+    """Return the time in `text`. If `text` is empty, return the newest time that was due, or else the next."""
     if text:
         return parse_instant(text, task.definition.timezone, field="at").replace(microsecond=0)
     this_second = now.replace(microsecond=0)
@@ -186,7 +186,7 @@ def _time_in_question(session: Session, task: Task, text: str, now: datetime) ->
 
 
 def _notes(session: Session, entries: Sequence[Fire]) -> dict[int, Note]:
-    """Return what triggered entries, tasks by their names."""
+    """Return the triggers of entries, with tasks given by name."""
     notes = session.events.notes([each.entry_id for each in entries])
     ids = {task_id for note in notes.values() for task_id in note.chain}
     names = {id_: task.definition.name for id_ in ids if (task := session.tasks.find(id_)) is not None}
@@ -196,7 +196,7 @@ def _notes(session: Session, entries: Sequence[Fire]) -> dict[int, Note]:
 
 
 def explained(asked: Question) -> Explanation:
-    """Return what became, or will become, of a time."""
+    """Return the past or future outcome of a time."""
     if not asked.is_before_creation and is_self_paced(asked.definition):
         return _of_self_paced(asked)
     if not asked.is_before_creation and asked.definition.schedule.kind is ScheduleKind.ON:
@@ -242,7 +242,7 @@ def _of_self_paced(asked: Question) -> Explanation:
 
 
 def _of_event_task(asked: Question) -> Explanation:
-    """Explain a time of a task that fires for events alone."""
+    """Explain a time of a task that fires only for events."""
     said = _events(asked.definition, _of_events(asked.entries), asked.notes)
     if said.entry is None and (stopped := _stopped(asked.task)) is not None:
         said = said._replace(verdict=stopped.verdict, lines=(*said.lines, *stopped.lines))
@@ -271,7 +271,7 @@ def _of_entry(asked: Question, entry: Fire) -> Explanation:
 def _of_nothing(asked: Question) -> Explanation:
     """Explain a time that no scheduled entry covers."""
     if asked.is_before_creation:
-        if _names(asked.task.definition, asked.at):  # a backfill goes by the schedule of now
+        if _names(asked.task.definition, asked.at):  # a backfill uses the current schedule
             span = f"--from {rfc3339(asked.at)} --to {rfc3339(asked.at + timedelta(minutes=1))}"
             backfill = f"turnkeeper task backfill {asked.task.definition.name} {span}"
             hint = f"There was no task yet, so nothing was due. `{backfill}` runs it now, as the run of that time."
@@ -351,7 +351,7 @@ def _not_yet_planned(asked: Question) -> Explanation:
 
 
 def _busy(fire: Fire) -> str:
-    """Return what is known of a fire that is under way."""
+    """Describe a fire that is under way."""
     if fire.outcome is Outcome.SENT and fire.fired_at is not None:
         return f"{fire.fire_id} was sent at {rfc3339(fire.fired_at)}, and the agent runtime has not answered"
     return f"{fire.fire_id} is under way"
@@ -377,7 +377,7 @@ def _not_scheduled(asked: Question) -> Explanation:
 
 
 def _reasons(asked: Question) -> list[tuple[str, str, Definition]]:
-    """Return what may keep a time out of the schedule, and the definition without it."""
+    """Return each rule that may exclude a time, and the definition without that rule."""
     definition = asked.definition
     open_ended = replace(definition, start_at=None, end_at=None, expires_at=None)
     bounds = ", ".join(
@@ -396,12 +396,12 @@ def _is_scheduled(asked: Question) -> bool:
 
 
 def _names(definition: Definition, at: datetime) -> bool:
-    """Return whether a schedule names that time."""
+    """Return whether a schedule includes the time."""
     return timetable_of(definition).next_after(at - _ONE_SECOND) == at
 
 
 def _also_fired(entry: Fire) -> list[str]:
-    """Say what else fired for that time, or was to."""
+    """Describe the other fires for the time, both sent and planned."""
     if entry.kind is FireKind.SCHEDULED and entry.outcome is Outcome.COALESCED and entry.fire_id:
         return [f"{entry.fire_id} was committed for it and went into {entry.reason}."]
     if entry.kind in {FireKind.SCHEDULED, FireKind.EVENT}:
@@ -456,7 +456,7 @@ def _sending(entry: Fire) -> list[str]:
     if entry.due_at > entry.nominal_at:
         why = "the event by its debounce" if entry.kind is FireKind.EVENT else "its scheduled time by its jitter"
         put_off = entry.due_at - entry.nominal_at
-        # An event, and a fire by hand, is named by its second, and happens within it.
+        # The name of an event or a manual fire gives the second in which it happened.
         within = entry.kind in {FireKind.EVENT, FireKind.MANUAL} and put_off < _ONE_SECOND
         due += "" if within else f", {_after(put_off)} {why}"
     lines = [f"{due}."]
@@ -497,12 +497,12 @@ def _after(span: timedelta) -> str:
 
 
 def _of_events(entries: Sequence[Fire]) -> list[Fire]:
-    """Return the entries among some that events made, fires first."""
+    """Return the entries that events made, fires first."""
     return sorted((each for each in entries if each.kind is FireKind.EVENT), key=lambda each: not each.fire_id)
 
 
 def _events(definition: Definition, entries: Sequence[Fire], notes: Mapping[int, Note]) -> Explanation:
-    """Return what became of the events of one second, from the entries that they made."""
+    """Explain the outcome of the events of one second, from the entries that the events made."""
     if not entries:
         return Explanation("no_event", ("No event came then that triggers the task.", *_awaited(definition)))
     lines = [line for entry in entries for line in _of_event(entry, notes.get(entry.entry_id), definition)]
@@ -510,7 +510,7 @@ def _events(definition: Definition, entries: Sequence[Fire], notes: Mapping[int,
 
 
 def _awaited(definition: Definition) -> list[str]:
-    """Say for which events a task fires."""
+    """Describe the events for which a task fires."""
     on = definition.on
     if on is None:
         return []
@@ -541,7 +541,7 @@ def _of_event(entry: Fire, note: Note | None, definition: Definition) -> list[st
 
 
 def _wakes(asked: Question) -> Explanation:
-    """Return what became of the newest wake of a self-paced task up to a time, and what comes next."""
+    """Explain the newest wake of a self-paced task up to a time, and the next wake."""
     wakes = [entry for entry in asked.newest if entry.kind is FireKind.WAKE]
     past = [wake for wake in wakes if wake.nominal_at <= asked.at]
     if not past or asked.at > asked.now:

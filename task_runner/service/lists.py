@@ -1,6 +1,6 @@
 """Lists of tasks and previews of times, over a session of the store or over :mod:`task_runner.store.reading`.
 
-A command answers with these while no daemon runs. So nothing here imports what only a daemon needs.
+Commands use these functions while no daemon is running. Import nothing here that only a daemon needs.
 """
 
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ _PREVIEWED_AT_ONCE = 10
 
 
 def away(session: Any, now: datetime) -> str:
-    """Say since when the runtime has not answered; empty while it does, and while it may still be starting."""
+    """Say since when the runtime has not answered. Empty if it answers or may still be starting."""
     newest = session.outages.listed()[:1]
     return next((str(each) for each in newest if each.lasts and now - each.since >= _STARTS_WITHIN), "")
 
 
 def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> wire.ListTasksResponse:
-    """Return the living tasks that pass the filters, next to fire first. Raises InvalidInput for an unknown state."""
+    """Return the living tasks that match the filters, by next fire time. Raises InvalidInput for an unknown state."""
     if request.state and request.state not in STATES:
         hint = f"one of {', '.join(sorted(STATES))}"
         raise InvalidInput(f"no task has the state {request.state[:40]!r}", where="state", hint=hint)
@@ -45,7 +45,7 @@ def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> w
     found, told = page_of(found, "id", limit=request.limit, cursor=request.cursor)
     glances = session.fires.glances([task.id for task in found])
     gone = away(session, now)
-    # How late fires were is a look at each task's history: too much for a list that nobody can read anyway.
+    # Computing how late fires were reads each task's history, which is too slow for a long list.
     looked_at = {task.id for task in found} if len(found) <= _LATENESS_UP_TO else set()
     shown = [
         show_task(
@@ -70,7 +70,7 @@ def span_of(request: wire.ListFiresRequest) -> dict[str, datetime]:
 
 
 def previewed_definition(request: wire.PreviewScheduleRequest, defaults: Defaults, now: datetime) -> Definition:
-    """Return the definition of a schedule that need not exist. Raises InvalidInput."""
+    """Return the definition of a schedule that may not be stored. Raises InvalidInput."""
     spec = wire.TaskSpec(name="preview", category="preview", channel="preview", prompt="preview")
     spec.MergeFrom(request.spec)
     return parse_spec(spec, defaults, now)
@@ -86,7 +86,7 @@ def preview(definition: Definition) -> wire.PreviewScheduleResponse:
 def upcoming(
     request: wire.PreviewScheduleRequest, definition: Definition, now: datetime, task: Task | None
 ) -> Iterator[list[wire.Nominal]]:
-    """Yield the next times, a few and a few, so that a daemon can do its own work between them. Raises InvalidInput."""
+    """Yield the next times in small batches, so that a daemon can work between batches. Raises InvalidInput."""
     start = instant(getattr(request, "from"), "from") if request.HasField("from") else now
     left = min(request.count or 5, _MOST_PREVIEWED)
     while left > 0:

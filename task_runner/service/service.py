@@ -38,20 +38,20 @@ from turnkeeper.storage.statements import cursor_at, number_of
 from turnkeeper.v1 import schedules_pb2 as wire
 
 _PREVIEW = 3
-_COMPARED = 7  # times before and after an edit: a week of a daily schedule shows the days that it leaves out
+_COMPARED = 7  # times before and after an edit: a week of a daily schedule shows the days without a fire
 _SCANNED_AT_ONCE = 10_000  # entries of the ledger: about two milliseconds
 _UNNAMED = "loop-00000000"  # stands for a name until the id is drawn
 _DECISIONS_DEADLINE_S = 0.3
-_ON_GRANT = {"category", "read_only"}  # fields of a task by which it may come to do less
+_ON_GRANT = {"category", "read_only"}  # fields that may restrict a task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """What a service knows of the daemon around it; a command line without one passes none.
+    """The state of the daemon that a service runs in. A command line without a daemon passes None.
 
     Attributes:
         since: when the daemon began to serve.
-        connected: tells whether the stream of fires to the runtime is open.
+        connected: returns whether the stream of fires to the runtime is open.
     """
 
     since: datetime
@@ -81,7 +81,7 @@ class Service:
         self._names = Names(runtime, clock)
 
     async def create_task(self, request: wire.CreateTaskRequest) -> wire.CreateTaskResponse:
-        """Store a new task, or with `dry_run` only say what it would be."""
+        """Store a new task. With `dry_run`, only return the task that would be stored."""
         now, request = self._clock.now(), _worded(request)
         spec = as_loop(request.spec, _UNNAMED) if request.loop else request.spec
         definition = parse_spec(spec, self._defaults, now, own_id=_UNNAMED)
