@@ -1,6 +1,6 @@
-"""The runner's operations, as one object that takes and returns protos.
+"""The runner's operations, as one object that takes and returns protobuf messages.
 
-The daemon serves it over gRPC; the command line calls the same object in its own process while no daemon runs.
+The daemon serves it over gRPC; the command line calls the same object in its own process if no daemon is running.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -59,7 +59,7 @@ class Serving:
 
 
 class Service:
-    """The runner's operations, each on disk before it answers."""
+    """The runner's operations. Each writes its result to disk before it answers."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Service:
         return await self._store.read(lambda session: self._shown(session, changes.find(session, request.name)))
 
     async def list_tasks(self, request: wire.ListTasksRequest) -> wire.ListTasksResponse:
-        """Return the living tasks that pass the filters, next to fire first."""
+        """Return the living tasks that match the filters, by next fire time."""
         now = self._clock.now()
         answer = await self._store.read(lambda session: lists.list_tasks(session, request, now))
         if self._serving is not None:
@@ -121,7 +121,7 @@ class Service:
         return answer
 
     async def update_task(self, request: wire.UpdateTaskRequest) -> wire.UpdateTaskResponse:
-        """Give a task a new definition from now on; with `dry_run` only show old and new next times."""
+        """Give a task a new definition from now on. With `dry_run`, only return the old and new next times."""
         now = self._clock.now()
         task = await self._store.read(lambda session: changes.find_living(session, request.name))
         definition = parse_spec(request.spec, self._defaults, now, previous=task.definition, own_id=task.id)
@@ -144,7 +144,7 @@ class Service:
         return answer
 
     async def apply_tasks(self, request: wire.ApplyTasksRequest) -> wire.ApplyTasksResponse:
-        """Create or update each of several tasks, and with `prune` delete the others, in one transaction."""
+        """Create or update several tasks in one transaction. With `prune`, also delete the others."""
         now = self._clock.now()
         self._check_lasting(request.specs)
         named = {spec.category for spec in request.specs if spec.category}
@@ -168,7 +168,7 @@ class Service:
         return wire.ApplyTasksResponse(applied=applied)
 
     async def delete_task(self, request: wire.DeleteTaskRequest) -> wire.Task:
-        """Delete a task: unsent fires are withdrawn, a running turn finishes, the history stays."""
+        """Delete a task. Withdraw its unsent fires, let a running turn finish, and keep the history."""
         task = await self._stop(request.name, TaskState.DELETED, "")
         await self._review_exceptions()
         return task
@@ -179,7 +179,7 @@ class Service:
         return await self._change(lambda session: changes.restore(session, request.name, now))
 
     async def pause_task(self, request: wire.PauseTaskRequest) -> wire.Task:
-        """Pause a task until it is resumed, or until a time. Raises InvalidInput if that is not in the future."""
+        """Pause a task until it is resumed or until a time. Raises InvalidInput if the time is not in the future."""
         refuse_nul(request.note, "note")
         now = self._clock.now()
 
@@ -193,7 +193,7 @@ class Service:
         return await self._change(pause)
 
     async def disable_task(self, request: wire.DisableTaskRequest) -> wire.Task:
-        """Stop a task from firing; with `cancel_running` also cancel what the runtime has of it."""
+        """Stop a task from firing. With `cancel_running`, also cancel its fires in the runtime."""
         task = await self._stop(request.name, TaskState.DISABLED, "")
         if request.cancel_running:
             snapshots = await self._store.read(lambda session: session.tasks.snapshots([task.id]))
@@ -213,12 +213,12 @@ class Service:
         return await self._resume(request.name, states, replay=False)
 
     async def reschedule_task(self, request: wire.RescheduleTaskRequest) -> wire.Task:
-        """Let a self-paced task wake so many seconds from now. Raises Conflict for a task of any other kind."""
+        """Wake a self-paced task after a number of seconds. Raises Conflict if the task is not self-paced."""
         now = self._clock.now()
         return await self._change(lambda session: changes.reschedule(session, request.name, request.seconds, now))
 
     async def end_ephemeral(self) -> None:
-        """Delete what lasts as long as a daemon: when one stops, and what a killed one left when the next starts."""
+        """Delete ephemeral tasks when a daemon stops, and those of a killed daemon when the next starts."""
         now = self._clock.now()
         self._record(await self._store.change(lambda session: changes.end_ephemeral(session, now)))
 
@@ -233,7 +233,7 @@ class Service:
         return show_fire(fire, task.definition.name)
 
     async def backfill_task(self, request: wire.BackfillTaskRequest) -> wire.BackfillTaskResponse:
-        """Commit a fire for each past nominal time of a span that never had an accepted one."""
+        """Commit a fire for each past nominal time of a span that has no accepted fire."""
         now, asked = self._clock.now(), wire.BackfillTaskRequest()
         asked.CopyFrom(request)
         asked.request_id = check_request_id(request.request_id or self._entropy.hex(12))
@@ -244,12 +244,12 @@ class Service:
         return answer
 
     async def explain_fire(self, request: wire.ExplainFireRequest) -> wire.ExplainFireResponse:
-        """Say in plain sentences what became, or will become, of a time."""
+        """Explain the past or future outcome of a time in plain sentences."""
         now = self._clock.now()
         return await self._store.read(lambda session: explain(session, request, now))
 
     async def list_fires(self, request: wire.ListFiresRequest) -> wire.ListFiresResponse:
-        """Return the ledger of a task, or of all, newest first, page by page."""
+        """Return one page of the ledger of one task or of all tasks, newest first."""
         if request.outcome and request.outcome not in {outcome.value for outcome in Outcome}:
             hint = f"one of {', '.join(sorted(Outcome))}"
             raise InvalidInput(f"no fire has the outcome {request.outcome[:40]!r}", where="outcome", hint=hint)
@@ -267,7 +267,7 @@ class Service:
         return wire.ListFiresResponse(fires=shown, total=total, next_cursor=following)
 
     async def _scan(self, most: int, how: dict[str, Any]) -> tuple[list[Fire], int]:
-        """Look at the whole ledger, in parts: no index leads to a time, and the runner's own work comes between."""
+        """Scan the whole ledger in parts, because times have no index. The runner can work between parts."""
         found, total = list[Fire](), 0
         for high in range(await self._store.read(lambda session: session.fires.newest()), 0, -_SCANNED_AT_ONCE):
             ids, left = (high - _SCANNED_AT_ONCE, high), most - len(found)
@@ -288,7 +288,7 @@ class Service:
         return await self._store.read(read)
 
     async def preview_schedule(self, request: wire.PreviewScheduleRequest) -> wire.PreviewScheduleResponse:
-        """Return the next times of a task, or of a schedule that need not exist."""
+        """Return the next times of a task, or of a schedule that may not be stored."""
         now = self._clock.now()
         if request.name:
             task = await self._store.read(lambda session: changes.find(session, request.name))
@@ -298,11 +298,11 @@ class Service:
         answer = lists.preview(definition)
         for part in lists.upcoming(request, definition, now, of):
             answer.nominals.extend(part)
-            await self._clock.sleep(0)  # the runner's own work comes between a few times and a few
+            await self._clock.sleep(0)  # the runner can work between small batches of times
         return answer
 
     async def simulate(self, request: wire.SimulateRequest) -> wire.SimulateResponse:
-        """Return what tasks would do over a span of time, with declared outages."""
+        """Simulate tasks over a span of time, with declared outages."""
         span, names = simulating.span_of(request), list(request.names)
         tasks = await self._store.read(
             lambda session: [changes.find(session, name) for name in names] if names else session.tasks.listed()
@@ -310,7 +310,7 @@ class Service:
         return await simulating.simulate(tasks, span, request.limit, self._clock)
 
     async def emit_event(self, request: wire.EmitEventRequest) -> wire.EmitEventResponse:
-        """Take in an event that an author or an agent emits, once for each id."""
+        """Record an event that an author or an agent emits, once for each id."""
         now = self._clock.now()
         event = read_emitted(request, now, self._entropy.hex(12))
         taken = await self._store.change(lambda session: emit(session, event, now))
@@ -318,12 +318,12 @@ class Service:
         return wire.EmitEventResponse(duplicate=not taken.fresh, matched=taken.matched, event_id=event.id)
 
     async def tick(self, _request: wire.TickRequest) -> wire.TickResponse:
-        """Plan what is due now."""
+        """Plan the times that are due now."""
         done = await self._tick()
         return wire.TickResponse(planned=done.tasks, committed=done.committed, skipped=done.skipped)
 
     async def get_status(self, _request: wire.GetStatusRequest) -> wire.RunnerStatus:
-        """Return counts and whether the runtime is connected."""
+        """Return the runner's counts, and whether the runtime is connected."""
         totals = await self._store.read(lambda session: session.tasks.totals())
         status = wire.RunnerStatus(
             tasks=totals.tasks, open_fires=totals.open_fires, unsent=totals.unsent, version=__version__
@@ -349,9 +349,9 @@ class Service:
         return await self._change(lambda session: changes.stop(session, name, state, note, now))
 
     async def _review_exceptions(self) -> None:
-        """Let calls that an author allowed for a task be asked about again now that it may do less, or is gone.
+        """Have the runtime review calls allowed for a task, after the task is restricted or deleted.
 
-        A runtime that is away looks by itself before it lets one pass.
+        If the runtime is not connected, it checks each call itself before it lets the call pass.
         """
         with suppress(TurnkeeperError):
             await self._runtime.review_exceptions(_DEADLINE_S)
@@ -361,7 +361,7 @@ class Service:
         return await self._change(lambda session: changes.resume(session, name, now, replay=replay, states=states))
 
     async def _change(self, work: Callable[[Session], changes.Changed]) -> wire.Task:
-        """Run a change, write its log records, and return the task as it then is."""
+        """Run a change, write its log records, and return the changed task."""
 
         def changing(session: Session) -> tuple[changes.Changed, wire.Task]:
             done = work(session)
@@ -413,7 +413,7 @@ class Service:
 
 
 def _worded(request: wire.CreateTaskRequest) -> wire.CreateTaskRequest:
-    """Return the request with what the words of a loop mean in its spec. Raises InvalidInput."""
+    """Return the request with the words of a loop parsed into its spec. Raises InvalidInput."""
     if not request.words:
         return request
     if not request.loop:
@@ -426,7 +426,7 @@ def _worded(request: wire.CreateTaskRequest) -> wire.CreateTaskRequest:
 
 
 def _within(session: Session, request: wire.CreateTaskRequest) -> wire.TaskSpec:
-    """Return the spec to create; a turn of a fire creates no task with a wider budget than its own task has."""
+    """Return the spec to create. If a fire's turn creates the task, cap its budget at that of the fire's task."""
     fire = session.fires.by_ids([request.fire_id]).get(request.fire_id) if request.fire_id else None
     task = session.tasks.find(fire.task_id) if fire is not None else None
     spec = wire.TaskSpec()
@@ -456,7 +456,7 @@ _KNOWN_FOR_S = 5.0
 
 
 class Names:
-    """Checks names against the runtime; remembers for a few seconds which categories exist, never which do not."""
+    """A check of names against the runtime. It caches known categories for a few seconds, but not unknown ones."""
 
     def __init__(self, runtime: Runtime, clock: Clock) -> None:
         self._runtime = runtime
@@ -465,7 +465,7 @@ class Names:
         self._asked_at = float("-inf")
 
     async def check(self, categories: set[str], graphs: set[str]) -> list[str]:
-        """Return warnings if the runtime cannot be asked. Raises InvalidInput for a name it does not know."""
+        """Return warnings if the runtime does not answer. Raises InvalidInput if the runtime does not know a name."""
         return [*await self._check_categories(categories), *await self._check_graphs(graphs - {""})]
 
     async def _check_graphs(self, names: set[str]) -> list[str]:

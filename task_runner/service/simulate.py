@@ -1,8 +1,8 @@
-"""The production planner on a virtual clock: what tasks would do over a span of time, with declared outages. Pure.
+"""Run the production planner on a virtual clock over a span of time, with declared outages. Pure.
 
 Each task starts the span with nothing open. The runner plans and sends the moment it can; a turn succeeds after the
-time it is said to take. While the runner is down, turns go on, and their outcomes arrive when it is back. What a turn
-of a self-paced task would ask for nobody knows: it asks for nothing, and `if_silent` decides.
+time it is said to take. While the runner is down, turns go on, and their outcomes arrive when it is back. A turn
+of a self-paced task requests no next wake, so `if_silent` decides.
 
 `Simulate`: what stored tasks would do, for programs; the command line simulates in its own process, without bounds.
 
@@ -34,7 +34,7 @@ LONGEST = timedelta(days=3660)
 
 
 class Outage(NamedTuple):
-    """A time in which the runner is down; half-open."""
+    """A half-open span in which the runner is down."""
 
     start: datetime
     end: datetime
@@ -54,12 +54,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """What is simulated.
+    """The span and the conditions of a simulation.
 
     Attributes:
         start, end: half-open.
-        outages: when the runner is down, ascending.
-        turn: how long a turn takes.
+        outages: the spans in which the runner is down, ascending.
+        turn: the duration of a turn.
     """
 
     start: datetime
@@ -68,7 +68,7 @@ class Span:
     turn: timedelta = _NO_TIME
 
     def up(self, at: datetime) -> datetime:
-        """Return the first time from `at` on at which the runner is up."""
+        """Return the first time at or after `at` when the runner is up."""
         for outage in self.outages:
             if outage.start <= at < outage.end:
                 at = outage.end
@@ -107,7 +107,7 @@ class _Life:
         return cls(task=task, timetable=timetable, span=span)
 
     def rows(self) -> Iterator[Row | None]:
-        """Yield the rows, and None after each round of planning, also after one that settles nothing."""
+        """Yield the rows, and None after each round of planning, even if the round settles nothing."""
         at, rounds = self._next(), 0
         while at is not None and (now := self.span.up(at)) < self.span.end:
             yield None
@@ -121,7 +121,7 @@ class _Life:
             if not self.span.turn:
                 yield from self._settle(now)
             following = self._next()
-            # A queue moves on within the moment; else time does.
+            # If a queue is waiting, run another round at the same time; otherwise advance the time.
             rounds = rounds + 1 if following == at else 0
             at = following if following != at or self._has_line() else None
         if self.tail is not None:
@@ -129,7 +129,7 @@ class _Life:
         yield from map(self._row, self._in_order())
 
     def _next(self) -> datetime | None:
-        """Return when something can happen next."""
+        """Return the time of the next possible event."""
         ready = [fire.ready_at for fire in self.open.values() if fire.outcome is Outcome.PENDING]
         ends = [fire.fired_at + self.span.turn for fire in self.open.values() if fire.fired_at is not None]
         idle_line = self._has_line() and not any(fire.outcome in UNDER_WAY for fire in self.open.values())
@@ -176,7 +176,7 @@ class _Life:
                 yield row
 
     def _go_on(self, fire: Fire, ended_at: datetime, now: datetime) -> None:
-        """Arm what follows a turn of a self-paced task."""
+        """Arm the next wake after a turn of a self-paced task."""
         if self.task.pacing is not None:
             done = ledger.turned(fire, ledger.TurnState.SUCCEEDED, now, attempt=fire.attempt)
             turn = budgets.Ended(fire=done, at=ended_at, spent=self.span.turn, tokens=0)
@@ -185,7 +185,7 @@ class _Life:
             self.task = replace(self.task, wake_at=pacing.armed_at if pacing else None)
 
     def _cancel(self, now: datetime) -> Iterator[Row]:
-        """End the turns that a fire which waits asks to end."""
+        """End the running turns if a waiting fire cancels them."""
         if any(fire.outcome is Outcome.WAITING and fire.reason == overlap.CANCELS for fire in self.open.values()):
             for fire in [fire for fire in self._in_order() if fire.outcome in UNDER_WAY]:
                 yield self._ended(fire, ledger.TurnState.CANCELLED, now)
@@ -205,7 +205,7 @@ MOST_ROUNDS = 100_000
 
 
 def span_of(request: wire.SimulateRequest) -> Span:
-    """Return what is to be simulated. Raises InvalidInput, naming the field."""
+    """Return the span to simulate. Raises InvalidInput, which names the field."""
     start, end = instant(getattr(request, "from"), "from"), instant(request.to, "to")
     if not timedelta(0) < end - start <= LONGEST:
         raise InvalidInput("must be later than `from`, by ten years at most", where="to")
@@ -216,9 +216,9 @@ def span_of(request: wire.SimulateRequest) -> Span:
 
 
 async def simulate(tasks: Iterable[Task], span: Span, limit: int, clock: Clock) -> wire.SimulateResponse:
-    """Return the first rows of what `tasks` would do, at most `limit` (0: 1,000), by time.
+    """Simulate `tasks` and return the first rows by time, at most `limit` (0: 1,000).
 
-    At most 100,000 rounds of planning are made; what is left out then counts as truncated.
+    Planning stops after 100,000 rounds, and the answer is then marked as truncated.
     """
     room = min(limit, MOST_ROWS) if limit > 0 else _USUAL_ROWS
     found: list[Row] = []

@@ -40,11 +40,11 @@ _ONLY_SELF_PACED = ("first", "if_silent")
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What a task gets where its author says nothing.
+    """The defaults for fields that the author of a task omits.
 
     Attributes:
         timezone: IANA name.
-        grace: how late is still on time.
+        grace: the longest delay that still counts as on time.
     """
 
     timezone: str
@@ -52,7 +52,7 @@ class Defaults:
 
 
 class _Given(NamedTuple):
-    """What an author wrote, and what it is read against."""
+    """A spec as its author wrote it, and the context in which to parse it."""
 
     spec: wire.TaskSpec
     timezone: str
@@ -65,17 +65,17 @@ class _Given(NamedTuple):
 def parse_spec(
     spec: wire.TaskSpec, defaults: Defaults, now: datetime, *, previous: Definition | None = None, own_id: str = ""
 ) -> Definition:
-    """Return the definition that a spec asks for, every default filled in.
+    """Parse a spec into a definition, with every default filled in.
 
     Args:
-        spec: what the author wrote.
-        defaults: for what the author left out.
-        now: where `in` counts from, and an interval without a start.
-        previous: the definition it replaces; its zone and its anchor stay unless the spec gives others.
-        own_id: the task's id, which alone it may be named like.
+        spec: the spec as the author wrote it.
+        defaults: the values of fields that the author omitted.
+        now: the start of `in`, and of an interval without a start.
+        previous: the definition to replace; keep its zone and anchor unless the spec gives others.
+        own_id: the task's id; the only id that the task may use as its name.
 
     Raises:
-        InvalidInput: anything that cannot be taken; `where` names the field.
+        InvalidInput: a field is not valid; `where` names the field.
     """
     timezone = spec.timezone if spec.HasField("timezone") else (previous.timezone if previous else defaults.timezone)
     zone(timezone)
@@ -120,7 +120,7 @@ def write_spec(definition: Definition, *, paused: bool = False) -> wire.TaskSpec
 
 
 def as_loop(spec: wire.TaskSpec, own_id: str) -> wire.TaskSpec:
-    """Return a spec with a loop's defaults where its author says nothing: name, channel, category, pace."""
+    """Return a spec with a loop's defaults if its author omits the name, channel, category or pace."""
     loop = wire.TaskSpec()
     loop.CopyFrom(spec)
     loop.name = loop.name or own_id
@@ -167,7 +167,7 @@ def _schedule(
 
 
 def _whole_minute(at: datetime) -> datetime:
-    """Return the first whole minute from an instant on."""
+    """Return the first whole minute at or after an instant."""
     return (at + timedelta(minutes=1) - timedelta(microseconds=1)).replace(second=0, microsecond=0)
 
 
@@ -181,7 +181,7 @@ def _once(spec: wire.TaskSpec, timezone: str, kept: Schedule | None, now: dateti
 
 
 def _at(at: datetime, kept: Schedule | None, now: datetime, *, declared_in: str) -> Schedule:
-    """Return a one-shot on the next whole second, so that it is never early."""
+    """Return a one-shot schedule at the next whole second, so that it never fires early."""
     if at.microsecond:
         at = at.replace(microsecond=0) + timedelta(seconds=1)
     text = rfc3339(at)
@@ -208,7 +208,7 @@ def _overlap(given: _Given) -> Overlap:
 
 
 def _expiry(given: _Given) -> datetime | None:
-    """Return when a task expires: a time, or a duration that counts from when it was first declared."""
+    """Return when a task expires. A duration counts from the task's first declaration."""
     text, previous = given.spec.expires_at, given.previous
     if not given.spec.HasField("expires_at"):
         return None
@@ -233,13 +233,13 @@ def _prompt(given: _Given) -> str:
 
 
 def refuse_nul(text: str, field: str) -> None:
-    """Raise InvalidInput for a NUL: not every database keeps it."""
+    """Raise InvalidInput if the text contains a NUL, because some databases cannot store one."""
     if "\0" in text:
         raise InvalidInput("contains a NUL character", where=field)
 
 
 def _object(name: str) -> Callable[[_Given], str]:
-    """Return what reads a field that holds a JSON object: as one line, empty where it is not given."""
+    """Return a parser for a JSON object field. The parser returns one line, or empty if the field is not given."""
     where = BY_NAME[name].written_as
 
     def parse(given: _Given) -> str:
@@ -258,7 +258,7 @@ def _object(name: str) -> Callable[[_Given], str]:
 
 
 def _thread(given: _Given) -> str:
-    """Return the thread that a task names; empty for its own, also where it was written out for the graph before."""
+    """Return the thread in a task's spec. Empty if it is the task's own thread, under the new or previous graph."""
     thread_id = given.spec.thread_id
     if thread_id == EACH:
         return model.EACH_FIRE
@@ -267,7 +267,7 @@ def _thread(given: _Given) -> str:
     return "" if thread_id in {"", *own} else check_label(thread_id, "thread_id")
 
 
-# The fields whose value depends on more than what the spec says of them.
+# The fields whose value depends on more than their own value in the spec.
 _PARSERS: Mapping[str, Callable[[_Given], Any]] = {
     "name": lambda given: model.check_name(given.spec.name, own_id=given.own_id),
     "timezone": lambda given: given.timezone,
@@ -282,13 +282,13 @@ _PARSERS: Mapping[str, Callable[[_Given], Any]] = {
 }
 
 
-# What is read whether a spec gives it or not; any other field that it leaves out has the model's default.
+# The fields to parse even if a spec omits them. Other omitted fields get the model's default.
 _ALWAYS_READ = frozenset({"name", "timezone", "category", "channel", "prompt", "grace"})
 _READ = tuple(field for field in DIRECT if field.name not in _ONLY_SELF_PACED)
 
 
 def _with_pace(definition: Definition, spec: wire.TaskSpec) -> Definition:
-    """Return a definition with what makes it self-paced, if it is. Raises InvalidInput."""
+    """Add the fields of a self-paced task to a definition, if it is self-paced. Raises InvalidInput."""
     if not self_paced.is_self_paced(definition):
         if given := next((name for name in _ONLY_SELF_PACED if spec.HasField(name)), ""):  # type: ignore[arg-type]
             raise InvalidInput("is only for a self-paced task", where=given, hint="leave it out, or use dynamic")
@@ -316,7 +316,7 @@ def _with_pace(definition: Definition, spec: wire.TaskSpec) -> Definition:
 
 
 def _check_approvals(definition: Definition) -> None:
-    """Raise InvalidInput if an approval would end before its author is told of it again."""
+    """Raise InvalidInput if an approval would expire before its author is reminded."""
     ends = definition.approval_timeout
     for name in ("approval_reminder", "approval_escalation"):
         after = getattr(definition, name)
@@ -326,7 +326,7 @@ def _check_approvals(definition: Definition) -> None:
 
 
 def _bounded(definition: Definition, spec: wire.TaskSpec, now: datetime, previous: Definition | None) -> Definition:
-    """Return what an agent made within its limits: an expiry, and a jitter."""
+    """Apply the limits of an agent's task to a definition: an expiry and a jitter."""
     if previous is None:
         last = now.replace(microsecond=0) + LONGEST_LIFE
         expires_at = definition.expires_at or last
@@ -361,10 +361,10 @@ def _maker(spec: wire.TaskSpec) -> model.CreatedBy | None:
 
 
 def _with_event(definition: Definition, spec: wire.TaskSpec, now: datetime, previous: Definition | None) -> Definition:
-    """Return a definition with the events it fires for.
+    """Add the events that trigger a task to its definition.
 
     Raises:
-        InvalidInput: no event has that name, a filter that cannot be read, filters without an event, or a schedule
+        InvalidInput: an unknown event, a filter that cannot be parsed, filters without an event, or a schedule
             that fires once or paces itself in addition.
     """
     if not spec.on:

@@ -1,4 +1,4 @@
-"""Tasks and ledger entries as the wire shows them."""
+"""Convert tasks and ledger entries to protobuf messages."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 _APPROVALS = "turnkeeper approvals list"
 _LIVING = frozenset({TaskState.ACTIVE, TaskState.DONE, TaskState.EXPIRED})
-# What a task's fires do says more than that it is active; the first that holds is shown.
+# The states of a task's fires, which tell more than `active`. The first match is shown.
 _SHOWN = (
     (frozenset({Outcome.INTERRUPTED}), "interrupted"),
     (frozenset({Outcome.HELD}), "held"),
@@ -29,7 +29,7 @@ STATES = frozenset({*(state.value for state in TaskState), *(shown for _, shown 
 
 
 def state_of(task: Task, opened: frozenset[Outcome]) -> str:
-    """Return the state that a list shows: the stored one, or what the task's open fires are doing."""
+    """Return the state to show in a list: the stored state, or the state of the task's open fires."""
     if task.state in _LIVING:
         for outcomes, shown in _SHOWN:
             if opened & outcomes:
@@ -40,16 +40,16 @@ def state_of(task: Task, opened: frozenset[Outcome]) -> str:
 def show_task(
     task: Task, glance: Glance, now: datetime, lateness: Sequence[float] = (), *, away: bool = False
 ) -> wire.Task:
-    """Return a task for the wire.
+    """Return a task as a protobuf message.
 
     Args:
         task: the task.
-        glance: what its fires do.
+        glance: a summary of the task's fires.
         now: the time. What came due up to then and is not planned yet counts as missed, and is no next time.
-        lateness: how late its newest fires were, in seconds.
-        away: whether the agent runtime does not answer.
+        lateness: the delays of the task's newest fires, in seconds.
+        away: True if the agent runtime does not answer.
 
-    It says that the task was last edited when it was made; who shows one of a later revision knows better.
+    The time of the last edit is set to the creation time. Callers correct it for later revisions.
     """
     shown = wire.Task(
         id=task.id,
@@ -93,7 +93,7 @@ def show_task(
 
 
 def _stamp_next(shown: wire.Task, task: Task, now: datetime) -> None:
-    """Write the next time that lies ahead, and count as missed what came due before it and was left unplanned."""
+    """Set the next future time, and count earlier times that are due but not planned as missed."""
     limit = task.definition.max_fires
     if limit is not None and task.accepted >= limit:
         return
@@ -110,7 +110,7 @@ def _stamp_next(shown: wire.Task, task: Task, now: datetime) -> None:
 
 
 def _waits_for(glance: Glance, *, away: bool) -> str:
-    """Say what a task's open fires wait for; empty while a turn runs, or nothing is open."""
+    """Say what blocks a task's open fires. Empty if a turn is running or no fire is open."""
     if glance.held_by:
         return f"{glance.held_by.removeprefix('waits for ')}: {_APPROVALS}"
     if glance.open & HALTED:
@@ -119,7 +119,7 @@ def _waits_for(glance: Glance, *, away: bool) -> str:
 
 
 def show_fire(fire: Fire, name: str, cause: str = "") -> wire.Fire:
-    """Return a ledger entry for the wire."""
+    """Return a ledger entry as a protobuf message."""
     shown = wire.Fire(
         fire_id=fire.fire_id,
         task_id=fire.task_id,
@@ -147,20 +147,20 @@ def show_fire(fire: Fire, name: str, cause: str = "") -> wire.Fire:
 
 
 def upcoming(definition: Definition, after: datetime, count: int, task_id: str = "") -> list[wire.Nominal]:
-    """Return the next nominal times of a definition strictly after an instant; due as those of a task, if given."""
+    """Return the next nominal times strictly after an instant. If `task_id` is given, apply the task's jitter."""
     local, timetable = zone(definition.timezone), timetable_of(definition)
     due = due_of(task_id, timetable, definition.jitter if task_id else timedelta(0))
     return [_nominal(at, due(at), local) for at in timetable.upcoming(after, count)]
 
 
 def previewed(definition: Definition, after: datetime, count: int, task: Task | None = None) -> list[wire.Nominal]:
-    """Return the next times of a definition, as :func:`upcoming`; of a self-paced one the armed wake alone.
+    """Return the next times of a definition, as :func:`upcoming`. If it is self-paced, return only the armed wake.
 
     Args:
-        definition: whose times.
-        after: times strictly after this.
-        count: how many.
-        task: the task that has the definition, or is to have it.
+        definition: the definition to preview.
+        after: return only times strictly after this instant.
+        count: the number of times to return.
+        task: the task that has, or will have, the definition.
     """
     if not self_paced.is_self_paced(definition):
         return upcoming(definition, after, count, task.id if task else "")
@@ -172,13 +172,13 @@ def previewed(definition: Definition, after: datetime, count: int, task: Task | 
 
 
 def stamp(field: Timestamp, at: datetime | None) -> None:
-    """Set a timestamp field; leave it absent for None."""
+    """Set a timestamp field, or leave the field absent if `at` is None."""
     if at is not None:
         field.FromDatetime(at)
 
 
 def instant(at: Timestamp, field: str) -> datetime:
-    """Return an instant of a request. Raises InvalidInput, naming the field."""
+    """Return an instant of a request. Raises InvalidInput, which names the field."""
     try:
         return at.ToDatetime(tzinfo=UTC)
     except (ValueError, OverflowError) as error:

@@ -1,7 +1,7 @@
-"""Changes of tasks for those who watch: the newest of them in memory, each with a place that a reader can go on from.
+"""Keep the newest changes of tasks in memory, each with a cursor from which a reader can continue.
 
-Nothing is kept for a reader, so a slow one costs nothing: once the change after its place is gone, it is told to list
-again. The same holds for a place in an earlier run of the daemon.
+No state is kept per reader, so slow readers cost nothing. If the change after a reader's cursor is gone, or the cursor
+is from an earlier run of the daemon, the reader is told to list again.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.errors import InvalidInput
 
 MOST_KEPT = 1000
-REST_S = 0.25  # between a change and telling it: a person sees no difference, and what is due is sent first
+REST_S = 0.25  # delay before a change is reported: too short to notice, and due fires are sent first
 
 
 class Change(StrEnum):
-    """What became of a task, or of the stream."""
+    """The kind of a change to a task or to the stream."""
 
     WATCHING = "watching"
     LIST_AGAIN = "list_again"
@@ -45,8 +45,8 @@ class Changed(NamedTuple):
 
     Attributes:
         number: from 1, without a gap.
-        change: what became of the task.
-        task_id: which task.
+        change: the kind of the change.
+        task_id: the id of the changed task.
     """
 
     number: int
@@ -67,7 +67,7 @@ class TaskChanges:
         self.newest = 0
 
     def note(self, events: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Take in records of the event log; those that are of no task are passed over."""
+        """Store the changes in records of the event log. Records that concern no task are skipped."""
         for name, fields in events:
             change = _NAMED.get(name) or (Change.CHANGED if name in _OTHERS or name[:5] == "task." else None)
             if change is not None and "task_id" in fields:
@@ -76,29 +76,29 @@ class TaskChanges:
                 self._news.set()
 
     def close(self) -> None:
-        """End every watch: the daemon stops."""
+        """End every watch, because the daemon is stopping."""
         self._closed = True
         self._news.set()
 
     def since(self, number: int) -> Sequence[Changed] | None:
-        """Return the changes after that number; None if some of them are gone."""
+        """Return the changes after a number. None if some of the changes are gone."""
         if self.newest - number > len(self._kept):
             return None
         return [each for each in self._kept if each.number > number]
 
     async def wait(self, number: int) -> bool:
-        """Wait for a change after that number; False when the daemon stops."""
+        """Wait for a change after a number. Return False if the daemon stops."""
         while self.newest == number and not self._closed:
             self._news.clear()
             await self._news.wait()
         return not self._closed
 
     def cursor(self, number: int) -> str:
-        """Return the place behind a change, opaque to whoever passes it on."""
+        """Return an opaque cursor that points after a change."""
         return urlsafe_b64encode(f"{self._incarnation} {number}".encode()).decode()
 
     def number_at(self, cursor: str) -> int | None:
-        """Return the number of the change at a cursor; None for one of another run. Raises InvalidInput."""
+        """Return the change number of a cursor. None if the cursor is from another run. Raises InvalidInput."""
         with suppress(ValueError):
             incarnation, _, number = urlsafe_b64decode(cursor.encode()).decode("ascii").partition(" ")
             if incarnation.isalnum() and number.isdecimal() and len(number) < 19:
@@ -107,15 +107,15 @@ class TaskChanges:
 
 
 class WatchedLog(EventLog):
-    """An event log that hands on what it records, so that a change is told after it is on disk.
+    """An event log that reports its records to watchers after the records are on disk.
 
     Attributes:
-        changes: the changes of tasks among it.
+        changes: the changes of tasks in the log.
     """
 
     changes: TaskChanges
 
     def emit_all(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, durable: bool = False) -> None:
-        """Append events, and hand them on."""
+        """Append events, then report them to watchers."""
         super().emit_all(events, durable=durable)
         self.changes.note(events)
