@@ -1,7 +1,7 @@
-"""Events that set tasks off: their names, their fields, and the filters that tasks put on them. Pure.
+"""Events that trigger tasks: their names, their fields, and the tasks' filters for events. Pure.
 
-An event has a name, the ids of the turn and the fire it comes from, and data: a JSON object. A filter asks one field
-of it; a task is triggered by an event of its name on which all its filters agree.
+An event has a name, the ids of the turn and the fire it comes from, and data: a JSON object. A filter tests one
+field of an event. An event triggers a task if the name and all filters match.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import re2
 from turnkeeper.config.json_text import read_object
 from turnkeeper.errors import InvalidInput
 
-# Emitted by the agent runtime, about what happens inside turns.
+# Emitted by the agent runtime, about activity inside turns.
 LIFECYCLE = (
     "turn_start",
     "turn_end",
@@ -47,22 +47,22 @@ _FIELDS = {
     **{name: name for name in ("task_name", "thread_id", "turn_id", "fire_id", "task_id")},
     **{name: name for name in ("channel", "category", "agent", "tool")},
 }
-# A pattern may take that much memory, compiled: what wants more is refused rather than let slow.
+# The memory limit of a compiled pattern. A larger pattern is refused, because it would be slow.
 _MEMORY = 1 << 20
 _MISSING = object()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """Something that happened.
+    """One event.
 
     Attributes:
-        name: what.
-        id: the same whenever the same event is emitted again.
-        at: when.
-        fire_id: of the fire whose turn it happened in, or that it is about; empty for none.
-        turn_id, thread_id, task_id, task_name, channel, category, agent, tool: likewise.
-        data_json: a JSON object of whatever else there is to say; empty for nothing.
+        name: the event's name.
+        id: stays the same if the same event is emitted again.
+        at: the time of the event.
+        fire_id: the fire whose turn emitted the event, or that the event is about; empty for none.
+        turn_id, thread_id, task_id, task_name, channel, category, agent, tool: the event's origin; empty for none.
+        data_json: a JSON object with further data; empty for none.
     """
 
     name: str
@@ -81,12 +81,12 @@ class Event:
 
 
 def id_of(*parts: object) -> str:
-    """Return an event's id made from what distinguishes it: 16 hexadecimal digits."""
+    """Return an event's id, 16 hexadecimal digits, derived from the parts that identify the event."""
     return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def check_event_name(name: str, *, where: str = "on") -> str:
-    """Return the name of an event that a task may wait for. Raises InvalidInput."""
+    """Return the name if a task may wait for an event with this name. Raises InvalidInput."""
     if not _NAME.fullmatch(name):
         hint = "use 1 to 64 of a-z, 0-9, _, ., : and -, a letter first"
         raise InvalidInput(f"{name[:70]!r} is not an event's name", where=where, hint=hint)
@@ -96,14 +96,14 @@ def check_event_name(name: str, *, where: str = "on") -> str:
 
 
 def check_emitted_name(name: str) -> str:
-    """Return the name of an event that an author or an agent emits. Raises InvalidInput for one of our own."""
+    """Return the name if an author or an agent may emit it. Raises InvalidInput for a name of Turnkeeper's own."""
     if name in LIFECYCLE or name.startswith(_RESERVED):
         raise InvalidInput(f"{name!r} is reserved: turnkeeper emits it", where="name", hint="choose another name")
     return check_event_name(name, where="name")
 
 
 def check_data(text: str) -> str:
-    """Return an event's data as one line of JSON. Raises InvalidInput: no JSON object, too long, nested too deep."""
+    """Return an event's data as one line of JSON. Raises InvalidInput if it is no object, too long or too deep."""
     if not text.strip():
         return ""
     data = read_object(text, where="data", longest=LARGEST_DATA, deepest=DEEPEST_DATA, half_characters=True)
@@ -111,7 +111,7 @@ def check_data(text: str) -> str:
 
 
 def check_filters(filters: Sequence[str]) -> tuple[str, ...]:
-    """Return filters as they were written. Raises InvalidInput for one that cannot be read, or cannot be bounded."""
+    """Return the filters unchanged. Raises InvalidInput if a filter cannot be parsed or its cost cannot be bounded."""
     if len(filters) > MOST_FILTERS:
         raise InvalidInput(f"there are more than {MOST_FILTERS}", where="filters")
     for text in filters:
@@ -120,12 +120,12 @@ def check_filters(filters: Sequence[str]) -> tuple[str, ...]:
 
 
 def matches(filters: Collection[str], event: Event) -> bool:
-    """Tell whether all filters agree on an event."""
+    """Return True if all filters match an event."""
     return all(_filter(text)(event) for text in filters)
 
 
 def prompt_line(event: Event) -> str:
-    """Return an event as one line of ASCII JSON, for a prompt: without a `<`, so that it opens no wrapper there."""
+    """Return an event as one line of ASCII JSON for a prompt. Escape `<`, so that the line opens no wrapper."""
     said: dict[str, Any] = {"event": event.name, "id": event.id, "at": event.at.isoformat()}
     names = ("task_name", "fire_id", "turn_id", "thread_id", "channel", "category", "agent", "tool")
     said |= {name: value for name in names if (value := getattr(event, name))}
@@ -135,14 +135,14 @@ def prompt_line(event: Event) -> str:
 
 
 def data_of(event: Event) -> dict[str, Any]:
-    """Return an event's data; what cannot be read is none."""
+    """Return an event's data. Empty if the data cannot be parsed."""
     return _parsed(event.data_json) if event.data_json else {}
 
 
 def value_of(event: Event, key: str) -> str | None:
-    """Return one field of an event as text, None where there is no such field.
+    """Return one field of an event as text. None if the event has no such field.
 
-    A field of the event itself comes before one of its data by the same name; `data.KEY` asks the data alone.
+    The event's own fields take precedence over its data. `data.KEY` reads only the data.
     """
     if key in _FIELDS:
         return getattr(event, _FIELDS[key]) or None
@@ -169,7 +169,7 @@ def _filter(text: str) -> Callable[[Event], bool]:
 
 
 def _compiled(text: str) -> Any:
-    """Return a pattern whose search takes time in proportion to what is searched, whatever the pattern."""
+    """Compile a pattern whose search time is always linear in the length of the text."""
     if len(text) > LONGEST_PATTERN:
         raise InvalidInput(f"the pattern is longer than {LONGEST_PATTERN} characters", where="filters")
     options = re2.Options()
@@ -192,7 +192,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _looked_up(data: Any, key: str) -> Any:
-    """Return what stands in `data` under `key`, or under its parts one in the other."""
+    """Return the value of `key` in `data`, or the nested value under the parts of `key`."""
     if not isinstance(data, dict):
         return _MISSING
     if key in data:
@@ -203,5 +203,5 @@ def _looked_up(data: Any, key: str) -> Any:
 
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-    # A lone surrogate, which JSON can spell, is no text that a pattern could be asked about.
+    # JSON can contain a lone surrogate, but a pattern cannot search text with one.
     return text.encode("utf-8", "replace").decode()

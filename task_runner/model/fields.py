@@ -1,4 +1,4 @@
-"""The fields that an author declares of a task, each described once.
+"""The fields of a task that an author can declare, each described once.
 
 Everything that handles a declared task is derived from :data:`FIELDS`: the options of `create` and `edit`, the keys of
 task files and of JSON output, the columns of `list -o wide`, a `TaskSpec` as a definition and back, and the definition
@@ -22,13 +22,13 @@ _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_LABEL = 63
 _LARGEST_COUNT = 1_000_000
 MOST_RETRIES = 5
-EACH = "each"  # what an author writes for a thread of its own for each fire
+EACH = "each"  # the value of `thread` for a new thread for each fire
 _CATCH_UP_ALIASES = {"run-once-on-restart": CatchUp.RUN_ONCE, "run-all-missed": CatchUp.RUN_ALL}
 
 
 @cache
 def _timetable() -> Any:
-    """Return the package that knows times; imported only now, as a command that shows tasks does without."""
+    """Return the timetable package. Import it lazily, because a command that shows tasks does not need it."""
     return import_module("task_runner.timetable")
 
 
@@ -38,10 +38,10 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """How the values of a field are written.
+    """The format of a field's values.
 
     Attributes:
-        type: of a value in a spec, in a task file and in JSON; `object` for a JSON object.
+        type: the type of a value in a spec, in a task file and in JSON; `object` for a JSON object.
         parse: returns a spec's value as the model's; takes the value, the field's name and the task's time zone, and
             raises InvalidInput.
         write: returns the model's value as a spec's, which `parse` reads back.
@@ -56,10 +56,10 @@ class Kind:
 
 
 def parse_instant(text: str, timezone: str, *, field: str) -> datetime:
-    """Return the instant of an ISO time; one without an offset is wall time in `timezone`, in an overlap the first.
+    """Parse an ISO time. Without an offset it is wall time in `timezone`; if ambiguous, use the earlier instant.
 
     Raises:
-        InvalidInput: not an ISO time, or a wall time that the zone skips.
+        InvalidInput: the text is not an ISO time, or the zone skips the wall time.
     """
     zone = _timetable().zone
     try:
@@ -78,7 +78,7 @@ def parse_instant(text: str, timezone: str, *, field: str) -> datetime:
 
 
 def check_label(text: str, field: str) -> str:
-    """Return a label if it is one. Raises InvalidInput."""
+    """Return the text if it is a valid label. Raises InvalidInput."""
     if not text:
         raise InvalidInput("is required", where=field)
     if len(text) > _LONGEST_LABEL or not text.isascii() or not text.isprintable() or text != text.strip():
@@ -168,20 +168,20 @@ THREAD = Kind(type=str, write=lambda thread_id: EACH if thread_id == EACH_FIRE e
 
 @dataclass(frozen=True)
 class Field:
-    """One field.
+    """The description of one field.
 
     Attributes:
-        name: in `TaskSpec`.
-        kind: how its values are written.
-        flag: its option; empty where the commands declare it themselves, or it has none.
-        help: what the option's help says.
-        key: in task files and JSON output, where it is not `name`.
-        attribute: of a definition, where it is not `name`; empty where a definition does not hold the field.
-        default: what JSON output shows where a spec does not give it, unless it is a list or a table; `export` leaves
-            this value out.
-        is_clearable: whether `none` as the option's value removes it.
-        is_sparse: whether a spec leaves it out where it says nothing.
-        column: its heading in `list -o wide`.
+        name: the field's name in `TaskSpec`.
+        kind: the format of the field's values.
+        flag: the option; empty if the commands declare the option themselves, or if there is none.
+        help: the help text of the option.
+        key: the key in task files and JSON output, if it differs from `name`.
+        attribute: the attribute of a definition, if it differs from `name`; empty if a definition lacks the field.
+        default: the value in JSON output if a spec omits the field, unless it is a list or a table; `export` omits
+            this value.
+        is_clearable: whether the option's value `none` removes the field.
+        is_sparse: whether a spec omits the field if its value is empty.
+        column: the field's heading in `list -o wide`.
     """
 
     name: str
@@ -197,12 +197,12 @@ class Field:
 
     @property
     def written_as(self) -> str:
-        """Its key in task files and JSON output."""
+        """The field's key in task files and JSON output."""
         return self.key or self.name
 
     @property
     def absent(self) -> Any:
-        """What JSON output shows where a spec does not give it."""
+        """The value in JSON output if a spec omits the field."""
         container = get_origin(self.kind.type)
         return container() if container else self.default
 
@@ -212,7 +212,7 @@ class Field:
         return self.attribute is None
 
 
-# In the order in which task files and listings give them.
+# Task files and listings use this order.
 FIELDS = (
     Field("name", TEXT, default=""),
     Field("id", TEXT, attribute=""),
@@ -294,7 +294,7 @@ SCHEDULES = tuple(field.name for field in FIELDS if field.attribute == "schedule
 
 
 def put(spec: Any, name: str, value: Any) -> None:
-    """Set a field of a `TaskSpec`, in place of what it held."""
+    """Replace the value of a field of a `TaskSpec`."""
     if isinstance(value, dict | list):
         spec.ClearField(name)
         held = getattr(spec, name)
@@ -304,6 +304,6 @@ def put(spec: Any, name: str, value: Any) -> None:
 
 
 def given(spec: Any) -> dict[str, Any]:
-    """Return the fields that a `TaskSpec` gives, by name."""
+    """Return the fields that are set in a `TaskSpec`, by name."""
     values = {descriptor.name: value for descriptor, value in spec.ListFields() if descriptor.name in BY_NAME}
     return {name: (get_origin(BY_NAME[name].kind.type) or _same)(value) for name, value in values.items()}

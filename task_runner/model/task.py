@@ -1,4 +1,4 @@
-"""What the runner knows: tasks, the scheduled times they name, and the ledger of what came of each.
+"""The runner's data: tasks, their scheduled times, and the ledger with the outcome of each time.
 
 Plain frozen values; time is always an aware datetime in UTC. Nothing here reads a clock or does I/O.
 """
@@ -23,17 +23,17 @@ HOSTED = re.compile(r"agent[0-9]+", re.ASCII)
 _ID = re.compile(r"(?:task|loop)-[0-9a-f]{8}", re.ASCII)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
 LONGEST_REASON = 300
-EACH_FIRE = "/each"  # in place of a thread's id: one for each fire. No id has a slash
+EACH_FIRE = "/each"  # replaces a thread's id: a new thread for each fire. No id has a slash
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreatedBy:
-    """The turn that made a task: a part of it for ever, set when it is created.
+    """The turn that created a task. It is stored with the new task and never changes.
 
     Attributes:
-        turn_id: which turn.
-        category: the permissions it ran under.
-        agent: whose it was.
+        turn_id: the id of the turn.
+        category: the permissions of the turn.
+        agent: the agent that ran the turn.
     """
 
     turn_id: str
@@ -43,13 +43,13 @@ class CreatedBy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EventTrigger:
-    """Which events a task fires for, beside its schedule or without one.
+    """The events that trigger a task, with or without a schedule.
 
     Attributes:
-        event: their name.
-        filters: what all has to hold of one, as :func:`task_runner.model.events.check_filters` takes them.
-        debounce: how long after one the others go into its fire.
-        since: from when on the task waits for them; what happened before is none of its business.
+        event: the name of the events.
+        filters: the filters that an event must match, as in :func:`task_runner.model.events.check_filters`.
+        debounce: how long after an event later events join the same fire.
+        since: the time from which the task waits for events; earlier events are ignored.
     """
 
     event: str
@@ -59,7 +59,7 @@ class EventTrigger:
 
 
 class ScheduleKind(StrEnum):
-    """How a schedule names its scheduled times."""
+    """The kind of a schedule."""
 
     CRON = "cron"
     EVERY = "every"
@@ -70,7 +70,7 @@ class ScheduleKind(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """What becomes of scheduled times that were missed."""
+    """The policy for missed scheduled times."""
 
     SKIP = "skip"
     RUN_ONCE = "run-once"
@@ -78,7 +78,7 @@ class CatchUp(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What becomes of a fire that is due while the task's last one is still open."""
+    """The policy for a fire that is due while the task's last fire is still open."""
 
     COALESCE = "coalesce"
     QUEUE = "queue"
@@ -87,7 +87,7 @@ class Overlap(StrEnum):
 
 
 class TaskState(StrEnum):
-    """Whether a task fires; what its fires are doing at present is derived from the ledger."""
+    """The stored state of a task. The current state of its fires is derived from the ledger."""
 
     ACTIVE = "active"
     PAUSED = "paused"
@@ -99,7 +99,7 @@ class TaskState(StrEnum):
 
 
 class FireKind(StrEnum):
-    """What asked for a fire. Only scheduled ones move the cursor and are subject to catch-up."""
+    """The origin of a fire. Only scheduled fires move the cursor and are subject to catch-up."""
 
     SCHEDULED = "scheduled"
     MANUAL = "manual"
@@ -109,7 +109,7 @@ class FireKind(StrEnum):
 
 
 class Outcome(StrEnum):
-    """Where a ledger entry stands. The first seven are open, the others settled for good."""
+    """The state of a ledger entry. The first seven are open; the others are final."""
 
     WAITING = "waiting"
     PENDING = "pending"
@@ -130,23 +130,23 @@ UNDER_WAY = frozenset({Outcome.SENT, Outcome.ACCEPTED, Outcome.RUNNING})
 HALTED = frozenset({Outcome.INTERRUPTED, Outcome.HELD})
 UNANSWERED = "its approval expired"  # in the reason of a fire whose turn asked and got no answer; the runtime says so
 MISASKED = "its wake-up could not be read"  # in the reason of a fire whose turn asked for one in vain; likewise
-OF_GRAPH = ("graph", "context_json", "config_json", "input_json")  # fields that say what of the runtime a task runs
+OF_GRAPH = ("graph", "context_json", "config_json", "input_json")  # fields that choose what a task runs
 UNSENT = frozenset({Outcome.WAITING, Outcome.PENDING, Outcome.HELD})
 OPEN = UNDER_WAY | HALTED | UNSENT
-# The fires that `max_fires` bounds: those that nobody asked for one by one.
+# The fires that `max_fires` limits: all fires that were not requested one by one.
 COUNTED = frozenset({FireKind.SCHEDULED, FireKind.WAKE, FireKind.EVENT})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """Which scheduled times a task names.
+    """The schedule of a task.
 
     Attributes:
         kind: how.
         text: the cron expression, the interval as a duration, the instant in RFC 3339, or the recurrence rule; empty
-            for a self-paced task, whose turns ask for the next one each.
-        anchor_at: where an interval counts from, or a rule that does not say where it starts; else None.
-        declared_in: the duration an `in` was written with; such a task is an `at`, written down as an instant.
+            for a self-paced task, in which each turn requests the next wake.
+        anchor_at: the start of an interval, or of a rule that gives no start; else None.
+        declared_in: the duration given as `in`; the task is stored as an `at` with an instant.
     """
 
     kind: ScheduleKind
@@ -162,28 +162,28 @@ class Definition:
     Attributes:
         name: unique among the tasks that are not deleted.
         schedule: its scheduled times, within the bounds below.
-        timezone: IANA name of the zone that `schedule` is read in.
+        timezone: IANA name of the time zone of `schedule`.
         category, channel, agent, prompt, payload_json, read_only: passed to the runtime with each fire.
-        catch_up, grace, catch_up_window, max_catch_up: what becomes of missed scheduled times.
-        overlap: what becomes of a fire that is due while another is open.
+        catch_up, grace, catch_up_window, max_catch_up: the policy for missed scheduled times.
+        overlap: the policy for a fire that is due while another is open.
         start_at, end_at, expires_at: bounds on scheduled times, all included; None for no bound.
-        max_fires: how many scheduled fires may ever be accepted; None for no limit.
+        max_fires: the most scheduled fires that may be accepted; None for no limit.
         thread_id: the runtime's thread; empty for the task's own, `EACH_FIRE` for a thread of its own for each fire.
-        graph: the graph or the assistant of the runtime that it runs; empty for the runtime's default.
+        graph: the runtime's graph or assistant that the task runs; empty for the runtime's default.
         context_json, config_json, input_json: JSON objects for that graph, or empty; passed to the runtime.
         tags: labels, sorted by key.
-        jitter: the most that a fire is put off, by an amount that its scheduled time decides.
+        jitter: the longest delay of a fire; the scheduled time determines the actual delay.
         exclude: days and spans without scheduled times, as :func:`task_runner.timetable.check_excluded` writes them.
-        retries: how many more attempts a fire gets whose turn failed.
-        pause_after_failures: after how many failed fires in a row the task pauses; None for never.
+        retries: the number of further attempts if a fire's turn fails.
+        pause_after_failures: the number of consecutive failed fires that pauses the task; None for never.
         budget: limits that pause the task when reached, sorted by key; see :mod:`task_runner.planner.budgets`.
         first, if_silent: of a self-paced task, how long after its creation it wakes first, and what becomes of it when
             a turn asks for no next wake: `end`, `wait` or a duration; see :mod:`task_runner.planner.self_paced`.
         ephemeral: deleted when the daemon stops.
         approval_reminder, approval_escalation, approval_timeout: how long after a turn asked its author he is reminded,
             an alert is raised, and the approval ends unanswered; None for never. Passed to the runtime with each fire.
-        created_by: the turn of an agent that made it; None for an author's.
-        on: the events it fires for; None for none.
+        created_by: the agent's turn that created the task; None if an author created it.
+        on: the events that trigger the task; None for none.
     """
 
     name: str
@@ -226,24 +226,24 @@ class Definition:
 
     @property
     def ends_at(self) -> datetime | None:
-        """The last moment at which it may fire; None for no end."""
+        """The last instant at which the task may fire; None for no end."""
         return earliest(self.end_at, self.expires_at)
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether it fires for events beside the times of a schedule."""
+        """True if the task fires for events as well as for scheduled times."""
         return self.on is not None and self.schedule.kind is not ScheduleKind.ON
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """What the turns of one task came to on one day of its zone.
+    """The usage of one task's turns on one day in its time zone.
 
     Attributes:
-        day: which day.
-        turns: how many ended.
-        spent: how long they took.
-        tokens: how many they used, in and out.
+        day: the date.
+        turns: the number of ended turns.
+        spent: the total duration of the turns.
+        tokens: the total input and output tokens.
     """
 
     day: date
@@ -254,16 +254,16 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pacing:
-    """How far a self-paced task has come.
+    """The progress of a self-paced task.
 
     Attributes:
-        iteration: how many wakes were committed; the number of the newest.
-        armed_at: when it wakes next; None while nothing has asked for it.
-        why: what armed it, or what left it unarmed, in a sentence.
-        setbacks: how many in a row failed or were cancelled.
+        iteration: the number of committed wakes, which is the number of the newest.
+        armed_at: the time of the next wake; None if no wake was requested.
+        why: a sentence that says why the wake is or is not armed.
+        setbacks: the number of consecutive turns that failed or were cancelled.
         hour_at: when the hour began for which its budget is counted: the end of a turn; None before there was one.
-        hour_turns, hour_tokens: what its turns that ended in that hour came to.
-        put_off: why the armed wake comes later than it was asked for; empty where it does not.
+        hour_turns, hour_tokens: the number and the tokens of the turns that ended in that hour.
+        put_off: why the armed wake is later than requested; empty if it is not.
     """
 
     iteration: int = 0
@@ -283,10 +283,10 @@ class Task:
     Attributes:
         id: never reused.
         definition: the newest revision.
-        state: whether it fires.
-        reason: the note of a pause, or why it is quarantined; empty for none.
-        revision: counts edits, from 1.
-        created_at: when it was declared.
+        state: whether the task fires.
+        reason: the note of a pause, or the cause of a quarantine; empty for none.
+        revision: the number of the revision, from 1.
+        created_at: the time of the declaration.
         cursor_at: every scheduled time up to here is covered by exactly one scheduled ledger entry.
         wake_at: when it needs planning next, or when its pause ends; None while nothing but an outcome or a command
             can change anything.
