@@ -290,13 +290,13 @@ class Task:
         cursor_at: every scheduled time up to here is covered by exactly one scheduled ledger entry.
         wake_at: when it needs planning next, or when its pause ends; None while nothing but an outcome or a command
             can change anything.
-        accepted: scheduled fires and wakes accepted; what `max_fires` bounds.
-        fires: fires of any kind accepted.
-        missed: scheduled times that were skipped or folded by catch-up.
+        accepted: the number of accepted scheduled fires and wakes, which `max_fires` limits.
+        fires: the number of accepted fires of any kind.
+        missed: the number of scheduled times that catch-up skipped or folded.
         rewound_until: after the clock stepped back, the cursor before; up to there fires may exist already.
-        failures: how many fires in a row have failed.
-        usage: what its turns came to on the newest day on which one ended; None without a budget.
-        pacing: of a self-paced task, or one that was; else None.
+        failures: the number of consecutive failed fires.
+        usage: the usage of the task's turns on the newest day on which a turn ended; None without a budget.
+        pacing: the progress of a task that is or was self-paced; else None.
     """
 
     id: TaskId
@@ -317,7 +317,7 @@ class Task:
 
     @property
     def own_thread(self) -> str:
-        """The thread that is the task's alone."""
+        """The thread that belongs only to the task."""
         return own_thread(self.id, self.definition.graph)
 
 
@@ -327,21 +327,21 @@ class Fire:
 
     Attributes:
         entry_id: the ledger's own number, in the order of planning; 0 until it is written.
-        fire_id: the fire's identity for ever; empty for a skipped run and for a fire that waits.
-        nominal_at: the scheduled time it fires for; of a run, the last.
-        outcome, reason: where it stands, and why.
+        fire_id: the fire's permanent identity; empty for a skipped run and for a waiting fire.
+        nominal_at: the scheduled time of the fire; for a run, the last time.
+        outcome, reason: the state of the entry, and the reason for the state.
         count, first_at, last_at: the run of scheduled times it covers; a count of 0 covers nothing.
         attempt: from 1; grows only after a release, or after a failure that is tried again.
-        policy: the catch-up policy it was planned under.
+        policy: the catch-up policy under which the entry was planned.
         caught_up: it stands for missed scheduled times, so it takes a catch-up slot.
         released: it waited for overlap, so that being late is no miss before `send_by`.
         send_by: until when sending it is on time; None for an entry that is no fire yet.
         ready_at: from when it may be sent; None while it stands behind an earlier fire, and once it is sent.
-        refusals: how often the runtime refused it in a row.
-        fired_at: when it was first sent in this attempt.
-        request_id: the client's id of a manual fire; empty for the others.
-        retries: how many more attempts it gets if its turn fails.
-        spent, tokens: what the turns of all its attempts came to.
+        refusals: the number of consecutive refusals by the runtime.
+        fired_at: when the fire was first sent in this attempt.
+        request_id: the client's id of a manual fire; empty for other fires.
+        retries: the number of remaining attempts if the turn fails.
+        spent, tokens: the total time and tokens of the turns of all attempts.
     """
 
     task_id: TaskId
@@ -374,18 +374,18 @@ class Fire:
 
     @property
     def is_queued(self) -> bool:
-        """Whether it stands behind an earlier fire of its task."""
+        """True if the fire is queued behind an earlier fire of its task."""
         return self.outcome is Outcome.PENDING and self.ready_at is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Revision:
-    """A definition, and from when on it is in force.
+    """A definition, and the time from which the definition is in force.
 
     Attributes:
         number: from 1.
         valid_from: until the next one's.
-        definition: what was declared.
+        definition: the declared definition.
         edited_by: by what it came; empty where that is not known.
     """
 
@@ -410,7 +410,7 @@ class Window:
     debounce: timedelta
 
     def has(self, at: datetime) -> bool:
-        """Tell whether a time goes into the fire."""
+        """Return True if a time falls within the window."""
         return self.at - self.debounce <= at < self.at + self.debounce
 
 

@@ -1,8 +1,8 @@
 """Receipts for envelopes: a line in the day's ledger, and an `ack` envelope to a sender that asked for one.
 
 `logs/channel-acks-<date>.jsonl` is an event log that all processes share. A line names the envelope and never carries
-its text. Both receipts are made before the envelope is archived; after a crash in between they are made again, with
-the same ids.
+its text. Both receipts are written before the envelope is archived. After a crash in between, they are written
+again with the same ids.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ _PREFIX = "channel-acks"
 
 
 class AckLedger:
-    """Appends receipts of one process."""
+    """The writer of one process's receipts."""
 
     def __init__(self, folder: Path, process: str, clock: Clock) -> None:
         self._folder = folder
         self._log = EventLog(folder, process, clock, prefix=_PREFIX, follows_links=False)
 
     def received(self, claimed: Sequence[Claimed], *, durable: bool = True) -> None:
-        """Append a received line for each, in one write; with `durable` they are on disk then. Raises Exhausted."""
+        """Append a received line for each envelope, in one write. With `durable`, sync to disk. Raises Exhausted."""
         with machine_errors(self._folder):
             self._log.append([("envelope.received", _receipt(item)) for item in claimed], durable=durable)
 
@@ -50,15 +50,15 @@ def _receipt(claimed: Claimed) -> dict[str, Any]:
 
 
 def ack_id(envelope: Envelope) -> str:
-    """Return the id of an envelope's receipt: the same however often it is made."""
+    """Return the id of an envelope's receipt, which is the same each time the receipt is written."""
     text = json.dumps([envelope.to, envelope.sender, envelope.id])
     return f"ack-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
 def ack_of(envelope: Envelope, *, at: datetime, by_key: bool = False) -> Envelope:
-    """Return the `ack` envelope that answers one which asked for it.
+    """Return the `ack` envelope that acknowledges an envelope.
 
-    With `by_key`, all envelopes with one idempotency key have the same ack, so that an inbox takes it once.
+    With `by_key`, envelopes that share an idempotency key have the same ack, so that an inbox takes it once.
     """
     receipt = ack_id(replace(envelope, id=envelope.idempotency_key) if by_key else envelope)
     return Envelope(
@@ -78,16 +78,16 @@ def ack_of(envelope: Envelope, *, at: datetime, by_key: bool = False) -> Envelop
 def acknowledge(
     claimed: Claimed, *, ledger: AckLedger, clock: Clock, put_to: Callable[[str], Callable[[Envelope], Put] | None]
 ) -> Put | None:
-    """Write the received line; if the sender asked for an ack and has an inbox, put one there. Call before archive.
+    """Write the received line. If the sender wants an ack and has an inbox, put an ack there. Call before archive.
 
     Args:
-        claimed: what was received.
-        ledger: where the line goes.
-        clock: when the ack is written.
-        put_to: returns how to put into an agent's inbox, None for a sender that has none (an author, a channel).
+        claimed: the received envelope.
+        ledger: the ledger to which the line is appended.
+        clock: gives the time of the ack.
+        put_to: returns the put function of an agent's inbox, None for a sender without one (an author, a channel).
 
     Raises:
-        Exhausted: no room in the sender's inbox; do it again later, before archiving.
+        Exhausted: the sender's inbox is full; retry later, before archiving.
     """
     ledger.received([claimed])
     put = put_to(claimed.envelope.sender) if claimed.envelope.requires_ack else None
@@ -95,7 +95,7 @@ def acknowledge(
 
 
 def read_acks(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the receipts of every day by time, each id once."""
+    """Yield the receipts of all days in order of time, each id once."""
     records: dict[str, dict[str, Any]] = {}
     for record in read_events(folder, _PREFIX):
         records.setdefault(str(record.get("id", "")), record)

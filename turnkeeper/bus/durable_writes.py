@@ -21,13 +21,13 @@ from turnkeeper.times import to_us
 
 MARK = ".newest"
 _NAME = re.compile(r"(\d{20})-(\d{1,10})-[0-9a-f]{8}-\d{6,12}-[a-z0-9@-]+\.json", re.ASCII)
-_LATEST_NS = 9 * 10**18  # in the year 2255; a forged name beyond it does not push ours there
+_LATEST_NS = 9 * 10**18  # in the year 2255; a forged later name does not raise our names
 _DIGITS = 20
 _TAG_DIGITS = 8
 
 
 class Names:
-    """Draws names for one agent's folder."""
+    """The generator of file names for one agent's folder."""
 
     def __init__(self, folder: Path, *, clock: Clock, entropy: Entropy) -> None:
         self._mark = folder / MARK
@@ -45,7 +45,7 @@ class Names:
         return [self._name(first + n, tag, sender) for n, (tag, sender) in enumerate(zip(cut, senders, strict=True))]
 
     def tag(self) -> str:
-        """Return digits that tell apart what a foreign writer gave one name."""
+        """Return digits that distinguish files to which a foreign writer gave the same name."""
         return self._entropy.hex(_TAG_DIGITS)
 
     def _reserve(self, count: int) -> int:
@@ -57,7 +57,7 @@ class Names:
             self._last_ns = first + count - 1
             os.pwrite(descriptor, f"{self._last_ns:020d}".encode(), 0)
         finally:
-            os.close(descriptor)  # gives the lock back
+            os.close(descriptor)  # releases the lock
         return first
 
     def _name(self, ns: int, tag: str, sender: str) -> str:
@@ -66,7 +66,7 @@ class Names:
 
 
 def ns_of(name: str) -> int | None:
-    """Return the nanoseconds in a name of ours, None for a foreign one.
+    """Return the nanoseconds in a name of ours, None for a foreign name.
 
     >>> ns_of("01772442000000000000-7-0a1b2c3d-000001-author.json")
     1772442000000000000
@@ -101,7 +101,7 @@ _SYNCFS_REPORTS = (5, 8)  # Source: syncfs(2), VERSIONS
 
 
 class GroupingFiles(SystemFiles):
-    """The machine's file system, with one sync for a group of new files where that is safe, else one each."""
+    """The machine's file system. It syncs a group of new files once if that is safe, else each file."""
 
     def __init__(self) -> None:
         self._one_pass: dict[int, bool] = {}
@@ -125,7 +125,7 @@ class GroupingFiles(SystemFiles):
 def link_all(files: Files, inbox: Path, items: Sequence[tuple[str, bytes]]) -> list[Failure]:
     """Put each (name, data) into `inbox`; when this returns, those without a failure are on disk under their names.
 
-    One with a failure is not there, unless a reader took it between its link and a sync of the folder that failed.
+    A failed file is not in `inbox`, unless a reader took the file between its link and a failed sync of the folder.
     """
     paths = [(f"{inbox}/.{name}.tmp", f"{inbox}/{name}") for name, _ in items]
     new = [(path, data) for (path, _), (_, data) in zip(paths, items, strict=True)]
@@ -159,7 +159,7 @@ def _write_in_one_pass(items: Sequence[tuple[str, bytes]]) -> list[Failure]:
     failures: list[Failure] = []
     try:
         with machine_errors(folder):
-            # Opened before the writes: the kernel reports the errors that came after.
+            # Opened before the writes, because the kernel reports only errors that occur after the open.
             watch = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except Exhausted as error:
         return [error] * len(items)
@@ -194,7 +194,7 @@ def _kernel_reports() -> bool:
 
 
 def _file_system_of(device: int) -> str:
-    """Return the type that the kernel's table of mounts gives for a device; empty where it is not in there."""
+    """Return a device's file system type from the kernel's mount table. Empty if the device is not listed."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
