@@ -28,7 +28,7 @@ PANELS = {
     "When": "cron every at in rrule dynamic on filters debounce first if_silent timezone jitter exclude start_at"
     " end_at",
     "What it may do": "category read_only approval_reminder approval_escalation approval_timeout",
-    "If missed, or while the last fire runs": "catch_up grace catch_up_window max_catch_up overlap",
+    "If missed, or while the previous fire runs": "catch_up grace catch_up_window max_catch_up overlap",
     "Limits": "paused expires_at max_fires retries pause_after_failures budget ephemeral",
     "Output": "dry_run output help",
 }

@@ -1,9 +1,9 @@
 """The fields of a task that an author can declare, each described once.
 
-Everything that handles a declared task is derived from :data:`FIELDS`: the options of `create` and `edit`, the keys of
-task files and of JSON output, the columns of `list -o wide`, a `TaskSpec` as a definition and back, and the definition
-as the store keeps it. A new field needs a line here, a field of `TaskSpec` in `schedules.proto`, and an attribute of
-:class:`task_runner.model.task.Definition`, all of the same name.
+All code that handles a declared task is derived from :data:`FIELDS`: the options of `create` and `edit`, the keys of
+task files and of JSON output, and the columns of `list -o wide`. So are the conversions between `TaskSpec`, definition
+and stored definition. A new field needs an entry here, a field of `TaskSpec` in `schedules.proto`, and an attribute of
+:class:`task_runner.model.task.Definition`, all with the same name.
 """
 
 from collections.abc import Callable, Mapping
@@ -208,7 +208,7 @@ class Field:
 
     @property
     def is_direct(self) -> bool:
-        """Whether a definition has an attribute of this name."""
+        """True if a definition has an attribute with this name."""
         return self.attribute is None
 
 
@@ -223,7 +223,7 @@ FIELDS = (
     Field("rrule", TEXT, "--rrule", "A recurrence rule: FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9.", attribute="schedule"),
     Field("dynamic", FLAG, "--dynamic", "Self-paced: each turn asks for the next one.", attribute="schedule"),
     Field(
-        "on", TEXT, "--on", "Fire for this event, with or without a schedule: turn_end, task.succeeded, your own.",
+        "on", TEXT, "--on", "Fire for this event, with or without a schedule: turn_end, task.succeeded, or your own.",
         attribute="on",
     ),
     Field(
@@ -240,20 +240,20 @@ FIELDS = (
           column="TZ"),
     Field("category", LABEL, default=""),
     Field("channel", LABEL, default=""),
-    Field("prompt", TEXT, "--prompt", "What the agent must do.", default="", is_clearable=False),
+    Field("prompt", TEXT, "--prompt", "The instructions for the agent.", default="", is_clearable=False),
     Field("payload_json", JSON, "--payload", "A JSON object, or @FILE.", key="payload"),
     Field("catch_up", _policy(CatchUp, _CATCH_UP_ALIASES), "--catch-up",
           "Policy for missed times: skip, run-once (default) or run-all.", default="", is_clearable=False),
     Field("grace", DURATION, "--grace", "How late a fire still counts as on time.", default=""),
-    Field("catch_up_window", POSITIVE_DURATION, "--catch-up-window", "Skip what was missed longer ago than this."),
-    Field("max_catch_up", _count(1, 10_000), "--max-catch-up", "The most fires that catch up; default 1000.",
+    Field("catch_up_window", POSITIVE_DURATION, "--catch-up-window", "Skip scheduled times missed longer ago than this."),
+    Field("max_catch_up", _count(1, 10_000), "--max-catch-up", "The limit of fires that catch up; default 1000.",
           default=1000),
     Field("overlap", _policy(Overlap, {}), "--overlap",
-          "Policy while the last fire runs: coalesce (default), queue, skip or cancel-running.", default="",
+          "Policy while the previous fire runs: coalesce (default), queue, skip or cancel-running.", default="",
           is_clearable=False, column="OVERLAP"),
     Field("jitter", DURATION, "--jitter", "Random delay, up to this long.", default="0s", is_sparse=True,
           column="JITTER"),
-    Field("exclude", EXCLUSIONS, "--exclude", "A day, days as FROM..TO, or an .ics file, on which nothing is due."),
+    Field("exclude", EXCLUSIONS, "--exclude", "A day, days as FROM..TO, or an .ics file, on which no fire is due."),
     Field("start_at", INSTANT, "--start", "No scheduled time before this."),
     Field("end_at", INSTANT, "--end", "No scheduled time after this."),
     Field("expires_at", INSTANT, "--expires", "When the task ends: a time, or a duration from now."),
@@ -267,24 +267,24 @@ FIELDS = (
     Field("thread_id", THREAD, "--thread",
           "The thread to run on, or each: a fresh one for each fire; default the task's own.", default="",
           is_sparse=True, column="THREAD"),
-    Field("graph", LABEL, "--graph", "The graph or assistant that it runs; default agent0's graph.", default="",
+    Field("graph", LABEL, "--graph", "The graph or assistant that the task runs; default agent0's graph.", default="",
           is_sparse=True, column="GRAPH"),
     Field("context_json", JSON, "--context", "The graph's context: a JSON object, or @FILE.", key="context",
           is_sparse=True),
     Field("config_json", JSON, "--config", "LangGraph's configurable: a JSON object, or @FILE.", key="config",
           is_sparse=True),
-    Field("input_json", JSON, "--input", "Fields of the graph's input beside the prompt: a JSON object, or @FILE.",
+    Field("input_json", JSON, "--input", "Fields of the graph's input besides the prompt: a JSON object, or @FILE.",
           key="input", is_sparse=True),
-    Field("agent", TEXT, "--agent", "The agent that runs it; default agent0.", default="agent0",
+    Field("agent", TEXT, "--agent", "The agent that runs the task; default agent0.", default="agent0",
           is_clearable=False, column="AGENT"),
-    Field("read_only", FLAG, "--read-only/--no-read-only", "Allow only tools that read.", default=False),
+    Field("read_only", FLAG, "--read-only/--no-read-only", "Allow only read-only tools.", default=False),
     Field("ephemeral", FLAG, "--ephemeral", "Delete the task when the daemon stops.", default=False, is_sparse=True),
     Field("approval_reminder", POSITIVE_DURATION, "--approval-reminder",
-          "How long after an approval was asked you are reminded of it."),
+          "How long after a request for approval you are reminded."),
     Field("approval_escalation", POSITIVE_DURATION, "--approval-escalation",
-          "How long after an approval was asked an alert is raised about it."),
+          "How long after a request for approval an alert is raised."),
     Field("approval_timeout", POSITIVE_DURATION, "--approval-timeout",
-          "How long after it was asked an approval ends unanswered: its call is refused; default never."),
+          "How long after the request an unanswered approval expires and its call is refused; default never."),
     Field("paused", FLAG, attribute="", default=False),
     Field("tags", LABELS, "--tag", "A label, as key=value."),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """The runner's data: tasks, their scheduled times, and the ledger with the outcome of each time.
 
-Plain frozen values; time is always an aware datetime in UTC. Nothing here reads a clock or does I/O.
+The values are plain and frozen; each time is an aware datetime in UTC. This module reads no clock and does no I/O.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from turnkeeper.errors import InvalidInput
 T = TypeVar("T")
 TaskId = NewType("TaskId", str)
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
-# Whoever has another name lives in a terminal. One that has this name, and does too, keeps what lies in its inbox.
+# Agents with other names run in a terminal. If an agent with this name runs in one too, its inbox is kept.
 HOSTED = re.compile(r"agent[0-9]+", re.ASCII)
 _ID = re.compile(r"(?:task|loop)-[0-9a-f]{8}", re.ASCII)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
@@ -142,7 +142,7 @@ class Schedule:
     """The schedule of a task.
 
     Attributes:
-        kind: how.
+        kind: the kind of the schedule.
         text: the cron expression, the interval as a duration, the instant in RFC 3339, or the recurrence rule; empty
             for a self-paced task, in which each turn requests the next wake.
         anchor_at: the start of an interval, or of a rule that gives no start; else None.
@@ -157,7 +157,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Definition:
-    """A task as its author declared it, every default filled in.
+    """A task as its author declared it, with every default filled in.
 
     Attributes:
         name: unique among the tasks that are not deleted.
@@ -397,12 +397,12 @@ class Revision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """The debounce window of a hybrid that its newest fire of an event opened: scheduled times in it go into that fire.
+    """The debounce window of a hybrid task's newest event fire. Scheduled times in it are coalesced into the fire.
 
     Attributes:
         fire_id: the fire.
-        at: when the event happened.
-        debounce: how long before and after that.
+        at: the time of the event.
+        debounce: how far the window extends before and after the event.
     """
 
     fire_id: str
@@ -416,15 +416,15 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """All that planning one task depends on.
+    """The complete input for planning one task.
 
     Attributes:
         task: the task.
         open: its open ledger entries of every kind, oldest first.
-        tail: the newest of its skipped entries, which an adjacent one of the same reason extends. Where the scheduled
-            times or the clock changed since, nothing extends it, and it has the negative of its number.
-        taken: scheduled times after the cursor whose fires exist already, because the clock stepped back.
-        window: of a hybrid, the newest fire of an event, with which its clock is debounced; else None.
+        tail: its newest skipped entry, which an adjacent entry with the same reason extends. If the scheduled times or
+            the clock changed since then, the number of the tail is negative and no entry extends it.
+        taken: scheduled times after the cursor whose fires already exist, because the clock stepped back.
+        window: for a hybrid task, the debounce window of its newest event fire; else None.
     """
 
     task: Task
@@ -435,12 +435,12 @@ class Snapshot:
 
 
 def earliest(*instants: datetime | None) -> datetime | None:
-    """Return the earliest of those that are not None; None if all are."""
+    """Return the earliest of the instants that are not None; None if all are."""
     return min((at for at in instants if at is not None), default=None)
 
 
 def own_thread(task_id: str, graph: str) -> str:
-    """Return the thread that is a task's alone: one for each graph that it runs, as a thread belongs to one graph.
+    """Return the thread that belongs only to a task, one per graph, because a thread belongs to one graph.
 
     >>> own_thread("task-00000001", ""), own_thread("task-00000001", "research")
     ('task-00000001', 'task-00000001:research')
@@ -449,7 +449,7 @@ def own_thread(task_id: str, graph: str) -> str:
 
 
 def check_name(name: str, *, own_id: str = "") -> str:
-    """Return a task's name if it is one. Raises InvalidInput: bad characters, or the shape of another task's id."""
+    """Return a task's name unchanged. Raises InvalidInput: invalid characters, or the form of another task's id."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             f"{name[:70]!r} is not a task's name", where="name", hint="use 1 to 63 of a-z, 0-9 and -, not - first"
@@ -460,32 +460,32 @@ def check_name(name: str, *, own_id: str = "") -> str:
 
 
 def is_task_id(text: str) -> bool:
-    """Tell whether `text` is written like a task's id, for example `task-0123abcd`."""
+    """Return whether `text` has the form of a task's id, for example `task-0123abcd`."""
     return _ID.fullmatch(text) is not None
 
 
 def check_request_id(request_id: str, where: str = "request_id") -> str:
-    """Return a client's request id if it is one. Raises InvalidInput."""
+    """Return a client's request id unchanged. Raises InvalidInput if it is invalid."""
     if not _REQUEST_ID.fullmatch(request_id):
         raise InvalidInput("must be 1 to 64 letters, digits and -", where=where)
     return request_id
 
 
 def fire_id(task_id: str, nominal_at: datetime, suffix: str = "") -> str:
-    """Return the one identity of a fire.
+    """Return the unique id of a fire.
 
     >>> from datetime import UTC
     >>> fire_id("task-0123abcd", datetime(2026, 11, 20, 9, tzinfo=UTC))
     'task-0123abcd@20261120T090000Z'
     """
-    # Not strftime: it writes years before 1000 without their zeros on some systems, and is slower.
+    # Not strftime: on some systems it drops the leading zeros of years before 1000, and it is slower.
     at = nominal_at
     stamp = f"{at.year:04}{at.month:02}{at.day:02}T{at.hour:02}{at.minute:02}{at.second:02}Z"
     return f"{task_id}@{stamp}{suffix}"
 
 
 def thread_of(task: "Task", fire_id: str) -> str:
-    """Return the runtime's thread of a fire: the one that its task names, else the task's own, or the fire's own."""
+    """Return the runtime's thread of a fire: the thread that its task names, else the task's own, or the fire's own."""
     named = task.definition.thread_id
     return fire_id if named == EACH_FIRE else named or task.own_thread
 
@@ -506,7 +506,7 @@ def _slots_of(kind: type) -> _Slots | None:
 
 
 def _replace(value: T, /, **changes: Any) -> T:
-    """Return a copy of a dataclass value with some fields changed. Raises TypeError for a field it does not have."""
+    """Return a copy of a dataclass value with some fields changed. Raises TypeError for an unknown field."""
     kind: Any = type(value)
     slots = _slots_of(kind)
     if slots is None:

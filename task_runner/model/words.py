@@ -1,4 +1,4 @@
-"""What the words of a loop mean: an interval or a cron expression, and the prompt. Pure."""
+"""Parsing of a loop's words: an interval or a cron expression, and the prompt. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ _UNITS = r"(?:s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?)"
 _SPAN = rf"[0-9]+\s*{_UNITS}(?:\s*[0-9]+\s*{_UNITS})*"
 _INTERVAL = re.compile(rf"(?:every\s+)?({_SPAN})", re.IGNORECASE)
 _COMPACT = rf"[0-9]+{_UNITS}(?:[0-9]+{_UNITS})*"
-# "2 days ago the pump was replaced" is a prompt: an interval that leads has no space in it, or stands after "every".
+# "2 days ago the pump was replaced" is a prompt: a leading interval contains no space, or follows "every".
 _TIME_OF = r"(?!(?:ago|after|before|earlier|from|in|into|later|of|old|since)\b)"
 _LEADING = re.compile(rf"(?:every\s+({_SPAN})|({_COMPACT}))[:,]?\s+{_TIME_OF}(\S.*)", re.IGNORECASE | re.DOTALL)
 _TRAILING = re.compile(rf"(.*\S)[,;]?\s+every\s+({_SPAN})[.!]?", re.IGNORECASE | re.DOTALL)
@@ -23,12 +23,12 @@ _QUOTED = re.compile(r"""(["'])(.+?)\1\s+(\S.*)""", re.DOTALL)
 
 
 class Words(NamedTuple):
-    """What was understood.
+    """A parsed loop.
 
     Attributes:
-        kind: `every`, `cron`, or `dynamic` where the words name no time.
+        kind: `every`, `cron`, or `dynamic` if the words name no time.
         schedule: the interval or the expression; empty for `dynamic`.
-        prompt: the rest.
+        prompt: the rest of the words.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Words(NamedTuple):
 
 
 def read_words(words: Sequence[str]) -> Words:
-    """Return what the words of a loop mean: an interval leads or trails, or a cron expression leads.
+    """Parse the words of a loop: an interval at the beginning or the end, or a cron expression at the beginning.
 
     >>> read_words(["15m", "check CI"])
     Words(kind='every', schedule='15m', prompt='check CI')
@@ -49,7 +49,7 @@ def read_words(words: Sequence[str]) -> Words:
     Words(kind='dynamic', schedule='', prompt='check CI')
 
     Raises:
-        InvalidInput: no words, no prompt, or two arguments of which the first is no schedule.
+        InvalidInput: there are no words or no prompt, or there are two arguments and the first is no schedule.
     """
     text = " ".join(words).strip()
     if not text:
@@ -62,7 +62,7 @@ def read_words(words: Sequence[str]) -> Words:
 
 
 def schedule_of(words: Sequence[str]) -> Words:
-    """Return what the arguments mean where the prompt is given otherwise. Raises InvalidInput: not a schedule."""
+    """Parse the arguments as a schedule if the prompt is given by an option. Raises InvalidInput: not a schedule."""
     if not words:
         return Words("dynamic", "", "")
     found = _of_first([" ".join(words), ""])
@@ -73,7 +73,7 @@ def schedule_of(words: Sequence[str]) -> Words:
 
 
 def _of_first(words: Sequence[str]) -> Words | None:
-    """Read the first argument as a schedule of its own, and the others as the prompt."""
+    """Parse the first argument as a schedule, and the others as the prompt."""
     first, prompt = words[0].strip(), " ".join(words[1:]).strip()
     if (interval := _INTERVAL.fullmatch(first)) and re.match(_TIME_OF, prompt, re.IGNORECASE):
         return Words("every", interval[1], prompt)
@@ -84,7 +84,7 @@ def _of_first(words: Sequence[str]) -> Words | None:
 
 
 def _of_text(text: str) -> Words:
-    """Read one text: what stands at its beginning, else an interval at its end, else neither."""
+    """Parse one text: a schedule at its beginning, else an interval at its end, else neither."""
     if leading := _LEADING.fullmatch(text):
         return Words("every", leading[1] or leading[2], leading[3])
     parts = text.split(maxsplit=_FIELDS)
@@ -105,7 +105,7 @@ def _are_fields(parts: Sequence[str]) -> bool:
 
 
 def read_line(line: str) -> Words:
-    """Return what a line means that an author typed where people talk: a cron expression may stand in quotes.
+    """Parse a line that an author typed in a conversation; a cron expression may be in quotes.
 
     >>> read_line('"0 9 * * 1-5" what is open?')
     Words(kind='cron', schedule='0 9 * * 1-5', prompt='what is open?')
