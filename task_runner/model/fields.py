@@ -245,7 +245,7 @@ FIELDS = (
     Field("catch_up", _policy(CatchUp, _CATCH_UP_ALIASES), "--catch-up",
           "Policy for missed times: skip, run-once (default) or run-all.", default="", is_clearable=False),
     Field("grace", DURATION, "--grace", "How late a fire still counts as on time.", default=""),
-    Field("catch_up_window", POSITIVE_DURATION, "--catch-up-window", "Skip times that were missed longer ago than this."),
+    Field("catch_up_window", POSITIVE_DURATION, "--catch-up-window", "Skip times missed longer ago than this."),
     Field("max_catch_up", _count(1, 10_000), "--max-catch-up", "The limit of fires that catch up; default 1000.",
           default=1000),
     Field("overlap", _policy(Overlap, {}), "--overlap",
