@@ -1,7 +1,7 @@
-"""Find why a time was missed or its fire was late. `explain`, `history` and the page share this pure rule.
+"""The rule that finds why a time was missed or its fire was late. `explain`, `history` and the page share it. Pure.
 
-Nothing is sent while an outage lasts. The cause of a time is the outage that lasted when the time was due, and each
-outage that began before the one before it was over, up to the moment in which the fire was sent.
+No fire is sent during an outage. The cause of a time is the outage during which the time was due, together with each
+later outage that began before the previous one ended, up to the moment in which the fire was sent.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,9 @@ from task_runner.model.task import Fire, Outcome
 from task_runner.planner.catch_up import CAPPED, MISSED, TOO_OLD
 from task_runner.store.rows import STOPPED, Outage
 
-# The longest gap between two consecutive outages. A daemon records every 5 s that it is running.
+# The longest gap between two consecutive outages. A running daemon records its presence every 5 s.
 _SLACK = timedelta(seconds=10)
-_MOST = 4  # outages that are named one after the other
+_MOST = 4  # the maximum number of outages that one cause names
 _STOPPED = {state.value: cause for state, cause in STOPPED.items()}
 _MISSED = frozenset({MISSED, TOO_OLD, CAPPED})
 

@@ -64,11 +64,11 @@ def find(session: Session, name: str) -> Task:
 
 
 def find_living(session: Session, name: str) -> Task:
-    """Return the task with this name or id, unless it is deleted. Raises NotFound."""
+    """Return the task with this name or id. Raises NotFound, also if the task is deleted."""
     task = find(session, name)
     if task.state is TaskState.DELETED:
         raise NotFound(
-            f"{name[:70]!r} was deleted", where="name", hint="for a day it returns with: turnkeeper task restore"
+            f"{name[:70]!r} was deleted", where="name", hint="for a day it can be restored: turnkeeper task restore"
         )
     return task
 
@@ -83,7 +83,7 @@ def create(
     loop: bool = False,
     by: str = "",
 ) -> Changed:
-    """Store a new task, or a loop, and by what it came.
+    """Store a new task or loop, and record who or what created it.
 
     Raises:
         InvalidInput: the definition is not valid.
@@ -104,7 +104,7 @@ def update(
     revision: int = 0,
     by: str = "",
 ) -> Changed:
-    """Give a task a new definition from now on, and note by what it came; nothing before now becomes due by it.
+    """Give a task a new definition from now on, and record who edited it. No past time becomes due by the edit.
 
     Raises:
         Conflict: `revision` is neither 0 nor the task's newest revision.
@@ -152,8 +152,8 @@ def apply(
 ) -> list[Changed]:
     """Create or update several tasks, all or none. Raises InvalidInput, which names the invalid task.
 
-    If `keep` is given, every living task that is neither declared nor named there is deleted, except loops; deleted
-    tasks come last.
+    If `keep` is given, delete every task that is neither declared nor named in `keep`, except loops. Deleted tasks come
+    last in the result.
     """
     names = [spec.name for spec in specs]
     if twice := next((name for name, count in Counter(names).items() if count > 1), None):
@@ -170,7 +170,7 @@ def apply(
 
 
 def _prune(session: Session, declared: Collection[str], now: datetime) -> list[Changed]:
-    """Delete every living task that is not declared, except loops. Return the deleted tasks by name."""
+    """Delete every task that is not declared, except loops. Return the deleted tasks by name."""
     gone = sorted(
         task.definition.name
         for task in session.tasks.listed()
@@ -182,7 +182,7 @@ def _prune(session: Session, declared: Collection[str], now: datetime) -> list[C
 def stop(
     session: Session, name: str, state: TaskState, note: str, now: datetime, *, until: datetime | None = None
 ) -> Changed:
-    """Pause (for good, or `until` a time), disable or delete a task.
+    """Pause (permanently, or `until` a time), disable or delete a task.
 
     The task's cursor stops, and its unsent fires are withdrawn.
     """
@@ -202,7 +202,7 @@ def stop(
 
 
 def _gone(task: Task, now: datetime) -> str:
-    """Return the note from which `restore` can bring back a deleted task."""
+    """Return the note from which `restore` can restore a deleted task."""
     is_paused = task.state is TaskState.PAUSED
     until = f" until {rfc3339(task.wake_at)}" if is_paused and task.wake_at is not None else ""
     why = f": {task.reason}" if task.reason and task.state in _STOPPED else ""
@@ -210,7 +210,7 @@ def _gone(task: Task, now: datetime) -> str:
 
 
 def resume(session: Session, name: str, now: datetime, *, replay: bool, states: frozenset[TaskState]) -> Changed:
-    """Let a stopped task fire again: what came due in the meantime is one skipped run; with `replay`, missed."""
+    """Resume a stopped task. Times due meanwhile become one skipped run; with `replay`, they count as missed."""
     task = find_living(session, name)
     if task.state is TaskState.ACTIVE:
         return Changed(task=task)
@@ -223,11 +223,11 @@ def resume(session: Session, name: str, now: datetime, *, replay: bool, states: 
 
 
 def restore(session: Session, name: str, now: datetime) -> Changed:
-    """Bring back a task that was deleted within the last day, in the state that it had; what came due since is a skip.
+    """Restore a task that was deleted within the last day, in its earlier state. Times since then are skipped.
 
     Raises:
-        NotFound: no such task.
-        Conflict: it is not deleted, was deleted earlier or by its daemon's end, or another task has its name by now.
+        NotFound: the task does not exist.
+        Conflict: the task is not deleted, was deleted earlier or by its daemon, or another task now has its name.
     """
     task = find(session, name)
     called, gone = task.definition.name, _GONE.fullmatch(task.reason)
@@ -278,7 +278,7 @@ def run_now(session: Session, name: str, request_id: str, now: datetime) -> tupl
 
 
 def _requested(task: Task, nominal_at: datetime, suffix: str, now: datetime, **fields_: Any) -> Fire:
-    """Return a requested fire, ready to send."""
+    """Return a requested fire, ready to be sent."""
     return entries.entry(
         task,
         entries.single(nominal_at),
@@ -300,7 +300,7 @@ def _plan_up_to(session: Session, task: Task, now: datetime) -> planning.Planned
     snapshot = _snapshot(session, task.id)
     if task.state not in _STOPPED and snapshot.task.cursor_at >= now:
         return done
-    # The limit on fires stops the cursor, and the new definition may have a different limit.
+    # The limit on fires stops the cursor, but the new definition may have a different limit.
     reason = task.state.value if task.state in _STOPPED else "max_fires"
     return done + planning.write_plans(session, [(snapshot, planner.pass_over(snapshot, timetable, reason, now))])
 
@@ -353,7 +353,7 @@ def _create_all(
 def _restored(
     session: Session, specs: Sequence[wire.TaskSpec], drawn: Sequence[model.TaskId], entropy: Entropy
 ) -> list[model.TaskId]:
-    """Return the ids of declared tasks: a loop has its own again, or another loop's where a task ever had that."""
+    """Return the ids of declared tasks. A loop gets its own id, or another loop id if a task has ever had that one."""
     own = [_loop_id(spec) for spec in specs]
     counts = Counter(filter(None, own))
     if not counts:
@@ -369,7 +369,7 @@ def _restored(
 
 
 def _loop_id(spec: wire.TaskSpec) -> model.TaskId | None:
-    """Return the id that a declared loop had: it is given as `id`, or is its name; None for other tasks."""
+    """Return the id that a declared loop had: its `id` or its name. Return None for other tasks."""
     said = spec.id or spec.name
     if said.startswith("loop-") and model.is_task_id(said):
         return model.TaskId(said)
@@ -382,9 +382,9 @@ def _loop_id(spec: wire.TaskSpec) -> model.TaskId | None:
 def _new_task_like(
     spec: wire.TaskSpec, task_id: model.TaskId, defaults: Defaults, now: datetime, alike: dict[bytes, Task]
 ) -> Task:
-    """Return a new task as :func:`_new_task` does; of specs that differ only in their names one is read.
+    """Return a new task as :func:`_new_task` does. Parse only one of several specs that differ only in their names.
 
-    `alike` holds the tasks of those that were read, by their specs without the name.
+    `alike` contains the tasks that were parsed, keyed by their specs without the name.
     """
     name = spec.name
     spec.ClearField("name")
@@ -430,13 +430,13 @@ def _check_room(session: Session, new: Sequence[Task]) -> None:
 
 
 def _begins_again(task: Task, definition: Definition) -> bool:
-    """Tell whether an edit lets an ended task go on; what was self-paced and ended goes on when it is rescheduled."""
+    """Return whether an edit reactivates an ended task. An ended self-paced task is reactivated by a reschedule."""
     ended = task.state in {TaskState.DONE, TaskState.EXPIRED}
     return ended and not (self_paced.is_self_paced(task.definition) and self_paced.is_self_paced(definition))
 
 
 def _waits_for(definition: Definition) -> tuple[object, ...]:
-    """Return the values that decide when a task fires."""
+    """Return the values that determine when a task fires."""
     return definition.schedule, definition.timezone, definition.on and definition.on.event
 
 
@@ -446,7 +446,7 @@ def _created(task: Task) -> LogRecord:
 
 
 def _named(spec: wire.TaskSpec, change: Callable[[], T]) -> T:
-    """Make a change. If it fails, name the task in the error."""
+    """Apply a change. If it fails, name the task in the error."""
     try:
         return change()
     except InvalidInput as error:
@@ -465,10 +465,10 @@ def _draw_ids(session: Session, entropy: Entropy, count: int, kind: str) -> list
 
 
 def reschedule(session: Session, name: str, seconds: int, now: datetime) -> Changed:
-    """Let a self-paced task wake so many seconds from now, in place of its next wake and of an unsent one.
+    """Set the next wake of a self-paced task to `seconds` from now. It replaces the next wake and an unsent one.
 
     Raises:
-        NotFound: no such task.
+        NotFound: the task does not exist.
         Conflict: the task has a schedule of its own, cannot fire now, or has reached `max_fires`.
         InvalidInput: the number of seconds is out of range.
     """
@@ -502,10 +502,11 @@ def end_ephemeral(session: Session, now: datetime) -> list[LogRecord]:
 def backfill(
     session: Session, asked: wire.BackfillTaskRequest, now: datetime
 ) -> tuple[wire.BackfillTaskResponse, list[LogRecord]]:
-    """Commit a fire for each scheduled time in [from, to) that never had an accepted one, or for every one with `all`.
+    """Commit a fire for each scheduled time in [from, to) that never had an accepted fire; with `all`, for each time.
 
-    The times are those of the schedule in force then, before the task was created those of its first. The fires wait
-    for catch-up slots, in order; the cursor and the limit on fires do not move. The same request again adds nothing.
+    The times are those of the schedule in force then; before the creation of the task, those of its first schedule. The
+    fires wait for catch-up slots, in order. The cursor and the limit on fires do not move. A repeated request adds
+    nothing.
 
     Raises:
         NotFound, Conflict: the task does not exist, or it cannot fire.
@@ -545,12 +546,12 @@ def backfill(
 
 
 def in_force(revisions: Sequence[model.Revision], at: datetime) -> model.Revision:
-    """Return the revision in force at a time. Before the first revision, return the first."""
+    """Return the revision in force at a time; for a time before the first revision, return the first."""
     return next((each for each in reversed(revisions) if each.valid_from <= at), revisions[0])
 
 
 def _nominals(revisions: Sequence[model.Revision], start: datetime, end: datetime) -> Iterator[datetime]:
-    """Yield the scheduled times in [start, end), a little more than the most at once where there are as many."""
+    """Yield the scheduled times in [start, end), at most a few more than `MOST_AT_ONCE`."""
     room = MOST_AT_ONCE + 1
     for number, each in enumerate(revisions):
         low = start if number == 0 else max(start, each.valid_from)
@@ -563,7 +564,7 @@ def _nominals(revisions: Sequence[model.Revision], start: datetime, end: datetim
 
 
 def _without_fire(nominals: Sequence[datetime], known: Sequence[Fire]) -> list[datetime]:
-    """Return the scheduled times that no fire was accepted for, or stands for, or is about to be sent for."""
+    """Return the scheduled times without a fire that was accepted, covers the time, or is about to be sent."""
     had = [
         fire
         for fire in known

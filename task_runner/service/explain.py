@@ -1,4 +1,4 @@
-"""Explain the past or future outcome of one time, from the ledger and the schedule in force."""
+"""Explanation of the past or future outcome of one time, from the ledger and the schedule in force."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,37 +22,35 @@ from turnkeeper.v1 import schedules_pb2 as wire
 _ONE_SECOND = timedelta(seconds=1)
 _NEWEST = 1000
 _SKIPPED = {
-    "missed": "It was missed: not sent within the grace of {grace}, and catch-up skip runs nothing that was missed.",
+    "missed": "It was missed: not sent within the grace of {grace}, and catch-up skip runs no missed fires.",
     "catch_up_window": "It was missed longer ago than catch_up_window allows ({window}).",
-    "max_catch_up": "More was missed than max_catch_up ({most}) lets catch up: the newest were kept.",
+    "max_catch_up": "More fires were missed than max_catch_up ({most}) allows: the newest were kept.",
     "max_fires": "The limit on fires was reached, until an edit.",
-    "queue_full": "More waited in line than max_catch_up ({most}) allows: the oldest gave way.",
-    "overlap": "The task's last fire was under way then, and overlap skip fires nothing during that time.",
-    "queued": "The fire of an event was waiting to be sent: what fell due in the meantime gave way to it.",
+    "queue_full": "More fires were queued than max_catch_up ({most}) allows: the oldest were skipped.",
+    "overlap": "The task's previous fire was under way then, so overlap skip started no other fire.",
+    "queued": "The fire of an event was waiting to be sent, so times that came due meanwhile were skipped.",
     "paused": "The task was paused then.",
     "disabled": "The task was disabled then.",
     "deleted": "The task was deleted before it was sent.",
     "quarantined": "The task was quarantined before it was sent.",
-    "rescheduled": "It was committed and not yet sent when another wake time was set instead.",
+    "rescheduled": "Another wake time replaced it after it was committed and before it was sent.",
     "taken over": "Its author wrote into the thread before it was sent, and took over.",
-    "superseded": "It was committed and not yet sent when an edit made a schedule that does not name it.",
+    "superseded": "It was committed but not yet sent when an edit removed its time from the schedule.",
 }
 _HOURLY = format_duration(event_triggers.HOURLY)
 _SKIPPED_EVENTS = {
     event_triggers.OUTSIDE: "It lay outside start_at, end_at and expires_at.",
     event_triggers.LIMIT: "The limit on fires was reached.",
     "overlap": _SKIPPED["overlap"],
-    "queue_full": "More waited in line than max_catch_up allows: the oldest gave way.",
-    event_triggers.OWN_CHAIN: (
-        "A fire of the same task led to it: a task is not triggered by what its own turns lead to."
-    ),
+    "queue_full": "More fires were queued than max_catch_up allows: the oldest were skipped.",
+    event_triggers.OWN_CHAIN: ("A fire of the same task led to it, and a task's own turns never trigger the task."),
     event_triggers.TOO_LONG: (
-        f"{event_triggers.LONGEST_CHAIN} fires had led to one another before it: a chain is no longer than that."
+        f"{event_triggers.LONGEST_CHAIN} fires had triggered each other before it, which is the longest chain allowed."
     ),
     event_triggers.TOO_MANY: (
-        f"Events had made {event_triggers.MOST_AN_HOUR} fires of the task within {_HOURLY}: there are no more."
+        f"Events had triggered {event_triggers.MOST_AN_HOUR} fires of the task within {_HOURLY}, which is the limit."
     ),
-    event_triggers.TAKEN: "A fire of the task has that event's id and second already.",
+    event_triggers.TAKEN: "The task already has a fire for an event with that id and second.",
 }
 _ENDS = {
     Outcome.SUCCEEDED: "Its turn succeeded",
@@ -77,7 +75,7 @@ class Explanation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The data from which an explanation is made.
+    """The data that an explanation needs.
 
     Attributes:
         task: the task.
@@ -88,7 +86,7 @@ class Question:
         open: the task's open entries.
         newest: the task's newest entries, newest first, if the task was self-paced.
         notes: the triggers of the entries that events made, by entry number.
-        unanswered: the fire under way at that time whose turn ended after nobody had answered it; None for none.
+        unanswered: the fire under way at that time whose turn ended without an answer; None for none.
         newest_meant: True if no time was given; explain the newest fire, including a manual fire.
     """
 
@@ -151,7 +149,7 @@ def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -
 
 
 def _within(entry: Fire, at: datetime) -> datetime | None:
-    """Return a time that an entry covers; None if it covers only others, such as those of a fire by hand."""
+    """Return a time that an entry covers; None if it covers only other times, for example as a manual fire."""
     return at if entry.first_at <= at <= entry.last_at else None
 
 
@@ -161,7 +159,7 @@ def _why(said: Explanation, asked: Question, cause: str, outages: Sequence[Outag
         return [f"The cause: {cause}."]
     at_present = lasting(outages, asked.task.id)
     if at_present and said.verdict in {"future", "unplanned", *(outcome.value for outcome in model.UNDER_WAY)}:
-        return [f"At present: {at_present}. Until that ends, nothing is sent."]
+        return [f"At present: {at_present}. No fire is sent until that ends."]
     return []
 
 
@@ -186,7 +184,7 @@ def _time_in_question(session: Session, task: Task, text: str, now: datetime) ->
 
 
 def _notes(session: Session, entries: Sequence[Fire]) -> dict[int, Note]:
-    """Return the triggers of entries, with tasks given by name."""
+    """Return the triggers of entries; each trigger gives its tasks by name."""
     notes = session.events.notes([each.entry_id for each in entries])
     ids = {task_id for note in notes.values() for task_id in note.chain}
     names = {id_: task.definition.name for id_ in ids if (task := session.tasks.find(id_)) is not None}
@@ -222,7 +220,7 @@ def explained(asked: Question) -> Explanation:
 
 
 def _unanswered(asked: Question, covering: Fire | None) -> list[str]:
-    """Say that a time came due while an approval waited that nobody answered."""
+    """Report that a time came due while an approval waited that no one answered."""
     fire = asked.unanswered
     if fire is None or fire.ended_at is None or (covering is not None and covering.entry_id == fire.entry_id):
         return []
@@ -292,17 +290,17 @@ def _of_nothing(asked: Question) -> Explanation:
 def _stopped(task: Task) -> Explanation | None:
     why = f": {task.reason}" if task.reason else ""
     back = (
-        f" It comes back by itself at {rfc3339(task.wake_at)}."
+        f" It resumes automatically at {rfc3339(task.wake_at)}."
         if task.wake_at and task.state is TaskState.PAUSED
         else ""
     )
-    skipped = "What comes due in the meantime is skipped when it is"
+    skipped = "Times that come due meanwhile are skipped when it is"
     lines = {
         TaskState.PAUSED: f"The task is paused{why}. {skipped} resumed.{back}",
         TaskState.DISABLED: f"The task is disabled. {skipped} enabled.",
-        TaskState.QUARANTINED: f"The task is quarantined{why}. Nothing of it fires until it is resumed.",
-        TaskState.DELETED: "The task was deleted. Nothing of it fires any more.",
-        TaskState.DONE: "The task is done: nothing more of it fires.",
+        TaskState.QUARANTINED: f"The task is quarantined{why}. It does not fire until it is resumed.",
+        TaskState.DELETED: "The task was deleted. It does not fire any more.",
+        TaskState.DONE: "The task is done: it does not fire any more.",
         TaskState.EXPIRED: "The task has ended: its schedule names no more times within its bounds.",
     }
     if task.id.startswith("loop-") or is_self_paced(task.definition):
@@ -320,9 +318,9 @@ def _future(asked: Question) -> Explanation:
     grace = format_duration(definition.grace)
     fires = f"It will fire at {rfc3339(asked.at)}{put_off}, as {asked.task.id}@{asked.at:%Y%m%dT%H%M%SZ}."
     late = f"If it cannot be sent within the grace of {grace}, catch-up {definition.catch_up} decides;"
-    lines = [fires, f"{late} if the task's last fire is still under way, overlap {definition.overlap}."]
+    lines = [fires, f"{late} if the task's previous fire is still under way, overlap {definition.overlap}."]
     if any(fire.outcome in model.HALTED for fire in asked.open):
-        lines.append("A fire of the task waits for its author at present: until that is decided nothing is sent.")
+        lines.append("A fire of the task waits for its author. No other fire is sent until the author decides.")
     return Explanation("future", tuple(lines))
 
 
@@ -333,7 +331,7 @@ def _not_yet_planned(asked: Question) -> Explanation:
         what = "asks" if halted.outcome is Outcome.INTERRUPTED else "is held"
         line = (
             f"It has not been planned: {halted.fire_id} {what} and waits for its author."
-            f" Once that is decided, it counts as missed, and catch-up {asked.task.definition.catch_up} decides."
+            f" After the author decides, it counts as missed, and catch-up {asked.task.definition.catch_up} decides."
         )
         return Explanation(halted.outcome.value, (line,))
     if busy is not None and asked.task.definition.overlap is model.Overlap.SKIP:
@@ -344,7 +342,7 @@ def _not_yet_planned(asked: Question) -> Explanation:
     elif busy is not None:
         line = f"It has not been planned: {_busy(busy)}."
     elif asked.at <= asked.task.cursor_at:
-        line = "The ledger has nothing about it: it came due at the moment of an edit, or the clock was set."
+        line = "The ledger has no entry for it: it came due at the moment of an edit, or the clock was set."
     else:
         line = "It is due and has not been planned: the runner has not run since."
     return Explanation("unplanned", (line,))
@@ -377,7 +375,7 @@ def _not_scheduled(asked: Question) -> Explanation:
 
 
 def _reasons(asked: Question) -> list[tuple[str, str, Definition]]:
-    """Return each rule that may exclude a time, and the definition without that rule."""
+    """Return each rule that may exclude a time, with the definition without that rule."""
     definition = asked.definition
     open_ended = replace(definition, start_at=None, end_at=None, expires_at=None)
     bounds = ", ".join(
@@ -411,7 +409,7 @@ def _also_fired(entry: Fire) -> list[str]:
 
 
 def _entry(entry: Fire, at: datetime, definition: Definition, opened: Sequence[Fire] = ()) -> tuple[str, list[str]]:
-    """Return one word and sentences for a time that an entry covers, under the definition in force then.
+    """Return one word and sentences about a time that an entry covers, under the definition in force then.
 
     `opened` are the task's open entries.
     """
@@ -422,10 +420,10 @@ def _entry(entry: Fire, at: datetime, definition: Definition, opened: Sequence[F
     if entry.outcome is Outcome.SKIPPED:
         return "skipped", [*lines, _skipped(entry, definition)]
     if entry.outcome is Outcome.PRUNED:
-        return "pruned", [*lines, "What became of it was pruned from the history."]
+        return "pruned", [*lines, "Its outcome was pruned from the history."]
     if entry.outcome is Outcome.WAITING:
-        busy = next((_busy(fire) for fire in opened if fire.outcome in model.UNDER_WAY), "The task's last fire is open")
-        what = f"{busy}: it waits in one entry with what else comes due, and is sent after that."
+        busy = next((_busy(fire) for fire in opened if fire.outcome in model.UNDER_WAY), "The previous fire is open")
+        what = f"{busy}: it waits in one entry with further times that come due, and is sent after that fire."
         if entry.reason == overlap.CANCELS:
             what += " The turn is asked to end at its next await (overlap cancel-running)."
         return "coalesced", [*lines, what]
@@ -434,7 +432,7 @@ def _entry(entry: Fire, at: datetime, definition: Definition, opened: Sequence[F
     lines += _sending(entry)
     lines += _turn(entry)
     if entry.outcome is Outcome.INTERRUPTED and (ends := definition.approval_timeout) is not None:
-        lines.append(f"What it asks ends {format_duration(ends)} after it was asked, if nobody answers.")
+        lines.append(f"Its request expires {format_duration(ends)} after it was asked, if no one answers.")
     if entry.nominal_at != at:
         return "stood_for", lines
     late = entry.fired_at is not None and entry.fired_at > entry.due_at + definition.grace
@@ -456,7 +454,7 @@ def _sending(entry: Fire) -> list[str]:
     if entry.due_at > entry.nominal_at:
         why = "the event by its debounce" if entry.kind is FireKind.EVENT else "its scheduled time by its jitter"
         put_off = entry.due_at - entry.nominal_at
-        # The name of an event or a manual fire gives the second in which it happened.
+        # The name of an event or a manual fire contains the second in which it happened.
         within = entry.kind in {FireKind.EVENT, FireKind.MANUAL} and put_off < _ONE_SECOND
         due += "" if within else f", {_after(put_off)} {why}"
     lines = [f"{due}."]
@@ -471,7 +469,7 @@ def _sending(entry: Fire) -> list[str]:
         late = entry.fired_at - entry.due_at
         lines.append(f"It was sent at {rfc3339(entry.fired_at)}, {_after(late)} it was {came}.")
     if entry.attempt > 1:
-        lines.append(f"This is attempt {entry.attempt}: the runtime held, or its turn failed, before.")
+        lines.append(f"This is attempt {entry.attempt}: the runtime held an earlier one, or its turn failed.")
     return lines
 
 
@@ -479,11 +477,11 @@ def _turn(entry: Fire) -> list[str]:
     turn = f" {entry.turn_id}" if entry.turn_id else ""
     waits = f"{entry.reason} (turnkeeper approvals list)" if entry.reason else "waits for its author"
     under_way = {
-        Outcome.SENT: "The runtime has not answered: it is sent again, under the same id, until it does.",
+        Outcome.SENT: "The runtime has not answered: the fire is sent again, with the same id, until it does.",
         Outcome.ACCEPTED: f"The runtime accepted it as turn{turn}, which has not started.",
         Outcome.RUNNING: f"Its turn{turn} is running.",
         Outcome.INTERRUPTED: f"Its turn{turn} waits for you: turnkeeper approvals list.",
-        Outcome.HELD: f"Its thread {waits}: the fire is held, and sent again once that is decided.",
+        Outcome.HELD: f"Its thread {waits}: the fire is held, and sent again once it is decided.",
     }
     if entry.outcome not in _ENDS:
         return [under_way[entry.outcome]] if entry.outcome in under_way else []
@@ -566,18 +564,18 @@ def _next_wake(task: Task, wakes: Sequence[Fire]) -> Explanation:
     pacing = task.pacing
     opened = next((wake for wake in wakes if wake.outcome in model.OPEN), None)
     if task.state in {TaskState.DONE, TaskState.EXPIRED}:
-        line = f"The task has ended: {task.reason or 'nothing more of it wakes'}."
+        line = f"The task has ended: {task.reason or 'it does not wake any more'}."
         return Explanation(task.state.value, (line,))
     if opened is not None:
-        line = f"{opened.fire_id} is {opened.outcome}: the end of its turn says when the next one comes, if at all."
+        line = f"{opened.fire_id} is {opened.outcome}: the end of its turn decides if and when the next wake comes."
         if pacing is not None and pacing.armed_at is not None:
-            line += f" If it says nothing, that is at {rfc3339(pacing.armed_at)}: {pacing.why}."
+            line += f" If it asks for no time, that is at {rfc3339(pacing.armed_at)}: {pacing.why}."
         return Explanation(opened.outcome.value, (line, _if_silent(task.definition)))
     if pacing is None or pacing.armed_at is None:
-        why = pacing.why if pacing is not None and pacing.why else "nothing has asked for it"
+        why = pacing.why if pacing is not None and pacing.why else "no turn or command has asked for one"
         return Explanation("unarmed", (f"No wake is armed: {why}.",))
     line = f"The next wake, iteration {pacing.iteration + 1}, comes at {rfc3339(pacing.armed_at)}: {pacing.why}."
-    missed = "If it is missed it runs once, as soon as it can."
+    missed = "If it is missed, it runs once, as soon as possible."
     return Explanation("future", (line, missed, _if_silent(task.definition)))
 
 

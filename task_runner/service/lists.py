@@ -16,7 +16,7 @@ from turnkeeper.rpc.pages import page_of
 from turnkeeper.v1 import schedules_pb2 as wire
 
 LATENESS_OF = 100
-# A runner that starts beside its runtime records an outage until it tries again, at most 2 s after the runtime serves.
+# If the runner starts with its runtime, it records an outage until its retry, at most 2 s after the runtime serves.
 _STARTS_WITHIN = timedelta(seconds=15)
 _LATENESS_UP_TO = 100
 _MOST_PREVIEWED = 1000
@@ -30,7 +30,7 @@ def away(session: Any, now: datetime) -> str:
 
 
 def list_tasks(session: Any, request: wire.ListTasksRequest, now: datetime) -> wire.ListTasksResponse:
-    """Return the living tasks that match the filters, by next fire time. Raises InvalidInput for an unknown state."""
+    """Return the tasks that match the filters, by next fire time, without deleted ones. Raises InvalidInput."""
     if request.state and request.state not in STATES:
         hint = f"one of {', '.join(sorted(STATES))}"
         raise InvalidInput(f"no task has the state {request.state[:40]!r}", where="state", hint=hint)
@@ -70,7 +70,7 @@ def span_of(request: wire.ListFiresRequest) -> dict[str, datetime]:
 
 
 def previewed_definition(request: wire.PreviewScheduleRequest, defaults: Defaults, now: datetime) -> Definition:
-    """Return the definition of a schedule that may not be stored. Raises InvalidInput."""
+    """Return the definition of a schedule that is not stored. Raises InvalidInput."""
     spec = wire.TaskSpec(name="preview", category="preview", channel="preview", prompt="preview")
     spec.MergeFrom(request.spec)
     return parse_spec(spec, defaults, now)

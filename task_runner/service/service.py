@@ -38,9 +38,9 @@ from turnkeeper.storage.statements import cursor_at, number_of
 from turnkeeper.v1 import schedules_pb2 as wire
 
 _PREVIEW = 3
-_COMPARED = 7  # times before and after an edit: a week of a daily schedule shows the days without a fire
-_SCANNED_AT_ONCE = 10_000  # entries of the ledger: about two milliseconds
-_UNNAMED = "loop-00000000"  # stands for a name until the id is drawn
+_COMPARED = 7  # times before and after an edit; a week of a daily schedule shows the days without a fire
+_SCANNED_AT_ONCE = 10_000  # entries of the ledger, which take about two milliseconds
+_UNNAMED = "loop-00000000"  # replaces a name until the id is drawn
 _DECISIONS_DEADLINE_S = 0.3
 _ON_GRANT = {"category", "read_only"}  # fields that may restrict a task
 
@@ -174,7 +174,7 @@ class Service:
         return task
 
     async def restore_task(self, request: wire.RestoreTaskRequest) -> wire.Task:
-        """Bring back a task that was deleted within the last day."""
+        """Restore a task that was deleted within the last day."""
         now = self._clock.now()
         return await self._change(lambda session: changes.restore(session, request.name, now))
 
@@ -203,12 +203,12 @@ class Service:
         return task
 
     async def resume_task(self, request: wire.ResumeTaskRequest) -> wire.Task:
-        """Let a paused or quarantined task fire again."""
+        """Resume a paused or quarantined task."""
         states = frozenset({TaskState.PAUSED, TaskState.QUARANTINED})
         return await self._resume(request.name, states, replay=request.replay)
 
     async def enable_task(self, request: wire.EnableTaskRequest) -> wire.Task:
-        """Let a disabled task fire again, on the same thread and with all its history."""
+        """Enable a disabled task. It keeps its thread and its history."""
         states = frozenset({TaskState.DISABLED, TaskState.QUARANTINED})
         return await self._resume(request.name, states, replay=False)
 
@@ -501,7 +501,7 @@ class Names:
         return []
 
 
-# What the service asks of its callers.
+# What the service requires of its callers.
 RULES = Rules(
     peer="agent-runtime",
     reads=frozenset(
@@ -526,14 +526,14 @@ RULES = Rules(
         "EmitEvent": "request.name",
         "Tick": "",
     },
-    author_fields={"CreateTask": ("words",)},  # what a person typed: no program's text is read as an order
+    author_fields={"CreateTask": ("words",)},  # text that a person typed; a program's text is not read as a command
     reserved_fields={
         "CreateTask": ("spec.created_by", "fire_id"),
         "ApplyTasks": ("specs.created_by",),
         "EmitEvent": ("created_by", "fire_id", "channel", "thread_id"),
     },
 )
-# Wire method: the service's own.
+# Method of the contract: method of the service.
 METHODS = {
     method.name: "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in method.name).lstrip("_")
     for method in wire.DESCRIPTOR.services_by_name["Schedules"].methods
@@ -542,7 +542,7 @@ STREAMS = frozenset({"WatchTasks"})
 
 
 class Servicer:
-    """Hands each call to the service; made from the contract, so that no method can be forgotten."""
+    """The gRPC servicer, which passes each call to the service. Made from the contract, so no method is missing."""
 
     def __init__(self, service: Service) -> None:
         for method, own in METHODS.items():

@@ -4,9 +4,9 @@ Each task starts the span with nothing open. The runner plans and sends the mome
 time it is said to take. While the runner is down, turns go on, and their outcomes arrive when it is back. A turn
 of a self-paced task requests no next wake, so `if_silent` decides.
 
-`Simulate`: what stored tasks would do, for programs; the command line simulates in its own process, without bounds.
+`Simulate` simulates stored tasks for programs. The command line simulates in its own process, without limits.
 
-Bounded, and giving way to the runner's own work between rows: simulating must not make a fire late.
+The simulation is bounded and yields to the runner's own work between rows, so that it makes no fire late.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +41,7 @@ class Outage(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One entry of the ledger that would be written; of a run, `nominal_at` is the last and `first_at` the first."""
+    """A simulated ledger entry. For a run, `nominal_at` is its last scheduled time and `first_at` its first."""
 
     nominal_at: datetime
     task: str
@@ -76,7 +76,7 @@ class Span:
 
 
 def simulated(task_id: str, definition: Definition, span: Span) -> Iterator[Row]:
-    """Yield what one task would do, in the order in which it is settled; what is still open comes last."""
+    """Yield the simulated entries of one task in the order in which they settle; open entries come last."""
     return (row for row in _Life.begin(task_id, definition, span).rows() if row is not None)
 
 

@@ -1,8 +1,8 @@
-"""A task as its author wrote it (`TaskSpec`) as a checked definition, and a definition written as a spec. Pure.
+"""Conversion of a task as its author wrote it (`TaskSpec`) to a validated definition, and back. Pure.
 
-Most fields are read and written as :data:`task_runner.model.fields.FIELDS` says; here stands what needs more than the
-field's own value. A loop is a task like any other, with defaults of its own. What an agent's turn made is bounded: it
-expires, has a small random delay so that many of them do not come at once, and an agent has at most so many.
+:data:`task_runner.model.fields.FIELDS` describes how most fields are read and written. This module handles fields that
+depend on more than their own value. A loop is a task with its own defaults. A task that an agent's turn creates is
+limited: it expires, has a small random delay so that many tasks do not fire at once, and counts towards a maximum.
 """
 
 import json
@@ -102,7 +102,7 @@ def parse_spec(
 
 
 def write_spec(definition: Definition, *, paused: bool = False) -> wire.TaskSpec:
-    """Return a spec that :func:`parse_spec` reads back as the same definition."""
+    """Return a spec that :func:`parse_spec` converts back to the same definition."""
     spec, schedule = wire.TaskSpec(paused=paused), definition.schedule
     for field in DIRECT:
         if (value := getattr(definition, field.name)) is not None:
@@ -223,7 +223,7 @@ def _prompt(given: _Given) -> str:
     text = given.spec.prompt
     if not text.strip():
         if given.spec.input_json or given.spec.payload_json:
-            return ""  # a graph that is not talked to may take nothing else
+            return ""  # a graph without a conversation may take no prompt
         raise InvalidInput("is required", where="prompt", hint="say what the agent must do")
     if len(text.encode("utf-8", errors="replace")) > LONGEST_PROMPT:
         raise InvalidInput(f"is longer than {LONGEST_PROMPT} bytes", where="prompt")
@@ -297,7 +297,7 @@ def _with_pace(definition: Definition, spec: wire.TaskSpec) -> Definition:
             raise InvalidInput(f"{hourly[0]} is only for a self-paced task", where="budget", hint=hint)
         return definition
     if definition.thread_id == model.EACH_FIRE:
-        raise InvalidInput("a self-paced task goes on with its thread", where="thread_id", hint="leave each out")
+        raise InvalidInput("a self-paced task continues its thread", where="thread_id", hint="leave each out")
     if definition.catch_up is not model.CatchUp.RUN_ONCE or definition.catch_up_window is not None:
         where = "catch_up_window" if definition.catch_up_window is not None else "catch_up"
         raise InvalidInput("a missed wake of a self-paced task always runs, once", where=where, hint="leave it out")
@@ -340,7 +340,7 @@ def _bounded(definition: Definition, spec: wire.TaskSpec, now: datetime, previou
 
 
 def _jitter(definition: Definition, now: datetime) -> timedelta:
-    """Return a tenth of the gap between two nominal times, at most 30 s, in whole seconds."""
+    """Return a tenth of the gap between two scheduled times, at most 30 s, in whole seconds."""
     if definition.schedule.kind is ScheduleKind.DYNAMIC:
         return timedelta(0)
     nominals = timetable_of(replace(definition, expires_at=None)).upcoming(now, 2)

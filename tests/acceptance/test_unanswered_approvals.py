@@ -41,7 +41,7 @@ def test_an_approval_ends_and_the_fire_behind_it_goes_on(constellation: Constell
     assert "in " in listed
     assert "expires" in constellation.command("agent-runtime", "approvals", "show", pending["interrupt_id"])
     explained = constellation.ask("task-runner", "explain", "errand")
-    assert "What it asks ends 10s after it was asked, if nobody answers." in explained["lines"]
+    assert "Its request expires 10s after it was asked, if no one answers." in explained["lines"]
     constellation.create("other", "--in", "1s", "--thread", "shared")
     (held,) = constellation.until_outcome("other", "held")
 

@@ -44,7 +44,7 @@ async def one_turn(rig: Rig, peer: Peer, state: State, *, error: str = "") -> No
         (30, State.SUCCEEDED, "late", "sent at 2026-03-02T09:01:30Z, 30s after it was due."),
         (0, State.FAILED, "failed", "Its turn failed at 2026-03-02T09:01:00Z: it broke."),
         (0, State.INTERRUPTED, "interrupted", "waits for you: turnkeeper approvals list"),
-        (0, State.HELD, "held", "the fire is held, and sent again once that is decided."),
+        (0, State.HELD, "held", "the fire is held, and sent again once it is decided."),
     ],
 )
 async def test_a_fire_says_how_it_was_sent_and_how_it_ended(rig: Rig, peer: Peer, late, state, verdict, says) -> None:
@@ -68,7 +68,7 @@ async def test_skipped_by_policy(rig: Rig, peer: Peer) -> None:
     await rig.pass_time(330)
     verdict, text = await asked(rig, 120)
     assert verdict == "skipped"
-    assert "not sent within the grace of 10s, and catch-up skip runs nothing" in text
+    assert "not sent within the grace of 10s, and catch-up skip runs no missed fires" in text
     assert "covers 5 scheduled times from 2026-03-02T09:01:00Z to 2026-03-02T09:05:00Z" in text
 
 
@@ -95,7 +95,10 @@ async def test_overlap(rig: Rig, peer: Peer) -> None:
         await rig.trail.saw("fire.accepted")
         await rig.pass_time(60)
         assert await asked(rig, 120) == ("skipped", (await asked(rig, 120))[1])
-        assert "The task's last fire was under way then, and overlap skip fires nothing" in (await asked(rig, 120))[1]
+        assert (
+            "The task's previous fire was under way then, so overlap skip started no other fire"
+            in (await asked(rig, 120))[1]
+        )
         await rig.pass_time(90)
         verdict, text = await asked(rig, 180)
         assert (verdict, "is skipped (overlap skip), and what came due since was missed" in text) == ("unplanned", True)
@@ -192,7 +195,7 @@ async def test_superseded_by_an_edit_and_the_revision_then_in_force(rig: Rig, pe
     assert "Revision 1, in force from 2026-03-02T09:00:00Z, does name it." in text
     assert "0 12 * * *" in text
     verdict, text = await asked(rig, 60)
-    assert (verdict, "an edit made a schedule that does not name it" in text) == ("skipped", True)
+    assert (verdict, "an edit removed its time from the schedule" in text) == ("skipped", True)
     assert "revision 1 of digest was in force (from 2026-03-02T09:00:00Z until 2026-03-02T09:01:30Z)" in text
 
 

@@ -109,7 +109,7 @@ def test_a_thread_for_each_fire_is_written_as_each_and_is_no_thread_of_that_name
     assert write_spec(definition).thread_id == "each"
     before = dataclasses.replace(definition, thread_id="each")  # as an earlier version stored a thread of that name
     assert decode_definition(encode_definition(before)).thread_id == "each"
-    with pytest.raises(InvalidInput, match="thread_id: a self-paced task goes on with its thread"):
+    with pytest.raises(InvalidInput, match="thread_id: a self-paced task continues its thread"):
         parsed(wire.TaskSpec(name="p", dynamic=True, category="c", channel="g", prompt="p", thread_id="each"))
 
 
