@@ -115,6 +115,8 @@ def _waits_for(glance: Glance, *, away: bool) -> str:
         return f"{glance.held_by.removeprefix('waits for ')}: {_APPROVALS}"
     if glance.open & HALTED:
         return f"its author: {_APPROVALS}"
+    if glance.refused and not away:
+        return f"the repair of this: {glance.refused}"
     return "agent-runtime: turnkeeper status" if away and glance.open else ""
 
 

@@ -138,11 +138,13 @@ class Glance:
         open: the outcomes of its open entries.
         last: its newest entry that was sent, if any.
         held_by: what one of them that is held waits for; empty where none is held.
+        refused: why the runtime takes one of them only later; empty if it refused none.
     """
 
     open: frozenset[model.Outcome] = frozenset()
     last: Fire | None = None
     held_by: str = ""
+    refused: str = ""
 
 
 def glances_of(ids: Iterable[str], opened: Iterable[Any], last: Iterable[Fire]) -> dict[str, Glance]:
@@ -153,14 +155,22 @@ def glances_of(ids: Iterable[str], opened: Iterable[Any], last: Iterable[Fire]) 
         opened: of their open entries, task, outcome and reason.
         last: the newest entry of each that was sent.
     """
-    outcomes, held = defaultdict[str, set[model.Outcome]](set), dict[str, str]()
+    outcomes, held, refused = defaultdict[str, set[model.Outcome]](set), dict[str, str](), dict[str, str]()
     for task_id, outcome, reason in opened:
         outcomes[task_id].add(_OUTCOMES[outcome])
         if outcome == model.Outcome.HELD:
             held[task_id] = reason
+        if outcome == model.Outcome.PENDING and reason:
+            refused[task_id] = reason
     sent: dict[str, Fire] = {fire.task_id: fire for fire in last}
     return {
-        id_: Glance(open=frozenset(outcomes.get(id_, ())), last=sent.get(id_), held_by=held.get(id_, "")) for id_ in ids
+        id_: Glance(
+            open=frozenset(outcomes.get(id_, ())),
+            last=sent.get(id_),
+            held_by=held.get(id_, ""),
+            refused=refused.get(id_, ""),
+        )
+        for id_ in ids
     }
 
 

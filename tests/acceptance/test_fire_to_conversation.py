@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.constellation import Constellation
+from tests.support.web import serving
 
 pytestmark = pytest.mark.process
 
@@ -89,3 +90,23 @@ def test_run_now_goes_the_same_way_and_moves_no_cursor(constellation: Constellat
     assert entry["outcome"] == "succeeded"
     after = constellation.ask("task-runner", "show", "yearly")
     assert after["next_fire_at"] == before["next_fire_at"]
+
+
+@pytest.mark.sqlite_only("the file of a category lies in the home of the machine that is asked")
+def test_a_conversation_says_what_a_held_task_waits_for_until_it_is_repaired(constellation: Constellation) -> None:
+    file = constellation.home.categories / "catch-up-summary.toml"
+    constellation.create("digest", "--in", "2s")
+    file.write_text('nmae = "typo"\n')
+
+    def noted() -> str:
+        return constellation.attempt("turnkeeper", "conversation", "show", "general").stderr
+
+    why = "task digest waits for the repair of this: category catch-up-summary cannot be used"
+    constellation.until("a note", lambda: why in noted())
+    with serving(constellation.home) as web:
+        web.log_in()
+        page = web.ask("/ui/conversations/general", cookie=web.cookie).body
+    assert "waits for the repair of this: category catch-up-summary cannot be used" in page
+    file.unlink()
+    constellation.until_outcome("digest", "succeeded")
+    assert "waits for" not in noted()

@@ -78,10 +78,14 @@ def show(
         return
     asked = wire.GetConversationRequest(channel=channel, limit=limit, thread_id=thread, cursor=cursor)
     found = read("GetConversation", asked)
-    if not found.turns and not thread and not cursor:
+    held_tasks = import_module(_LOOPS).held_tasks
+    waits = [] if thread or cursor else held_tasks(channel)
+    if not found.turns and not thread and not cursor and not waits:
         asked.channel = channel_named(channel)
-        found = read("GetConversation", asked)
+        found, waits = read("GetConversation", asked), held_tasks(asked.channel)
     _print_page(found, output, older=bool(cursor))
+    for line in waits:
+        note(line)
 
 
 def _print_page(found: wire.Conversation, output: Output, *, older: bool) -> None:

@@ -31,6 +31,18 @@ _OVER = frozenset({"disabled", "done", "expired"})
 _LONGEST = 60  # characters of a prompt
 
 
+def held_tasks(channel: str) -> list[str]:
+    """Return a sentence for each waiting task of a channel; none if the task runner does not answer."""
+    runner = Caller(home().socket(_RUNNER), SchedulesStub, _RUNNER, via="agent-runtime/cli")
+    try:
+        tasks = runner.ListTasks(runner_wire.ListTasksRequest(channel=channel)).tasks
+    except TurnkeeperError:
+        return []
+    finally:
+        runner.close()
+    return [f"task {task.spec.name} waits for {task.waits_for}" for task in tasks if task.waits_for]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """What a line orders: to make a loop of these words, to list, to stop one or all, or to say how it goes."""

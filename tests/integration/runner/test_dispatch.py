@@ -201,12 +201,14 @@ async def test_a_fire_whose_category_cannot_be_used_now_is_held_and_sent_once_th
     async with rig.running("dispatcher"):
         await rig.pass_time(60)
         await rig.trail.saw("fire.refused")
-        assert (await rig.task()).state == "waiting", "it is not quarantined"
+        task = await rig.task()
+        assert (task.state, task.waits_for) == ("waiting", f"the repair of this: {why}"), "it is not quarantined"
         assert rig.dispatcher.held() == f"fires are held until this is repaired: {why}"
         peer.answer = accept
         await rig.pass_time(1)
         await rig.trail.saw("fire.accepted")
         assert rig.dispatcher.held() == ""
+        assert (await rig.task()).waits_for == ""
 
 
 async def test_caught_up_fires_take_turns(home, clock, place, peer: Peer) -> None:

@@ -96,13 +96,16 @@ class Reads:
 
     async def conversation(self, request: Request) -> Response:
         """Show a channel's newest turns."""
-        channel = request.path_params["channel"]
-        found = await self._shell.asking().runtime(
-            "GetConversation", agents.GetConversationRequest(channel=channel, limit=MOST_TURNS), agents.Conversation()
+        channel, asking = request.path_params["channel"], self._shell.asking()
+        asked = agents.GetConversationRequest(channel=channel, limit=MOST_TURNS)
+        found, tasks = await asyncio.gather(
+            asking.runtime("GetConversation", asked, agents.Conversation()),
+            asking.runner("ListTasks", schedules.ListTasksRequest(channel=channel), schedules.ListTasksResponse()),
         )
         turns = [views.turn_of(turn) for turn in found.turns]
         return await self._shell.page(
             request, "conversation.html", title=channel, channel=channel, turns=turns, channels=None, single=False,
+            waits=[task for task in tasks.tasks if task.waits_for],
             live=f"/ui/live?channel={self._shell.templates.filters['path'](channel)}",
         )  # fmt: skip
 
