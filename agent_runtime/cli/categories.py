@@ -3,6 +3,7 @@
 Reading them needs pydantic, which takes as long to import as all the rest of a command: it is loaded only here.
 """
 
+import tomllib
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -135,10 +136,12 @@ def grant(
     record_act(
         place.logs, "agent-runtime", "categories grant", f"{name} {' '.join(tools or ())}".strip(), SystemClock()
     )
-    _show_grant(place, found, output)
+    declared = found.autonomous or bool(tomllib.loads(found.text).get("autonomous"))
+    allowed = bool(found.config) or found.path.stem in settings.categories.autonomous_allowed
+    _show_grant(place, found, output, acts_alone=declared and allowed)
 
 
-def _show_grant(place: Home, found: "Grant", output: Output) -> None:
+def _show_grant(place: Home, found: "Grant", output: Output, *, acts_alone: bool) -> None:
     """Say which files say what now, what of it can do nothing yet, and whether a restart is needed."""
     row: dict[str, Any] = {"category": found.path.stem, "file": str(found.path), "added": found.added}
     row |= {"declared_autonomous": found.autonomous, "allowed_autonomous": bool(found.config)}
@@ -150,6 +153,9 @@ def _show_grant(place: Home, found: "Grant", output: Output) -> None:
     show_record(row, output, name_key="category", lines=lines)
     if not lines:
         note("all of it is granted already")
+    if not acts_alone:
+        note("its fires still ask before they write; to let them finish without you:")
+        note(f"  turnkeeper categories grant {found.path.stem} --autonomous")
     for one in import_module(_MODULE).lint(found.path) if found.path.exists() else ():
         note(f"{one.level}: {one.where}: {one.what}")
     if found.config and is_held(place, "agent-runtime"):

@@ -166,7 +166,8 @@ def _of(home: Home, process: str) -> Iterator[Finding]:
         )
     failed = markers.read_marker(markers.FAILED_REVIVE.at(home, process=process))
     if failed is not None and loop is None:
-        what = f"the last start was not verified: {_said(failed, 'error')}".rstrip(": ")
+        runs = "it runs again; " if is_held(home, process) else ""
+        what = f"{runs}the last start was not verified: {_said(failed, 'error')}".rstrip(": ")
         waits = isinstance(failed, dict) and bool(failed.get("waits"))
         yield Finding(process=process, what=what, fix=markers.WAITS if waits else "", degraded=False)
     for kind in (markers.ATTEMPTS, markers.INFLIGHT):

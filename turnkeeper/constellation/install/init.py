@@ -145,7 +145,10 @@ def next_steps(home: Home, project: Project | None, tasks: Tasks, *, example: bo
             f"          creates the three tasks in {home.tasks}/example.toml, with their schedules",
         ]
         return ["next: turnkeeper up", *(steps if example else [])]
-    grant = ["      for tools that may run without asking:", f"      turnkeeper categories grant {project.name} TOOL"]
+    grant = [
+        "      for tools that fires may use without you:",
+        f"      turnkeeper categories grant {project.name} TOOL --autonomous",
+    ]
     return [
         "next: turnkeeper graph check",
         *(grant if project.tools else []),

@@ -65,6 +65,17 @@ def test_an_unattended_fire_takes_one_command(garden: Home, capsys: pytest.Captu
     assert garden.config.read_text() == CONFIG.replace('["loop"]', '["loop", "garden"]')
 
 
+def test_tools_alone_leave_fires_waiting_and_the_command_says_how_to_change_that(
+    garden: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    how = "turnkeeper categories grant garden --autonomous"
+    assert grant(garden, "garden", "read_beds") == 0
+    assert how in capsys.readouterr().err
+    assert grant(garden, "garden", "--autonomous") == 0
+    assert grant(garden, "garden", "open_valve") == 0
+    assert how not in capsys.readouterr().err
+
+
 def test_a_second_time_changes_nothing(garden: Home, capsys: pytest.CaptureFixture[str]) -> None:
     files = (garden.categories / "garden.toml", garden.config)
     assert grant(garden, "garden", "read_beds", "--autonomous") == 0
