@@ -1,5 +1,6 @@
 """The home's keys from the command line: listed, rotated while work goes on, checked, backed up, and lost."""
 
+import os
 import stat
 
 import pytest
@@ -85,3 +86,19 @@ def test_a_lost_key_is_restored_from_a_backup_or_given_up_by_the_author(constell
     assert (home.keys / "envelopes.json").read_bytes() == held
     constellation.command("turnkeeper", "up", "--takeover")
     assert says(constellation, "hello again")
+
+
+@pytest.mark.sqlite_only("the stores are files of the home")
+def test_no_other_user_can_read_anything_of_a_home(constellation: Constellation) -> None:
+    home, before = constellation.home, os.umask(0)
+    try:
+        constellation.create("daily", "--in", "1s")
+        constellation.until_outcome("daily", "succeeded")
+        assert says(constellation, "tell codex: hello")
+        constellation.command("turnkeeper", "backup", str(home.root.parent / "backup"))
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (home.root, home.root.parent / "backup")] == [0o700] * 2
+    parts = [home.root / "state", home.keys, home.logs, home.root / "channels"]
+    found = [path for part in parts for path in [part, *part.rglob("*")] if path.lstat().st_mode & 0o077]
+    assert found == []
