@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from turnkeeper.console.unseen import in_words
+from turnkeeper.console.unseen import in_words, plain
 from turnkeeper.gateway.page.text import fields, instant, pretty, unmarked
 from turnkeeper.times import format_rough
 from turnkeeper.v1 import agent_runtime_pb2 as agents
@@ -359,11 +359,14 @@ def form_of(task: schedules.Task) -> dict[str, str]:
 
 
 def edited(task: schedules.Task, form: Mapping[str, str]) -> schedules.TaskSpec:
-    """Return the task's spec with what the form changed; what it left as it was stays as it is."""
+    """Return the task's spec with what the form changed.
+
+    A value that the form has as it was shown, with characters that are not seen written out, stays as it was.
+    """
     spec, before = schedules.TaskSpec(), form_of(task)
     spec.CopyFrom(task.spec)
     given = {key: form[key].replace("\r\n", "\n") for key in before if key in form}
-    changed = {key for key, value in given.items() if value != before[key]}
+    changed = {key for key, value in given.items() if value not in {before[key], plain(before[key])}}
     if changed & {"kind", "when"} and given.get("kind") in SCHEDULES:
         setattr(spec, given["kind"], given["when"].strip())
     for name in changed & set(EDITED):

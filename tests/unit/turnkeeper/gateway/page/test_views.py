@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from turnkeeper.gateway.page import acts, reads, views
+from turnkeeper.gateway.page import acts, reads, text, views
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
 
@@ -216,3 +216,13 @@ def test_a_lane_has_a_mark_for_each_fire_with_its_lateness_and_length_and_for_wh
     assert (lane.marks[0].late, lane.marks[0].ran) == (5.0, 5.0)
     assert lane.zone == "Europe/Riga"
     assert all(0 < x < 100 for x, _ in window.ticks())
+
+
+def test_a_form_that_shows_what_is_not_seen_written_out_changes_nothing_by_that() -> None:
+    family = "Ask the \U0001f468\u200d\U0001f469\u200d\U0001f467 what is new\u2026 \u2764\ufe0f"
+    task = schedules.Task(spec=schedules.TaskSpec(every="1h", prompt=family))
+    shown = {name: str(text.printed(value)) for name, value in views.form_of(task).items()}
+    assert shown["prompt"] != family
+    assert views.edited(task, shown) == task.spec
+    assert views.edited(task, shown | {"every": "2h", "kind": "every", "when": "2h"}).prompt == family
+    assert views.edited(task, shown | {"prompt": "other"}).prompt == "other"
