@@ -1,6 +1,6 @@
-"""The `task-runner` command line, and its commands as `turnkeeper` has them.
+"""The `task-runner` command line, and its commands as part of `turnkeeper`.
 
-What a command needs is imported when it is used: the table holds what help says of it.
+A command's module is imported when the command is used. The table contains the help texts.
 """
 
 from task_runner.cli.surface import SUMMARY
@@ -11,7 +11,7 @@ from turnkeeper.console.commands import App
 _TASKS = {
     "create": Later(
         "task_runner.cli.tasks:create",
-        "Create a task: when it fires, what it may do, where it appears, and what the agent must do.",
+        "Create a task with its schedule, permissions, channel and instructions.",
         Panel.WORK,
     ),
     "edit": Later("task_runner.cli.tasks:edit", "Change a task from now on.", Panel.WORK),
@@ -29,11 +29,11 @@ _TASKS = {
     "delete": Later("task_runner.cli.state:delete", "Delete a task; for a day, `restore` brings it back.", Panel.WORK),
     "restore": Later(
         "task_runner.cli.state:restore",
-        "Bring back a task or a loop that was deleted within the last day, in the state that it had.",
+        "Restore a task or a loop that was deleted within the last day, in its earlier state.",
         Panel.WORK,
     ),
-    "list": Later("task_runner.cli.show:list_", "List tasks, next to fire first.", Panel.LOOK),
-    "show": Later("task_runner.cli.show:show", "Show one task in full.", Panel.LOOK),
+    "list": Later("task_runner.cli.show:list_", "List tasks, ordered by next fire time.", Panel.LOOK),
+    "show": Later("task_runner.cli.show:show", "Show all fields of one task.", Panel.LOOK),
     "next": Later(
         "task_runner.cli.show:next_",
         "Preview the next times of a task, or of a schedule, without creating anything.",
@@ -41,37 +41,37 @@ _TASKS = {
     ),
     "history": Later(
         "task_runner.cli.show:history",
-        "Show what fired, what did not, and why, of one task or of all; newest first.",
+        "Show fired and skipped times, with reasons, of one task or of all; newest first.",
         Panel.LOOK,
     ),
     "explain": Later(
         "task_runner.cli.show:explain",
-        "Explain in plain sentences what happened, or will happen, at a time, and which rule decided.",
+        "Explain what happened or will happen at a time, and which rule decides.",
         Panel.LOOK,
     ),
     "simulate": Later(
         "task_runner.cli.simulate:simulate",
-        "Run the planner itself on a virtual clock, and print every fire and skip with its reason.",
+        "Run the planner on a virtual clock, and print every fire and skip with its reason.",
         Panel.LOOK,
     ),
     "run": Later("task_runner.cli.state:run", "Fire a task now, in addition to its schedule.", Panel.FIRE),
     "backfill": Later(
         "task_runner.cli.tasks:backfill",
-        "Fire for past times that never had a fire: skipped ones, and those before the task was created.",
+        "Fire for past times without a fire: skipped times, and times before the task was created.",
         Panel.FIRE,
     ),
     "pause": Later(
-        "task_runner.cli.state:pause", "Pause a task; what comes due in the meantime is skipped.", Panel.FIRE
+        "task_runner.cli.state:pause", "Pause a task. Times that come due during the pause are skipped.", Panel.FIRE
     ),
-    "resume": Later("task_runner.cli.state:resume", "Let a paused task fire again.", Panel.FIRE),
+    "resume": Later("task_runner.cli.state:resume", "Resume a paused task.", Panel.FIRE),
     "disable": Later("task_runner.cli.state:disable", "Stop a task from firing until it is enabled.", Panel.FIRE),
-    "enable": Later("task_runner.cli.state:enable", "Let a disabled task fire again, on the same thread.", Panel.FIRE),
+    "enable": Later("task_runner.cli.state:enable", "Enable a disabled task, on the same thread.", Panel.FIRE),
     "cancel": Later(
         "task_runner.cli.state:cancel",
         "Stop a task from firing and cancel its running turn at its next await.",
         Panel.FIRE,
     ),
-    "tick": Later("task_runner.cli.state:tick", "Plan what is due now, then exit.", Panel.FIRE),
+    "tick": Later("task_runner.cli.state:tick", "Plan the tasks that are due now, then exit.", Panel.FIRE),
 }
 _SERVE = Later("task_runner.cli.state:serve", "Run the daemon in the foreground, until SIGTERM or Ctrl-C.", Panel.START)
 task = App(SUMMARY, _TASKS)
@@ -80,7 +80,7 @@ task = App(SUMMARY, _TASKS)
 def application() -> App:
     """Return the program with all its commands."""
     others = {name: one for name, one in commands("task_runner").items() if name != "task"}
-    return App("Tasks on a schedule, and the ledger of what fired.", {"serve": _SERVE, **_TASKS, **others})
+    return App("Tasks on a schedule, and the ledger of their fires.", {"serve": _SERVE, **_TASKS, **others})
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""`apply`, `export` and `import`: tasks from files, and as files."""
+"""`apply`, `export` and `import`: tasks from files, and tasks as files."""
 
 import importlib
 import re
@@ -18,22 +18,22 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.v1 import schedules_pb2 as wire
 
-# Half of what a request may be: the rest is for what surrounds its tasks.
+# Half of the maximum size of a request; the rest is for the data around its tasks.
 _PER_REQUEST = LARGEST_BYTES // 2
 
 
 def apply(
     paths: Annotated[list[Path] | None, typer.Argument(help="Files or folders; default the home's tasks.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Only say what would change, value by value.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Only show what would change, value by value.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Delete tasks that no file declares.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Create or update the tasks that files declare. A task that does not change is left alone.
+    """Create or update the tasks that files declare. A task that does not change is left unchanged.
 
     With --prune: deletes the tasks that no file declares. Loops stay.
 
-    Without an argument: reads the home's tasks folder. A mistake anywhere changes nothing.
+    Without an argument: reads the home's tasks folder. If any file has an error, no task changes.
 
     Example: turnkeeper task apply tasks.toml --diff
     """
@@ -72,7 +72,7 @@ def apply(
 
 
 def _parts(declared: list[Any]) -> list[list[Any]]:
-    """Return what is declared in parts that each fit into one request, and so into one transaction."""
+    """Split declarations into parts that each fit into one request and one transaction."""
     parts, room = list[list[Any]](), 0
     for each in declared:
         size = each.spec.ByteSize()
@@ -95,7 +95,7 @@ def _apply(chosen: Runner, declared: list[Any], request: wire.ApplyTasksRequest)
 
 
 def changes_of(old: Any, new: Any, fields: list[str]) -> list[dict[str, str]]:
-    """Return what changes in a spec, value by value; a field that the new one leaves out gets its default."""
+    """Return the changes between two specs, value by value. A field that the new one omits gets its default."""
     return [{"field": field, "old": _value(old, field), "new": _value(new, field)} for field in fields]
 
 
@@ -115,14 +115,14 @@ def export(
     names: Annotated[list[str] | None, typer.Argument(help="Names or ids; default all.")] = None,
     split: Annotated[Path | None, typer.Option("--split", help="Write one file for each task here.")] = None,
     watch: Annotated[
-        Path | None, typer.Option("--watch", metavar="DIR", help="Keep one file for each task here, and take edits.")
+        Path | None, typer.Option("--watch", metavar="DIR", help="Keep one file for each task here; apply edits.")
     ] = None,
 ) -> None:
     """Write tasks as TOML that `apply` reads back without changing anything.
 
     With --watch: keeps one file for each task in DIR until interrupted. A file that you write creates or changes its
-    task, one that you remove deletes it, and what changes elsewhere is written. If both changed, the task stands, and
-    your file is kept with the suffix .rejected.
+    task; a file that you remove deletes its task. Other changes of tasks are written to the files. If both changed, the
+    task stays as it is, and your file is kept with the suffix .rejected.
 
     Example: turnkeeper task export > tasks.toml
     """
@@ -150,7 +150,7 @@ def _specs(chosen: Runner, names: list[str]) -> list[wire.TaskSpec]:
 
 
 def _declarations() -> Any:
-    # Imported only now: the other commands need neither TOML nor the models that check it.
+    # Imported late: the other commands need neither TOML nor the models that validate it.
     return importlib.import_module("task_runner.cli.task_file")
 
 
@@ -177,11 +177,11 @@ _LONGEST_STEM = 40
 
 @dataclass(frozen=True)
 class Carried:
-    """What a crontab says.
+    """The contents of a crontab.
 
     Attributes:
         specs: by line number, the tasks, without category and channel.
-        left: by line number, what cannot be carried over and why.
+        left: by line number, the entries that cannot be imported, with the reason.
     """
 
     specs: list[tuple[int, wire.TaskSpec]]
@@ -189,7 +189,7 @@ class Carried:
 
 
 def read_crontab(text: str) -> Carried:
-    """Return the tasks of a user's crontab: each command as a prompt to run it."""
+    """Convert a user's crontab to tasks. Each command becomes a prompt to run the command."""
     specs: list[tuple[int, wire.TaskSpec]] = []
     left: list[tuple[int, str]] = []
     timezone, names = "", set[str]()
@@ -222,8 +222,8 @@ def read_crontab(text: str) -> Carried:
 
 
 def _refused(cron: str, timezone: str) -> str:
-    """Return why an expression of a crontab cannot be imported; empty if it can."""
-    timetable = importlib.import_module("task_runner.timetable")  # imported only now: the other commands read no cron
+    """Return why a cron expression of a crontab cannot be imported; empty if it can."""
+    timetable = importlib.import_module("task_runner.timetable")  # imported late: other commands read no cron
     try:
         if timezone:
             timetable.zone(timezone)
@@ -235,14 +235,14 @@ def _refused(cron: str, timezone: str) -> str:
 
 def import_(
     crontab: Annotated[Path, typer.Option("--crontab", help="The file; crontab -l > FILE writes one.")],
-    category: Annotated[str, typer.Option("--category", help="What the turns may do.")],
-    channel: Annotated[str, typer.Option("--channel", help="Where the conversations appear.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be created.")] = False,
+    category: Annotated[str, typer.Option("--category", help="The permissions of the turns.")],
+    channel: Annotated[str, typer.Option("--channel", help="The channel of the conversations.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be created.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
     """Create a task for each entry of a crontab, and list what cannot be imported.
 
-    Each command becomes a prompt to run it; the category decides whether the turn may.
+    Each command becomes a prompt to run it. The category decides whether the turn may run it.
 
     Example: turnkeeper task import --crontab my.cron --category loop --channel general --dry-run
     """
@@ -276,7 +276,7 @@ def import_(
 
 
 def _at_percent(command: str) -> tuple[str, bool, str]:
-    """Part a command at its first % that is not escaped, as cron does."""
+    """Split a command at its first unescaped %, as cron does."""
     parts = list(_pieces(command))
     return parts[0].rstrip(), len(parts) > 1, "\n".join(parts[1:])
 

@@ -1,4 +1,4 @@
-"""The runner as commands call it: its daemon where one runs, else its store in this process."""
+"""The commands' access to the runner: through its daemon if one runs, else through its store in this process."""
 
 import importlib
 import os
@@ -15,13 +15,13 @@ from turnkeeper.storage.locking import is_held
 from turnkeeper.v1 import schedules_pb2 as wire
 
 PROCESS = "task-runner"
-_NEWEST_TURNS = 20  # of a channel, among which is one that has just ended
+_NEWEST_TURNS = 20  # channels, among them one whose turn has just ended
 # Thousands of tasks in one transaction take long.
 _DEADLINES_S = {"ApplyTasks": 120.0}
 
 
 def not_running(home: Home) -> str:
-    """Say that nothing fires as no daemon runs, and what to do about it."""
+    """Report that no task fires because no daemon runs, and how to change that."""
     if why := home.waits_for_takeover():
         return f"{why[0]}, so nothing fires: {why[1]}"
     if importlib.import_module("task_runner.daemon.reads").is_shared(home):
@@ -30,7 +30,7 @@ def not_running(home: Home) -> str:
 
 
 class Runner:
-    """The runner of one home, whether its daemon runs or not. Previews are also answered where there is no home."""
+    """The runner of one home, with or without a running daemon. It answers previews even if there is no home."""
 
     def __init__(self, home: Home) -> None:
         """Check whether a daemon holds the home's lock. Raises InvalidInput if the home cannot be trusted."""
@@ -42,7 +42,7 @@ class Runner:
         self._caller = self._connect() if self.serving else None
 
     def call(self, method: str, request: Any) -> Any:
-        """Call an operation, named as on the wire; a task may be named by the beginning of its name or id.
+        """Call an operation, named as in the contract. A task may be given by a prefix of its name or id.
 
         Raises TurnkeeperError.
         """
@@ -58,7 +58,7 @@ class Runner:
             return self._call(method, request)
 
     def stream(self, method: str, request: Any) -> Any:
-        """Yield what a stream of the daemon's sends. Raises InvalidInput where none runs, or TurnkeeperError."""
+        """Yield the messages of a daemon's stream. Raises InvalidInput if no daemon runs, and TurnkeeperError."""
         if self._caller is None:
             raise InvalidInput(
                 "no daemon runs here to tell of changes", where="--follow", hint="start it: turnkeeper up"
@@ -66,12 +66,12 @@ class Runner:
         yield from getattr(self._caller, method)(request)
 
     def _meant(self, given: str, error: NotFound) -> Any:
-        """Return the one task whose name or id begins as given. Raises `error`, with what may be meant, or Conflict."""
+        """Return the one task whose name or id begins with a prefix. Raises `error` with suggestions, or Conflict."""
         tasks = self._call("ListTasks", wire.ListTasksRequest()).tasks
         found = [task for task in tasks if task.spec.name.startswith(given) or task.id.startswith(given)]
         names = sorted(task.spec.name for task in found)
         if len(found) > 1:
-            raise Conflict(f"{len(found)} tasks begin with {given!r}: {', '.join(names[:4])}", hint="give more of it")
+            raise Conflict(f"{len(found)} tasks begin with {given!r}: {', '.join(names[:4])}", hint="give more letters")
         if not found:
             hint = meant(given, (task.spec.name for task in tasks))
             error.hint = hint if hint.startswith("did you mean") else error.hint
@@ -81,14 +81,14 @@ class Runner:
     def _call(self, method: str, request: Any) -> Any:
         if self._caller is not None:
             return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
-        # Imported only now: the store's libraries take longer to load than the daemon takes to answer.
+        # Imported late: the store's libraries take longer to load than the daemon takes to answer.
         answer = importlib.import_module("task_runner.daemon.reads").read(self.home, method, request)
         if answer is not None:
             return answer
         if self.homeless:
             if not getattr(request, "dry_run", False):
                 self.home.check()
-            with importlib.import_module("tempfile").TemporaryDirectory() as empty:  # which knows no task
+            with importlib.import_module("tempfile").TemporaryDirectory() as empty:  # a home without tasks
                 at = Home(root=Path(empty))
                 return importlib.import_module("task_runner.daemon.assembly").call(at, method, request)
         local = importlib.import_module("task_runner.daemon.assembly")
@@ -99,7 +99,7 @@ class Runner:
         except Conflict as error:
             if error.where != str(self.home.lock(PROCESS)):
                 raise
-            self.serving = True  # it started a moment ago
+            self.serving = True  # the daemon started a moment ago
             self._caller = self._connect()
             return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
 
@@ -115,7 +115,7 @@ class Runner:
         return channel.Caller(self.home.socket(PROCESS), stub, PROCESS, via=f"{PROCESS}/cli")
 
     def answer_of(self, turn_id: str, channel: str) -> str:
-        """Return the last words of a turn, as the runtime shows them in its channel; empty where it said nothing.
+        """Return the last text of a turn, as the runtime shows it in its channel; empty if the turn has no text.
 
         Raises TurnkeeperError.
         """
@@ -131,19 +131,19 @@ class Runner:
         return said[-1].strip() if said else ""
 
     def is_served_elsewhere(self) -> bool:
-        """Return whether a runner of another machine that shares the home's store lives."""
+        """Return whether a runner on another machine that shares the home's store is running."""
         url = importlib.import_module("turnkeeper.config.settings").load_settings(self.home).store.shared_url
         found = importlib.import_module("turnkeeper.storage.nodes").read_cluster(url).processes if url else ()
         return (PROCESS, "ready") in [(row["role"], row["state"]) for row in found]
 
     def note_unless_serving(self) -> None:
-        """Warn that nothing fires while no daemon runs."""
+        """Warn that no task fires while no daemon runs."""
         if not self.serving and not self.homeless:
             console.note(not_running(self.home))
 
 
 def runner() -> Runner:
-    """Return the runner of the home that `--home` or the environment names."""
+    """Return the runner of the home that `--home` or the environment selects."""
     return Runner(console.home())
 
 
@@ -152,24 +152,24 @@ def all_tasks() -> list[Any]:
 
 
 def complete_name(incomplete: str) -> list[str]:
-    """Return the names that a task's name may be completed to."""
+    """Return the task names that complete a prefix."""
     return [task.spec.name for task in all_tasks() if task.spec.name.startswith(incomplete)]
 
 
 def complete_channel(incomplete: str) -> list[str]:
-    """Return the channels of tasks that a channel's name may be completed to."""
+    """Return the channels of tasks that complete a prefix."""
     return sorted({task.spec.channel for task in all_tasks() if task.spec.channel.startswith(incomplete)})
 
 
 def read_file(file: str) -> str:
-    """Return the text of a file that an option names. Raises NotFound or InvalidInput."""
-    # Imported only now: what it brings along for TOML takes longer to load than most commands take.
+    """Return the contents of a file that an option names. Raises NotFound or InvalidInput."""
+    # Imported late: the TOML modules that it imports take longer to load than most commands take.
     text: str = importlib.import_module("turnkeeper.config.toml_file").read_text(Path(file))
     return text
 
 
 def tags_of(texts: Iterable[str], flag: str = "--tag") -> dict[str, str]:
-    """Return `key=value` options as a mapping. Raises InvalidInput."""
+    """Convert `key=value` options to a mapping. Raises InvalidInput."""
     pairs = [text.partition("=") for text in texts]
     for key, equals, value in pairs:
         if not key or not equals or not value:

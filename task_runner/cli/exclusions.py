@@ -1,7 +1,7 @@
-"""Exclusions as people give them: days as they are, calendar files as the days and spans of their events.
+"""Conversion of a user's exclusions: days stay unchanged, calendar files become the days and spans of their events.
 
-A library says when recurring events take place. A calendar comes from elsewhere, so each event is checked first: the
-work stays bounded, and what the library would leave out in silence is refused or noted.
+A library computes when recurring events take place. Calendars come from outside, so each event is checked first. The
+check limits the work, and refuses or reports events that the library would silently ignore.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,11 +19,11 @@ from turnkeeper.errors import InvalidInput
 from turnkeeper.times import rfc3339
 
 CALENDAR = ".ics"
-# The years in which events count, read in parts: most calendars that are too large are known to be so after the first.
+# The years in which events count, read in parts: for most oversized calendars the first part already shows it.
 _YEARS = (0, 1, 2, 4, 10)
 _MOST_READ = 10_000
 _AGAIN = "before then, read the calendar again: apply the file, or edit the task"
-# A rule is expanded from its start on: an event of each hour of five years, or of each workday of a century, passes.
+# A rule is expanded from its start. The limit allows an hourly event for five years, or one per workday for a century.
 _MOST_REPEATED = 50_000
 _DAY = timedelta(days=1)
 _FIRST = datetime(2, 1, 1, tzinfo=UTC)
@@ -32,14 +32,14 @@ _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, I
 
 
 def read_exclusions(texts: Iterable[str], folder: Path, now: datetime | None = None) -> list[str]:
-    """Return exclusions with each `.ics` file, found from `folder`, replaced by what its events cover.
+    """Replace each `.ics` file, relative to `folder`, by the exclusions of its events.
 
-    Events count from the first day of last month on, so that a catch-up still sees what was excluded, and reading an
-    unchanged file again the next day changes nothing. A note says until when events count, if later ones are left out.
+    Events count from the first day of last month on, so that catch-up still sees past exclusions and a second reading
+    of an unchanged file on the next day changes nothing. If later events are ignored, a note says from which day on.
 
     Raises:
-        NotFound: no such file.
-        InvalidInput: a file that is no calendar, or an event whose times cannot be told.
+        NotFound: a file does not exist.
+        InvalidInput: a file is no calendar, or the times of an event cannot be determined.
     """
     at = (now or SystemClock().now()).astimezone(UTC)
     begin = (at.replace(day=1, hour=0, minute=0, second=0, microsecond=0) - _DAY).replace(day=1)
@@ -58,7 +58,7 @@ def read_exclusions(texts: Iterable[str], folder: Path, now: datetime | None = N
 
 
 def _covered(path: Path, begin: datetime) -> set[str]:
-    """Return the days and spans of a calendar file in ten years, or in fewer if they are more than a task takes."""
+    """Return the days and spans of a calendar file for ten years, or for fewer if a task allows no more."""
     text, found = read_text(path), set[str]()
     try:
         read = import_module("icalendar").Calendar.from_ical
@@ -88,21 +88,21 @@ def _query(occurrences: Any, calendar: Any) -> Any:
     """Return the library's query for the events of a calendar."""
 
     class Covering(occurrences.EventAdapter):  # type: ignore[misc]  # the library has no types
-        """An event whose occurrences are exclusions, which spares the library a copy of the event for each."""
+        """An event whose occurrences become exclusions, without the library's copy of the event for each."""
 
         def __init__(self, event: Any) -> None:
             super().__init__(event)
             self._is_off = str(event.get("STATUS", "")).upper() == "CANCELLED"
 
         def as_component(self, start: date, stop: date, _keep: object) -> dict[str, str]:
-            """Return what an occurrence excludes as `covers`; empty if it is cancelled or has no length."""
+            """Return the exclusion of an occurrence as `covers`; empty if it is cancelled or has no length."""
             return {"covers": "" if self._is_off else _written(start, stop)}
 
     return occurrences.of(calendar, components=[occurrences.ComponentsWithName("VEVENT", Covering)])
 
 
 def _expanded(query: Any, begin: datetime) -> tuple[set[str], datetime]:
-    """Return the exclusions of a calendar's query, and until when it was read: no further than a task takes."""
+    """Return the exclusions of a calendar's query, and the end of the time read, limited to what a task allows."""
     found, read, last = set[str](), 0, begin
     for years in _YEARS[1:]:
         if len(found) <= MOST_EXCLUDED and read <= _MOST_READ:
@@ -113,12 +113,12 @@ def _expanded(query: Any, begin: datetime) -> tuple[set[str], datetime]:
 
 
 def _written(start: date, end: date) -> str:
-    """Return an occurrence as an exclusion; empty if it has no length."""
+    """Convert an occurrence to an exclusion; empty if it has no length."""
     if not isinstance(start, datetime):
         last = max(start, end - _DAY)
         return start.isoformat() if last == start else f"{start}..{last}"
     assert isinstance(end, datetime)
-    # A time without a zone is one of the task's zone, which reads the exclusion.
+    # A time without a zone is in the task's zone, which the exclusion is interpreted in.
     return "" if end <= start else f"{_instant(start)}..{_instant(end)}"
 
 
@@ -127,7 +127,7 @@ def _instant(at: datetime) -> str:
 
 
 def _left_out(calendar: Any) -> Iterator[str]:
-    """Yield a note for each thing in a calendar that excludes nothing."""
+    """Yield a note for each component of a calendar that excludes no time."""
     others = [part.name for part in calendar.subcomponents if part.name not in {"VEVENT", "VTIMEZONE"}]
     for name in dict.fromkeys(others):
         yield f"{others.count(name)} {name} are left out: only events exclude"
@@ -147,7 +147,7 @@ def _named(event: Any) -> str:
 
 
 def _check(event: Any, begin: datetime) -> None:
-    """Raise InvalidInput if it cannot be told when an event takes place, or if it repeats too often."""
+    """Raise InvalidInput if the times of an event cannot be determined, or if it repeats too often."""
     try:
         broken = sorted({name for name, _ in event.errors} & set(_TIMES))
         if broken or "EXRULE" in event:
@@ -161,11 +161,11 @@ def _check(event: Any, begin: datetime) -> None:
             if table.count(_FIRST, begin.replace(year=begin.year + _YEARS[-1])) > _MOST_REPEATED:
                 raise InvalidInput(f"it repeats more than {_MOST_REPEATED} times")
     except _UNREADABLE as error:
-        raise InvalidInput(f"{_named(event)}: {error}", hint="correct the event, or take it out") from error
+        raise InvalidInput(f"{_named(event)}: {error}", hint="correct the event, or remove it") from error
 
 
 def _times(event: Any, name: str) -> Iterator[tuple[str, date]]:
-    """Yield the times of a property, the first of each period, and the zone that it names for them."""
+    """Yield the times of a property (for a period, its start) with the time zone that the property names."""
     for value in _listed(event, name):
         for each in getattr(value, "dts", [value]):
             at = getattr(each, "dt", None)
@@ -174,7 +174,7 @@ def _times(event: Any, name: str) -> Iterator[tuple[str, date]]:
 
 
 def _is_after(event: Any, end: datetime) -> bool:
-    """Return whether an event takes place after `end` too."""
+    """Return whether an event still takes place after `end`."""
     starts = [event.start, *(at for _, at in _times(event, "RDATE"))]
     return max(map(_naive, starts)) >= end.replace(tzinfo=None) or any(
         table.next_after(end) for table in _tables(event)
@@ -184,7 +184,7 @@ def _is_after(event: Any, end: datetime) -> bool:
 def _tables(event: Any) -> Iterator[Timetable]:
     """Yield the timetables of an event's rules. Raises InvalidInput: a rule that `--rrule` refuses."""
     for rule in _listed(event, "RRULE"):
-        # Read as times of UTC, which skips and repeats none: these are times of the event's own wall clock.
+        # Read as times in UTC, which skips and repeats none: they are times of the event's own wall clock.
         anchor = _naive(event.start).replace(tzinfo=UTC)
         yield parse_rrule(rule.to_ical().decode(), zone=zone("UTC"), anchor=anchor)
 

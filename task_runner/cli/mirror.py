@@ -1,7 +1,7 @@
-"""`export --watch`: a folder with one TOML file for each task, in which an edit or a removal of a file counts.
+"""`export --watch`: a folder with one TOML file for each task. To edit or remove a file changes or deletes its task.
 
-What folder and runner last agreed on lies in the folder, so that what was changed while nobody watched counts too. A
-folder without it is only added to: one that is missing or empty by accident deletes no task.
+The folder stores the last state on which it and the runner agreed. So changes that were made while no program watched
+are recognized. If this state is missing, files are only added: an accidentally empty folder deletes no task.
 """
 
 import json
@@ -27,26 +27,26 @@ _NEVER: Texts = ("", "")
 
 
 class Agreed(NamedTuple):
-    """The texts of one task as of when folder and runner last agreed; None for none."""
+    """The texts of one task when folder and runner last agreed; None for none."""
 
     file: str | None = None
     task: str | None = None
 
 
 class Step(Enum):
-    """What is to be done about one task."""
+    """The action for one task."""
 
     NOTHING = auto()
-    AGREE = auto()  # both say the same
+    AGREE = auto()  # folder and runner agree
     APPLY = auto()  # the file was written
     DELETE = auto()  # the file was removed
     WRITE = auto()  # the task changed
     REMOVE = auto()  # the task was deleted
-    SET_ASIDE = auto()  # both changed: the task stands, and the file is kept under another name
+    SET_ASIDE = auto()  # both changed: the task stays, and the file is kept under another name
 
 
 def decide(agreed: Agreed, file: str | None, task: str | None) -> Step:
-    """Decide about one task: what changed on one side is done on the other, and of two changes the task's stands."""
+    """Decide about one task. A change on one side is copied to the other; if both changed, the task's wins."""
     file_changed, task_changed = file != agreed.file, task != agreed.task
     if file == task and (file_changed or task_changed):
         return Step.AGREE
@@ -61,17 +61,17 @@ def decide(agreed: Agreed, file: str | None, task: str | None) -> Step:
 
 @dataclass(frozen=True)
 class Done:
-    """One thing that was done, or could not be: for people."""
+    """One action that was done or failed, to be shown to the user."""
 
     name: str
     what: str
 
 
 class Mirror:
-    """One folder. A change of a file counts once two looks in a row saw it: editors write in several steps."""
+    """One folder. A changed file counts after two equal readings, because editors write in several steps."""
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder where it is missing."""
+        """Create the folder if it is missing."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self._agreed = _read_agreed(folder / AGREED)
@@ -79,7 +79,7 @@ class Mirror:
         self._refused: dict[str, Texts] = {}
 
     def look(self, runner: Any, specs: list[wire.TaskSpec]) -> list[Done]:
-        """Compare the folder with the tasks, and do what is to be done. Raises NotFound, Unreachable."""
+        """Compare the folder with the tasks, and apply the differences. Raises NotFound, Unreachable."""
         files, tasks = self._files(), {spec.name: write_declarations([spec]) for spec in specs}
         before, self._before = self._before, files
         done: list[Done] = []
@@ -121,14 +121,14 @@ class Mirror:
         return [Done(name, said)] if said else []
 
     def _says_the_same(self, name: str, path: Path, runner: Any) -> bool:
-        """Tell whether a file, however it is written, would change nothing."""
+        """Return whether applying a file would change nothing, regardless of its formatting."""
         with suppress(InvalidInput, Conflict):
             request = wire.ApplyTasksRequest(specs=[_declared(name, path).spec], dry_run=True)
             return bool(runner.call("ApplyTasks", request).applied[0].action == "unchanged")
         return False
 
     def _apply(self, name: str, path: Path, runner: Any) -> tuple[str, str]:
-        """Apply a file; return what that did, and the text of the task as it is now."""
+        """Apply a file. Return the action, and the resulting text of the task."""
         declared = _declared(name, path)
         try:
             (done,) = runner.call("ApplyTasks", wire.ApplyTasksRequest(specs=[declared.spec])).applied
@@ -146,7 +146,7 @@ class Mirror:
             if path.is_file() and not path.is_symlink() and not path.name.startswith("."):
                 with suppress(FileNotFoundError):
                     found[path.stem] = path.read_bytes().decode(errors="replace")
-        if self._agreed and not (self._folder / AGREED).exists():  # it was emptied or is another: add to it only
+        if self._agreed and not (self._folder / AGREED).exists():  # the folder was emptied or replaced: only add files
             self._agreed = {}
         return found
 
@@ -165,7 +165,7 @@ def _declared(name: str, path: Path) -> Declared:
 
 
 def follow(folder: Path, clock: SystemClock) -> None:
-    """Keep a folder and the tasks alike until interrupted. Raises NotFound when the folder is gone."""
+    """Keep a folder and the tasks in sync until interrupted. Raises NotFound if the folder disappears."""
     mirror, runner, said = Mirror(folder), client.runner(), ""
     console.note(f"watching {folder}; Ctrl-C ends it")
     while True:
@@ -179,7 +179,7 @@ def follow(folder: Path, clock: SystemClock) -> None:
         except (Unreachable, Exhausted) as error:
             trouble, runner = str(error), client.runner()
         if trouble and trouble != said:
-            console.note(f"{trouble}; it tries again")
+            console.note(f"{trouble}; retrying")
         said = trouble
         clock.block(POLL_S)
 
@@ -190,5 +190,5 @@ def _read_agreed(path: Path) -> dict[str, Agreed]:
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, AttributeError) as error:
-        hint = "remove it: then nothing is deleted for a file that is missing"
-        raise InvalidInput("is not what `export --watch` wrote", where=str(path), hint=hint) from error
+        hint = "remove it; missing files then delete no task"
+        raise InvalidInput("was not written by `export --watch`", where=str(path), hint=hint) from error

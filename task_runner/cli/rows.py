@@ -15,15 +15,15 @@ from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 
 
 def time(message: Any, field: str) -> str | None:
-    """Return a timestamp field as RFC 3339, None where it is absent."""
+    """Return a timestamp field as RFC 3339; None if it is absent."""
     return rfc3339(instant(getattr(message, field))) if message.HasField(field) else None
 
 
 def time_of(text: str, flag: str, zone: str = "", *, past: bool = False) -> datetime:
-    """Return a time of the command line. Raises InvalidInput.
+    """Parse a time of the command line. Raises InvalidInput.
 
     A time without an offset is wall time in `zone`, or in the machine's zone if `zone` is empty. With `past`, a
-    duration alone means so long ago.
+    duration alone is subtracted from now.
     """
     written = console.time_given(text, past=past)
     if zone:
@@ -36,7 +36,7 @@ def time_of(text: str, flag: str, zone: str = "", *, past: bool = False) -> date
 
 
 def local(text: str | None, *, day: bool = False) -> str:
-    """Return an RFC 3339 time for a table; with `day`, after the day of the week."""
+    """Return an RFC 3339 time for a table. With `day`, add the day of the week."""
     return console.when(parse_rfc3339(text), day=day) if text else ""
 
 
@@ -46,7 +46,7 @@ def short(text: str | None) -> str:
 
 
 def task_row(task: Any) -> dict[str, Any]:
-    """Return a task with every field it was declared with, and what has become of it."""
+    """Return a task with its declared fields and its current state."""
     spec = task.spec
     schedule, values = spec.WhichOneof("schedule"), given(spec)
     values |= {
@@ -72,22 +72,22 @@ def task_row(task: Any) -> dict[str, Any]:
 
 
 def is_loop(task: Any) -> bool:
-    """Tell whether a task is a loop: made as one, or self-paced."""
+    """Return whether a task is a loop: created as a loop, or self-paced."""
     return bool(task.id.startswith("loop-") or task.kind == "dynamic")
 
 
 def state_of(row: Mapping[str, Any]) -> str:
-    """Return the state of a task's row as people read it."""
+    """Return the state of a task's row in the words shown to users."""
     return in_words(row["state"], loop=row["id"].startswith("loop-") or row["kind"] == "dynamic")
 
 
 def outcome_column(header: str, key: str, **looks: Any) -> console.Column:
-    """Return the column of an outcome as people read it."""
+    """Return the column of an outcome in the words shown to users."""
     return console.Column(header, lambda row: in_words(row[key] or "-"), **looks)
 
 
 def events_lines(spec: Any) -> list[tuple[str, str]]:
-    """Return what there is to say of the events that a task fires for."""
+    """Return the lines about the events that a task fires for."""
     if not spec.HasField("on"):
         return []
     held = f" with {', '.join(spec.filters)}" if spec.filters else ""
@@ -96,7 +96,7 @@ def events_lines(spec: Any) -> list[tuple[str, str]]:
 
 
 def fire_row(fire: Any) -> dict[str, Any]:
-    """Return a ledger entry."""
+    """Convert a ledger entry to a row."""
     late_s = fire.late_s if fire.HasField("fired_at") else None
     return row_of(fire, without={"task_name", "entry_id"}) | {"late_s": late_s}
 
@@ -117,7 +117,7 @@ def instant(stamp: Timestamp) -> datetime:
 
 
 def column(header: str, key: str, missing: str = "", **looks: Any) -> console.Column:
-    """Return the column of a value, `missing` where there is none."""
+    """Return the column of a value that shows `missing` if there is none."""
     return console.Column(header, lambda row: text_of(row[key]) or missing, **looks)
 
 
@@ -126,7 +126,7 @@ def time_column(header: str, key: str, missing: str = "-", *, day: bool = False,
 
 
 def left_column(now: datetime, rank: int = 0) -> console.Column:
-    """Return the column of the time that is left until a task is due."""
+    """Return the column of the time until a task is due."""
 
     def left(row: Mapping[str, Any]) -> str:
         return format_rough(max(0.0, (parse_rfc3339(row["due_at"]) - now).total_seconds())) if row["due_at"] else "-"

@@ -35,7 +35,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 _REFRESH_S = 2.0
 _LONGEST_PROMPT = 60
-# What a person looks for in a task stands before how it was declared.
+# Fields that users look for come first, then the declaration.
 _FIRST = (
     *("name", "id", "state", "paused_note", "paused_until", "reason", "waits_for"),
     *("schedule", "next_fire_at", "last_fire_at", "last_outcome", "missed"),
@@ -49,13 +49,13 @@ def list_(
     ] = "",
     state: Annotated[str, typer.Option("--state", help="Only tasks in this state.")] = "",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only tasks with this label, as key=value.")] = None,
-    watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again every two seconds.")] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Refresh the list every two seconds.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Then print each change of a task as it happens.")] = False,
     cursor: console.CursorOption = "",
     limit: console.LimitOption = 1000,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """List tasks, next to fire first.
+    """List tasks, ordered by next fire time.
 
     Example: turnkeeper task list --state active -o wide
     """
@@ -68,7 +68,7 @@ def list_(
 
 
 def follow_changes(request: wire.ListTasksRequest, output: console.Output) -> None:
-    """Print the list, then each change of a task that is in it; again after the daemon was away or the reader slow."""
+    """Print the list, then each change of a task in it. Repeat after a restart of the daemon or a lost change."""
     clock, names, cursor = SystemClock(), dict[str, str](), ""
     chosen = runner()
     while True:
@@ -85,7 +85,7 @@ def follow_changes(request: wire.ListTasksRequest, output: console.Output) -> No
                 sys.stdout.flush()
         except Unreachable as away:
             console.note(str(away))
-        clock.block(_REFRESH_S)  # the stream ended: the daemon stops, or is gone
+        clock.block(_REFRESH_S)  # the stream ended, because the daemon stops or is gone
 
 
 def _passes(task: Any, request: wire.ListTasksRequest) -> bool:
@@ -109,7 +109,7 @@ def _show_changed(told: Any, name: str, now: datetime, output: console.Output) -
 
 
 def show(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Show one task in full.
+    """Show all fields of one task.
 
     Example: turnkeeper task show digest -o json
     """
@@ -136,7 +136,7 @@ def show_task(task: Any, output: console.Output) -> None:
 
 
 def show_change(task: Any, output: console.Output, done: str) -> None:
-    """Say what was done to a task, or print it."""
+    """Report a change of a task, or print the task."""
     if output in {console.Output.TABLE, console.Output.WIDE}:
         typer.echo(f"{plain(task.spec.name)} {in_words(done, loop=is_loop(task))}")
     else:
@@ -181,7 +181,7 @@ def _next(written: Callable[[str | None], str], row: Mapping[str, Any]) -> str:
 
 
 def _schedule(row: Mapping[str, Any]) -> str:
-    # A self-paced task has no times: the number of its wakes says more.
+    # A self-paced task has no scheduled times; the number of its wakes says more.
     schedule = str(row["schedule"]).removesuffix(", exactly")
     return schedule if row["iteration"] is None else f"{schedule} #{row['iteration']}"
 
@@ -198,7 +198,7 @@ def _footer(answer: wire.ListTasksResponse) -> str:
 
 
 def up_since(answer: wire.ListTasksResponse) -> str:
-    """Say since when the daemon serves, or that none runs."""
+    """Say since when the daemon has been serving, or that no daemon runs."""
     since = time(answer, "serving_since")
     return f"task-runner up since {local(since)}" if since else not_running(console.home())
 
@@ -254,15 +254,15 @@ def history(
         str, typer.Option("--outcome", help="Only fires with this outcome: succeeded, failed, skipped, …")
     ] = "",
     all_: Annotated[
-        bool, typer.Option("--all", help="Also those that were merged into another one before they were sent.")
+        bool, typer.Option("--all", help="Include fires that were merged into another fire before they were sent.")
     ] = False,
-    from_: Annotated[str | None, typer.Option("--from", help="Only times from then on: 2h ago, yesterday.")] = None,
-    to: Annotated[str | None, typer.Option("--to", help="Only times before then.")] = None,
+    from_: Annotated[str | None, typer.Option("--from", help="Only times from this on: 2h ago, yesterday.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Only times before this.")] = None,
     cursor: console.CursorOption = "",
     limit: console.LimitOption = 50,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Show what fired, what did not, and why, of one task or of all; newest first.
+    """Show fired and skipped times, with reasons, of one task or of all; newest first.
 
     Example: turnkeeper task history digest -o json
     """
@@ -309,7 +309,7 @@ def explain(
     at: Annotated[str, typer.Option("--at", help="The time to explain; default the newest fire.")] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Explain in plain sentences what happened, or will happen, at a time, and which rule decided.
+    """Explain what happened or will happen at a time, and which rule decides.
 
     Example: turnkeeper task explain digest --at 2026-11-20T09:00
     """

@@ -1,4 +1,4 @@
-"""`simulate`."""
+"""The command `simulate`."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ def simulate(
     turn: Annotated[str, typer.Option("--turn", help="How long a turn takes.")] = "0s",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Run the planner itself on a virtual clock, and print every fire and skip with its reason. Changes nothing.
+    """Run the planner on a virtual clock, and print every fire and skip with its reason. Changes nothing.
 
     Paused and disabled tasks are simulated as if they were active; every turn succeeds.
 
@@ -62,10 +62,10 @@ class _Chosen(NamedTuple):
     """A task to simulate.
 
     Attributes:
-        id: of the task; of one in a file, its name.
-        spec: what is declared.
-        since: when it was declared; None for one in a file, which is as if created when the span begins.
-        where: says where in a file a field stands.
+        id: the id of the task; for a task in a file, its name.
+        spec: the declared task.
+        since: when the task was declared; None for a task in a file, which counts as created at the start of the span.
+        where: returns the position of a field in a file.
     """
 
     id: str
@@ -85,10 +85,10 @@ def _chosen(names: list[str]) -> list[_Chosen]:
 
 
 def _declared(files: list[str]) -> Iterator[_Chosen]:
-    """Yield the tasks of files; this needs no home."""
+    """Yield the tasks that files declare; no home is needed."""
     if not files:
         return
-    # Imported only now: few commands need TOML, or the machine's zone.
+    # Imported late: few commands need TOML, or the machine's zone.
     timezone = import_module("task_runner.daemon.reads").machine_zone(os.environ)
     reading: Any = import_module("task_runner.cli.task_file")
     for each in reading.read_declarations(map(Path, files)):
@@ -97,7 +97,7 @@ def _declared(files: list[str]) -> Iterator[_Chosen]:
 
 
 def _since(task: Any) -> datetime:
-    # A schedule that counts from an anchor is read as if it were declared there; any other, before all time.
+    # A schedule that counts from an anchor counts as declared at the anchor; any other, before all time.
     return instant(task.anchor_at) if task.HasField("anchor_at") else EPOCH
 
 

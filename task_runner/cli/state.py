@@ -1,4 +1,4 @@
-"""`serve`, `tick`, `emit`, and what changes a task's state: `pause`, `resume`, `disable`, `run` and the like."""
+"""`serve`, `tick`, `emit`, and the commands that change a task's state, such as `pause`, `disable` and `run`."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ def pause(
     until: Annotated[str, typer.Option("--until", help="When it resumes by itself.")] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Pause a task; what comes due in the meantime is skipped.
+    """Pause a task. Times that come due during the pause are skipped.
 
     Example: turnkeeper task pause digest --note holidays --until 2026-12-27T09:00
     """
@@ -38,12 +38,12 @@ def pause(
 
 def resume(
     name: NameArgument,
-    replay: Annotated[bool, typer.Option("--replay", help="Catch up on what came due in the meantime.")] = False,
+    replay: Annotated[bool, typer.Option("--replay", help="Catch up on times that came due meanwhile.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Let a paused task fire again.
+    """Resume a paused task.
 
-    What came due in the meantime is recorded as one skip; with --replay it counts as missed.
+    Times that came due meanwhile are recorded as one skip; with --replay they count as missed.
 
     Example: turnkeeper task resume digest --replay
     """
@@ -72,7 +72,7 @@ def cancel(name: NameArgument, output: console.OutputOption = console.Output.TAB
 
 
 def enable(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Let a disabled task fire again, on the same thread.
+    """Enable a disabled task, on the same thread.
 
     Example: turnkeeper task enable digest
     """
@@ -83,7 +83,7 @@ YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for con
 
 
 def delete(name: NameArgument, yes: YesOption = False, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Delete a task; for a day, `restore` brings it back. Its history stays, and a running turn finishes.
+    """Delete a task. For a day, `restore` can undo this. Its history stays, and a running turn finishes.
 
     On a terminal it asks first.
 
@@ -94,9 +94,9 @@ def delete(name: NameArgument, yes: YesOption = False, output: console.OutputOpt
 
 
 def restore(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Bring back a task or a loop that was deleted within the last day, in the state that it had.
+    """Restore a task or a loop that was deleted within the last day, in its earlier state.
 
-    What came due in the meantime is recorded as one skip.
+    Times that came due meanwhile are recorded as one skip.
 
     Example: turnkeeper task restore digest
     """
@@ -104,7 +104,7 @@ def restore(name: NameArgument, output: console.OutputOption = console.Output.TA
 
 
 def delete_task(chosen: Runner, task: Any, output: console.Output, *, yes: bool) -> None:
-    """Delete a task or a loop, after a question on a terminal."""
+    """Delete a task or a loop; on a terminal, ask first."""
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete {plain(task.spec.name)}?", abort=True, err=True)
     show_change(chosen.call("DeleteTask", wire.DeleteTaskRequest(name=task.id)), output, "deleted")
@@ -112,7 +112,7 @@ def delete_task(chosen: Runner, task: Any, output: console.Output, *, yes: bool)
 
 def run(
     name: NameArgument,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it ends, or waits for you.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the turn ends or waits for you.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> int:
     """Fire a task now, in addition to its schedule.
@@ -123,8 +123,8 @@ def run(
     """
     chosen = runner()
     if wait and not (chosen.serving or chosen.is_served_elsewhere()):
-        hint = import_module("turnkeeper.config.settings").way_to(chosen.home, PROCESS)  # slow to import
-        raise InvalidInput("no daemon runs, so nothing would fire it", where="--wait", hint=hint)
+        hint = import_module("turnkeeper.config.settings").way_to(chosen.home, PROCESS)  # a slow import
+        raise InvalidInput("no daemon runs, so the task would not fire", where="--wait", hint=hint)
     fire = chosen.call("RunTask", wire.RunTaskRequest(name=name, request_id=SystemEntropy().hex(12)))
     if wait:
         fire = _follow(chosen, fire)
@@ -143,10 +143,10 @@ def run(
 
 
 def _show_answer(chosen: Runner, fire: Any, channel: str, output: console.Output) -> None:
-    """Print what the turn said, as its channel shows it, and where the rest of it stands."""
+    """Print the text of the turn, as its channel shows it, and where the rest of it is."""
     said = ""
     if fire.turn_id and output in {console.Output.TABLE, console.Output.WIDE}:
-        with suppress(TurnkeeperError):  # the answer is there; whoever keeps it is away just now
+        with suppress(TurnkeeperError):  # the answer exists, but the runtime that has it does not answer now
             said = chosen.answer_of(fire.turn_id, channel)
     if said:
         console.say(f"\n{said}\n")
@@ -177,20 +177,20 @@ def emit(
     ] = None,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Emit an event: every task that waits for it fires, as its filters and debounce say.
+    """Emit an event: every task that waits for it fires, subject to its filters and debounce.
 
     Example: turnkeeper emit deploy --data '{"branch": "main"}' --id build-4711
     """
     if id_ == "":
         raise InvalidInput("must not be empty", where="--id", hint="leave it out for a new one")
     text = read_file(data[1:]) if data is not None and data.startswith("@") else data or ""
-    # One id for all the times that the call is tried.
+    # All tries of the call share one id.
     request = wire.EmitEventRequest(name=event, data_json=text, event_id=id_ or SystemEntropy().hex(12))
     chosen = runner()
     answer = chosen.call("EmitEvent", request)
     row = {"event": event, "id": answer.event_id, "duplicate": answer.duplicate, "matched": answer.matched}
     tasks = "no task" if not answer.matched else f"{answer.matched} task{'s' if answer.matched > 1 else ''}"
-    said = "taken before: nothing happens" if answer.duplicate else f"triggers {tasks}"
+    said = "recorded before: nothing happens" if answer.duplicate else f"triggers {tasks}"
     console.show_record(row, output, name_key="id", lines=[("event", event), ("id", answer.event_id), ("result", said)])
     chosen.note_unless_serving()
 
@@ -202,15 +202,15 @@ def serve() -> None:
     """
     home = console.home()
     home.check()
-    # The same process goes on as the daemon: no command but this one pays for what it imports.
+    # The same process becomes the daemon, so that only this command pays for its imports.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "task_runner.daemon", str(home.root)])  # noqa: S606  no shell
 
 
 def tick() -> None:
-    """Plan what is due now, then exit. If a daemon runs, the daemon does it.
+    """Plan the tasks that are due now, then exit. If a daemon runs, the daemon does it.
 
-    While no daemon runs, it also sends what is due to agent-runtime, and takes in what became of earlier fires: called
-    again and again, it does the daemon's work.
+    While no daemon runs, it also sends due fires to agent-runtime and records the outcomes of earlier fires. Called
+    repeatedly, it does the daemon's work.
 
     Example: turnkeeper task tick
     """

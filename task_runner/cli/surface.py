@@ -2,7 +2,7 @@
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
-SUMMARY = "Tasks: what an agent does on a schedule or at an event, and what became of it."
+SUMMARY = "Tasks that an agent runs on a schedule or at an event, and their history."
 SURFACE = Surface(
     name="task-runner",
     place=50,
@@ -10,7 +10,7 @@ SURFACE = Surface(
     commands={
         "emit": Later(
             "task_runner.cli.state:emit",
-            "Emit an event: every task that waits for it fires, as its filters and debounce say.",
+            "Emit an event: every task that waits for it fires, subject to its filters and debounce.",
             Panel.WORK,
         ),
         "task": Later("task_runner.cli:task", SUMMARY, Panel.WORK),

@@ -1,4 +1,4 @@
-"""Task files: `[[task]]` tables of TOML as specs, and specs as TOML."""
+"""Task files: conversion between `[[task]]` tables of TOML and specs."""
 
 import importlib
 import json
@@ -18,7 +18,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 
 _CONTROL = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
-# What a number of the contract can hold.
+# The range of numbers in the contract.
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 _REQUIRED = frozenset({"name", "category", "channel"})
 _TYPES: dict[Any, Any] = {
@@ -31,7 +31,7 @@ _TYPES: dict[Any, Any] = {
 
 
 def _table_model() -> type[BaseModel]:
-    """Return the model of one `[[task]]`; what its values mean is checked by the runner."""
+    """Return the model of one `[[task]]`. The runner validates the values."""
     columns: dict[str, Any] = {}
     for field in FIELDS:
         kind = _TYPES.get(field.kind.type, field.kind.type)
@@ -44,7 +44,7 @@ TaskTable: Any = _table_model()
 
 
 class TaskFile(BaseModel):
-    """A whole file."""
+    """A whole task file."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,8 +57,8 @@ class Declared:
 
     Attributes:
         spec: the task.
-        file: where it was read.
-        number: which `[[task]]` of that file, from 0.
+        file: the file that declares it.
+        number: the index of its `[[task]]` in the file, from 0.
     """
 
     spec: wire.TaskSpec
@@ -66,17 +66,17 @@ class Declared:
     number: int
 
     def where(self, field: str) -> str:
-        """Return file, line and key of a field; the task itself where the file does not give that field."""
+        """Return file, line and key of a field; for a field that the file does not give, those of the task."""
         table = self.file.data["task"][self.number]
         key = next((kind for kind in SCHEDULES if kind in table), "name") if field == "schedule" else field
         return self.file.where(("task", self.number, key if key in table else "name"))
 
 
 def read_declarations(paths: Iterable[Path]) -> list[Declared]:
-    """Return the tasks that files, and the `*.toml` of folders, declare, in order.
+    """Return the tasks that files and the `*.toml` files of folders declare, in order.
 
     Raises:
-        NotFound: no such file.
+        NotFound: a file does not exist.
         InvalidInput: not TOML, an unknown key, a value of the wrong type; with file, line and key.
     """
     declared: list[Declared] = []
@@ -92,13 +92,13 @@ def read_declarations(paths: Iterable[Path]) -> list[Declared]:
 
 
 def declaration_of(task: wire.Task) -> wire.TaskSpec:
-    """Return what declares a task, here and in another home."""
+    """Return the declaration of a task, which is valid here and in another home."""
     spec = wire.TaskSpec()
     spec.CopyFrom(task.spec)
     if spec.thread_id == own_thread(task.id, spec.graph):
-        spec.ClearField("thread_id")  # its own: another home gives another
+        spec.ClearField("thread_id")  # the task's own thread: another home has another
     if task.id.startswith("loop-") and task.id != spec.name:
-        spec.id = task.id  # by which it is a loop also elsewhere
+        spec.id = task.id  # makes the task a loop in another home too
     return spec
 
 
@@ -128,7 +128,7 @@ def _spec(table: Any, folder: Path) -> wire.TaskSpec:
     for field in FIELDS:
         value = getattr(table, field.written_as)
         if field.kind is EXCLUSIONS and value:
-            # Imported only now: few tasks exclude anything, and reading calendars takes a library.
+            # Imported late: few tasks have exclusions, and reading calendars takes a library.
             value = importlib.import_module("task_runner.cli.exclusions").read_exclusions(value, folder)
         if field.kind is JSON and isinstance(value, dict):
             value = json.dumps(value, ensure_ascii=False, default=str)
@@ -140,7 +140,7 @@ def _spec(table: Any, folder: Path) -> wire.TaskSpec:
 def _table(spec: wire.TaskSpec) -> str:
     values = given(spec)
     for name in (field.name for field in FIELDS if field.kind is JSON and field.name in values):
-        # TOML has no null: such a value stays JSON.
+        # TOML has no null, so a value that contains null stays JSON.
         values[name] = values[name] if "null" in values[name] else json.loads(values[name])
     lines = ["[[task]]"]
     for field in FIELDS:

@@ -1,4 +1,4 @@
-"""`create`, `edit` and `backfill`, and the options that say what a task is."""
+"""`create`, `edit` and `backfill`, and the options that describe a task."""
 
 import importlib
 import inspect
@@ -21,20 +21,20 @@ from turnkeeper.errors import InvalidInput
 from turnkeeper.v1 import schedules_pb2 as wire
 
 F = TypeVar("F", bound=Callable[..., Any])
-# The options as help groups them; all others are listed under the last heading.
+# The options in the groups of the help; all other options are listed under the last heading.
 PANELS = {
     "What to do": "channel prompt prompt_file payload_json input_json thread_id graph context_json config_json agent"
     " tags",
     "When": "cron every at in rrule dynamic on filters debounce first if_silent timezone jitter exclude start_at"
     " end_at",
-    "What it may do": "category read_only approval_reminder approval_escalation approval_timeout",
+    "Permissions": "category read_only approval_reminder approval_escalation approval_timeout",
     "If missed, or while the previous fire runs": "catch_up grace catch_up_window max_catch_up overlap",
     "Limits": "paused expires_at max_fires retries pause_after_failures budget ephemeral",
     "Output": "dry_run output help",
 }
 NONE = "none"
-"""What an option is given to remove a value."""
-# What fits into a field; `int` reads digits of every script, and as many as there are.
+"""The value of an option that removes a field."""
+# Limits the digits of a number: `int` accepts digits of every script, in any number.
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -55,7 +55,7 @@ def _number_or_none(text: str) -> int | str:
 
 
 def _options() -> dict[str, Any]:
-    """Return the options by the names of their fields; a trailing _ only keeps off Python's own words."""
+    """Return the options by the names of their fields. A trailing _ avoids Python's keywords."""
     options: dict[str, Any] = {}
     for field in FIELDS:
         if field.flag:
@@ -67,7 +67,7 @@ def _options() -> dict[str, Any]:
 
 
 def takes_task_options(command: F) -> F:
-    """Give a command the options of the fields; they arrive in its `**given`, None where not given."""
+    """Add the options of the fields to a command. Its `**given` receives them, None for options not given."""
     options, signature = _options(), inspect.signature(command)
     own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     added = [
@@ -82,7 +82,7 @@ def takes_task_options(command: F) -> F:
 
 
 def fill(spec: wire.TaskSpec, given: Mapping[str, Any]) -> None:
-    """Write the options that were given into a spec. Raises InvalidInput for those that exclude each other."""
+    """Set the given options in a spec. Raises InvalidInput for options that exclude each other."""
     values = {name.rstrip("_"): value for name, value in given.items() if value not in (None, [])}
     if sum(name in values for name in SCHEDULES) > 1:
         raise InvalidInput("give exactly one schedule", where="schedule", hint=f"one of {flags()}")
@@ -94,12 +94,12 @@ def fill(spec: wire.TaskSpec, given: Mapping[str, Any]) -> None:
     for name in (field.name for field in FIELDS if field.name in values and field.name not in cleared):
         put(spec, name, _value(BY_NAME[name], values[name]))
     if not spec.dynamic and not {"first", "if_silent"} & (values.keys() - cleared):
-        spec.ClearField("first")  # what only a self-paced task has
+        spec.ClearField("first")  # fields that only a self-paced task has
         spec.ClearField("if_silent")
 
 
 def _clear(spec: Any, values: Mapping[str, Any]) -> set[str]:
-    """Remove the fields that are given as none; return which. Without an event a task has no filters either."""
+    """Remove the fields whose option is `none`; return their names. Without an event, filters are removed too."""
     cleared = {name for name, value in values.items() if BY_NAME[name].is_clearable and value in (NONE, [NONE])}
     if values.get("on") == "":
         cleared.add("on")
@@ -109,20 +109,20 @@ def _clear(spec: Any, values: Mapping[str, Any]) -> set[str]:
 
 
 def _value(field: Field, value: Any) -> Any:
-    """Return an option's value as a spec has it."""
+    """Convert an option's value to the spec's value."""
     if field.kind is JSON:
         return read_file(value[1:]) if value.startswith("@") else value
     if field.kind is INSTANT or field.name == "at":
         return console.time_given(value)
     if field.kind is EXCLUSIONS:
-        # Imported only now: few tasks exclude anything, and reading calendars takes a library.
+        # Imported late: few tasks have exclusions, and reading calendars takes a library.
         return importlib.import_module("task_runner.cli.exclusions").read_exclusions(value, Path())
     readers: Mapping[Any, Any] = {dict[str, str]: tags_of, dict[str, int]: _limits_of}
     return readers[field.kind.type](value, field.flag) if field.kind.type in readers else value
 
 
 def flags() -> str:
-    """Return the options that give a schedule, for a message."""
+    """List the options that give a schedule, for a message."""
     return ", ".join(f"--{kind}" for kind in (*SCHEDULES, "on"))
 
 
@@ -138,18 +138,18 @@ def _limits_of(texts: Iterable[str], flag: str) -> dict[str, int]:
 @takes_task_options
 def create(
     name: Annotated[str, typer.Argument(help="Its name: a-z, 0-9 and -, at most 63.")],
-    category: Annotated[str, typer.Option("--category", help="What the turn may do.")],
+    category: Annotated[str, typer.Option("--category", help="The permissions of the turn.")],
     channel: Annotated[
-        str, typer.Option("--channel", help="Where its conversation appears.", autocompletion=complete_channel)
+        str, typer.Option("--channel", help="The channel of its conversation.", autocompletion=complete_channel)
     ],
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be created.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be created.")] = False,
     output: console.OutputOption = console.Output.TABLE,
     **given: Any,
 ) -> None:
-    """Create a task: when it fires, what it may do, where it appears, and what the agent must do.
+    """Create a task with its schedule, permissions, channel and instructions.
 
-    Prints the task as it was understood, and when it fires next; with -q its name alone. A schedule (--cron, --every,
+    Prints the parsed task and its next times; with -q only its name. A schedule (--cron, --every,
     --at, --in, --rrule or --dynamic) or an event (--on), and a prompt are required. A graph that takes no prompt needs
     --input or --payload.
 
@@ -166,7 +166,7 @@ def create(
 
 
 def create_spec(spec: wire.TaskSpec, *, dry_run: bool, output: console.Output, loop: bool = False) -> None:
-    """Create a task, or a loop, and say what was understood."""
+    """Create a task or a loop, and show the parsed task."""
     chosen = runner()
     answer = chosen.call("CreateTask", wire.CreateTaskRequest(spec=spec, dry_run=dry_run, loop=loop))
     for warning in answer.warnings:
@@ -200,17 +200,17 @@ def _called(task: wire.Task) -> str:
 @takes_task_options
 def edit(
     name: NameArgument,
-    category: Annotated[str | None, typer.Option("--category", help="What the turn may do.")] = None,
+    category: Annotated[str | None, typer.Option("--category", help="The permissions of the turn.")] = None,
     channel: Annotated[
-        str | None, typer.Option("--channel", help="Where its conversation appears.", autocompletion=complete_channel)
+        str | None, typer.Option("--channel", help="The channel of its conversation.", autocompletion=complete_channel)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show old and new times side by side.")] = False,
     output: console.OutputOption = console.Output.TABLE,
     **given: Any,
 ) -> None:
-    """Change a task from now on. What you do not give stays as it is; none removes a value: --max-fires none.
+    """Change a task from now on. Omitted options stay unchanged; none removes a value: --max-fires none.
 
-    An edit makes nothing in the past due: up to now the old schedule applies.
+    An edit makes no past time due: up to now the old schedule applies.
 
     Example: turnkeeper task edit digest --cron "0 8 * * 1-5" --dry-run
     """
@@ -224,7 +224,7 @@ def edit(
     if spec.thread_id == own_thread(task.id, spec.graph):
         spec.ClearField("thread_id")
     if given["catch_up"] is not None and given["overlap"] is None:
-        spec.ClearField("overlap")  # each policy has a default of its own
+        spec.ClearField("overlap")  # each policy has its own default
     fill(spec, given)
     request = wire.UpdateTaskRequest(name=task.id, spec=spec, dry_run=dry_run, revision=task.revision)
     answer = chosen.call("UpdateTask", request)
@@ -259,11 +259,11 @@ def backfill(
     name: NameArgument,
     from_: Annotated[str, typer.Option("--from", help="From this time on.")],
     to: Annotated[str, typer.Option("--to", help="Until this time, which is not included.")],
-    all_: Annotated[bool, typer.Option("--all", help="Also times that had a fire.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Include times that already had a fire.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the number of fires.")] = False,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Fire for past times that never had a fire: skipped ones, and those before the task was created.
+    """Fire for past times without a fire: skipped times, and times before the task was created.
 
     Example: turnkeeper task backfill digest --from 2026-11-01 --to 2026-11-08 --dry-run
     """

@@ -1,6 +1,6 @@
-"""The daemon: `python -m task_runner.daemon HOME`, which is what `task-runner serve` becomes.
+"""The daemon: `python -m task_runner.daemon HOME`, which `task-runner serve` executes.
 
-A module of its own, so that no other command pays for importing it.
+It is a separate module, so that no other command has to import it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _STOP_GRACE_S = 2.0
 
 
 async def serve(home: Home, lock: ProcessLock) -> None:
-    """Serve until SIGTERM or SIGINT. The caller holds the process's lock, which is kept."""
+    """Serve until SIGTERM or SIGINT. The caller holds the process's lock, which stays held."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -68,7 +68,7 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
             runner.log.changes.close()
             observers.close()
             await server.stop(_STOP_GRACE_S)
-            with suppress(MachineTrouble):  # the next start does it
+            with suppress(MachineTrouble):  # the next start deletes them
                 if runner.works and (runner.beat is None or await runner.beat.is_alone()):
                     await runner.presence.leave()
                 await _end_ephemeral(runner)
@@ -79,7 +79,7 @@ async def _serve(home: Home, lock: ProcessLock, stop: asyncio.Event, log: EventL
 
 
 async def _end_ephemeral(runner: Runner) -> None:
-    """Delete what lasts as long as a runner runs, where no other one does."""
+    """Delete ephemeral tasks, unless another runner is running."""
     if runner.works and (runner.beat is None or await runner.beat.is_alone()):
         await runner.service.end_ephemeral()
 
@@ -89,8 +89,8 @@ async def _work_until(
 ) -> None:
     """Run the parts until `stop` is set.
 
-    A runner that only answers has few. A part that meets trouble of the machine is begun again. One that fails
-    otherwise ends the process, which its supervisor starts again.
+    A runner that only answers has few parts. A part that fails because of machine trouble is restarted. Any other
+    failure of a part ends the process, and the supervisor restarts the process.
     """
     beside: list[Any] = [part for part in (runner.beat, runner.listener) if part is not None]
     working = (

@@ -1,4 +1,4 @@
-"""The parts of the runner put together: for the daemon, and for one operation of a command while no daemon runs."""
+"""Assembly of the runner's parts, for the daemon, and for one operation of a command while no daemon runs."""
 
 import asyncio
 import os
@@ -56,19 +56,19 @@ class Runner:
     Attributes:
         store: the tasks and the ledger.
         service: the operations.
-        loop: plans.
+        loop: plans due tasks.
         dispatcher: sends fires.
-        follower: takes outcomes in.
-        runtime_events: takes in what happens inside turns.
-        listener: hears what other processes of a shared database have done; None where the store is the home's.
-        canceller: ends turns that a waiting fire wants ended.
+        follower: records outcomes.
+        runtime_events: records events inside turns.
+        listener: receives notifications of other processes on a shared database; None if the store is a local file.
+        canceller: cancels turns that a waiting fire asks to cancel.
         pruner: deletes old history.
         presence: records when no runner ran.
-        warm_up: makes the first fire as fast as the second.
-        works: plans and hands over; otherwise it only answers, for the page of its machine.
-        beat: tells the other processes of a shared database that this one lives; None where the store is the home's.
+        warm_up: makes the first fire as fast as later ones.
+        works: True if the runner plans and hands over; False if it only answers, for the page of its machine.
+        beat: reports to the other processes of a shared database that this one is running; None for a local store.
         log: the event log.
-        trouble: says what of the machine stands in the way of the store and the event log; empty where nothing does.
+        trouble: returns the machine fault that blocks the store or the event log; empty if there is none.
     """
 
     store: Store
@@ -91,13 +91,13 @@ class Runner:
 
 @asynccontextmanager
 async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: Any) -> AsyncIterator[Runner]:
-    """Open the store and put a runner around it. The caller holds the process's lock.
+    """Open the store and assemble a runner on it. The caller holds the process's lock.
 
     Args:
         home: the state directory.
-        daemon: whether the parts will run; a command line only calls the service.
-        staggered: whether caught-up fires leave one by one, with pauses.
-        how: how the home's file is opened, as `Store` has it.
+        daemon: True if the parts will run; a command line only calls the service.
+        staggered: True if caught-up fires are sent one at a time, with pauses.
+        how: options of `Store` for opening the home's file.
     """
     loaded = load_settings(home)
     settings, shared, works = loaded.scheduler, loaded.store.is_shared, "runner" in loaded.node.roles
@@ -161,7 +161,7 @@ def _presence(home: Home, store: Store, clock: SystemClock, beat: nodes.Beat | N
     async def last_seen() -> datetime | None:
         return alive if beat is None else await beat.last_other()
 
-    alive = last_alive(home, PROCESS)  # read before this process writes it
+    alive = last_alive(home, PROCESS)  # read before this process overwrites it
     return Presence(store, clock=clock, last_seen=last_seen, booted_at=booted_at())
 
 
@@ -172,7 +172,7 @@ def _exchange(
     outcomes.Follower | cluster.SharedFollower,
     outcomes.RuntimeEvents | cluster.SharedRuntimeEvents,
 ]:
-    """Return what brings fires to the runtime, their outcomes back, and what happens inside turns."""
+    """Return the parts that send fires to the runtime, record outcomes, and record events inside turns."""
     own = partial(sending.Dispatcher, store, runtime, entropy=entropy)
     sender = (partial(cluster.SharedHandover, store) if store.is_shared else own)(**sends, **common)
     wakes = outcomes.Wakes(
@@ -197,7 +197,7 @@ def _listener(
 async def _opened(
     home: Home, settings: Settings, entropy: Entropy, how: Mapping[str, Any], *, daemon: bool
 ) -> tuple[SystemClock, Store, Runtime, nodes.Beat | None]:
-    """Open the store; return the clock that goes with it, the store, the runtime, and what tells that we live."""
+    """Open the store. Return its clock, the store, the runtime, and the part that reports that this process runs."""
     identity = Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else Identity(_COMMAND)
     at_home = f" --home {shlex.quote(str(home.root))}"
     if not settings.store.is_shared:
@@ -226,12 +226,12 @@ async def _opened(
 
 
 async def _warm_up(store: Store, clock: SystemClock, entropy: Entropy) -> None:
-    if not store.is_shared:  # whose rows it would lock
+    if not store.is_shared:  # whose rows the rehearsal would lock
         await store.rehearse(lambda session: _rehearse_a_fire(session, clock.now(), entropy))
 
 
 def call(home: Home, method: str, request: Any) -> Any:
-    """Run one operation of the service in this process, named as on the wire.
+    """Run one operation of the service in this process. `method` is its name in the contract.
 
     Raises what the operation raises, and Conflict if another process holds the lock.
     """
@@ -252,14 +252,14 @@ def call(home: Home, method: str, request: Any) -> Any:
 
 
 def changes_nothing(method: str, request: Any) -> bool:
-    """Return whether an operation only reads, or only shows what it would change."""
+    """Return whether an operation only reads, or only shows the changes that it would make."""
     return method in operations.RULES.reads or bool(getattr(request, "dry_run", False))
 
 
 def deliver(home: Home) -> int:
-    """Do once what the daemon does all the time: take in outcomes, plan, send; return how many fires were sent.
+    """Do the daemon's work once: record outcomes, plan, and send. Return the number of fires that were sent.
 
-    Raises TurnkeeperError where the runtime does not take them, or another process holds the lock.
+    Raises TurnkeeperError if the runtime does not accept them, or another process holds the lock.
     """
 
     async def once() -> int:
@@ -269,7 +269,7 @@ def deliver(home: Home) -> int:
                 await runner.loop.tick()
                 return await runner.dispatcher.send_all()
             finally:
-                if runner.beat is not None:  # else its machine would soon be taken for gone
+                if runner.beat is not None:  # otherwise other machines would soon consider this one gone
                     await runner.beat.leave()
 
     home.check_taken_over()
@@ -281,7 +281,7 @@ def deliver(home: Home) -> int:
 
 
 def _rehearse_a_fire(session: Session, now: datetime, entropy: Entropy) -> None:
-    """Take a task through its life in a transaction that is undone, so that every statement is compiled."""
+    """Run a task through its life cycle in a transaction that is rolled back, so that every statement is compiled."""
     at = now.replace(microsecond=0) + timedelta(days=1)
     name = f"warm-up-{entropy.hex(8)}"
     for way in ("short", "long"):

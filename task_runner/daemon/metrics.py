@@ -1,4 +1,4 @@
-"""What the runner counts and shows. `docs/metrics.md` lists it for people."""
+"""The counters and gauges of the runner. `docs/metrics.md` describes them for users."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -27,10 +27,10 @@ _ENDS = sorted(set(Outcome) - OPEN - {Outcome.PRUNED})
 
 
 class Counted:
-    """What the runner counts."""
+    """The counters of the runner."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
+        """Set all counters to zero."""
         self.fires = Counter("turnkeeper_fires", "entries of the ledger that came to their end", "outcome", of=_ENDS)
         self.committed = Counter(
             "turnkeeper_fires_committed", "fires that were planned and are on disk", "kind", of=FireKind
@@ -47,17 +47,17 @@ class Counted:
         self.all = (self.fires, self.committed, self.missed, self.refusals, self.quarantined, self.lateness)
 
     def sent(self, batch: Iterable[tuple[float, bool]]) -> None:
-        """Count how late fires are that were just sent for the first time, and whether each was caught up."""
+        """Count fires that were just sent for the first time, each with its lateness and whether it is caught up."""
         for late_s, caught_up in batch:
             self.lateness.add(max(0.0, late_s), "true" if caught_up else "false")
 
     def skipped(self, fields: Mapping[str, Any]) -> None:
-        """Count an entry that fires nothing."""
+        """Count an entry that does not fire."""
         self.fires.add("skipped")
         self.missed.add(by=fields["count"])
 
     def events(self) -> dict[str, Any]:
-        """Return what is counted of each event."""
+        """Return the counting functions, by event name."""
         return {
             "fire.settled": lambda fields: self.fires.add(fields["outcome"]),
             "fire.skipped": self.skipped,
@@ -68,7 +68,7 @@ class Counted:
 
 
 def export(home: Home, runner: Runner, settings: Settings, clock: Clock) -> Exporter | None:
-    """Return what serves the runner's metrics, not yet serving; None where they are switched off."""
+    """Return the exporter of the runner's metrics, not yet serving; None if metrics are disabled."""
     if not settings.metrics.enabled:
         return None
     counted = Counted()

@@ -1,4 +1,4 @@
-"""What a command reads in its own process while no daemon runs, without the parts that change anything."""
+"""Reading operations that a command runs in its own process while no daemon runs, without the parts that write."""
 
 import os
 from collections.abc import Mapping
@@ -22,20 +22,20 @@ PROCESS = "task-runner"
 
 
 def read(home: Home, method: str, request: Any) -> Any:
-    """Answer an operation, named as on the wire; None where it takes the whole service to answer.
+    """Run an operation, named as in the contract. Return None if only the whole service can answer.
 
-    Raises what the operation raises, and Conflict if another process holds the lock.
+    Raises the operation's errors, and Conflict if another process holds the lock.
     """
     if method == "PreviewSchedule" and not request.name:
         return _preview(home, request)
-    # A runtime that runs is asked how many decisions wait.
+    # If a runtime is running, it must be asked how many decisions wait.
     if method == "ListTasks" and home.schedules_db.exists() and not is_held(home, "agent-runtime"):
-        return None if is_shared(home) else _list(home, request)  # what is shared is not in the home's file
+        return None if is_shared(home) else _list(home, request)  # a shared store is not in the home's file
     return None
 
 
 def is_shared(home: Home) -> bool:
-    """Return whether the settings name a store that several machines share; to load them all takes long."""
+    """Return whether the settings name a store that several machines share, without loading all settings."""
     return bool(shared_url_in(home.config))
 
 
@@ -48,10 +48,10 @@ def _preview(home: Home, request: Any) -> Any:
 
 
 def _defaults(home: Home) -> Defaults:
-    """Return what a preview takes from the settings, which is the time zone: to load all takes as long again."""
+    """Return the settings that a preview needs: only the time zone, because loading all takes twice as long."""
     said = said_in(home.config, "scheduler")
     timezone = said.get("timezone", "") if isinstance(said, dict) else None
-    if not isinstance(timezone, str):  # which the settings say well
+    if not isinstance(timezone, str):  # loading the settings reports this error better
         return defaults_of(import_module("turnkeeper.config.settings").load_settings(home).scheduler)
     return Defaults(timezone=timezone or machine_zone(os.environ))
 
@@ -64,12 +64,12 @@ def _list(home: Home, request: Any) -> Any:
 
 
 def defaults_of(settings: Any) -> Defaults:
-    """Return what a task gets where its author says nothing."""
+    """Return the defaults of a task."""
     return Defaults(timezone=settings.timezone or machine_zone(os.environ), grace=timedelta(seconds=settings.grace_s))
 
 
 def machine_zone(environ: Mapping[str, str], etc: Path = Path("/etc")) -> str:
-    """Return the zone that TZ names, else /etc/timezone, else the link /etc/localtime; UTC where none does."""
+    """Return the time zone in TZ, else in /etc/timezone, else of the link /etc/localtime; UTC if none is set."""
     for name in (environ.get("TZ", "").removeprefix(":"), _written(etc / "timezone"), _linked(etc / "localtime")):
         try:
             return zone(name).key

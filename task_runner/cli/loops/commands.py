@@ -1,4 +1,4 @@
-"""`loop`: prompts that run again and again, made from few words: an interval, a cron expression or neither."""
+"""`loop`: prompts that run repeatedly, created from a few words: an interval, a cron expression or neither."""
 
 import sys
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ _MODES = {"every": "fixed", "on": "event"}
 
 
 def complete_loop(incomplete: str) -> list[str]:
-    """Return the names that a loop's name may be completed to."""
+    """Return the loop names that complete a prefix."""
     return [task.spec.name for task in all_tasks() if is_loop(task) and task.spec.name.startswith(incomplete)]
 
 
@@ -50,17 +50,17 @@ def create(
         list[str] | None, typer.Argument(help="15m PROMPT, '0 9 * * 1-5' PROMPT, 'PROMPT every 2 hours', or PROMPT.")
     ] = None,
     name: Annotated[str, typer.Option("--name", help="Its name; default its id.")] = "",
-    category: Annotated[str, typer.Option("--category", help="What the turn may do; default loop.")] = "",
+    category: Annotated[str, typer.Option("--category", help="The permissions of the turn; default loop.")] = "",
     channel: Annotated[str, typer.Option("--channel", help="Default: general.", autocompletion=complete_channel)] = "",
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be created.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be created.")] = False,
     output: console.OutputOption = console.Output.TABLE,
     **given: Any,
 ) -> None:
     """Create a loop: on an interval, on a cron expression, or at its own pace when the words name no time.
 
-    Nothing is rounded: "7m" is every 7 minutes, exactly. A self-paced loop starts at once; each of its turns asks for
-    the next, and it ends when one does not.
+    Intervals are exact: "7m" is every 7 minutes. A self-paced loop starts at once. Each of its turns asks for
+    the next, and the loop ends when a turn does not.
 
     Example: turnkeeper loop create 15m "check the build and report what changed"
     """
@@ -70,7 +70,7 @@ def create(
 
 
 def _understood(words: list[str], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that the words stand for, in addition to those given."""
+    """Convert the words to options, and add them to the given options."""
     scheduled = any(given.get("in_" if kind == "in" else kind) for kind in SCHEDULES)
     prompted = given["prompt"] is not None or given["prompt_file"] is not None
     if words and scheduled and prompted:
@@ -86,7 +86,7 @@ def _understood(words: list[str], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def delete(loop: IdArgument, yes: YesOption = False, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Delete a loop; for a day, `restore` brings it back. Its history stays, and a running turn finishes.
+    """Delete a loop. For a day, `restore` can undo this. Its history stays, and a running turn finishes.
 
     On a terminal it asks first.
 
@@ -102,7 +102,7 @@ def pause(
     until: Annotated[str, typer.Option("--until", help="When it resumes by itself.")] = "",
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Keep a loop without firing it, until it is resumed.
+    """Pause a loop until it is resumed.
 
     Example: turnkeeper loop pause loop-7f3c2a10
     """
@@ -112,7 +112,7 @@ def pause(
 
 
 def resume(loop: IdArgument, output: console.OutputOption = console.Output.TABLE) -> None:
-    """Let a paused or stopped loop continue on its thread.
+    """Resume a paused or stopped loop on its thread.
 
     Example: turnkeeper loop resume loop-7f3c2a10
     """
@@ -129,7 +129,7 @@ def reschedule(
     seconds: Annotated[str, typer.Argument(help="The time from now: seconds, or a duration such as 5m.")],
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Set when a self-paced loop wakes next. Loops of other kinds keep their times.
+    """Set the next wake of a self-paced loop. Loops of other kinds keep their times.
 
     Example: turnkeeper loop reschedule loop-7f3c2a10 300
     """
@@ -169,7 +169,7 @@ def _going() -> list[Any]:
 
 
 def _loop(chosen: Runner, name: str) -> Any:
-    """Return a loop. Raises NotFound, and InvalidInput for a task that is none."""
+    """Return a loop. Raises NotFound, and InvalidInput for a task that is no loop."""
     task = chosen.call("GetTask", wire.GetTaskRequest(name=name))
     if not is_loop(task):
         what = f"{task.spec.name!r} is a task on a schedule, not a loop"
@@ -178,13 +178,13 @@ def _loop(chosen: Runner, name: str) -> Any:
 
 
 def list_(
-    all_: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
-    watch: Annotated[bool, typer.Option("-w", "--watch", help="Show it again every second.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Include loops that have ended.")] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Refresh the list every second.")] = False,
     cursor: console.CursorOption = "",
     limit: console.LimitOption = 1000,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """List loops, next to fire first.
+    """List loops, ordered by next fire time.
 
     Example: turnkeeper loop list --watch
     """
@@ -193,7 +193,7 @@ def list_(
 
 
 def loop_row(task: Any) -> dict[str, Any]:
-    """Return a loop as a task's row, with what is particular to loops."""
+    """Return the row of a task, with the fields that only loops have."""
     row = task_row(task)
     mode = "hybrid" if task.kind != "on" and row.get("on") else _MODES.get(task.kind, task.kind)
     paced = task.kind == "dynamic"
@@ -214,7 +214,7 @@ def _show(now: datetime, output: console.Output, cut: Mapping[str, Any], *, ende
     console.show_page(shown, named, output, name_key="id", page=told, footer=" · ".join(notes))
 
 
-_COLUMNS = [  # on a narrow terminal the last ones are left out
+_COLUMNS = [  # a narrow terminal omits the last ones
     column("ID", "id"),
     console.Column("INTERVAL", lambda row: row["schedule"].removesuffix(", exactly")),
     console.Column("ITERATION", lambda row: f"#{row['iteration']}", right=True),
@@ -233,7 +233,7 @@ _COLUMNS = [  # on a narrow terminal the last ones are left out
 ]
 
 
-app = typer.Typer(help="Prompts that run again: on an interval, on a cron expression, or at their own pace.")
+app = typer.Typer(help="Prompts that run repeatedly: on an interval, on a cron expression, or at their own pace.")
 app.info.no_args_is_help = True
 for command in (create, delete, restore, tick, reschedule, pause, resume, stop):
     app.command()(command)

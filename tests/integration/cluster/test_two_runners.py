@@ -72,7 +72,7 @@ def test_who_waits_for_a_fire_needs_a_runner_on_any_machine(cluster: Cluster) ->
     spec = schedules_pb2.TaskSpec(name="hello", category="loop", channel="general", prompt="Say hello.", every="9h")
     call(here, "CreateTask", schedules_pb2.CreateTaskRequest(spec=spec))
     run = ("task", "run", "hello", "--wait")
-    assert "nothing would fire it" in command(here, *run).stderr
+    assert "so the task would not fire" in command(here, *run).stderr
     for start in (cluster.start, cluster.start_runtime):
         start(there)
     cluster.until(lambda: cluster.value("SELECT count(*) FROM runner.nodes") == 2)

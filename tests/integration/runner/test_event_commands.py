@@ -28,7 +28,7 @@ def test_an_event_from_the_task_that_waits_for_it_to_its_fire(command, tmp_path)
     code, out, err = command("emit", "demo", "--data", f"@{tmp_path / 'data.json'}", "--id", "b1", "-o", "json")
     assert json.loads(out) == {"event": "demo", "id": "b1", "duplicate": False, "matched": 1}
     assert "nothing fires until" in err
-    assert "taken before: nothing happens" in command("emit", "demo", "--id", "b1")[1]
+    assert "recorded before: nothing happens" in command("emit", "demo", "--id", "b1")[1]
     assert "triggers no task" in command("emit", "demo", "--data", '{"n": 2}')[1]
     (fire,) = json.loads(command("history", "one", "-o", "json")[1])
     assert (fire["kind"], fire["outcome"]) == ("event", "pending")

@@ -90,7 +90,7 @@ def test_help_groups_the_options_of_a_task(command, words) -> None:
     assert headings == ["Arguments", *PANELS]
     under = {heading: out.partition(f"\n{heading}:\n")[2].partition("\n\n")[0] for heading in PANELS}
     assert "--cron" in under["When"]
-    assert "--category" in under["What it may do"]
+    assert "--category" in under["Permissions"]
     assert {"--dry-run", "--output", "--help"} <= set(re.findall(r"--[a-z-]+", under["Output"]))
     grouped = {name for names in PANELS.values() for name in names.split()}
     assert grouped >= {field.name for field in FIELDS if field.flag}

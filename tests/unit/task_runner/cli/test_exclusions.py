@@ -197,7 +197,7 @@ def test_an_event_whose_times_cannot_be_told_is_refused_by_name(
     text = refusal(tmp_path, vevent(*WEEKLY), vevent(*lines, "SUMMARY:Call"))
     assert text.startswith(f"{tmp_path}/a.ics: cannot be read as a calendar: the event 'Call' of ")
     assert says in text
-    assert "correct the event, or take it out" in text
+    assert "correct the event, or remove it" in text
 
 
 def test_reading_an_unchanged_file_the_next_day_changes_nothing(tmp_path: Path) -> None:
