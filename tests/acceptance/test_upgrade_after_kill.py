@@ -16,7 +16,14 @@ pytestmark = pytest.mark.process
 KILLED = sorted((Path(__file__).parents[1] / "fixtures" / "homes" / "killed").glob("*.tar.xz"))
 
 
-@pytest.fixture(params=KILLED, ids=lambda path: path.name.removesuffix(".tar.xz"))
+RECORDS_NO_TOOLS = {"0.1.0-711df1fd"}  # builds that recorded an approval without the values of its tool
+
+
+def name_of(path: Path) -> str:
+    return path.name.removesuffix(".tar.xz")
+
+
+@pytest.fixture(params=KILLED, ids=name_of)
 def killed(request: pytest.FixtureRequest) -> Iterator[Constellation]:
     folder = Path(tempfile.mkdtemp(prefix="tk-"))
     with tarfile.open(request.param) as packed:
@@ -35,7 +42,15 @@ def asked_of(home: Constellation, task: str) -> dict[str, Any]:
     )
 
 
-def test_turns_go_on_and_what_an_author_approved_before_is_asked_again_with_a_reason(killed: Constellation) -> None:
+def approve(home: Constellation, asked: dict[str, Any], *options: str) -> None:
+    home.command("agent-runtime", "approvals", "approve", asked["interrupt_id"], *options)
+    home.command("turnkeeper", "audit", "verify")
+
+
+def test_turns_continue_and_an_approval_of_a_build_that_recorded_no_tool_is_asked_again_with_a_reason(
+    killed: Constellation, request: pytest.FixtureRequest
+) -> None:
+    asks_again = name_of(request.node.callspec.params["killed"]) in RECORDS_NO_TOOLS
     (killed.home.root / "project" / "open").touch()
     killed.command("turnkeeper", "up")
     killed.command("turnkeeper", "audit", "verify")
@@ -43,26 +58,30 @@ def test_turns_go_on_and_what_an_author_approved_before_is_asked_again_with_a_re
         killed.until_outcome(task, "succeeded")
     caught_up = asked_of(killed, "catches-up")
     killed.command("task-runner", "pause", "catches-up")
-    killed.command("agent-runtime", "approvals", "approve", caught_up["interrupt_id"])
+    approve(killed, caught_up)
     killed.until_outcome("catches-up", "succeeded")
 
     first = asked_of(killed, "asks")
-    killed.command("agent-runtime", "approvals", "approve", first["interrupt_id"])
-    anew = killed.until("the question that is asked again", lambda: _other(asked_of(killed, "asks"), first))
-    assert "an earlier version asked, which did not record the tool's values" in anew["question"]
-    killed.command("agent-runtime", "approvals", "approve", anew["interrupt_id"])
+    approve(killed, first)
+    if asks_again:
+        anew = killed.until("the question that is asked again", lambda: _other(asked_of(killed, "asks"), first))
+        assert "an earlier version asked, which did not record the tool's values" in anew["question"]
+        approve(killed, anew)
     killed.until_outcome("asks", "succeeded")
 
     killed.command("task-runner", "run", "excepted")
-    why = "an earlier version made it, which did not record what the tool send_mail holds"
-    question = asked_of(killed, "excepted")
-    assert question["question"].endswith(f"; standing exception 1 ended: {why}")
-    (ended,) = killed.ask("agent-runtime", "approvals", "exceptions", "list", "--all")
-    assert (ended["uses"], ended["ended_why"]) == (1, why)
-    killed.command("agent-runtime", "approvals", "approve", question["interrupt_id"], "--for-task")
+    if asks_again:
+        why = "an earlier version made it, which did not record what the tool send_mail holds"
+        question = asked_of(killed, "excepted")
+        assert question["question"].endswith(f"; standing exception 1 ended: {why}")
+        (ended,) = killed.ask("agent-runtime", "approvals", "exceptions", "list", "--all")
+        assert (ended["uses"], ended["ended_why"]) == (1, why)
+        approve(killed, question, "--for-task")
     killed.until_outcome("excepted", "succeeded", 3)
     killed.command("task-runner", "run", "excepted", "--wait")
     killed.command("turnkeeper", "audit", "verify")
+    (*_, exception) = killed.ask("agent-runtime", "approvals", "exceptions", "list")
+    assert exception["uses"] == (1 if asks_again else 3)
     assert killed.violations() == []
 
 
