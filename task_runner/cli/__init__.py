@@ -26,7 +26,7 @@ _TASKS = {
         "Create a task for each entry of a crontab, and list what cannot be imported.",
         Panel.WORK,
     ),
-    "delete": Later("task_runner.cli.state:delete", "Delete a task; for a day, `restore` brings it back.", Panel.WORK),
+    "delete": Later("task_runner.cli.state:delete", "Delete a task.", Panel.WORK),
     "restore": Later(
         "task_runner.cli.state:restore",
         "Restore a task or a loop that was deleted within the last day, in its earlier state.",
@@ -61,7 +61,7 @@ _TASKS = {
         Panel.FIRE,
     ),
     "pause": Later(
-        "task_runner.cli.state:pause", "Pause a task. Times that come due during the pause are skipped.", Panel.FIRE
+        "task_runner.cli.state:pause", "Pause a task.", Panel.FIRE
     ),
     "resume": Later("task_runner.cli.state:resume", "Resume a paused task.", Panel.FIRE),
     "disable": Later("task_runner.cli.state:disable", "Stop a task from firing until it is enabled.", Panel.FIRE),

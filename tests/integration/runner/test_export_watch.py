@@ -168,7 +168,7 @@ def test_files_that_declare_what_is_there_already_are_taken_as_they_are(watched:
 
 def test_notes_that_cannot_be_read_are_refused(watched: Watched) -> None:
     (watched.folder / AGREED).write_text(json.dumps([1]))
-    with pytest.raises(InvalidInput, match="is not what"):
+    with pytest.raises(InvalidInput, match="was not written by"):
         watched.again()
 
 
