@@ -60,9 +60,7 @@ _TASKS = {
         "Fire for past times without a fire: skipped times, and times before the task was created.",
         Panel.FIRE,
     ),
-    "pause": Later(
-        "task_runner.cli.state:pause", "Pause a task.", Panel.FIRE
-    ),
+    "pause": Later("task_runner.cli.state:pause", "Pause a task.", Panel.FIRE),
     "resume": Later("task_runner.cli.state:resume", "Resume a paused task.", Panel.FIRE),
     "disable": Later("task_runner.cli.state:disable", "Stop a task from firing until it is enabled.", Panel.FIRE),
     "enable": Later("task_runner.cli.state:enable", "Enable a disabled task, on the same thread.", Panel.FIRE),
