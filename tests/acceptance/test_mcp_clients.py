@@ -243,7 +243,7 @@ async def test_over_stdio_it_schedules_a_task_reads_why_it_stopped_and_the_perso
         constellation.until_outcome(f"stdio-{era}", "interrupted")  # which the runner learns a moment later
         told = await ask(to, "task_explain", name=f"stdio-{era}")
         assert told["verdict"] == "interrupted"
-        assert any("for its author to decide" in line for line in told["lines"])
+        assert any("waits for you: turnkeeper approvals list" in line for line in told["lines"])
         done = await ask(to, "approval_request_decision", interrupt_id=waits["interrupt_id"])
         assert (done["status"], done["decision"]) == ("decided", "approve")
         turn = await ask(to, "turn_get", turn_id=waits["turn_id"], wait_s=30)

@@ -38,8 +38,8 @@ def ballast(disk: Path) -> Path:
 
 
 def fill(disk: Path) -> None:
-    """Take all the room that a disk has left."""
-    with suppress(OSError), ballast(disk).open("wb", buffering=0) as file:
+    """Take all the room that a disk has left, also after an earlier call."""
+    with suppress(OSError), ballast(disk).open("ab", buffering=0) as file:
         for size in (1 << 16, 1 << 12, 1):
             with suppress(OSError):
                 while file.write(b"x" * size) == size:

@@ -3,7 +3,9 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -52,12 +54,15 @@ def test_a_full_disk_ends_nobody_is_said_everywhere_and_passes(constellation: Co
     constellation.until("the page", lambda: pages.exists() and FULL in pages.read_text())
     status = constellation.attempt("turnkeeper", "status")
     assert (status.returncode, f"{home.root}: cannot be read or written: {FULL}" in status.stderr) == (6, True)
-    for argv in (
-        ("task-runner", "pause", "digest"),
-        ("task-runner", "emit", "a.b"),
-        ("agent-runtime", "send", "c", "x"),
-    ):
+
+    def refused(*argv: str) -> CompletedProcess[str] | None:
+        """Return the refusal of a command. The daemons empty their logs, so the disk may have had room again."""
+        faults.fill(home.root)
         done = constellation.attempt(*argv)
+        return done if done.returncode else None
+
+    for argv in (("task-runner", "run", "digest"), ("task-runner", "emit", "a.b"), ("agent-runtime", "send", "c", "x")):
+        done = constellation.until(f"{argv} to be refused", partial(refused, *argv))
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), argv
         assert done.stderr.startswith(f"error: {home.root}/")
         assert "free room on its disk, then try again" in done.stderr

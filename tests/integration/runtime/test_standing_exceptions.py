@@ -395,8 +395,8 @@ async def test_it_ends_when_its_tool_is_other_code(bench: Excepted) -> None:
 
 
 async def test_a_tool_that_holds_a_client_is_approved_each_time_and_its_question_says_so(bench: Excepted) -> None:
-    client = object()
-    send = StructuredTool.from_function(func=lambda text: bench.noted.append(f"{client}{text}"), name="send",
+    client, noted = object(), bench.noted
+    send = StructuredTool.from_function(func=lambda text: noted.append(f"{client}{text}"), name="send",
                                         description="Act.")  # fmt: skip
     bench.graph = lambda saver: _of_node(lambda _: send.invoke({"text": "x"}) and {}, saver)  # type: ignore[assignment,misc]
     await bench.crash()

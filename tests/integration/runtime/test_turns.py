@@ -37,7 +37,7 @@ async def test_a_fire_sent_again_changes_nothing(bench: Bench) -> None:
 
 async def test_the_same_fire_with_other_content_is_refused(bench: Bench) -> None:
     await bench.run()
-    with pytest.raises(Conflict, match="accepted before"):
+    with pytest.raises(Conflict, match="already accepted with other content"):
         await bench.accept(bench.fire(prompt="other"))
     traced = bench.fire(traceparent=f"00-{'a' * 32}-{'b' * 16}-01")
     assert (await bench.accept(traced)).disposition == wire.FireReceipt.DUPLICATE
