@@ -12,6 +12,7 @@ Quarantine is never emptied: a person looks at it, and queues again or removes b
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -172,6 +173,7 @@ def _inodes(folder: Path, names: set[str]) -> dict[int, str]:
 REASON = ".reason"
 _COUNT_AGAIN = 1024  # puts at least between two counts of the files, which other processes add to and remove from too
 _WRITERS = 8  # each may use such a part of the room there is before it counts again: together they fill it and no more
+_LARGEST_STEP_S = 86_400
 _STALE_S = 86_400  # a temporary file older than this is nobody's, also where its writer's pid lives again
 
 
@@ -237,17 +239,19 @@ class Retention:
     Attributes:
         keep_s: seconds since the envelope was put.
         most: how many, the newest.
+        seen: the file with the time that the runtime saw last. A clock more than a day ahead of it is not believed.
     """
 
     keep_s: int = 14 * 86_400
     most: int = 10_000
+    seen: Path | None = None
 
 
 def prune(folder: Path, *, files: Files, clock: Clock, retention: Retention) -> int:
     """Remove delivered envelopes past retention, oldest first, each with its key; return how many."""
     delivered = folder / "delivered"
     names = [name for name in files.names(delivered) if not name.startswith(".")]
-    now_ns = to_us(clock.now()) * 1000
+    now_ns = _believed_ns(to_us(clock.now()) * 1000, retention.seen)
     surplus = len(names) - retention.most
     old = [
         name
@@ -262,6 +266,15 @@ def prune(folder: Path, *, files: Files, clock: Clock, retention: Retention) -> 
                 files.unlink(delivered / link)
             files.unlink(delivered / name)
     return len(old)
+
+
+def _believed_ns(now_ns: int, seen: Path | None) -> int:
+    """Return the time by which envelopes are old: the clock's, but at most a day after the last believed time."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        known = json.loads(seen.read_bytes()) if seen is not None else {}
+        last_s = known["at"] if known["before"] is None else known["before"]
+        return min(now_ns, int((last_s + _LARGEST_STEP_S) * 10**9))
+    return now_ns
 
 
 def sweep(folder: Path, *, files: Files, clock: Clock) -> int:

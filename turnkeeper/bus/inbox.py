@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from turnkeeper.bus.durable_writes import Names, link_all
 from turnkeeper.bus.envelope import Encoded, Envelope, decode, encoded
@@ -457,8 +458,9 @@ def open_inbox(
     home: Home, agent: str, *, hosted: bool, files: Files, clock: Clock, entropy: Entropy, keys: KeyFile | None = None
 ) -> Inbox:
     """Return an agent's inbox. One that the runtime hosts takes only what is sealed, and has rows for keys."""
-    seals = Seals(home, agent, required=hosted, keys=keys)
-    return Inbox(home.inbox(agent), files=files, clock=clock, entropy=entropy, settles_keys=not hosted, seals=seals)
+    seals, kept = Seals(home, agent, required=hosted, keys=keys), Retention(seen=home.time_seen("agent-runtime"))
+    own: dict[str, Any] = {"settles_keys": not hosted, "seals": seals, "retention": kept}
+    return Inbox(home.inbox(agent), files=files, clock=clock, entropy=entropy, **own)
 
 
 def _encoded(envelope: Envelope) -> Encoded | InvalidInput:

@@ -1,9 +1,11 @@
 """Idempotency keys take effect once, and end with their envelopes when those are pruned."""
 
+import json
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +41,7 @@ def test_a_key_quarantined_here_may_be_put_again(folder: Path) -> None:
     assert inbox.put(message("one", key="k")).fresh
 
 
-def keeping(folder: Path, clock: ManualClock, **bounds: int) -> Inbox:
+def keeping(folder: Path, clock: ManualClock, **bounds: Any) -> Inbox:
     return Inbox(
         folder,
         files=SystemFiles(),
@@ -68,6 +70,22 @@ def test_delivered_envelopes_are_pruned_by_count_and_by_age_with_their_keys(
     assert [decode((folder / "delivered" / name).read_bytes()).text for name in kept] == left
     assert len(found) == 2 * len(kept), "one key link for each that is kept"
     assert "poison.json" in places(folder)["quarantine"]
+
+
+def test_a_clock_that_stepped_forward_removes_no_delivered_envelope_until_it_is_believed(folder: Path) -> None:
+    clock, seen, months = ManualClock(), folder / "time.json", 210 * 86_400
+    at, bounds = clock.now().timestamp(), {"keep_s": 14 * 86_400, "seen": seen}
+    inbox = keeping(folder, clock, **bounds)
+    inbox.put(message("m", key="k"))
+    inbox.archive(inbox.claim(1)[0])
+    clock.advance(months)
+    for told in ({"at": at, "before": None}, {"at": at + months, "before": at}):
+        seen.write_text(json.dumps(told))
+        keeping(folder, clock, **bounds).adopt()
+        assert len(places(folder)["delivered"]) == 2, "the envelope, and its key"
+    seen.write_text(json.dumps({"at": at + months, "before": None}))
+    keeping(folder, clock, **bounds).adopt()
+    assert places(folder)["delivered"] == []
 
 
 def test_temporary_files_of_dead_writers_are_swept_and_those_of_living_ones_are_not(folder: Path) -> None:
