@@ -139,6 +139,29 @@ def with_default(account: str) -> BaseTool:
     return of(send)
 
 
+def with_placed_default(account: str) -> BaseTool:
+    def send(text: str, account: str = account) -> str:
+        return f"{account}: {text}"
+
+    return of(send)
+
+
+def with_attribute_of_partial(account: str) -> BaseTool:
+    held: Any = functools.partial(print)
+    held.account = account
+    return closing_over(held)
+
+
+def with_code(**changes: Any) -> BaseTool:
+    """Return a tool whose code has these parts, such as `co_names`."""
+
+    def send(text: str) -> str:
+        return text.upper()
+
+    send.__code__ = send.__code__.replace(**changes)
+    return of(send)
+
+
 def with_attribute(account: str, **attributes: str) -> BaseTool:
     def send(text: str) -> str:
         return f"{vars(send)['account']}: {text}"
@@ -204,7 +227,15 @@ MADE_OF: dict[str, Callable[[str], BaseTool]] = {
     "a closure inside a closure": lambda account: closing_over(closing_over(account)),
     "a closure over an array of its own class": lambda account: closing_over(type("Names", (list,), {})([account])),
     "a default": with_default,
+    "a default of an argument that has a place": with_placed_default,
     "an attribute of a function": with_attribute,
+    "an attribute of a partial": with_attribute_of_partial,
+    "a name that code looks up": lambda account: with_code(co_names=(account,)),
+    "the handlers of errors in code": lambda account: with_code(co_exceptiontable=account.encode()),
+    "what code does with the same values": lambda account: of(eval(f"lambda text: text {'%+'[len(account) > 5]} text")),
+    "a class that another is made of": lambda account: closing_over(
+        type("Made", (type("Base", (), {"account": account}),), {})
+    ),
     "a method's object": lambda account: of(Mailer(account).send),
     "an object that is called": lambda account: of(functools.partial(Mailer(account))),
     "a partial's keyword": lambda account: of(functools.partial(with_default("x").func, account=account)),  # type: ignore[attr-defined]
