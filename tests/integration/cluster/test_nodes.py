@@ -149,7 +149,7 @@ def test_a_session_without_the_settings_that_it_asked_for_is_refused_before_anyt
     process = cluster.start(home)
     assert process.wait(60) == EXIT_CONFLICT
     cluster.forget(process)
-    said = (home.root / "stderr").read_text().splitlines() + command(home, "status").stderr.splitlines()[:1]
+    said = (home.root / "stderr").read_text().splitlines() + command(home, "status").stderr.splitlines()[1:2]
     home.config.unlink()
     said += command(home, "migrate", "--to", cluster.url).stderr.splitlines()
     assert len(said) == 3

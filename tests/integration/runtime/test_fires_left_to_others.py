@@ -80,7 +80,9 @@ async def test_it_waits_while_that_machine_is_away_and_can_be_cancelled_meanwhil
         await look_again()
     failed = await hand_over(one, 3, agent="agent7", thread_id="thread-b")
     event = await one.stopped(failed)
-    assert (event.state, "agent7 is not hosted here" in event.error) == (STATES.FAILED, True), "none has ever hosted it"
+    assert (event.state, "agent7 is neither hosted here" in event.error) == (STATES.FAILED, True), (
+        "none has ever hosted it"
+    )
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["not hosted", "not hosted and no category"])
