@@ -159,7 +159,7 @@ def stores(home: Home, *, whole: bool = True) -> list[str | None]:
 
 
 def named(home: Constellation) -> dict[str, str]:
-    """Return what stands for the words in capitals."""
+    """Return the values of the placeholders in capitals."""
     found = {}
     for word, (line, field, kind) in NAMES.items():
         rows = [row for row in home.ask(*line.split()) if kind in (row.get("schedule") or row.get("kind") or "")]

@@ -1,4 +1,4 @@
-"""What a reader would not see is written out by every command and surface that shows stored text.
+"""Every command and surface that shows stored text writes out characters that a reader would not see.
 
 Such a text is put into each column of a used home that holds words of people, models, tools or peers, into inboxes and
 into logs. Then every command of the table is run, in each form, and every page, list and tool is asked.
@@ -170,7 +170,7 @@ def inside(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def words(planted: Constellation) -> dict[str, str]:
-    """What stands for the words in capitals of a command line."""
+    """Return the values of the placeholders in capitals in a command line."""
     folder = planted.home.root.parent / "files"
     folder.mkdir()
     with SqliteSaver.from_conn_string(str(folder / "theirs.sqlite")) as theirs:

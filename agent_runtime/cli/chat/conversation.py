@@ -237,7 +237,9 @@ def _look_before(request: wire.SendMessageRequest, *, new_channel: bool) -> None
     if not (look.continues or request.thread_id or new_channel):
         _check_channel(request.channel)
     if look.takes_over and not (request.keep_loop or request.new_thread) and sys.stdin.isatty():
-        question = f"{look.takes_over} paces itself on this thread, and ends by your message. End it? (n: it goes on)"
+        question = (
+            f"{look.takes_over} is a self-paced loop on this thread, which a message ends. End it? (n: keep it running)"
+        )
         request.keep_loop = not typer.confirm(question, default=True, err=True)
 
 

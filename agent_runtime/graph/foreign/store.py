@@ -90,7 +90,7 @@ def _index(index: Any, attribute: Callable[[str], Any]) -> tuple[IndexConfig | N
 
 
 def store_report(names: Namespaces, settings: StoreSettings, categories: Sequence[Category]) -> dict[str, Any]:
-    """Return where a graph's own namespaces are kept, who may read and write them, and which settings are ignored."""
+    """Return the tier of a graph's own namespaces, the scopes for them, and the ignored settings."""
 
     def granting(*scopes: str) -> list[str]:
         reach = {names.tier, OWN_PART}

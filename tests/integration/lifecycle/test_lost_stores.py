@@ -1,4 +1,4 @@
-"""A start stops at a store that is missing, empty, another home's or put back, until its author goes on without it."""
+"""A start stops if a store is missing, empty, older or another home's, until the author accepts the loss."""
 
 import json
 import shutil

@@ -49,7 +49,7 @@ def other_build(path: Path) -> None:
 
 
 def said(constellation: Constellation, *argv: str) -> str:
-    """Return what a command prints, on one line."""
+    """Return the output of a command on one line."""
     done = constellation.attempt("turnkeeper", *argv)
     assert done.returncode == 0, done.stderr
     return " ".join(f"{done.stdout} {done.stderr}".split())
