@@ -1,14 +1,14 @@
-"""Who calls: what a caller says of itself, what a daemon proves, and the record of what was done for whom.
+"""Callers of the daemons: how they identify themselves, how a daemon proves itself, and the record of their acts.
 
-A call says in its metadata which program makes it, on which surface and with which credential:
-`turnkeeper-via: agent-runtime/cli`. That is the caller's own word; older clients say nothing. Some methods, and some
-fields of requests, are for the other daemon alone. It proves itself with the home's key for calls:
+Each call names in its metadata the calling program, its surface and its credential:
+`turnkeeper-via: agent-runtime/cli`. The caller's word is not verified, and older clients send none. Some methods and
+request fields are reserved for the other daemon, which proves itself with the home's key for calls:
 
     turnkeeper-proof: KEY:AT:NONCE:MAC
 
-The MAC is over the program, the method, the request's bytes, the socket as it was bound, the machine's monotonic clock
-and a nonce. So a proof is good for one call of one method with one request, to one start of one daemon, for a minute. A
-stream is proved once, when it is opened: its messages cost nothing more.
+The MAC covers the program, the method, the request's bytes, the identity of the bound socket, the machine's monotonic
+clock and a nonce. So a proof is valid for one minute, for one call of one method with one request, and for one start of
+one daemon. A stream is proved once, when it is opened; its messages need no proof.
 """
 
 import hashlib
@@ -35,13 +35,13 @@ from turnkeeper.times import parse_rfc3339
 
 VIA, PROOF = "turnkeeper-via", "turnkeeper-proof"
 SURFACES = ("cli", "conversation", "web", "mcp", "api", "daemon")
-AUTHORS = frozenset({"cli", "conversation", "web"})  # the surfaces on which a person acts, and no program for one
-DAEMON = "daemon"  # the surface of a daemon that acts by itself, which it has to prove
+AUTHORS = frozenset({"cli", "conversation", "web"})  # surfaces on which a person acts, not a program for him
+DAEMON = "daemon"  # surface of a daemon that acts by itself; a daemon has to prove it
 LONGEST_AGE_S = 60.0
 LONGEST_SUBJECT = 1000
 _VIA = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})/([a-z]{1,16})(?:/([A-Za-z0-9][A-Za-z0-9._-]{0,63}))?")
 _PROOF = re.compile(r"([0-9a-f]{1,32}):([0-9]{1,18}):([0-9a-f]{32}):([0-9a-f]{64})")
-_CONTEXT = b"turnkeeper call 1"  # what this key signs apart from anything else that it may ever sign
+_CONTEXT = b"turnkeeper call 1"  # separates MACs of calls from any other use of the same key
 _OURS = "/turnkeeper.v1."
 _KEYS_HINT = "both daemons read keys/calls.json of one home; start them again: turnkeeper down && turnkeeper up"
 Metadata = tuple[tuple[str, str], ...]
@@ -49,7 +49,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Via:
-    """By what a request came: a program, one of `SURFACES`, and the id of a credential, if there is one.
+    """The origin of a request: a program, one of `SURFACES`, and the id of a credential if there is one.
 
     >>> str(Via(program="agent-runtime", surface="cli"))
     'agent-runtime/cli'
@@ -60,54 +60,54 @@ class Via:
     key: str = ""
 
     def __str__(self) -> str:
-        """Return it as it is sent, logged and stored."""
+        """Return the text that is sent, logged and stored."""
         return "/".join(filter(None, (self.program, self.surface, self.key)))
 
 
 UNKNOWN = Via(program="unknown", surface="")
 _current: ContextVar[Via] = ContextVar("via", default=UNKNOWN)
-_received: ContextVar[bytes] = ContextVar("received", default=b"")  # the request of the call that is being answered
+_received: ContextVar[bytes] = ContextVar("received", default=b"")  # serialized request of the current call
 
 
 def current() -> Via:
-    """Return by what the request came that is being answered; `UNKNOWN` outside of one."""
+    """Return the origin of the request that is being answered; `UNKNOWN` outside a request."""
     return _current.get()
 
 
 def answer_for(via: Via) -> None:
-    """Let what this task does from now on count as asked for by `via`."""
+    """Attribute all later acts of the current asyncio task to `via`."""
     _current.set(via)
 
 
 def read_via(text: str) -> Via:
-    """Return what a caller says of itself; an empty text says nothing.
+    """Parse a caller's `turnkeeper-via` text. An empty text yields `UNKNOWN`.
 
     >>> read_via("my-bot/api/k1").key
     'k1'
 
     Raises:
-        InvalidInput: it has another form.
+        InvalidInput: the text is malformed.
     """
     if not text:
         return UNKNOWN
     found = _VIA.fullmatch(text)
     if found is None or found[2] not in SURFACES:
         hint = f"write PROGRAM/SURFACE or PROGRAM/SURFACE/KEY; surfaces are {', '.join(SURFACES)}"
-        raise InvalidInput(f"{text[:60]!r} does not say by what a call comes", where=VIA, hint=hint)
+        raise InvalidInput(f"{text[:60]!r} does not name the origin of a call", where=VIA, hint=hint)
     return Via(program=found[1], surface=found[2], key=found[3] or "")
 
 
 def make_key(home: Home) -> None:
-    """Make the home's key for calls if it has none, and forget the ones of before. Raises Corrupt if it was lost."""
+    """Create the home's key for calls if it has none, and drop retired keys. Raises Corrupt if the key was lost."""
     keys, now = KeyFile(home, CALLS), SystemClock().now()
     keys.create(now, SystemEntropy(), before=lambda _key: None)
     keys.drop_retired(now)
 
 
 class Identity:
-    """What one program says of itself to one daemon; with the home's keys it also proves what it says.
+    """A program's identity towards one daemon. With the home's keys, the program also proves it.
 
-    An empty `via` says nothing, as older clients do.
+    An empty `via` sends no identity, as older clients do.
     """
 
     def __init__(self, via: str, socket: Path | None = None, keys: KeyFile | None = None) -> None:
@@ -116,11 +116,11 @@ class Identity:
 
     @classmethod
     def of_daemon(cls, name: str, peer: str, home: Home) -> "Identity":
-        """Return the identity with which a daemon calls another one."""
+        """Return the identity under which one daemon calls another."""
         return cls(f"{name}/{DAEMON}", home.socket(peer), KeyFile(home, CALLS))
 
     def metadata(self, method: str, request: Message | None = None) -> Metadata:
-        """Return the metadata of one call; a stream of requests is proved without one.
+        """Return the metadata of one call. A stream of requests is proved without a request.
 
         Raises:
             Corrupt: the key cannot be read.
@@ -140,7 +140,7 @@ class Identity:
 
 
 def socket_id(path: Path) -> str:
-    """Return what tells one binding of a socket from every other one. Raises OSError."""
+    """Return an identifier of this binding of a socket. Raises OSError."""
     found = path.stat()
     return f"{found.st_ino}:{found.st_mtime_ns}"
 
@@ -151,7 +151,7 @@ def _mac(secret: str, program: str, method: str, data: bytes, socket: str, drawn
 
 
 class Proofs:
-    """Checks the proofs of calls to one daemon, and takes each once."""
+    """Verifies the proofs of calls to one daemon, and accepts each proof once."""
 
     def __init__(self, keys: KeyFile) -> None:
         self._keys = keys
@@ -159,11 +159,11 @@ class Proofs:
         self._taken: dict[str, float] = {}
 
     def bound(self, socket: str) -> None:
-        """Take proofs that were made for this binding of the daemon's socket, too."""
+        """Also accept proofs made for this binding of the daemon's socket."""
         self._sockets.add(socket)
 
     def check(self, text: str, via: Via, method: str, data: bytes) -> Via:
-        """Return who it proves to be. Raises Denied; Corrupt if the key cannot be read."""
+        """Return the proven identity. Raises Denied; Corrupt if the key cannot be read."""
         now, found = SystemClock().monotonic(), _PROOF.fullmatch(text)
         secret = self._secret(found[1]) if found else ""
         if found is None or not secret:
@@ -174,16 +174,16 @@ class Proofs:
             what = "the proof does not belong to this call: it was changed, or made for another call or daemon"
             raise Denied(what, where=PROOF, hint=_KEYS_HINT)
         if abs(now - int(found[2]) / 1000) > LONGEST_AGE_S:
-            raise Denied("the proof is more than a minute old", where=PROOF, hint="make another for each call")
+            raise Denied("the proof is more than a minute old", where=PROOF, hint="make a new proof for each call")
         while self._taken and now - next(iter(self._taken.values())) > 2 * LONGEST_AGE_S:
-            del self._taken[next(iter(self._taken))]  # the oldest come first
+            del self._taken[next(iter(self._taken))]  # the oldest nonces come first
         if found[3] in self._taken:
-            raise Denied("the proof was used before", where=PROOF, hint="make another for each call")
+            raise Denied("the proof was used before", where=PROOF, hint="make a new proof for each call")
         self._taken[found[3]] = now
         return replace(via, key=found[1])
 
     def _secret(self, key_id: str) -> str:
-        """Return a key's secret; empty for one that is unknown, or was retired more than a minute ago."""
+        """Return a key's secret; empty if the key is unknown or was retired more than a minute ago."""
         key = self._keys.get(key_id)
         if key is None:
             return ""
@@ -193,15 +193,15 @@ class Proofs:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What a service asks of its callers. Every method of it is in `reads`, `acts` or `reserved_methods`.
+    """The access rules of a service. Each of its methods is in `reads`, `acts` or `reserved_methods`.
 
     Attributes:
         peer: the daemon that has to prove itself to this service.
-        reads: methods that change nothing, and are not recorded.
-        acts: methods that change something, each with the field of the request or the answer that names what.
-        reserved_methods: methods for the peer alone.
-        reserved_fields: by method, fields of the request that only the peer may set.
-        author_fields: by method, fields of the request that may only be set on a surface of `AUTHORS`.
+        reads: methods that change nothing; they are not recorded.
+        acts: methods that change something, each with the request or answer field that names the subject.
+        reserved_methods: methods that only the peer may call.
+        reserved_fields: by method, request fields that only the peer may set.
+        author_fields: by method, request fields that only a caller on a surface of `AUTHORS` may set.
     """
 
     peer: str
@@ -213,7 +213,7 @@ class Rules:
 
 
 def record(log: EventLog, rules: Rules, method: str, request: Message, answer: Message, via: Via) -> None:
-    """Log what was done, about what, and by what it was asked for; nothing where nothing was to change."""
+    """Log the method, its subject and its caller. Log nothing for reads, reserved methods and dry runs."""
     if method in rules.reads or method in rules.reserved_methods or getattr(request, "dry_run", False):
         return
     source, _, path = rules.acts.get(method, "").partition(".")
@@ -222,7 +222,7 @@ def record(log: EventLog, rules: Rules, method: str, request: Message, answer: M
 
 
 def _asked(rules: Rules, method: str, request: Message, via: Via) -> list[tuple[str, dict[str, Any]]]:
-    """Return the event that something is asked for; none of a read."""
+    """Return the event that records the request before it is carried out; empty for a read."""
     if method not in rules.acts:
         return []
     source, _, path = rules.acts[method].partition(".")
@@ -231,7 +231,7 @@ def _asked(rules: Rules, method: str, request: Message, via: Via) -> list[tuple[
 
 
 def _values(message: Any, path: str) -> Iterable[Any]:
-    """Yield what stands at a path in a message, each item of repeated fields; nothing where a field is not set."""
+    """Yield the values at a dotted path in a message: each item of a repeated field, and only fields that are set."""
     name, _, rest = path.partition(".")
     value, of = getattr(message, name), message.DESCRIPTOR.fields_by_name[name]
     if not of.is_repeated:
@@ -241,13 +241,13 @@ def _values(message: Any, path: str) -> Iterable[Any]:
 
 
 class Door(grpc.aio.ServerInterceptor):
-    """Asks who makes a call before anything of it is done, and logs what was done for whom.
+    """Identifies the caller before a call is carried out, and logs the act with its caller.
 
-    A call that is refused is logged too, and changes nothing.
+    A refused call is logged too, and changes nothing.
     """
 
     def __init__(self, home: Home, rules: Rules, log: EventLog) -> None:
-        """Make the home's key for calls where there is none yet. Raises Corrupt if it was lost."""
+        """Create the home's key for calls if there is none. Raises Corrupt if the key was lost."""
         make_key(home)
         self.proofs = Proofs(KeyFile(home, CALLS))
         self._rules, self._log = rules, log
@@ -269,7 +269,7 @@ class Door(grpc.aio.ServerInterceptor):
             answer_for(self._admit(method, said, _received.get(), request))
 
         def read(data: bytes) -> Message:
-            # The bytes as they came: a message of a newer version would be written anew in another order.
+            # Keep the received bytes: serializing a message of a newer version again could reorder its fields.
             _received.set(data)
             return cast("Message", handler.request_deserializer(data))
 
@@ -290,12 +290,12 @@ class Door(grpc.aio.ServerInterceptor):
         return call
 
     def _admit(self, method: str, said: Mapping[str, Any], data: bytes, request: Message | None) -> Via:
-        """Return who calls. Raises Denied for what only another may ask for, or InvalidInput."""
+        """Return the caller's identity. Raises Denied if the call is reserved for other callers; InvalidInput."""
         via = read_via(str(said.get(VIA, "")))
         try:
             proven = self.proofs.check(str(said[PROOF]), via, method, data) if PROOF in said else None
             if proven is None and via.surface == DAEMON:
-                what = f"the caller says that it is the daemon {via.program}, and proves nothing"
+                what = f"the caller says that it is the daemon {via.program} but sends no proof"
                 raise Denied(what, where=VIA, hint="name another surface, such as api")
             self._check_author(method, request, via)
             self._check_reserved(method, request, is_peer=proven is not None and proven.program == self._rules.peer)
@@ -307,7 +307,7 @@ class Door(grpc.aio.ServerInterceptor):
     def _check_author(self, method: str, request: Message | None, via: Via) -> None:
         for path in self._rules.author_fields.get(method, ()) if via.surface not in AUTHORS else ():
             if any(True for _ in _values(request, path)):
-                what = f"is set by an author himself alone, and this call comes by {via}"
+                what = f"may only be set by an author himself, and this call comes from {via}"
                 raise Denied(what, where=path, hint=f"an author's surfaces are {', '.join(sorted(AUTHORS))}")
 
     def _check_reserved(self, method: str, request: Message | None, *, is_peer: bool) -> None:
@@ -315,11 +315,11 @@ class Door(grpc.aio.ServerInterceptor):
         if is_peer:
             return
         if method in self._rules.reserved_methods:
-            what = f"only {peer} may call {method}, and this caller did not prove to be it"
+            what = f"only {peer} may call {method}, and this caller did not prove that identity"
             raise Denied(what, where=PROOF, hint=_KEYS_HINT)
         for path in self._rules.reserved_fields.get(method, ()):
             if any(True for _ in _values(request, path)):
-                what = f"is set by {peer} alone, and this caller did not prove to be it"
+                what = f"may only be set by {peer}, and this caller did not prove that identity"
                 raise Denied(what, where=path, hint="leave it out")
 
 

@@ -1,7 +1,7 @@
-"""Calling the daemons: channels over their sockets, deadlines, our errors.
+"""Calls to the daemons: channels over their sockets, deadlines, and our errors.
 
-The stream of turn events greets its reader in its initial metadata. A store that was replaced, or restored from an
-older copy, may have no event to send: from the greeting its follower knows at once, and asks about each open fire.
+The stream of turn events sends a greeting in its initial metadata. A store that was replaced or restored may have no
+event to send. The greeting tells its follower at once, so that it asks about each open fire.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -21,18 +21,18 @@ OPTIONS = (
     ("grpc.max_receive_message_length", 16 * LARGEST_BYTES),
     ("grpc.max_send_message_length", LARGEST_BYTES),
     ("grpc.enable_retries", 0),
-    # How long one attempt to connect may take, whatever the name says: a busy daemon takes a while to greet.
+    # Timeout of one attempt to connect, although the option's name says backoff: a busy daemon greets slowly.
     ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
-    # A Unix socket has no proxy; without this a proxy in the environment would be asked.
+    # A Unix socket has no proxy; without this option gRPC would use a proxy from the environment.
     ("grpc.enable_http_proxy", 0),
 )
 
 
 def connect(socket: Path) -> grpc.aio.Channel:
-    """Return an asynchronous channel to the daemon behind `socket`; it connects, and reconnects, by itself."""
+    """Return an asynchronous channel to the daemon behind `socket`; it connects and reconnects by itself."""
     return grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS)
 
 
@@ -41,18 +41,18 @@ _INCARNATION, _AFTER = "turnkeeper-incarnation", "turnkeeper-after-sequence"
 
 @dataclass(frozen=True, kw_only=True)
 class Greeting:
-    """Which store a stream reads, and the sequence after which it starts: 0 where the reader's means nothing there."""
+    """The store that a stream reads, and the sequence at which it starts; 0 if the reader's cursor is invalid."""
 
     incarnation: str
     after: int
 
     def to_metadata(self) -> Metadata:
-        """Return it as metadata of a call."""
+        """Return the greeting as metadata of a call."""
         return ((_INCARNATION, self.incarnation), (_AFTER, str(self.after)))
 
 
 def read_greeting(metadata: Iterable[tuple[str, str | bytes]]) -> Greeting | None:
-    """Return the greeting among a call's metadata; None where the server sent none.
+    """Return the greeting in a call's metadata; None if the server sent none.
 
     >>> read_greeting(Greeting(incarnation="a", after=3).to_metadata())
     Greeting(incarnation='a', after=3)
@@ -78,7 +78,7 @@ class Caller:
     def __init__(
         self, socket: Path, stub: Any, peer: str, *, via: Identity | str = "", deadline_s: float = DEADLINE_S
     ) -> None:
-        """Call as the program and surface that `via` names, such as `agent-runtime/cli`."""
+        """Identify the caller by `via`, a program and surface such as `agent-runtime/cli`."""
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
         self._stub = stub(self._channel)
         self._peer = peer
@@ -86,7 +86,7 @@ class Caller:
         self._deadline_s = deadline_s
 
     def __getattr__(self, method: str) -> Any:
-        """Return the named method of the service, as a function of its request."""
+        """Return a function that sends a request to the named method of the service."""
         call = getattr(self._stub, method)
         streams = isinstance(call, grpc.UnaryStreamMultiCallable)
 
@@ -116,9 +116,9 @@ class Caller:
 
 
 class AsyncCaller:
-    """As :class:`Caller`, for programs with an event loop: a call is awaited, a stream is iterated with `async for`.
+    """The asynchronous form of :class:`Caller`: await a call, and iterate a stream with `async for`.
 
-    One channel serves all who call in the program's name: `by` gives each a caller of its own.
+    Several callers can share one channel: `by` makes a caller with its own identity.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class AsyncCaller:
         self._stub, self._identity = stub(channel), Identity(via)
 
     def by(self, via: str) -> "AsyncCaller":
-        """Return a caller over the same channel that says of itself what `via` says."""
+        """Return a caller over the same channel that identifies itself as `via`."""
         return AsyncCaller(self._channel, self._make, self._peer, via=via, deadline_s=self._deadline_s)
 
     def __getattr__(self, method: str) -> Any:
-        """Return the named method of the service, as a function of its request."""
+        """Return a function that sends a request to the named method of the service."""
         call = getattr(self._stub, method)
         said = self._identity.metadata(method)
 
@@ -159,13 +159,13 @@ class AsyncCaller:
         return streamed if isinstance(call, grpc.aio.UnaryStreamMultiCallable) else answered
 
     async def close(self) -> None:
-        """Close the channel, for all who call over it."""
+        """Close the channel for all callers that share it."""
         await self._channel.close()
 
 
 def is_serving(socket: Path, *, deadline_s: float = 1.0) -> bool:
-    """Ask the daemon's standard health service; False when it does not answer SERVING in time."""
-    # Imported only now: of all callers only the watchers ask this.
+    """Return True if the daemon's standard health service answers SERVING within the deadline."""
+    # Imported here because only the watchers ask the health service.
     health_pb2, health = (import_module(f"grpc_health.v1.health_{part}") for part in ("pb2", "pb2_grpc"))
     channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
     try:

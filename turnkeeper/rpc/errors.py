@@ -1,8 +1,8 @@
-"""Our errors as gRPC status codes, and back again.
+"""Conversion of our errors to gRPC status codes and back.
 
-The server raises a :class:`~turnkeeper.errors.TurnkeeperError`; the client gets one of the same class. The offending
-field travels in `google.rpc.BadRequest`, the advice in `google.rpc.Help`. `google.rpc.ErrorInfo` says that the server's
-machine is in trouble.
+The server raises a :class:`~turnkeeper.errors.TurnkeeperError`, and the client raises the same class. The status
+carries the offending field in `google.rpc.BadRequest` and the advice in `google.rpc.Help`. A `google.rpc.ErrorInfo`
+reports that the server's machine is in trouble.
 """
 
 import logging
@@ -35,7 +35,7 @@ _CODES: dict[type[TurnkeeperError], int] = {
     errors.Corrupt: code_pb2.DATA_LOSS,
 }
 _TROUBLE = error_details_pb2.ErrorInfo(reason="MACHINE_TROUBLE", domain="turnkeeper")
-# A code that stands for several errors becomes the one that a caller can act on.
+# If several errors share a code, the code becomes the error that a caller can act on.
 _ERRORS: dict[int, type[TurnkeeperError]] = {code: kind for kind, code in _CODES.items()} | {
     code_pb2.UNAVAILABLE: errors.Unreachable,
     code_pb2.DEADLINE_EXCEEDED: errors.Unreachable,
@@ -48,12 +48,12 @@ def code_of(error: TurnkeeperError) -> int:
 
 
 def error_of(code: int, what: str, *, where: str = "", hint: str = "") -> TurnkeeperError:
-    """Return the error that a `google.rpc.Code` stands for."""
+    """Return an error of the class for a `google.rpc.Code`."""
     return _ERRORS.get(code, TurnkeeperError)(what, where=where, hint=hint)
 
 
 def to_status(error: TurnkeeperError) -> Any:
-    """Return the error as a status that `context.abort_with_status` takes."""
+    """Return the error as a status for `context.abort_with_status`."""
     status = status_pb2.Status(code=code_of(error), message=error.what)
     if error.where:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.where, description=error.what)
@@ -67,7 +67,7 @@ def to_status(error: TurnkeeperError) -> Any:
 
 
 def from_rpc(error: grpc.RpcError, peer: str) -> TurnkeeperError:
-    """Return what a failed call means to its caller; `peer` names the daemon that was called."""
+    """Convert a failed call to our error; `peer` names the daemon that was called."""
     code = error.code()
     number = code.value[0]
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -105,10 +105,10 @@ def _details(error: grpc.RpcError) -> tuple[str, str, bool]:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Turns a TurnkeeperError raised by a handler, or trouble of the machine, into its status.
+    """Converts a TurnkeeperError of a handler, or machine trouble, to its gRPC status.
 
-    Any other exception is our bug: its caller is told so, and the log has the traceback. A request with a negative
-    `limit` is refused before its handler sees it.
+    Any other exception is our bug: the caller gets an internal error, and the log gets the traceback. A request with a
+    negative `limit` is refused before its handler runs.
     """
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
@@ -125,7 +125,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _typed(error: Exception) -> TurnkeeperError:
-    """Return an error as one of ours: itself, trouble of the machine, or a bug, which is logged."""
+    """Convert any exception to one of our errors. Log the traceback if it is a bug."""
     found = error if isinstance(error, TurnkeeperError) else machine_trouble(error)
     if found is None:
         logging.getLogger(__name__).error("a call failed", exc_info=error)
@@ -135,7 +135,7 @@ def _typed(error: Exception) -> TurnkeeperError:
 
 
 class _Malformed:
-    """Stands for a request that is no message of the contract: gRPC itself would call that an unknown error."""
+    """A request that cannot be parsed as a message of the contract. gRPC itself would report an unknown error."""
 
 
 def _reading(deserializer: Any) -> Any:

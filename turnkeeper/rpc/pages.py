@@ -1,7 +1,7 @@
-"""Pages of lists: how many rows there are in all, those of a status, and a cursor at which the next page begins.
+"""Pages of lists: the total number of rows, a filter by status, and a cursor for the next page.
 
-A cursor names the last row of its page, so rows that come or go elsewhere shift nothing. Where that row is gone the
-reader is told, and begins anew.
+A cursor names the last row of its page, so inserted or deleted rows do not shift the pages. If that row is gone, the
+reader gets an error and starts again.
 """
 
 import base64
@@ -16,7 +16,7 @@ _FIRST = "row "
 
 
 def after(key: object) -> str:
-    """Return the cursor behind the row of that key, opaque to whoever passes it on."""
+    """Return the cursor for the page after the row with this key. Clients treat it as opaque."""
     return base64.urlsafe_b64encode(f"{_FIRST}{key}".encode()).decode()
 
 
@@ -30,7 +30,7 @@ def key_at(cursor: str) -> str:
         text = base64.b64decode(cursor.encode(), altchars=b"-_", validate=True).decode()
         if text.startswith(_FIRST):
             return text.removeprefix(_FIRST)
-    raise InvalidInput(f"{cursor[:60]!r} is no cursor", where="cursor", hint="pass the one that the page before gave")
+    raise InvalidInput(f"{cursor[:60]!r} is not a cursor", where="cursor", hint="pass the cursor of the previous page")
 
 
 def page_of(
@@ -43,31 +43,31 @@ def page_of(
     of: str = "",
     known: Collection[str] = (),
 ) -> tuple[Sequence[T], dict[str, Any]]:
-    """Return the rows of a page, and `total` and `next_cursor` as an answer has them.
+    """Return the rows of a page, and the answer's fields `total` and `next_cursor`.
 
     Args:
-        found: all rows, in their order: objects, or mappings.
-        key: the name of the field that tells one from the others.
-        limit: most rows of the page; 0 for all.
-        cursor: where the page before ended; empty for the first.
-        status: only rows of this status; empty for all.
+        found: all rows in order: objects or mappings.
+        key: the name of the field that identifies a row.
+        limit: maximum number of rows; 0 for all.
+        cursor: the end of the previous page; empty for the first page.
+        status: return only rows of this status; empty for all.
         of: the name of the field that holds a row's status.
-        known: all statuses that there are.
+        known: all possible statuses.
 
     Raises:
-        InvalidInput: that is no cursor, or no status.
-        Conflict: the row at which the page before ended is gone.
+        InvalidInput: the cursor or the status is not valid.
+        Conflict: the last row of the previous page is gone.
     """
     if status and status not in known:
         hint = f"there are {', '.join(sorted(known))}"
-        raise InvalidInput(f"nothing here has the status {status[:40]!r}", where="status", hint=hint)
+        raise InvalidInput(f"no row here can have the status {status[:40]!r}", where="status", hint=hint)
     rows = [row for row in found if not status or str(_value(row, of)) == status]
     begin = 0
     if cursor:
         last = key_at(cursor)
         begin = next((number for number, row in enumerate(rows, 1) if str(_value(row, key)) == last), 0)
         if not begin:
-            what = f"the row {last[:80]!r}, with which the page before ended, is gone"
+            what = f"the row {last[:80]!r}, the last of the previous page, is gone"
             raise Conflict(what, where="cursor", hint="list again from the beginning")
     shown = rows[begin : begin + limit] if limit else rows[begin:]
     ends = begin + len(shown) == len(rows)

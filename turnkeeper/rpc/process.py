@@ -1,14 +1,14 @@
-"""What a daemon needs as a process: a counter that shows its progress, parts that outlast trouble, failpoints.
+"""A daemon's process: a counter that shows its progress, parts that survive machine trouble, and failpoints.
 
-`state/run/<process>.progress` holds the pid and a number that rises every few seconds while the event loop turns, and
-what of the machine stands in the way of the process. The first number is written once the daemon serves, so the file is
-also its session marker. It is then written in place through one open descriptor: that takes neither room nor a
-descriptor, so a full disk does not look like a hang. It is never synced: after a power loss there is no process left to
-tell of. A process that is stopped, or whose event loop is blocked, writes nothing.
+`state/run/<process>.progress` holds the pid, the machine trouble that blocks the process, and a number that rises every
+few seconds while the event loop runs. The process writes the first number once it serves, so the file is also its
+session marker. Later numbers are written in place through one open descriptor. Such a write needs neither disk space
+nor a new descriptor, so a full disk does not look like a hang. The file is never synced: after a power loss there is no
+process to report on. A stopped process, or one with a blocked event loop, writes nothing.
 
-A failpoint is a named place at which a test makes the process die as if by kill -9:
-`TURNKEEPER_FAILPOINTS=runner.committed:2` kills it the second time it passes `runner.committed`. Unset, a failpoint
-costs one dictionary look-up.
+A failpoint is a named place at which a test kills the process as if by kill -9.
+`TURNKEEPER_FAILPOINTS=runner.committed:2` kills it the second time it passes `runner.committed`. A failpoint that is
+not set costs one dictionary look-up.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ IN_TROUBLE_S = 0.5
 SHORTEST_REST_S, LONGEST_REST_S = 0.2, 5.0
 VARIABLE = "TURNKEEPER_FAILPOINTS"
 _LARGEST_BYTES = 4096
-_YOUNG = 10_000  # objects made before the youngest are looked at; Python's 700 is a pass every other fire
+_YOUNG = 10_000  # new objects that start a collection; with 700, the default of Python, every second fire starts one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """What a process last wrote.
+    """The last state that a process wrote.
 
     Attributes:
-        pid: the process that wrote it; a file may outlive its writer.
-        count: from 1, rising as long as the event loop turns.
-        trouble: what of the machine stands in the way of the process; empty where nothing does.
+        pid: the process that wrote the state; a file may outlive its writer.
+        count: from 1, rising while the event loop runs.
+        trouble: the machine trouble that blocks the process; empty if there is none.
     """
 
     pid: int
@@ -54,7 +54,7 @@ class Progress:
     """Writes the counter of one process."""
 
     def __init__(self, home: Home, process: str, pid: int, troubles: Callable[[], str] = str) -> None:
-        """Count for the process `pid`. `troubles` says what of the machine stands in its way."""
+        """Count for the process `pid`. `troubles` returns the machine trouble that blocks it."""
         self._path = path_of(home, process)
         self._pid = pid
         self._troubles = troubles
@@ -62,7 +62,7 @@ class Progress:
         self._descriptor: int | None = None
 
     def beat(self) -> str:
-        """Raise the counter; return the trouble that was written with it. Raises OSError."""
+        """Increase the counter; return the trouble that was written with it. Raises OSError."""
         self._count += 1
         says: dict[str, Any] = {"pid": self._pid, "count": self._count}
         if trouble := self._troubles():
@@ -75,7 +75,7 @@ class Progress:
         return trouble
 
     async def run(self, clock: Clock, keep: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Beat for ever, and call `keep` at each beat; more often while there is trouble. An error costs beats only."""
+        """Beat until cancelled, more often during trouble, and call `keep` at each beat. An error only costs beats."""
         while True:
             trouble = "it cannot be told"
             with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ class Progress:
             await clock.sleep(IN_TROUBLE_S if trouble else EVERY_S)
 
     def _replace(self, data: bytes) -> None:
-        """Put a new file in the place of one that another process wrote, and keep it open."""
+        """Replace the file of another process with a new one, and keep the new one open."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -104,10 +104,10 @@ class Progress:
 async def keep_running(
     part: Callable[[], Awaitable[None]], clock: Clock, emit: Callable[..., None], resting: dict[str, str] | None = None
 ) -> None:
-    """Run a part of a daemon; if the disk or another part of the machine fails, begin it again after a growing pause.
+    """Run a part of a daemon. If the disk or another part of the machine fails, restart the part after a growing pause.
 
-    `emit` takes the event that says so. While the part rests, `resting` has the reason under its name. An error of the
-    system or of a database counts as such trouble even if its code is not known. Any other error of the part is raised.
+    `emit` logs each failure. During the pause, `resting` holds the reason under the part's name. An error of the system
+    or a database counts as machine trouble even if its code is unknown. Any other error is raised.
     """
     tries, name = 0, getattr(part, "__qualname__", str(part))
     while True:
@@ -135,10 +135,10 @@ def _noted(where: dict[str, str], name: str, what: str) -> Iterator[None]:
 
 
 async def together(*parts: Coroutine[Any, Any, None]) -> None:
-    """Run parts until all have ended. The first that fails ends the others, and its error is raised.
+    """Run parts until all have ended. The first failure cancels the other parts, and its error is raised.
 
-    A mistake among errors of ours is raised rather than those. Unlike `asyncio.TaskGroup` before Python 3.13, this
-    never loses a cancellation: one that comes while a part fails ends the caller.
+    A bug takes precedence over our own error classes. Unlike `asyncio.TaskGroup` before Python 3.13, this function
+    never loses a cancellation: one that arrives while a part fails cancels the caller.
     """
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
@@ -153,12 +153,12 @@ async def together(*parts: Coroutine[Any, Any, None]) -> None:
 
 
 def path_of(home: Home, process: str) -> Path:
-    """Return where a process's counter lies."""
+    """Return the path of a process's counter."""
     return home.run / f"{process}.progress"
 
 
 def last_beat(home: Home, process: str) -> Beat | None:
-    """Return what was last written; None if there is nothing, or nothing whole. Raises OSError if it cannot be read."""
+    """Return the last state written; None if there is none or it is incomplete. Raises OSError if it cannot be read."""
     with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
         found = json.loads(path_of(home, process).read_bytes()[:_LARGEST_BYTES])
         return Beat(pid=int(found["pid"]), count=int(found["count"]), trouble=str(found.get("trouble", "")))
@@ -173,7 +173,7 @@ def last_alive(home: Home, process: str) -> datetime | None:
 
 
 class Failpoints:
-    """The failpoints armed for one process; built once, in the process's wiring."""
+    """The failpoints armed for one process; created once, in the process's wiring."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._left: dict[str, int] = {}
@@ -182,7 +182,7 @@ class Failpoints:
             self._left[name] = int(nth or 1)
 
     def reach(self, name: str) -> None:
-        """Pass the place `name`; do not return if it is armed and this is the pass it is armed for."""
+        """Pass the failpoint `name`. Kill the process if the failpoint is armed for this pass."""
         if name in self._left:
             self._left[name] -= 1
             if self._left[name] == 0:
@@ -191,7 +191,7 @@ class Failpoints:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Keep the garbage collector from what is imported meanwhile: all of it stays, so that its passes find nothing."""
+    """Exempt modules imported meanwhile from garbage collection: all of their objects stay."""
     gc.disable()
     try:
         yield
@@ -201,7 +201,7 @@ def loading() -> Iterator[None]:
 
 
 def settle_heap() -> None:
-    """Hide what start-up made from the garbage collector: its passes would now and then delay a fire that is due."""
+    """Exempt the objects made at start-up from garbage collection: its passes would sometimes delay a due fire."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, 20, 20)

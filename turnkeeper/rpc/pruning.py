@@ -1,8 +1,8 @@
 """Deletion of old history, which waits while the clock may be wrong.
 
-A clock that steps forward by months makes all history old at once. So each process that deletes by age keeps the time
-that it saw last in `state/time-<process>.json`. If the next time is more than a day later, the process deletes nothing
-until the clock has run for a day since, or is back. A machine that was off for longer is not told from such a step.
+A clock that steps forward by months makes all history old at once. So each process that deletes by age records the last
+time that it saw in `state/time-<process>.json`. If the next time is more than a day later, the process deletes nothing
+until the clock has run for a day or has returned. A machine that was off for longer looks the same.
 """
 
 import json
@@ -19,19 +19,19 @@ from turnkeeper.storage.files import replace_whole
 from turnkeeper.times import rfc3339
 
 LARGEST_STEP_S = CONFIRMED_AFTER_S = 86_400.0
-EVERY_S = 3600.0  # between two passes
+EVERY_S = 3600.0  # between two deletions
 LOOK_EVERY_S = 60.0
-_LONGEST_GAP_S = 1800.0  # between two looks at a clock that runs; a longer one confirms nothing
+_LONGEST_GAP_S = 1800.0  # between two checks of a running clock; a longer gap confirms nothing
 _WRITE_EVERY_S = 600.0
 
 
 @dataclass(kw_only=True)
 class _Seen:
-    """What a process knows of the time; seconds since 1970.
+    """The times that a process has seen, in seconds since 1970.
 
     Attributes:
-        at: the time that was seen last.
-        before: the last time before a step that is not confirmed; None without one.
+        at: the time seen last.
+        before: the last time before an unconfirmed step; None if there is none.
         ran_s: how long the clock has run since the step.
     """
 
@@ -44,13 +44,13 @@ class BelievedTime:
     """Tells whether old history may be deleted by the time that a clock shows."""
 
     def __init__(self, home: Home, process: str, clock: Clock, emit: Callable[..., None]) -> None:
-        """Take the process, and what writes an event."""
+        """Take the process's name, and `emit`, which writes an event."""
         self._path, self._clock, self._emit = home.time_seen(process), clock, emit
         self._seen: _Seen | None = None
         self._written_at = 0.0
 
     def look(self) -> bool:
-        """Return True if the time is believed. Raises Exhausted if the time cannot be kept."""
+        """Return True if the time is believed. Raises Exhausted if the time cannot be stored."""
         now = self._clock.now().timestamp()
         seen = self._seen = self._seen or self._read() or _Seen(at=now)
         gap, held = now - seen.at, seen.before is not None
@@ -69,7 +69,7 @@ class BelievedTime:
         return seen.before is None
 
     def now(self) -> datetime:
-        """Return the time by which history is old: the last one that was believed."""
+        """Return the time by which to judge age: the last believed time."""
         self.look()
         seen = self._seen
         return self._clock.now() if seen is None or seen.before is None else datetime.fromtimestamp(seen.before, UTC)
@@ -86,11 +86,11 @@ class Pruning:
     def __init__(
         self, believed: BelievedTime, work: Callable[[], Awaitable[Any]], *, clock: Clock, first_s: float
     ) -> None:
-        """Take what deletes, and how long after its start a process does so first."""
+        """Take the deletion `work`, and the seconds from the process's start to the first deletion."""
         self._believed, self._work, self._clock, self._first_s = believed, work, clock, first_s
 
     async def run(self) -> None:
-        """Look at the clock each minute, and delete each hour, until cancelled."""
+        """Check the clock each minute, and delete each hour, until cancelled."""
         wait_s = self._first_s
         while True:
             is_believed = self._believed.look()
@@ -103,7 +103,7 @@ class Pruning:
 
 
 def held(home: Home, process: str) -> str:
-    """Return since when a process deletes nothing, as words; empty if it deletes."""
+    """Describe since when a process has stopped deleting; empty if it deletes."""
     with suppress(OSError, ValueError, TypeError, TurnkeeperError):
         seen = _Seen(**json.loads(home.time_seen(process).read_bytes()))
         if seen.before is not None:

@@ -1,4 +1,4 @@
-"""Serving gRPC on a Unix socket that only its owner can reach."""
+"""A gRPC server on a Unix socket that only its owner can reach."""
 
 import asyncio
 import stat
@@ -27,19 +27,18 @@ OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.max_send_message_length", 16 * LARGEST_BYTES),
 )
 _MODE = 0o600
-_OLD_GRACE_S = 2.0  # for calls that came in before the socket was bound again
+_OLD_GRACE_S = 2.0  # for calls that arrived before the socket was bound again
 
 
 class UnixServer:
-    """A gRPC server on one socket, with the standard health and reflection services beside ours.
+    """A gRPC server on one socket, with our services and the standard health and reflection services.
 
-    It binds a name of its own and renames that to `path`, over whatever lies there: gRPC removes the name that it has
-    bound when it stops, and must not remove the socket of a server that came later. So the caller must hold the
-    process's lock.
+    The server binds a temporary name and renames it to `path`, replacing any file there. When gRPC stops, it removes
+    the name that it bound; it must not remove the socket of a later server. So the caller must hold the process's lock.
     """
 
     def __init__(self, path: Path, door: Door | None = None) -> None:
-        """Serve at `path`; `door` asks the callers of our services who they are."""
+        """Serve at `path`; `door` identifies the callers of our services."""
         self._path, self._door = path, door
         self._health = HealthServicer()
         self._services: list[tuple[Callable[[Any, Any], None], Any]] = [
@@ -58,15 +57,15 @@ class UnixServer:
             self._names.append(service.full_name)
 
     async def start(self) -> None:
-        """Bind, mode 0600, and report SERVING."""
+        """Bind the socket with mode 0600, and report SERVING."""
         self._server = await self._bind()
         for name in ("", *self._names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def keep(self) -> list[str]:
-        """Bind again where the socket's file was removed or replaced, and set its mode right; return what was wrong.
+        """Bind again if the socket's file was removed or replaced, and restore its mode; return the faults found.
 
-        Connections that stand are served to the end of their calls. Raises OSError where it cannot be bound.
+        Calls on existing connections run to their end. Raises OSError if the socket cannot be bound.
         """
         try:
             found = self._path.lstat()
@@ -86,7 +85,7 @@ class UnixServer:
         return [f"{self._path} {wrong}"]
 
     async def stop(self, grace_s: float) -> None:
-        """Report NOT_SERVING, let calls end for `grace_s` seconds, then close."""
+        """Report NOT_SERVING, give running calls `grace_s` seconds to end, then close."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
         await asyncio.gather(*self._ending)
@@ -99,7 +98,7 @@ class UnixServer:
         for register, servicer in self._services:
             register(servicer, server)
         reflection.enable_server_reflection([*self._names, reflection.SERVICE_NAME], server)
-        # No longer than the name that it is renamed to: a socket's path must be short.
+        # At most as long as the final name: the path of a socket has a short limit.
         own = self._path.with_name(f".{self._path.name[0]}{self._times_bound}")
         self._times_bound += 1
         own.unlink(missing_ok=True)
@@ -119,10 +118,10 @@ class UnixServer:
 
 
 class Observers:
-    """What watches a daemon or its turns, as the installed surfaces make it."""
+    """The observers of a daemon or its turns that the installed surfaces provide."""
 
     def __init__(self, process: str, *given: Any) -> None:
-        """Make them; each takes what is `given`. Raises what one of them raises."""
+        """Create the observers with the arguments `given`. Raises the errors of their constructors."""
         targets = [one.observers[process] for one in surfaces().values() if process in one.observers]
         self._made = [made for target in targets if (made := imported(target)(*given)) is not None]
 
@@ -131,12 +130,12 @@ class Observers:
         return [callback for one in self._made for callback in one.callbacks(turn_id)]
 
     def keep(self) -> None:
-        """Put back what others removed, at each beat."""
+        """Restore what others removed; called at each beat."""
         for one in self._made:
             one.keep()
 
     def close(self) -> None:
-        """End all of them."""
+        """Close all observers."""
         for one in self._made:
             one.close()
 
@@ -148,14 +147,13 @@ async def keep_reachable(
     readers: Sequence[ReaderLock] = (),
     observers: Observers | None = None,
 ) -> None:
-    """Put back what others removed or changed of what makes a daemon found: locks, pid file, folder, socket.
+    """Restore the files by which a daemon is found: locks, pid file, folder and socket.
 
-    A process whose store was removed ends instead.
-
-    What was wrong is logged as `run.repaired`, and what cannot be put back, until it can, as `run.unreachable`.
+    If its store was removed, the process ends instead. The event `run.repaired` records each fault. While a file cannot
+    be restored, `run.unreachable` records the reason.
 
     Raises:
-        Conflict: another process has taken a lock meanwhile: this one must end.
+        Conflict: another process has taken a lock meanwhile, so this process must end.
     """
     repaired: list[str] = []
     try:
@@ -171,7 +169,7 @@ async def keep_reachable(
         log.emit("run.unreachable", reason=f"{type(error).__name__}: {error}"[:500])
     for what in repaired:
         log.emit("run.repaired", what=what)
-    if log.trouble:  # an idle daemon writes nothing else that would show that its disk has room again
+    if log.trouble:  # an idle daemon writes nothing else that would reveal free disk space
         log.emit_all([])
 
 
@@ -179,7 +177,7 @@ Serve = Callable[[Home, ProcessLock], Coroutine[Any, Any, None]]
 
 
 def run_daemon(argv: Sequence[str], process: str, serve: Serve) -> int:
-    """Serve the home that `argv` names until the process is to end; return the exit code."""
+    """Serve the home that `argv` names until the process is told to stop; return the exit code."""
     home = Home(root=Path(argv[0]))
 
     def serve_home() -> None:

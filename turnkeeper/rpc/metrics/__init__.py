@@ -1,11 +1,10 @@
-"""Metrics of a daemon: counted in plain numbers where things happen, put into words only when somebody asks.
+"""Metrics of a daemon: plain numbers while the daemon runs, converted for Prometheus only on a scrape.
 
-Counting takes no lock and imports nothing: a count is read, raised and stored between two points at which CPython lets
-another thread run. `prometheus_client` is imported at the first scrape.
+Counting takes no lock and imports nothing: CPython switches threads neither while a count is read nor before it is
+stored again. `prometheus_client` is imported at the first scrape.
 
-A daemon answers `/metrics`, `/healthz` and `/readyz` over HTTP on a Unix socket of its own, mode 0600, and, where its
-settings name a port, on 127.0.0.1. Each scrape runs in a thread, and asks the daemon's event loop for what stands in
-its stores.
+A daemon answers `/metrics`, `/healthz` and `/readyz` over HTTP on its own Unix socket with mode 0600. If its settings
+name a port, it also answers on 127.0.0.1. Each scrape runs in a thread and reads the stores on the daemon's event loop.
 """
 
 import asyncio
@@ -24,11 +23,11 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.errors import TurnkeeperError
 
-# Seconds, in steps of about three: from the lateness of a fire to a turn that runs for an hour.
+# Seconds, in steps of about three: from the lateness of a fire to a turn of an hour.
 STEPS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0)
-# From an answer at once to a week, in steps that people think in.
+# Seconds from an immediate answer to a week, in round units.
 WAITS_S = (10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86_400.0, 3 * 86_400.0, 7 * 86_400.0)
-MOST_AT_ONCE = 8  # scrapes; a ninth is refused
+MOST_AT_ONCE = 8  # concurrent scrapes; the next one is refused
 _ANSWER_S = 5.0
 _ALIVE_S = 2.0
 _MODE = 0o600
@@ -41,24 +40,24 @@ OF_ALL = "; of the whole store, so machines that share one all say the same: tak
 
 
 class Counter:
-    """Counts that only rise; with a label, one for each of its values, which are few."""
+    """Counts that only rise. With a label, one count for each value of the label; labels have few values."""
 
     def __init__(self, name: str, says: str, *label: str, of: Iterable[str] = ()) -> None:
-        """Name it without `_total`. The values `of` its label are shown from the first, as 0."""
+        """Take the name without `_total`. Label values in `of` are exported as 0 from the start."""
         self.name, self.says, self.labels = name, says, label
         self._counts = defaultdict[Labels, float](int, {(value,): 0 for value in of})
 
     def add(self, *values: str, by: float = 1) -> None:
-        """Raise the count for these values of the labels."""
+        """Increase the count for these label values."""
         self._counts[values] += by
 
     def family(self) -> Any:
-        """Return it as Prometheus's client has it."""
+        """Return the counter as a `prometheus_client` metric."""
         return _family("CounterMetricFamily", self.name, self.says, self.labels, self._counts)
 
 
 class Histogram:
-    """How many values were at most so great, and their sum; with a label, for each of its values."""
+    """For each bucket, the number of values up to its bound; also their sum. With a label, one set per label value."""
 
     def __init__(
         self, name: str, says: str, *label: str, of: Iterable[str] = (), steps: Sequence[float] = STEPS_S
@@ -70,12 +69,12 @@ class Histogram:
         self._sums = dict.fromkeys(self._counts, 0.0)
 
     def add(self, value: float, *values: str) -> None:
-        """Take a value in."""
+        """Record one value."""
         self._counts[values][bisect_left(self._steps, value)] += 1
         self._sums[values] += value
 
     def family(self) -> Any:
-        """Return it as Prometheus's client has it."""
+        """Return the histogram as a `prometheus_client` metric."""
         from prometheus_client import core  # noqa: PLC0415  a quarter of a second, at the first scrape
 
         made = core.HistogramMetricFamily(self.name, self.says, labels=self.labels)
@@ -90,13 +89,13 @@ class Histogram:
 
 
 class Gauge:
-    """What stands somewhere at the time of a scrape, by the values of its labels."""
+    """A quantity that is measured at each scrape, by label values."""
 
     def __init__(self, name: str, says: str, *labels: str) -> None:
         self.name, self.says, self.labels = name, says, labels
 
     def of(self, found: Mapping[Labels, float] | float) -> Any:
-        """Return it with what was found, as Prometheus's client has it."""
+        """Return the gauge with the measured values as a `prometheus_client` metric."""
         values: Mapping[Labels, float] = found if isinstance(found, Mapping) else {(): found}
         return _family("GaugeMetricFamily", self.name, self.says, self.labels, values)
 
@@ -111,7 +110,7 @@ def _family(kind: str, name: str, says: str, labels: Labels, found: Mapping[Labe
 
 
 def bytes_of(*files: Path) -> int:
-    """Return what SQLite files take on disk, with what waits in their logs."""
+    """Return the size of SQLite files on disk, including their write-ahead logs."""
     found = 0
     for path in (each for file in files for each in (file, file.with_name(f"{file.name}-wal"))):
         with suppress(OSError):
@@ -120,24 +119,24 @@ def bytes_of(*files: Path) -> int:
 
 
 def restarts(folder: Path, process: str) -> Counter:
-    """Count a start of a process, in a file of its own there; return how often it was started again."""
+    """Record a start of a process in a file in `folder`; return a counter of its restarts."""
     made = Counter(
         "turnkeeper_restarts", "how often the daemon was started again in this home", "process", of=(process,)
     )
     path, earlier = folder / f"{process}.starts", 0
     with suppress(OSError, ValueError):
         earlier = int(path.read_text(encoding="ascii")[:20])
-    with suppress(OSError):  # it is only counted
+    with suppress(OSError):  # a lost count harms nothing
         path.write_text(f"{earlier + 1}\n", encoding="ascii")
     made.add(process, by=earlier)
     return made
 
 
 class Source:
-    """What a daemon shows: what it counted, what stands in its stores, and whether it is ready.
+    """The data that a daemon exports: its counters, the numbers in its stores, and its readiness.
 
     Attributes:
-        counted: its counters and histograms.
+        counted: the daemon's counters and histograms.
     """
 
     def __init__(
@@ -146,24 +145,24 @@ class Source:
         read: Callable[[], Awaitable[Sequence[Any]]],
         unready: Callable[[], str],
     ) -> None:
-        """`read` returns families on the daemon's event loop; `unready` says why it is not ready, or nothing."""
+        """`read` returns families on the daemon's event loop; `unready` returns why it is not ready, or ""."""
         self.counted, self._read, self._unready = counted, read, unready
         self._loop = asyncio.get_running_loop()
         self._registry: Any = None
 
     def collect(self) -> Iterator[Any]:
-        """Yield every family. What cannot be read in time is left out, and `turnkeeper_scrape_complete` is 0."""
+        """Yield every family. If the stores do not answer in time, `turnkeeper_scrape_complete` is 0."""
         for each in self.counted:
             yield each.family()
         read: Sequence[Any] = ()
-        with suppress(TurnkeeperError, TimeoutError, RuntimeError):  # a store in trouble, or one that is closed already
+        with suppress(TurnkeeperError, TimeoutError, RuntimeError):  # a store is in trouble or already closed
             read = self.ask(self._read(), _ANSWER_S)
         yield from read
-        complete = Gauge("turnkeeper_scrape_complete", "1 where the stores could be read for this scrape, else 0")
+        complete = Gauge("turnkeeper_scrape_complete", "1 if the stores could be read for this scrape, else 0")
         yield complete.of(float(bool(read)))
 
     def ask(self, work: Any, patience_s: float) -> Any:
-        """Return what `work` returns on the daemon's event loop. Raises TimeoutError."""
+        """Run `work` on the daemon's event loop and return its result. Raises TimeoutError."""
         asked: Future[Any] = asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
         try:
             return asked.result(patience_s)
@@ -171,11 +170,11 @@ class Source:
             asked.cancel()
 
     def unready(self) -> str:
-        """Return why the daemon cannot do its work now; empty where it can."""
+        """Return why the daemon cannot do its work now; empty if it can."""
         return self._unready()
 
     def registry(self) -> Any:
-        """Return the registry of Prometheus's client, made at the first scrape."""
+        """Return the `prometheus_client` registry; the first scrape creates it."""
         if self._registry is None:
             from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
 
@@ -224,20 +223,20 @@ def application(source: Source) -> Callable[..., Iterable[bytes]]:
 
 
 def _is_own(environ: Mapping[str, Any]) -> bool:
-    """Tell whether a request is meant for this machine: a web page could ask under a name of its own."""
+    """Return True if the request names this machine as its host: a web page could send one under its own host name."""
     before, _, last = str(environ.get("HTTP_HOST", "localhost")).rpartition(":")
     return not environ[_IS_TCP] or (before or last) in _HOSTS
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = 5.0  # for a request to be read, and for its answer
+    timeout = 5.0  # seconds to read a request, and to send its answer
 
     def log_message(self, *_said: object) -> None:
         """Log nothing."""
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """Answers each connection in a thread of its own, a few at once; the event loop accepts them."""
+    """Answers each connection in its own thread, a few at once; the event loop accepts connections."""
 
     daemon_threads = True
 
@@ -249,7 +248,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.set_app(app)
 
     def server_bind(self) -> None:
-        """Bind without asking for the machine's name, which may take long."""
+        """Bind without looking up the machine's name, which may take long."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "localhost", 0
         self.setup_environ()
@@ -266,18 +265,18 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             self.process_request(connection, ("localhost", 0))
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, then make room."""
+        """Answer the request, then free its place among the concurrent scrapes."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing where whoever asked has hung up."""
+        """Log nothing if the client has hung up."""
 
 
 class Exporter:
-    """Serves a source on a Unix socket and, where it is given a port, on 127.0.0.1. The caller holds the lock."""
+    """Serves a source on a Unix socket and, if a port is given, on 127.0.0.1. The caller holds the process's lock."""
 
     def __init__(self, source: Source, log: EventLog, *, path: Path, port: int = 0) -> None:
         self._app, self._log = application(source), log
@@ -288,9 +287,9 @@ class Exporter:
         self._loop = asyncio.get_running_loop()
 
     def keep(self) -> None:
-        """Serve what is not served: at first, after its socket was removed, or now that its port is free.
+        """Open each endpoint that is not open: at start, after its socket was removed, or once its port is free.
 
-        Where that cannot be done it is logged once, and the daemon does its work all the same.
+        If an endpoint cannot be opened, log it once; the daemon continues its work.
         """
         if "unix" in self._servers and _identity(self._path) != self._bound:
             self._end("unix")
@@ -310,7 +309,7 @@ class Exporter:
                 self._listen(server)
 
     def close(self) -> None:
-        """End serving, and remove the socket unless it is another's."""
+        """Stop serving, and remove the socket unless another process has replaced it."""
         if "unix" in self._servers and _identity(self._path) == self._bound:
             self._path.unlink(missing_ok=True)
         for name in list(self._servers):
@@ -323,7 +322,7 @@ class Exporter:
     def _take(self, server: _Server) -> None:
         try:
             server.take()
-        except (OSError, RuntimeError):  # no descriptor or no thread is left: the connection waits
+        except (OSError, RuntimeError):  # no descriptor or thread is left: the connection waits
             self._loop.remove_reader(server.fileno())
             self._loop.call_later(_REST_S, self._listen, server)
 
@@ -333,7 +332,7 @@ class Exporter:
         server.server_close()
 
     def _open_unix(self) -> _Server:
-        # No longer than the name that it is renamed to: a socket's path must be short.
+        # At most as long as the final name: the path of a socket has a short limit.
         own = self._path.with_name(f".{self._path.name[0]}m")
         own.unlink(missing_ok=True)
         server = _Server(socket.AF_UNIX, str(own), self._app)

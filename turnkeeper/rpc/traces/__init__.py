@@ -1,8 +1,8 @@
-"""Traces of fires and turns for OpenTelemetry, off unless the settings ask for them; its SDK is imported only then.
+"""OpenTelemetry traces of fires and turns, disabled by default; the SDK is imported only if they are enabled.
 
-A fire's trace has its id from the fire's, so that the runner, the runtime and whoever comes after a crash put their
-spans into the same trace without telling each other. The context travels in each request, since fires travel in
-batches, and is kept with the turn. Spans are made from the records of the event log.
+A trace id is computed from the fire's id. So the runner, the runtime and their successors after a crash add spans to
+the same trace without coordination. Fires travel in batches, so each request carries the context, which is stored with
+the turn. Spans are made from the records of the event log.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, TracesSettings
 from turnkeeper.errors import InvalidInput
 
-MOST_OPEN = 10_000  # fires and turns whose beginning is remembered
+MOST_OPEN = 10_000  # fires and turns whose start is remembered
 _EXPORT_S = 5.0
-_LAST_S = 3.0  # at the end, for what was not sent yet
+_LAST_S = 3.0  # at the end, for spans that are not sent yet
 _MISSING = "traces need OpenTelemetry's SDK, which is not installed"
 
 
@@ -37,10 +37,10 @@ def traceparent_of(fire_id: str) -> str:
 
 
 class Tracing:
-    """Makes spans and hands them to an exporter, in the background.
+    """Creates spans and exports them in the background.
 
     Attributes:
-        content: whether prompts, answers, arguments and results go with them.
+        content: whether spans include prompts, answers, arguments and results.
     """
 
     def __init__(self, process: str, settings: TracesSettings, clock: Clock, exporter: Any = None) -> None:
@@ -57,7 +57,7 @@ class Tracing:
         self._api, self._nothing = trace, context.Context()
 
         class Ids(id_generator.RandomIdGenerator):
-            """Draws ids, unless the next span's are given."""
+            """Generates random ids, unless the next span's ids are given."""
 
             given: tuple[int, int] | None = None
 
@@ -78,14 +78,14 @@ class Tracing:
         self._tracer = self._provider.get_tracer("turnkeeper", __version__)
 
     def start(self, name: str, kind: str, parent: Any, attributes: Mapping[str, Any]) -> Any:
-        """Start a span now; `parent` is a span, a W3C context, or nothing for a trace of its own."""
+        """Start a span now; `parent` is a span, a W3C context, or empty for a new trace."""
         context = self._api.set_span_in_context(self._parent(parent)) if parent else self._nothing
         return self._tracer.start_span(
             name, context, self._api.SpanKind[kind], dict(attributes), start_time=self.now_ns()
         )
 
     def start_fire(self, name: str, fire_id: str, attributes: Mapping[str, Any], at_ns: int) -> Any:
-        """Start the first span of a fire's trace, with the ids that everybody knows from the fire's."""
+        """Start the root span of a fire's trace, with the ids computed from the fire's id."""
         _, trace_id, span_id, _ = traceparent_of(fire_id).split("-")
         self._ids.given = int(trace_id, 16), int(span_id, 16)
         try:
@@ -95,21 +95,21 @@ class Tracing:
             self._ids.given = None
 
     def end(self, span: Any, error: str = "", **attributes: Any) -> None:
-        """End a span now; with `error`, as failed."""
+        """End a span now. A non-empty `error` marks it as failed."""
         span.set_attributes(attributes)
         if error:
             span.set_status(self._api.Status(self._api.StatusCode.ERROR, error))
         span.end(end_time=self.now_ns())
 
     def now_ns(self) -> int:
-        """Return the time as spans have it."""
+        """Return the current time as spans store it, in nanoseconds since 1970."""
         return int(self._clock.now().timestamp() * 1e9)
 
     def keep(self) -> None:
-        """Do nothing: spans are sent in the background."""
+        """Do nothing: spans are exported in the background."""
 
     def close(self) -> None:
-        """Send what waits, for a few seconds."""
+        """Export the remaining spans, for at most a few seconds."""
         last = threading.Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
         last.start()
         last.join(_LAST_S)
@@ -124,12 +124,12 @@ class Tracing:
 
 
 def tracing_of(process: str, settings: TracesSettings, clock: Clock) -> Tracing | None:
-    """Return what makes spans; None where the settings do not ask for them. Raises InvalidInput without the SDK."""
+    """Return the tracer; None if the settings do not enable traces. Raises InvalidInput without the SDK."""
     return Tracing(process, settings, clock) if settings.enabled else None
 
 
 def observe_fires(_home: Home, runner: Any, settings: Settings, clock: Clock) -> Tracing | None:
-    """Trace the fires of a runner from now on; None if the settings do not ask for it."""
+    """Trace the fires of a runner from now on; return None if the settings do not enable traces."""
     tracing = tracing_of("task-runner", settings.traces, clock)
     if tracing is not None:
         FireSpans(tracing, runner.log)
@@ -138,10 +138,10 @@ def observe_fires(_home: Home, runner: Any, settings: Settings, clock: Clock) ->
 
 
 class FireSpans:
-    """The runner's spans: from the planning of a fire to its acceptance, sent again, and how it ended."""
+    """The runner's spans: the first acceptance of a fire since its planning, each retry, and the outcome."""
 
     def __init__(self, tracing: Tracing, log: EventLog) -> None:
-        """Make them from what is logged from now on."""
+        """Create spans from events logged from now on."""
         self._tracing = tracing
         self._planned = OrderedDict[str, tuple[int, Mapping[str, Any]]]()
         told = {"fire.committed": self._committed, "fire.accepted": self._accepted, "fire.settled": self._settled}
@@ -168,16 +168,16 @@ class FireSpans:
 
 
 class TurnSpans:
-    """The runtime's spans of turns: one for each interval, under the fire's. Spans of calls stand under these."""
+    """The runtime's spans of turns: one per interval, below the fire's span. Spans of calls are their children."""
 
     def __init__(self, tracing: Tracing, log: EventLog) -> None:
-        """Make them from what is logged from now on."""
+        """Create spans from events logged from now on."""
         self.tracing = tracing
         self._running = OrderedDict[str, Any]()
         count_events(log, {"turn.started": self._started, "turn.stopped": self._stopped})
 
     def of(self, turn_id: str) -> Any:
-        """Return the span of a turn that runs; None if none does."""
+        """Return the span of a running turn; None if the turn is not running."""
         return self._running.get(turn_id)
 
     def _started(self, fields: Mapping[str, Any]) -> None:
@@ -202,7 +202,7 @@ class TurnSpans:
 
 
 def keep_newest(found: "OrderedDict[str, Any]", key: str, value: Any) -> None:
-    """Remember a value, and forget the oldest beyond the limit: what began and is never told to have ended."""
+    """Store a value, and drop the oldest ones above the limit: turns and fires whose end is never logged."""
     found[key] = value
     with suppress(KeyError):
         while len(found) > MOST_OPEN:

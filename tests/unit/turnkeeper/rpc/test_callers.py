@@ -380,7 +380,7 @@ def test_a_lost_or_open_key_is_an_error_that_says_what_to_do(home: Home):
     "said", ["x", "a/b/c/d", "a/cli ", "/cli", "a/moon", "a/cli/" + "k" * 65, "a\tb/cli", "a/cli/"]
 )
 async def test_a_caller_that_names_itself_in_another_form_is_refused(home: Home, said: str):
-    with pytest.raises(InvalidInput, match="does not say by what a call comes"):
+    with pytest.raises(InvalidInput, match="does not name the origin of a call"):
         callers.read_via(said)
     if said.isprintable():
         async with serving(home, "task-runner") as (agrees, stub):
