@@ -94,7 +94,7 @@ def test_errors_say_what_where_and_what_to_do(tk: client.Turnkeeper, tmp_path: P
     with pytest.raises(client.InvalidInput) as raised:
         tk.create_task("nightly", cron="61 * * * *", **OF_TASK)
     assert raised.value.where == "cron"
-    with pytest.raises(client.InvalidInput, match="20 is no duration") as raised:
+    with pytest.raises(client.InvalidInput, match="20 is not a duration") as raised:
         tk.wait("turn-0000000000000000", timeout=20)  # type: ignore[arg-type]
     assert raised.value.where == "timeout"
     tk.create_task("taken", every="1h", **OF_TASK)

@@ -1,12 +1,12 @@
-"""Turnkeeper for programs: tasks, turns, conversations and decisions, over the daemons' local sockets.
+"""Python client for programs: tasks, turns, conversations and decisions over the daemons' local sockets.
 
     from turnkeeper.client import Turnkeeper
 
     with Turnkeeper() as tk:
         tk.create_task("digest", cron="0 9 * * *", category="catch-up-summary", channel="news", prompt="What is new?")
 
-`AsyncTurnkeeper` has the same methods, to be awaited. Times are aware `datetime`s, durations `timedelta`s, and errors
-:class:`TurnkeeperError`s that say what to do. Nothing here starts a daemon: that is `turnkeeper up`.
+`AsyncTurnkeeper` has the same methods as coroutines. Times are aware `datetime`s, durations are `timedelta`s, and each
+error is a :class:`TurnkeeperError` with advice. The client starts no daemon; run `turnkeeper up`.
 """
 
 from turnkeeper.client.clients import AsyncTurnkeeper, Turnkeeper, run

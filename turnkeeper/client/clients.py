@@ -1,4 +1,4 @@
-"""The clients: the operations on an event loop, and the same blocking."""
+"""The two clients: the operations as coroutines, and the same operations as blocking methods."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -22,7 +22,7 @@ TIMEOUT = timedelta(seconds=10)
 
 
 class AsyncTurnkeeper(Operations):
-    """Turnkeeper for programs with an event loop; use it as `async with AsyncTurnkeeper() as tk:`."""
+    """Client for programs with an event loop; use it as `async with AsyncTurnkeeper() as tk:`."""
 
     def __init__(
         self,
@@ -32,16 +32,16 @@ class AsyncTurnkeeper(Operations):
         patience: Duration = PATIENCE,
         timeout: Duration = TIMEOUT,
     ) -> None:
-        """Connect when first asked.
+        """Prepare the client; the first call connects.
 
         Args:
-            home: the state directory; default what TURNKEEPER_HOME says, or `~/.turnkeeper`.
-            program: how the program calls itself: letters, digits, `.`, `_` and `-`. Kept with what it does.
-            patience: how long a daemon that is away is waited for, by calls that may be repeated.
-            timeout: the longest time that one call takes.
+            home: the state directory; default TURNKEEPER_HOME or `~/.turnkeeper`.
+            program: the program's name: letters, digits, `.`, `_` and `-`. Records of its acts name it.
+            patience: how long calls that may be repeated wait for a daemon that does not answer.
+            timeout: the longest duration of one call.
 
         Raises:
-            InvalidInput: there is no such home, or the program's name cannot be used.
+            InvalidInput: the home does not exist, or the program's name is not valid.
         """
         place = _home(home)
         super().__init__(place, OnLoop(place, f"{program}/api", span(timeout, "timeout").total_seconds()), patience)
@@ -53,7 +53,7 @@ class AsyncTurnkeeper(Operations):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the client."""
         await self.close()
 
     async def close(self) -> None:
@@ -89,18 +89,18 @@ def _following(
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Return what a coroutine comes to that never waits for an event loop: its transport blocks."""
+    """Return the result of a coroutine that never suspends because its transport blocks."""
     try:
         work.send(None)
     except StopIteration as done:
         result: T = done.value
         return result
     work.close()
-    raise AssertionError("it waits for an event loop")
+    raise AssertionError("the coroutine waits for an event loop")
 
 
 class Turnkeeper:
-    """Turnkeeper for programs: each method blocks until it is answered; use it as `with Turnkeeper() as tk:`."""
+    """Client for programs: each method blocks until it is answered; use it as `with Turnkeeper() as tk:`."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Turnkeeper:
         patience: Duration = PATIENCE,
         timeout: Duration = TIMEOUT,
     ) -> None:
-        """Connect when first asked; see :class:`AsyncTurnkeeper`."""
+        """Prepare the client; the first call connects. See :class:`AsyncTurnkeeper`."""
         place = _home(home)
         self._operations = Operations(
             place, Blocking(place, f"{program}/api", span(timeout, "timeout").total_seconds()), patience
@@ -123,7 +123,7 @@ class Turnkeeper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the client."""
         self.close()
 
     def close(self) -> None:
@@ -164,10 +164,10 @@ def run(
     home: str | Path | None = None,
     **options: Unpack[SendOptions],
 ) -> values.Result:
-    """Run a turn and return its result: the agent's last words, or the state that its graph returned.
+    """Run a turn and return its result: the agent's last message, or the state that its graph returned.
 
     Raises:
-        TurnFailed, NeedsDecision, TimedOut: as :meth:`Turnkeeper.run`.
+        TurnFailed, NeedsDecision, TimedOut: see :meth:`Turnkeeper.run`.
     """
     with Turnkeeper(home) as client:
         return client.run(text, channel=channel, timeout=timeout, **options)
@@ -178,7 +178,7 @@ def _home(given: str | Path | None) -> Home:
     try:
         place.check()
     except InvalidInput as error:
-        hint = "name it: Turnkeeper(home=…) or the variable TURNKEEPER_HOME; or create it: turnkeeper init"
+        hint = "pass Turnkeeper(home=…) or set TURNKEEPER_HOME; to create a home: turnkeeper init"
         raise InvalidInput(error.what, where=error.where, hint=hint) from None
     place.check_sockets()
     return place

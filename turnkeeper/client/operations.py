@@ -1,7 +1,7 @@
-"""What a program can ask of the daemons, written once, over a transport that blocks or one that waits.
+"""The client's operations, written once for a blocking and an asynchronous transport.
 
-A call that means the same when it is repeated is repeated while a daemon is away, up to the client's patience: reads,
-and what carries an id of its own. Every other call is made once.
+While a daemon is away, a call that is safe to repeat is repeated, up to the client's patience. Reads and requests with
+their own id are safe to repeat. Every other call is made once.
 """
 
 import json
@@ -27,14 +27,14 @@ from turnkeeper.v1 import agent_runtime_pb2 as runtime
 from turnkeeper.v1 import schedules_pb2 as runner
 
 _AGAIN_S = 0.2
-_POLLS_S = (0.05, 0.5)  # between two looks at a turn: at first, and at most
+_POLLS_S = (0.05, 0.5)  # seconds between two polls of a turn: first, longest
 _PAGE = 200
-_WITHOUT_TURN = frozenset({"succeeded", "failed", "cancelled", "skipped", "coalesced", "pruned"})  # where it has none
-_TRIES = 3  # to create a task of which it is unknown whether it was created
+_WITHOUT_TURN = frozenset({"succeeded", "failed", "cancelled", "skipped", "coalesced", "pruned"})  # may have no turn
+_TRIES = 3  # attempts to create a task if no answer says whether it was created
 
 
 class TurnFailed(TurnkeeperError):
-    """The turn failed or was cancelled; `turn` has what was said."""
+    """The turn failed or was cancelled; `turn` holds its messages."""
 
     def __init__(self, turn: values.Turn) -> None:
         what = f"the turn {turn.status}: {turn.error or 'no reason is recorded'}"
@@ -43,7 +43,7 @@ class TurnFailed(TurnkeeperError):
 
 
 class NeedsDecision(Denied):
-    """The turn waits for its author; `turn.approvals` has what it asks."""
+    """The turn waits for its author; `turn.approvals` holds its questions."""
 
     def __init__(self, turn: values.Turn) -> None:
         asked = [one.tool or one.question for one in turn.approvals if one.status == "pending"]
@@ -53,11 +53,11 @@ class NeedsDecision(Denied):
 
 
 class TimedOut(TurnkeeperError):
-    """The turn has not ended in time; it goes on."""
+    """The turn has not ended within the timeout; it continues to run."""
 
 
 class SendOptions(TypedDict, total=False):
-    """How a message is sent; see `turnkeeper send --help`."""
+    """Options of a message; see `turnkeeper send --help`."""
 
     thread_id: str
     new_thread: bool
@@ -75,7 +75,7 @@ Decision = Literal["approve", "reject", "edit", "answer"]
 
 
 class Operations:
-    """The operations. `AsyncTurnkeeper` has them as they stand here, `Turnkeeper` blocking."""
+    """The operations of both clients: `AsyncTurnkeeper` inherits them, `Turnkeeper` has them as blocking methods."""
 
     def __init__(self, home: Home, transport: Transport, patience: Duration) -> None:
         self._home, self._transport, self._patience_s = home, transport, span(patience, "patience").total_seconds()
@@ -83,10 +83,10 @@ class Operations:
     # --- tasks
 
     async def create_task(self, name: str, **fields: Unpack[TaskFields]) -> values.Task:
-        """Create a task; once, also where a daemon died meanwhile.
+        """Create a task exactly once, even if a daemon dies meanwhile.
 
         Raises:
-            InvalidInput: a field is wrong; `where` names it.
+            InvalidInput: a field is not valid; `where` names it.
             AlreadyExists: another task has the name.
             Unreachable: the task runner does not answer.
         """
@@ -103,7 +103,7 @@ class Operations:
         raise AssertionError("the last try returns or raises")
 
     async def _made(self, spec: runner.TaskSpec) -> values.Task | None:
-        """Return the task that an unanswered request has made; None if it made none."""
+        """Return the task that an unanswered request created; None if it created none."""
         try:
             found = await self.get_task(spec.name)
         except NotFound:
@@ -116,7 +116,7 @@ class Operations:
     async def list_tasks(
         self, *, category: str = "", channel: str = "", state: str = "", tags: Mapping[str, str] | None = None
     ) -> list[values.Task]:
-        """Return the tasks that pass the filters, next to fire first."""
+        """Return the tasks that match all filters, ordered by next fire time, soonest first."""
         request = runner.ListTasksRequest(category=category, channel=channel, state=state, tags=tags or {}, limit=_PAGE)
         return [values.task_of(one) for one in await self._pages("task-runner", "ListTasks", request, "tasks")]
 
@@ -125,26 +125,26 @@ class Operations:
         return values.task_of(await self._again("task-runner", "GetTask", runner.GetTaskRequest(name=name)))
 
     async def update_task(self, name: str, **fields: Unpack[TaskFields]) -> values.Task:
-        """Change fields of a task; None removes one. Raises Conflict if somebody else changed it meanwhile."""
+        """Change fields of a task; None removes a field. Raises Conflict if the task was changed meanwhile."""
         now = await self._again("task-runner", "GetTask", runner.GetTaskRequest(name=name))
         base = now.spec
         if base.thread_id == now.id:
-            base.ClearField("thread_id")  # its own, which it has without being told
+            base.ClearField("thread_id")  # the default thread, which has the task's id
         spec = spec_of(base.name, fields, now=SystemClock().now(), base=base)
         request = runner.UpdateTaskRequest(name=now.id, spec=spec, revision=now.revision)
         return values.task_of((await self._once("task-runner", "UpdateTask", request)).task)
 
     async def pause_task(self, name: str, *, note: str = "", until: datetime | None = None) -> values.Task:
-        """Pause a task until it is resumed, or until a time."""
+        """Pause a task until it is resumed, or until the time `until`."""
         end = "" if until is None else _instant(until)
         return await self._task("PauseTask", runner.PauseTaskRequest(name=name, note=note, until=end))
 
     async def resume_task(self, name: str, *, replay: bool = False) -> values.Task:
-        """Let a paused task fire again; with `replay`, what was missed meanwhile is caught up."""
+        """Let a paused task fire again. With `replay`, catch up on fires missed during the pause."""
         return await self._task("ResumeTask", runner.ResumeTaskRequest(name=name, replay=replay))
 
     async def disable_task(self, name: str, *, cancel_running: bool = False) -> values.Task:
-        """Stop a task from firing; it keeps its thread and its history."""
+        """Stop a task from firing; its thread and history stay."""
         return await self._task("DisableTask", runner.DisableTaskRequest(name=name, cancel_running=cancel_running))
 
     async def enable_task(self, name: str) -> values.Task:
@@ -156,7 +156,7 @@ class Operations:
         return await self._task("DeleteTask", runner.DeleteTaskRequest(name=name))
 
     async def run_task(self, name: str, *, request_id: str = "") -> values.Fire:
-        """Fire a task now, once for each request id."""
+        """Fire a task now, once per request id."""
         request = runner.RunTaskRequest(name=name, request_id=request_id or SystemEntropy().hex(12))
         return values.read(values.Fire, await self._again("task-runner", "RunTask", request))
 
@@ -175,7 +175,7 @@ class Operations:
         outcome: str = "",
         limit: int = 50,
     ) -> list[values.Fire]:
-        """Return the newest entries of the ledger, of a task or of all, that cover a time from `begin` to `end`."""
+        """Return the newest ledger entries of one task or all tasks that cover a time from `begin` to `end`."""
         request = runner.ListFiresRequest(name=name, outcome=outcome, limit=min(limit, _PAGE))
         for field, at in (("from", begin), ("to", end)):
             if at is not None:
@@ -184,16 +184,16 @@ class Operations:
         return [values.read(values.Fire, one) for one in found]
 
     async def explain_task(self, name: str, at: datetime | None = None) -> values.Explanation:
-        """Say why a task ran, or did not, at a time; without one, at the newest that fell due."""
+        """Explain why a task did or did not run at a time. Without a time, explain the latest due fire."""
         request = runner.ExplainFireRequest(name=name, at="" if at is None else _instant(at))
         return values.read(values.Explanation, await self._again("task-runner", "ExplainFire", request))
 
     # --- turns
 
     async def send(self, channel: str, text: str, **options: Unpack[SendOptions]) -> values.Sent:
-        """Send a message into a channel's conversation, once for each request id.
+        """Send a message into a channel's conversation, once per request id.
 
-        It continues the thread of the channel's newest turn, unless `thread_id` or `new_thread` say otherwise.
+        The message continues the thread of the channel's newest turn, unless `thread_id` or `new_thread` is given.
         """
         request = runtime.SendMessageRequest(channel=channel, text=text, **_of_message(options))
         return values.read(values.Sent, await self._again("agent-runtime", "SendMessage", request))
@@ -204,15 +204,15 @@ class Operations:
         *,
         timeout: Duration = timedelta(minutes=10),  # noqa: ASYNC109
     ) -> values.Turn:
-        """Return a turn when it has ended, or waits for its author; over restarts of the daemons.
+        """Wait until a turn has ended or waits for its author, across restarts of the daemons. Return the turn.
 
         Args:
-            what: what was sent, what was fired, or a turn's id.
+            what: the sent message, the fire, or a turn's id.
             timeout: the longest time to wait.
 
         Raises:
-            TimedOut: neither in time. The turn goes on.
-            Conflict: the fire came to no turn: it was skipped, folded into another one, or withdrawn.
+            TimedOut: the turn neither ended nor asked in time. It continues to run.
+            Conflict: the fire has no turn: it was skipped, coalesced into another fire, or withdrawn.
         """
         clock, pause_s = SystemClock(), _POLLS_S[0]
         deadline = clock.monotonic() + span(timeout, "timeout").total_seconds()
@@ -240,12 +240,12 @@ class Operations:
         timeout: Duration = timedelta(minutes=10),  # noqa: ASYNC109
         **options: Unpack[SendOptions],
     ) -> values.Result:
-        """Run a turn and return its result: on a thread of its own, unless one is named.
+        """Run a turn and return its result. Without a thread id, the turn gets a new thread.
 
         Raises:
             TurnFailed: the turn failed or was cancelled.
-            NeedsDecision: it waits for its author.
-            TimedOut: it has not ended in time, and goes on.
+            NeedsDecision: the turn waits for its author.
+            TimedOut: the turn has not ended in time; it continues to run.
         """
         if not options.get("thread_id"):
             options["new_thread"] = True
@@ -257,11 +257,11 @@ class Operations:
         return values.Result(text=turn.text, state=turn.state, turn=turn)
 
     async def get_turn(self, turn_id: str) -> values.Turn:
-        """Return a turn with what was said in it. Raises NotFound."""
+        """Return a turn with its messages. Raises NotFound."""
         return await self._whole(await self._again("agent-runtime", "GetTurn", runtime.GetTurnRequest(turn_id=turn_id)))
 
     async def cancel_turn(self, turn_id: str, reason: str = "") -> values.Turn:
-        """Cancel a turn: it stops at its next await. The cancel is on disk when this returns."""
+        """Cancel a turn: it stops at its next await. The cancellation is on disk when this method returns."""
         request = runtime.CancelTurnRequest(turn_id=turn_id, reason=reason)
         return await self._whole(await self._again("agent-runtime", "CancelTurn", request))
 
@@ -276,7 +276,7 @@ class Operations:
     async def list_approvals(
         self, *, channel: str = "", thread_id: str = "", status: str = "pending"
     ) -> list[values.Approval]:
-        """Return what turns ask their author, oldest first."""
+        """Return the approvals that turns ask of their author, oldest first."""
         request = runtime.ListInterruptsRequest(channel=channel, thread_id=thread_id, status=status, limit=_PAGE)
         found = await self._pages("agent-runtime", "ListInterrupts", request, "interrupts")
         return [values.read(values.Approval, one) for one in found]
@@ -289,18 +289,18 @@ class Operations:
         message: str = "",
         args: Mapping[str, Any] | None = None,
     ) -> values.Approval:
-        """Decide what a turn asks, once: the same again changes nothing.
+        """Decide an approval once; repeating the same decision changes nothing.
 
         Args:
-            approval: what was shown, so that the decision holds for those arguments alone; or its id.
-            decision: `edit` takes `args`, to run with instead; `answer` takes `message`, or `args` where the answer
-                is more than a text; `reject` may say why in `message`.
+            approval: the approval as shown, so that the decision is valid only for its arguments; or an id.
+            decision: `edit` needs `args`, which replace the call's arguments. `answer` takes `message`, or `args` if
+                the answer is not a text. `reject` may give a reason in `message`.
             message: see `decision`.
             args: see `decision`.
 
         Raises:
-            NotFound: nothing of this id was asked.
-            Conflict: it was decided otherwise, is asked no more, or is about other arguments by now.
+            NotFound: no approval has this id.
+            Conflict: the approval was decided otherwise, is no longer pending, or now has other arguments.
         """
         shown = approval if isinstance(approval, values.Approval) else None
         request = runtime.ResolveInterruptRequest(
@@ -315,7 +315,7 @@ class Operations:
     # --- following
 
     async def follow(self, channel: str = "", *, thread_id: str = "", limit: int = 50) -> AsyncIterator[values.Turn]:
-        """Yield the newest turns of a channel, or of one thread, then each as it changes, whole; over restarts."""
+        """Yield the newest turns of a channel or thread, then each turn again when it changes; survive restarts."""
         async with aclosing(self._followed(channel, thread_id, limit, live=False)) as turns:  # type: ignore[type-var]
             async for turn in turns:
                 if isinstance(turn, values.Turn):
@@ -324,13 +324,13 @@ class Operations:
     async def follow_live(
         self, channel: str = "", *, thread_id: str = "", limit: int = 50
     ) -> AsyncIterator[values.Turn | values.Speech]:
-        """Do as :meth:`follow`, and yield also what running turns say, piece by piece."""
+        """Yield turns like :meth:`follow`, and also the text of running turns, piece by piece."""
         async with aclosing(self._followed(channel, thread_id, limit, live=True)) as turns:  # type: ignore[type-var]
             async for turn in turns:
                 yield turn
 
     async def follow_turns(self) -> AsyncIterator[values.TurnEvent]:
-        """Yield what happens to turns from now on, each once and in order, also over restarts of the daemon."""
+        """Yield turn events from now on, each once and in order, across restarts of the daemon."""
         request, patience = runtime.WatchTurnsRequest(details=True, from_now=True), self._patience()
 
         def greeted(greeting: Greeting) -> None:
@@ -370,13 +370,13 @@ class Operations:
             except Unreachable as error:
                 await self._rest("agent-runtime", patience, error)
 
-    # --- what all of these use
+    # --- helpers of the operations
 
     async def _task(self, method: str, request: Message) -> values.Task:
         return values.task_of(await self._once("task-runner", method, request))
 
     async def _whole(self, turn: runtime.Turn) -> values.Turn:
-        """Return a turn with what was said in it, as its conversation shows it; a silent one is in none."""
+        """Return a turn with its messages from the conversation; a silent turn has none there."""
         request = runtime.GetConversationRequest(thread_id=turn.thread_id, limit=_PAGE)
         while turn.thread_id:
             page = await self._again("agent-runtime", "GetConversation", request)
@@ -398,11 +398,11 @@ class Operations:
         return found[:most] if most else found
 
     async def _once(self, process: Process, method: str, request: Message) -> Any:
-        """Make a call that must not be repeated without a look at what it did."""
+        """Make a call that must not be repeated without checking its effect."""
         return await self._transport.call(process, method, request)
 
     async def _again(self, process: Process, method: str, request: Message) -> Any:
-        """Make a call that means the same when it is repeated; repeat it while the daemon is away."""
+        """Make a call that is safe to repeat; repeat it while the daemon is away."""
         patience = self._patience()
         while True:
             try:
@@ -414,11 +414,11 @@ class Operations:
         return SystemClock().monotonic() + self._patience_s
 
     def _may_return(self, process: Process) -> bool:
-        """Tell whether a daemon that does not answer may do so soon: one that was stopped has no socket."""
+        """Return True if a daemon that does not answer may return soon; a daemon that was stopped has no socket."""
         return bool(self._patience_s) and self._home.socket(process).exists()
 
     async def _rest(self, process: Process, deadline: float, error: Unreachable) -> None:
-        """Wait for a daemon that is away; raise its error where it will not return, or not in time."""
+        """Wait before the next attempt; raise the error if the daemon will not return, or not before the deadline."""
         if SystemClock().monotonic() >= deadline or not self._may_return(process):
             raise error
         await self._transport.pause(_AGAIN_S)
@@ -427,7 +427,7 @@ class Operations:
 def _remember(
     request: runtime.WatchConversationRequest, turn: Any, open_: dict[int, str], sent: dict[str, bytes]
 ) -> None:
-    """Note where to begin after a restart: at the oldest turn that may still change, else at the newest."""
+    """Store the cursor for a restart of the stream: the oldest turn that may still change, else the newest turn."""
     over = turn.status in values.OVER and not any(one.lifecycle == "candidate" for one in turn.candidates)
     if over:
         open_.pop(turn.number, None)
@@ -439,16 +439,16 @@ def _remember(
 
 
 def _to_be_run(fire: values.Fire) -> values.Fire:
-    """Return a fire that has a turn, or may come to one. Raises Conflict."""
+    """Return the fire if it has a turn or may still get one. Raises Conflict."""
     if not fire.turn_id and fire.outcome in _WITHOUT_TURN:
-        what = f"the fire was {fire.outcome}: {fire.reason or 'it came to no turn'}"
+        what = f"the fire was {fire.outcome}: {fire.reason or 'it has no turn'}"
         raise Conflict(what, where=fire.fire_id, hint=f"see: turnkeeper task explain {fire.task_name}")
     return fire
 
 
 def _timed_out(where: str, timeout: Duration) -> TimedOut:
     hint = f"see: turnkeeper turns show {where}" if where.startswith("turn-") else "see: turnkeeper task history"
-    return TimedOut(f"has not ended within {timeout}; it goes on", where=where, hint=hint)
+    return TimedOut(f"has not ended within {timeout}; it continues to run", where=where, hint=hint)
 
 
 def _of_message(options: SendOptions) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""What a program declares of a task, in Python's types, and the same on the wire. Pure.
+"""Conversion between a task's fields in Python's types and its `TaskSpec` message. Pure.
 
-The names are those of `TaskSpec` in `schedules.proto`, but for JSON, which is given as objects, and for `in`.
+The names are those of `TaskSpec` in `schedules.proto`, except fields of JSON, which take objects, and `in_`.
 """
 
 import json
@@ -17,10 +17,10 @@ Instant = datetime | str
 
 
 class TaskFields(TypedDict, total=False):
-    """What a task may be given, beside its name. `docs/tasks.md` says what each means; None removes it in an update.
+    """Fields of a task besides its name. `docs/tasks.md` explains each; in an update, None removes a field.
 
-    One of `cron`, `every`, `at`, `in_`, `rrule`, `dynamic` and `on` says when it fires. A `datetime` without a zone is
-    wall time in `timezone`.
+    One of `cron`, `every`, `at`, `in_`, `rrule`, `dynamic` and `on` defines when the task fires. A `datetime` without a
+    zone is wall time in `timezone`.
     """
 
     cron: str | None
@@ -78,12 +78,12 @@ _INSTANTS = frozenset({"at", "start_at", "end_at", "expires_at"})
 
 
 def spec_of(name: str, given: Mapping[str, Any], *, now: datetime, base: wire.TaskSpec | None = None) -> wire.TaskSpec:
-    """Return a task as the wire has it, over `base` where one is changed.
+    """Return a task's message, with the given fields set over `base` if there is one.
 
-    `in_` is written down as an instant, so that the same request means the same when it is repeated.
+    `in_` is converted to an instant, so that a repeated request means the same.
 
     Raises:
-        InvalidInput: a field that there is not, or a value of another type than its own.
+        InvalidInput: a field does not exist, or its value has the wrong type.
     """
     spec = wire.TaskSpec()
     if base is not None:
@@ -91,7 +91,7 @@ def spec_of(name: str, given: Mapping[str, Any], *, now: datetime, base: wire.Ta
     spec.name = name
     for key, said in given.items():
         if key not in TaskFields.__annotations__:
-            raise InvalidInput("is no field of a task", where=key, hint="see turnkeeper.client.TaskFields")
+            raise InvalidInput("is not a field of a task", where=key, hint="see turnkeeper.client.TaskFields")
         on_wire, value = ON_WIRE.get(key, key), said
         if on_wire == "in" and value is not None:
             on_wire, value = "at", now + span(value, key)
@@ -102,24 +102,24 @@ def spec_of(name: str, given: Mapping[str, Any], *, now: datetime, base: wire.Ta
 
 
 def span(given: Duration, name: str) -> timedelta:
-    """Return a duration that may be written as a text.
+    """Return a duration, which may be given as a text.
 
     >>> span("20s", "timeout"), span(timedelta(seconds=0.5), "timeout")
     (datetime.timedelta(seconds=20), datetime.timedelta(microseconds=500000))
 
     Raises:
-        InvalidInput: it is neither a timedelta nor the text of a duration.
+        InvalidInput: the value is neither a timedelta nor the text of a duration.
     """
     if isinstance(given, timedelta):
         return given
     if not isinstance(given, str):
         hint = f'write {name}=timedelta(seconds=20) or {name}="20s"'
-        raise InvalidInput(f"{given!r:.60} is no duration", where=name, hint=hint)
+        raise InvalidInput(f"{given!r:.60} is not a duration", where=name, hint=hint)
     return parse_duration(given, field=name)
 
 
 def fields_of(spec: wire.TaskSpec) -> dict[str, Any]:
-    """Return what a spec gives, by the names of :class:`TaskFields`, in Python's types.
+    """Return the fields of a spec under the names of :class:`TaskFields`, in Python's types.
 
     >>> fields_of(spec_of("a", {"every": timedelta(minutes=7), "payload": {"n": 1}}, now=datetime.max))
     {'every': datetime.timedelta(seconds=420), 'payload': {'n': 1}}
@@ -143,7 +143,7 @@ def _put(spec: wire.TaskSpec, key: str, name: str, value: Any) -> None:
 def _written(name: str, value: Any) -> Any:
     if isinstance(value, timedelta):
         if value < timedelta(0) or value.microseconds:
-            raise InvalidInput(f"{value} is no duration of whole seconds", where=name)
+            raise InvalidInput(f"{value} is not a duration of whole seconds", where=name)
         return format_duration(value)
     if isinstance(value, datetime):
         return rfc3339(value) if value.tzinfo is not None else value.isoformat()

@@ -1,4 +1,4 @@
-"""The Python client, for programs of others; nothing of ours uses it."""
+"""The Python client, for programs of users; Turnkeeper itself does not use it."""
 
 from turnkeeper.config.surfaces import Surface
 

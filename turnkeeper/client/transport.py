@@ -1,4 +1,4 @@
-"""How calls reach the daemons: blocking, or on an event loop. What is called and what it means is elsewhere."""
+"""Transports of calls to the daemons: one blocks, the other awaits on an event loop."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, closing
@@ -17,23 +17,23 @@ _STUBS: dict[Process, Any] = {"task-runner": SchedulesStub, "agent-runtime": Age
 
 
 class Transport(Protocol):
-    """Calls to the daemons of a home; each raises what the daemon refuses with."""
+    """Calls to the daemons of a home; each raises the error with which a daemon refuses."""
 
     async def call(self, process: Process, method: str, request: Message) -> Any:
-        """Call a method once. Raises Unreachable when nobody answers; whether anything was done is unknown then."""
+        """Call a method once. Raises Unreachable without an answer; the call may still have had its effect."""
 
     def stream(self, process: Process, method: str, request: Message, greeted: Greeted) -> AsyncIterator[Any]:
-        """Yield what a method sends, after its greeting if it has one."""
+        """Yield the messages of a stream, after its greeting if it has one."""
 
     async def pause(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for `seconds`."""
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close all connections."""
 
 
 class _Callers:
-    """The callers of a home's daemons, made when they are first used."""
+    """The callers of a home's daemons, created on first use."""
 
     def __init__(self, home: Home, via: str, timeout_s: float) -> None:
         self._home, self._via, self._timeout_s = home, via, timeout_s
@@ -49,7 +49,7 @@ class _Callers:
 
 
 class Blocking(_Callers):
-    """Blocks the calling thread: its coroutines never wait for an event loop."""
+    """A transport that blocks the calling thread: its coroutines never wait for an event loop."""
 
     def _open(self, process: Process) -> Any:
         socket, stub = self._home.socket(process), _STUBS[process]
@@ -72,7 +72,7 @@ class Blocking(_Callers):
 
 
 class OnLoop(_Callers):
-    """Waits on the running event loop."""
+    """A transport that waits on the running event loop."""
 
     def _open(self, process: Process) -> Any:
         channel, stub = connect(self._home.socket(process)), _STUBS[process]

@@ -1,7 +1,7 @@
-"""What the daemons answer, as values: frozen, with instants as `datetime`s and JSON read. Pure.
+"""Values of the daemons' answers: frozen dataclasses, with instants as `datetime`s and JSON parsed. Pure.
 
-A value is read from a message of the wire by the names of its fields (:func:`read`); what is named otherwise on the
-wire stands in `_ON_WIRE`.
+:func:`read` makes a value from a wire message by the names of its fields. `_ON_WIRE` lists the fields with another name
+on the wire.
 """
 
 import json
@@ -24,19 +24,19 @@ WAITING = frozenset({"interrupted", "paused", "kept", "held"})
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A task as it stands.
+    """A task and its current state.
 
     Attributes:
-        fields: what was declared of it, every default filled in: see :class:`turnkeeper.client.TaskFields`.
+        fields: the declaration, with all defaults filled in: see :class:`turnkeeper.client.TaskFields`.
         kind: cron, every, at, rrule, dynamic, on or hybrid.
         state: active, running, waiting, interrupted, held, paused, disabled, done, expired or quarantined.
-        schedule: for people.
-        next_fire_at: the next scheduled time; None where none is known.
-        reason: why it is quarantined or done.
-        waits_for: what its open fire waits for; empty for nothing.
-        revision: counts its edits, from 1.
-        updated_at: since when that revision is in force.
-        edited_by: by what it came, PROGRAM/SURFACE/KEY.
+        schedule: the schedule as people read it.
+        next_fire_at: the next scheduled time; None if none is known.
+        reason: why the task is quarantined or done.
+        waits_for: why its open fire waits; empty if it does not wait.
+        revision: the number of its versions, counted from 1.
+        updated_at: when the current revision took effect.
+        edited_by: the origin of the last edit, PROGRAM/SURFACE/KEY.
     """
 
     id: str
@@ -66,10 +66,10 @@ class Fire:
     """An entry of the ledger.
 
     Attributes:
-        outcome, reason: how it ended, or stands, and why.
-        count: for how many scheduled times it stands.
-        late_s: how late it was sent.
-        cause: what kept it from being sent in time.
+        outcome, reason: the fire's outcome or current state, and why.
+        count: the number of scheduled times that the fire stands for.
+        late_s: how many seconds late the fire was sent.
+        cause: why the fire was not sent in time.
     """
 
     fire_id: str
@@ -92,7 +92,7 @@ class Fire:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Why something ran or did not, at a time: a word, sentences, and the ledger's entry if there is one."""
+    """Why a task did or did not run at a time: a word, sentences, and the ledger entry if there is one."""
 
     at: datetime | None
     verdict: str
@@ -102,12 +102,12 @@ class Explanation:
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """Where a message went.
+    """The destination of a message.
 
     Attributes:
-        duplicate: it was taken before, under the same request id.
-        continues: the thread had turns before.
-        takes_over: the self-paced task that ends by it.
+        duplicate: a message with the same request id was accepted before.
+        continues: the thread already had turns.
+        takes_over: the self-paced task that this message ends.
     """
 
     turn_id: str
@@ -119,7 +119,7 @@ class Sent:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCall:
-    """A call that an agent's message makes."""
+    """A tool call in an agent's message."""
 
     id: str
     name: str
@@ -128,7 +128,7 @@ class ToolCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A message of a turn: of an author, an agent, a tool or a trigger."""
+    """A message of a turn, from an author, an agent, a tool or a trigger."""
 
     role: str
     text: str
@@ -139,15 +139,15 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Approval:
-    """What a turn asks its author.
+    """A question of a turn to its author.
 
     Attributes:
         kind: permission, proposal or question.
-        tool, args: the call that it is about; of a graph's own question, `args["value"]` is what it gave `interrupt`.
-        args_hash: of those arguments; a decision holds for them alone.
+        tool, args: the tool call in question; `args["value"]` is the value that a graph gave `interrupt`.
+        args_hash: the hash of `args`; a decision is valid only for these arguments.
         status: pending, resolved or void.
-        decision, message, decided_by: what was decided, with which words, and by what it came.
-        expires_at: when it ends unanswered.
+        decision, message, decided_by: the decision, its text, and the origin of the request that made it.
+        expires_at: when the approval expires if it is not answered.
     """
 
     interrupt_id: str
@@ -174,7 +174,7 @@ class Approval:
 
 @dataclass(frozen=True, kw_only=True)
 class Trigger:
-    """The fire that set a turn off: its task, for when, and for how many scheduled times it stands."""
+    """The fire that triggered a turn: its task, its scheduled time, and the number of scheduled times it stands for."""
 
     kind: str
     task: str
@@ -186,14 +186,14 @@ class Trigger:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A turn: what was said in it, and what it asks.
+    """A turn with its messages and its approvals.
 
     Attributes:
-        status: running, interrupted, paused, succeeded, silent, failed or cancelled; of a message whose turn has not
+        status: running, interrupted, paused, succeeded, silent, failed or cancelled; for a message whose turn has not
             begun: accepted, or kept while its thread waits for the author.
-        trigger: the fire that set it off; None for an author's message, and for later turns of the same fire.
-        error: why it failed.
-        via: of an author's turn, by what it was asked for.
+        trigger: the fire that triggered it; None for an author's message and for later turns of the same fire.
+        error: why the turn failed.
+        via: the origin of the request, for an author's turn.
     """
 
     turn_id: str
@@ -214,29 +214,29 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether it ended, however it did."""
+        """Whether the turn has ended, with any outcome."""
         return self.status in OVER
 
     @property
     def waits(self) -> bool:
-        """Whether it goes on only when its author decides, or its task fires again."""
+        """Whether the turn continues only after its author decides or its task fires again."""
         return self.status in WAITING
 
     @property
     def is_decided(self) -> bool:
-        """Whether it stands still, and goes on in a moment: its author has decided all that it asked."""
+        """Whether the author has decided all questions of a stopped turn, so that it resumes in a moment."""
         asked = {one.status for one in self.approvals}
         return self.status == "interrupted" and bool(asked) and "pending" not in asked
 
     @property
     def text(self) -> str:
-        """What the agent said last; empty for nothing."""
+        """The text of the agent's last message; empty if there is none."""
         said = (one.text for one in reversed(self.messages) if one.role == "agent" and one.text.strip())
         return next(said, "")
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """What a graph without messages left as its state; None where the agent said something else."""
+        """The final state of a graph without messages; None if the agent answered with text."""
         if not self.text.lstrip().startswith("{"):
             return None
         try:
@@ -248,7 +248,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a turn came to: its last words, or the state that its graph returned, and the turn itself."""
+    """The result of a turn: its last message or the state that its graph returned, and the turn itself."""
 
     text: str
     state: dict[str, Any] | None
@@ -257,7 +257,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningCall:
-    """A tool call of the step that a turn takes: running, done or failed."""
+    """A tool call of the turn's current step: running, done or failed."""
 
     id: str
     name: str
@@ -267,10 +267,10 @@ class RunningCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Speech:
-    """A piece of what a running turn says; it is on no disk yet, and may come to nothing.
+    """A piece of a running turn's text; it is not on disk yet and may be discarded.
 
     Attributes:
-        message: names the message; another name says that it began anew.
+        message: the id of the message; a new id means that the message began again.
         offset: characters of the message before this piece.
     """
 
@@ -284,11 +284,11 @@ class Speech:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnEvent:
-    """What happened to a turn, or to a fire without one, numbered in order.
+    """A change of a turn, or of a fire without a turn, with its sequence number.
 
     Attributes:
         state: started, resumed, interrupted, paused, held, released, succeeded, silent, delivered, failed, cancelled;
-            proposed, contradicted, reviewed for candidates and deviations, whose ids are in `about`.
+            for candidates and deviations, whose ids are in `about`: proposed, contradicted, reviewed.
     """
 
     sequence: int
@@ -314,25 +314,25 @@ _Read = Callable[[WireMessage], Any]
 
 
 def read(kind: type[T], message: WireMessage, **given: Any) -> T:
-    """Return a message as a value: each of its fields from the message's of that name, but for those given."""
+    """Return a wire message as a value: copy each field by its name, except for the given ones."""
     kinds: Any = (kind, type(message))
     plan = _plan(*kinds)
     return kind(**{name: get(message) for name, get in plan.items() if name not in given}, **given)
 
 
 def task_of(message: Any) -> Task:
-    """Return a task as the runner shows it."""
+    """Return a task from the runner's message."""
     return read(Task, message, name=message.spec.name, fields=fields_of(message.spec))
 
 
 def turn_of(message: Any) -> Turn:
-    """Return a turn: of a conversation whole, of a list without what was said."""
+    """Return a turn; a turn of a list has no messages."""
     return read(Turn, message, **({"trigger": None} if isinstance(message.trigger, str) else {}))
 
 
 @cache
 def _plan(kind: Any, message: Any) -> Mapping[str, _Read]:
-    """Return how each field of a value is read; what a message does not have keeps its default."""
+    """Return how to read each field of a value; a field that the message lacks keeps its default."""
     known, plan = message.DESCRIPTOR.fields_by_name, dict[str, _Read]()
     for one in fields(kind):
         names = (_ON_WIRE.get(one.name, one.name), f"{one.name}_json")

@@ -1,6 +1,6 @@
-"""What the three command lines share: options, tables, JSON, times, errors, exit codes and common flags.
+"""Shared code of the three command lines: options, tables, JSON, times, errors, exit codes and common flags.
 
-Data goes to stdout, notes and errors to stderr. JSON keys are stable, a list is an array, times are RFC 3339 in UTC.
+Data goes to stdout; notes and errors go to stderr. JSON keys are stable, a list is an array, times are RFC 3339 in UTC.
 """
 
 import functools
@@ -33,18 +33,18 @@ from turnkeeper.times import parse_rfc3339, shown_in, written_time
 _HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
 _TURNKEEPER_HELP = "Run scheduled work for an AI agent, talk with it, and decide what waits for you."
 _GAP = 2  # between columns, as kubectl and systemctl print tables
-_NARROWEST = 23  # as wide as a date and time with its zone
-_NARROWEST_SHORT = 16  # as wide as a short one
-_NEEDED = 1  # the highest rank of a column for which a table shows short values
+_NARROWEST = 23  # width of a date and time with its zone
+_NARROWEST_SHORT = 16  # width of a short date and time
+_NEEDED = 1  # highest rank of a column that a table shows with short values rather than omit it
 _CUT = "…"
 _BAR_AFTER_S = 1.0
 _ISO = re.compile(r"(?<!--from )(?<!--to )(?<!--at )\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 _TIME = re.compile(r"(?:\b[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: [A-Z][A-Za-z]{1,4}| [+-]\d\d)?")
-_COMMAND = "turnkeeper "  # which is copied in one line
-_JOINT = "\ue000"  # in place of a blank at which no line is broken
+_COMMAND = "turnkeeper "  # a command stays on one line, for copying
+_JOINT = "\ue000"  # stands for a space at which a line must not break
 _REFRESH_S = 2.0
-_YOUNG = 100_000  # objects made before garbage is looked for: what most commands import and make is less, and stays
-_STYLED = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})  # by which Rich styles what it writes to a pipe
+_YOUNG = 100_000  # objects before the first garbage collection: most commands make fewer, and keep them
+_STYLED = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})  # with these, Rich styles its output to a pipe
 
 
 @dataclass
@@ -61,8 +61,8 @@ _common = _Common()
 def run(app: typer.Typer, argv: Sequence[str], cls: type[commands.Group] = commands.Group) -> int:
     """Run `app` on `argv` (without the program's name) and return its exit code.
 
-    `--home DIR`, `--utc`, `--no-color`, `--json` and `-q` are taken from anywhere before a `--`. An error that a person
-    is meant to read becomes one line on stderr and the exit code of its class.
+    `--home DIR`, `--utc`, `--no-color`, `--json` and `-q` are accepted anywhere before a `--`. An error meant for
+    people becomes one line on stderr and the exit code of its class.
     """
     try:
         _check_text(argv)
@@ -76,17 +76,17 @@ def run(app: typer.Typer, argv: Sequence[str], cls: type[commands.Group] = comma
     except TyperException as error:
         said = error.format_message().replace("Value error, ", "").rstrip(".")
         if _common.json and getattr(error, "option_name", "") == "-o":
-            said = "No such option: --json"  # as it was typed
+            said = "No such option: --json"  # the option as typed
         complain(f"{said}{_see_help(error)}")
         return EXIT_USAGE
     except (KeyboardInterrupt, Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left: nothing more to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has closed the pipe
         return 0
     except Exception as error:
         found = error if isinstance(error, TurnkeeperError) else errors.machine_trouble(error, ours=True)
-        if found is None and isinstance(error, OSError) and error.filename:  # such as a file in /proc
+        if found is None and isinstance(error, OSError) and error.filename:  # for example a file in /proc
             found = TurnkeeperError(error.strerror or str(error), where=str(error.filename))
         if found is None:
             raise
@@ -96,15 +96,15 @@ def run(app: typer.Typer, argv: Sequence[str], cls: type[commands.Group] = comma
 
 
 def run_process(app: typer.Typer, cls: type[commands.Group] = commands.Group) -> int:
-    """Run `app` on the command line of this process, which is to end with the exit code that it returns."""
+    """Run `app` on the command line of this process; return the exit code with which the process must end."""
     gc.set_threshold(_YOUNG, 20, 20)
     code = run(app, sys.argv[1:], cls)
-    gc.freeze()  # or the interpreter would look for garbage in all that it drops: a fifth of the time of a command
+    gc.freeze()  # otherwise the interpreter would collect garbage at exit: a fifth of a command's time
     return code
 
 
 def main() -> int:
-    """Run `turnkeeper`, the program for people, to which the surfaces add commands; return the exit code."""
+    """Run `turnkeeper`, the program for people; return the exit code."""
     return run_process(program(), commands.Program)
 
 
@@ -114,19 +114,19 @@ def program() -> commands.App:
 
 
 def home() -> Home:
-    """Return the state directory that `--home` or the environment names. Touches nothing."""
+    """Return the state directory that `--home` or the environment names, without touching it."""
     return locate(_common.home, os.environ)
 
 
 def home_places() -> list[Path]:
-    """Return where the home is, whether or not it is there, then the files that led there, the last one first."""
+    """Return the home's path, whether or not it exists, then the files that redirect to it, last one first."""
     return places(_common.home, os.environ)
 
 
 def when(at: datetime | None, zone: tzinfo | None = None, *, fine: bool = False, day: bool = False) -> str:
-    """Write an instant for a table, with its zone: in `zone`, the machine's unless given, or in UTC with `--utc`.
+    """Format an instant with its zone for a table: in `zone` or else the machine's zone, or in UTC with `--utc`.
 
-    Empty for None. With `fine`, to the millisecond; with `day`, after the day of the week.
+    Return an empty text for None. With `fine`, include milliseconds; with `day`, begin with the day of the week.
     """
     if at is None:
         return ""
@@ -137,7 +137,7 @@ def when(at: datetime | None, zone: tzinfo | None = None, *, fine: bool = False,
 
 
 def when_short(at: datetime | None) -> str:
-    """Write an instant for a narrow table: to the minute, with its zone; in another year, the day. Empty for None."""
+    """Format an instant for a narrow table: to the minute with its zone; in another year, the date. Empty for None."""
     if at is None:
         return ""
     zone = UTC if _common.utc else None
@@ -150,22 +150,22 @@ def when_short(at: datetime | None) -> str:
 
 
 def is_quiet() -> bool:
-    """Return True if the command line asks for data and errors only, by `-q`."""
+    """Return True if the command line asks for data and errors only (`-q`)."""
     return _common.quiet
 
 
 def for_people(text: str) -> str:
-    """Return a text with its instants as people read them, but for those that are a command's options."""
+    """Return a text with its instants in the form for people, except those that are options of a command."""
     return _ISO.sub(lambda found: when(parse_rfc3339(found[0]), day=True), text)
 
 
 def say(text: str, indent: int = 0) -> None:
-    """Print sentences; on a terminal broken at words, and never within a time, with what follows indented."""
+    """Print sentences. On a terminal, break lines at words but never within a time, and indent continuation lines."""
     _write(_broken(plain(text), indent))
 
 
 def _broken(text: str, indent: int) -> str:
-    """Return a text whose lines a terminal need not break."""
+    """Return a text with line breaks that fit the terminal."""
     width = console().width if sys.stdout.isatty() else 0
     if width <= 2 * indent or all(_cells(line) <= width for line in text.split("\n")):
         return text
@@ -177,12 +177,12 @@ def _broken(text: str, indent: int) -> str:
 
 
 def time_given(text: str, *, past: bool = False) -> str:
-    """Return a time of the command line in ISO form; every command that takes a time takes it by this."""
+    """Return a time from the command line in ISO form; every command parses times with this function."""
     return written_time(text, SystemClock().now().astimezone(), past=past)
 
 
 def _check_text(argv: Sequence[str]) -> None:
-    """Refuse what no message, file or terminal could hold. Raises InvalidInput."""
+    """Refuse arguments that a message, file or terminal cannot hold. Raises InvalidInput."""
     for item in argv:
         if any("\ud800" <= letter <= "\udfff" for letter in item):
             raise InvalidInput(f"{item[:60]!a} is not UTF-8", where="command line")
@@ -222,14 +222,14 @@ def _following(items: Any) -> str:
 
 
 def _declare_common(app: typer.Typer) -> None:
-    """Add the common flags to the program's own help; they are taken off the line before it is parsed."""
+    """Add the common flags to the program's help; they are removed from the command line before it is parsed."""
     documented = app.registered_callback.callback if app.registered_callback else None
 
     def common(
         home: Annotated[Path | None, typer.Option("--home", metavar="DIR", help=_HOME_HELP)] = None,
         utc: Annotated[bool, typer.Option("--utc", help="Show times in UTC.")] = False,
         no_color: Annotated[bool, typer.Option("--no-color", help="Print plain text, as with $NO_COLOR.")] = False,
-        quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print data and errors, and nothing else.")] = False,
+        quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only data and errors.")] = False,
         json: Annotated[bool, typer.Option("--json", help="Print data as JSON, as with -o json.")] = False,
         version: Annotated[
             bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
@@ -253,7 +253,7 @@ def _see_help(error: TyperException) -> str:
 
 
 class Output(StrEnum):
-    """How a command prints its data."""
+    """Formats in which a command prints its data."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -268,19 +268,19 @@ OutputOption = Annotated[
         "-o",
         "--output",
         metavar="FORM",
-        help="How to print: table or wide, for people; json, jsonl or name, for scripts.",
+        help="Output format: table or wide, for people; json, jsonl or name, for scripts.",
     ),
 ]
-LimitOption = Annotated[int, typer.Option("-n", "--limit", min=1, max=2**31 - 1, help="Show at most this many.")]
+LimitOption = Annotated[int, typer.Option("-n", "--limit", min=1, max=2**31 - 1, help="Show at most this many rows.")]
 CursorOption = Annotated[
-    str, typer.Option("--cursor", metavar="CURSOR", help="Show the next page: the cursor that the page before gave.")
+    str, typer.Option("--cursor", metavar="CURSOR", help="Show the next page: the cursor of the previous page.")
 ]
-_AGAIN = "Show it again every two seconds."
-StatusOption = Annotated[str, typer.Option("--status", help="Only those with this status, finished ones included.")]
+_AGAIN = "Refresh every two seconds."
+StatusOption = Annotated[str, typer.Option("--status", help="Show only rows with this status, even finished ones.")]
 
 
 def watched(command: Callable[..., None], *also: str) -> Callable[..., None]:
-    """Give a command that lists the option `--watch`, also under other names."""
+    """Add the option `--watch`, and its names in `also`, to a command that lists."""
 
     @functools.wraps(command)
     def again(*arguments: Any, watch: bool = False, **options: Any) -> None:
@@ -295,14 +295,14 @@ def watched(command: Callable[..., None], *also: str) -> Callable[..., None]:
 
 
 def followed(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that lists the option `--watch`, which `--follow` means here too."""
+    """Add the option `--watch` to a command that lists, with `--follow` as a second name."""
     return watched(command, "--follow")
 
 
 def show_again(show: Callable[[datetime], None], *, watch: bool, every_s: float = _REFRESH_S) -> None:
-    """Show something as of now; with `watch` again every few seconds, until interrupted.
+    """Call `show` with the current time. With `watch`, call it again every few seconds until interrupted.
 
-    A daemon that does not answer for a moment does not end it.
+    If a daemon does not answer for a moment, watching continues.
     """
     clock = SystemClock()
     if not watch:
@@ -311,8 +311,8 @@ def show_again(show: Callable[[datetime], None], *, watch: bool, every_s: float 
         try:
             show(clock.now())
         except Exit:
-            pass  # an exit code is for who asks once
-        except (Unreachable, Conflict) as away:  # Conflict: another process opened the store just now
+            pass  # an exit code matters only without watching
+        except (Unreachable, Conflict) as away:  # Conflict: another process has just opened the store
             note(str(away))
         sys.stdout.flush()
         clock.block(every_s)
@@ -328,11 +328,11 @@ class Column:
 
     Attributes:
         header: its heading, in capitals.
-        value: what it shows of a row.
-        wide: shown only by `-o wide`.
+        value: the text that it shows for a row.
+        wide: shown only with `-o wide`.
         right: aligned right, for numbers.
-        rank: how soon the column is left out on a narrow terminal: the highest rank first.
-        short: what it shows if the terminal has no room for the columns of rank 0 and 1.
+        rank: order of omission on a narrow terminal: the highest rank first.
+        short: the value to show if the terminal has no room for the columns of rank 0 and 1.
     """
 
     header: str
@@ -352,9 +352,9 @@ def show_rows(
     footer: str = "",
     in_words: Callable[[Row], str] | None = None,
 ) -> None:
-    """Print a list: JSON as an array, jsonl a line each, names, or a table with its footer on stderr.
+    """Print a list: a JSON array, JSON lines, names, or a table with its footer on stderr.
 
-    `in_words` says a row in lines of its own, where a table of what a person looks for would be too wide.
+    `in_words` formats a row as several lines, for a table that would be too wide.
     """
     if output is Output.JSON:
         _write(as_json(list(rows), indent=2))
@@ -385,9 +385,9 @@ def show_page(
     footer: str = "",
     **more: Any,
 ) -> None:
-    """Print a page of a list; `page`, an answer or what `page_of` told, has the `total` and the `next_cursor`.
+    """Print a page of a list; `page` is an answer or result of `page_of`, with `total` and `next_cursor`.
 
-    What is left is said below it, with the cursor of the next page; also beside JSON. `more` is for `show_rows`.
+    A note below the page, also with JSON, gives the number of rows left and the next cursor. `show_rows` takes `more`.
     """
     names = ("total", "next_cursor")
     total, cursor = (page[name] if isinstance(page, Mapping) else getattr(page, name) for name in names)
@@ -423,7 +423,7 @@ def _grid(rows: Sequence[Row], columns: Sequence[Column], *, short: bool = False
 
 
 def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[tuple[str, str]]) -> None:
-    """Print one thing: JSON, its name, or aligned `key: value` lines."""
+    """Print one record: as JSON, as its name, or as aligned `key: value` lines."""
     if output in {Output.JSON, Output.JSONL}:
         _write(as_json(record, indent=2 if output is Output.JSON else None))
     elif output is Output.NAME:
@@ -437,9 +437,9 @@ def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[t
 
 
 def console(file: Any = None) -> Any:
-    """Return Rich's console for stdout or a file; it honours NO_COLOR, and is never narrower than its data when piped.
+    """Return Rich's console for stdout or a file. It honours NO_COLOR; on a pipe, it is as wide as its data.
 
-    Rich is imported only now: to a pipe there is nothing to write that print cannot.
+    Rich is imported only here: output to a pipe usually needs only `print`.
     """
     file = file or sys.stdout
     width = None if file.isatty() else 10_000
@@ -447,7 +447,7 @@ def console(file: Any = None) -> Any:
 
 
 def _print_headed(head: str, text: str, style: str = "bold", file: Any = None) -> None:
-    """Print a text with its head, which stands out on a terminal."""
+    """Print a text after its heading, which is styled on a terminal."""
     file = file or sys.stdout
     if file.isatty() or not _STYLED.isdisjoint(os.environ):
         both = import_module("rich.text").Text.assemble((head, style), text)
@@ -457,7 +457,7 @@ def _print_headed(head: str, text: str, style: str = "bold", file: Any = None) -
 
 
 def note(text: str) -> None:
-    """Print a message for the user on stderr, unless they want none (`-q`)."""
+    """Print a message for the user on stderr, except with `-q`."""
     if _common.quiet:
         return
     sys.stdout.flush()
@@ -465,14 +465,14 @@ def note(text: str) -> None:
 
 
 def complain(line: str, detail: str = "") -> None:
-    """Print an error: one line, then the detail (a caret under the bad field) if there is any."""
+    """Print an error: one line, then the detail (a caret under the bad field) if there is one."""
     _print_headed("error: ", plain(line).replace("\n", " "), "bold red", sys.stderr)
     if detail:
         _print_headed("", plain(detail), file=sys.stderr)
 
 
 def status(message: str) -> AbstractContextManager[object]:
-    """Show a spinner on stderr while a block runs, if there is a terminal to show it on."""
+    """Show a spinner on stderr while a block runs, if stderr is a terminal."""
     if not sys.stderr.isatty():
         return nullcontext()
     spinner: AbstractContextManager[object] = import_module("rich.console").Console(file=sys.stderr).status(message)
@@ -481,14 +481,14 @@ def status(message: str) -> AbstractContextManager[object]:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Cells with their headings.
+    """Cells of a table with their headings.
 
     Attributes:
-        headers: one a column.
-        cells: rows of as many texts, in one line each.
-        right: whether a column is aligned right.
-        ranks: how soon each column is left out, the highest rank first; all alike if not given.
-        narrowest: the width below which no cell is cut.
+        headers: one per column.
+        cells: rows of one-line texts, one per column.
+        right: whether each column is aligned right.
+        ranks: the omission rank of each column, highest omitted first; all equal if not given.
+        narrowest: the smallest width to which cells are cut.
     """
 
     headers: Sequence[str]
@@ -498,10 +498,10 @@ class Grid:
     narrowest: int = _NARROWEST
 
     def lines(self, width: int | None = None) -> tuple[Iterator[str], Sequence[str]]:
-        """Return the lines, headings first, and the headings of the columns that `width` has no room for.
+        """Return the lines, headings first, and the headings of the columns that do not fit in `width`.
 
-        Wide columns are cut first, the widest most, as far as that helps. Then columns are left out, of the highest
-        rank the last one first. The first column always stays. Without a width every cell is whole.
+        Wide columns are cut first, the widest most, if that is enough. Then columns are omitted: the highest rank
+        first, and within a rank the last one first. The first column always stays. Without a width, no cell is cut.
         """
         widths = [max(map(_cells, texts)) for texts in zip(self.headers, *self.cells, strict=True)]
         shown = list(range(len(widths)))
@@ -523,7 +523,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _narrowed(widths: Sequence[int], width: int, narrowest: int) -> list[int]:
-    """Return the widths with the widest columns cut to one size, so that all fit."""
+    """Return the widths, with the widest columns cut to a common width so that all fit."""
     cap = max(widths)
     while cap > narrowest and _total([min(one, cap) for one in widths]) > width:
         cap -= 1
@@ -531,7 +531,7 @@ def _narrowed(widths: Sequence[int], width: int, narrowest: int) -> list[int]:
 
 
 def _cells(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the number of terminal columns that a text occupies."""
     return len(text) if text.isascii() and text.isprintable() else int(import_module("rich.cells").cell_len(text))
 
 
@@ -544,13 +544,13 @@ def _placed(text: str, width: int, right: bool) -> str:
 
 @contextmanager
 def bar(what: str, total: int, *, clock: Clock | None = None, out: Any = None) -> Iterator[Callable[[int], None]]:
-    """Give a function that counts what is done; shown as a bar after a second, if stderr is a terminal.
+    """Yield a function that counts finished work; after a second, show a progress bar if stderr is a terminal.
 
     Args:
         what: a word or two before the bar.
-        total: how much there is to do.
-        clock: the machine's, unless a test passes another.
-        out: likewise; stderr.
+        total: the amount of work.
+        clock: default the machine's clock; tests pass another.
+        out: default stderr; tests pass another.
     """
     clock = clock or SystemClock()
     began, done = clock.monotonic(), 0

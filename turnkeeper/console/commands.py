@@ -1,8 +1,7 @@
-"""The commands of the programs: how help groups them, when they are imported, and what an unknown word may mean.
+"""Commands of the programs: their groups in help, their import on use, and suggestions for an unknown word.
 
-A program's commands stand in tables of :class:`Later`, with all that its help says of them: what a command needs is
-imported when the command is used, and help imports none of it. The surfaces add commands to `turnkeeper`
-(`turnkeeper/config/surfaces.py`).
+Tables of :class:`Later` list a program's commands, with the text for help. A command's modules are imported when the
+command is used; help imports none of them. Surfaces add commands to `turnkeeper` (`turnkeeper/config/surfaces.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,8 +18,8 @@ from turnkeeper.errors import meant
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 _MOST_MEANT = 3
 _MOST_NAMED = 8
-_MOST_DIGITS = 9  # of a number that is read without Pydantic
-# What most people need, and what the program says of it to who names no command.
+_MOST_DIGITS = 9  # of a number that is parsed without Pydantic
+# The commands that most people need, with the text shown to a user who names no command.
 FIRST = {
     "init": "make a home for your agent; it asks for what is needed",
     "up": "start everything",
@@ -31,14 +30,14 @@ FIRST = {
 }
 
 
-_WORDS = {"int": "N", "float": "N", "Path": "PATH"}  # what help calls a value, by its type
+_WORDS = {"int": "N", "float": "N", "Path": "PATH"}  # placeholders in help, by type
 
 
 def load(name: str, later: Later) -> Any:
-    """Import a command and return it, built, under its name."""
+    """Import a command, build it under its name and return it."""
     found = imported(later.target)
     holder = typer.Typer(add_completion=False)
-    holder.callback()(lambda: None)  # which makes a group of it, with one command
+    holder.callback()(lambda: None)  # a callback makes it a group with one command
     looks: Any = {"rich_help_panel": later.panel, "hidden": later.panel is None}
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=name, **looks)
@@ -51,10 +50,10 @@ def load(name: str, later: Later) -> Any:
 
 
 class App(typer.Typer):
-    """An application whose commands are imported when they are used.
+    """An application that imports its commands when they are used.
 
     Attributes:
-        later: the commands by their names, in the order of the help.
+        later: the commands by name, in the order of the help.
     """
 
     def __init__(self, said: str, later: Mapping[str, Later]) -> None:
@@ -63,10 +62,10 @@ class App(typer.Typer):
 
 
 class Group(TyperGroup):
-    """A group of commands. Without a command it prints its help; a command's name may be singular or plural.
+    """A group of commands. Without a command it prints its help. Singular and plural names of a command are accepted.
 
     Attributes:
-        later: commands that are imported when they are used.
+        later: commands that are imported on use.
     """
 
     later: Mapping[str, Later] = {}
@@ -76,19 +75,19 @@ class Group(TyperGroup):
         return list({**self.later, **self.commands})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  Typer's signature
-        """Return a command by its name, importing it if need be; None if there is none."""
+        """Return a command by its name, imported on demand; None if there is none."""
         name = next((name for name in _forms(cmd_name) if name in self.commands or name in self.later), None)
         if name is not None and name not in self.commands:
             self.commands[name] = load(name, self.later[name])
         return None if name is None else self.commands[name]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands, then the options: most people look for a command."""
+        """Write the commands before the options: most people look for a command."""
         self.format_commands(ctx, formatter)
         TyperCommand.format_options(self, ctx, formatter)  # type: ignore[arg-type]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands under what they are for."""
+        """Write the commands grouped by purpose."""
         shown = [(name, self._look(name, formatter.width * 3)) for name in self._visible(ctx)]
         for panel in (*Panel, None):
             if rows := [(name, summary) for name, (under, summary) in shown if under == panel]:
@@ -100,26 +99,26 @@ class Group(TyperGroup):
         return [n for n in names if (self.later[n].panel if n in self.later else not self.commands[n].hidden)]
 
     def _look(self, name: str, width: int) -> tuple[Panel | None, str]:
-        """Return what help lists a command under, and what it says of it."""
+        """Return a command's heading in help, and its summary."""
         if name in self.later:
             return self.later[name].panel, self.later[name].summary
         return _panel_of(self.commands[name]), self.commands[name].get_short_help_str(width)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line; without a command, print the help."""
+        """Parse the command line; without a command, print the help."""
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help())
             ctx.exit()
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that was asked for. Raises UsageError with what may be meant."""
+        """Return the requested command. Raises UsageError with suggestions."""
         if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0][:40]!r}. {self._meant(ctx, args[0])}".rstrip(". "))
         return super().resolve_command(ctx, args)
 
     def _meant(self, ctx: Any, word: str) -> str:
-        """Return what may be meant: a command that is written nearly so, or a command of this name in a group."""
+        """Suggest a command with a similar name, or a command with this name in a group."""
         names = self._visible(ctx)
         groups = [(name, self.get_command(ctx, name)) for name in names]
         found = [f"{name} {word}" for name, one in groups if isinstance(one, Group) and word in one.list_commands(ctx)]
@@ -133,14 +132,14 @@ class Program(Group):
     """The program for people, to which the surfaces add their commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line; without a command, print what there is on one screen."""
+        """Parse the command line; without a command, print a one-screen overview."""
         if not args and not ctx.resilient_parsing:
             typer.echo(self._overview(ctx))
             ctx.exit()
         return super().parse_args(ctx, args)
 
     def _overview(self, ctx: Any) -> str:
-        """Return what most people need, and the names of all commands by what they are for."""
+        """Return the commands that most people need, and the names of all commands by purpose."""
         out = ctx.make_formatter()
         out.write_usage(ctx.command_path, "COMMAND [ARGS]...")
         with out.section("Begin with"):
@@ -156,16 +155,16 @@ class Program(Group):
 
 def _panel_of(command: Any) -> Panel | None:
     given = command.rich_help_panel
-    return given if isinstance(given, Panel) else None  # Typer has a placeholder of its own where none is given
+    return given if isinstance(given, Panel) else None  # Typer uses a placeholder of its own if none is given
 
 
 def _forms(name: str) -> tuple[str, str, str]:
-    """Return the names that a word may stand for: itself, its plural, its singular."""
+    """Return the names that a word may stand for: the word itself, its plural, and its singular."""
     return name, f"{name}s", name.removesuffix("s")
 
 
 def build(app: typer.Typer, cls: type[Group] = Group) -> Group:
-    """Return an application as a tree of commands, each group of which is a :class:`Group`; the root is a `cls`."""
+    """Convert an application to a tree of commands: each group is a :class:`Group`, and the root is a `cls`."""
     _shape(app, cls)
     built: Any = typer.main.get_command(app)
     group = built if isinstance(built, Group) else cls(commands={built.name: built})
@@ -175,10 +174,10 @@ def build(app: typer.Typer, cls: type[Group] = Group) -> Group:
 
 
 def _read_plainly(command: Any) -> None:
-    """Let the values of a command, and of those in it, be read without Pydantic where there is nothing to convert.
+    """Parse the plain values of a command and its subcommands without Pydantic.
 
-    Typer has Pydantic convert every value, also an option that was not given. To load what that takes is half of the
-    time that a command needs to start.
+    Typer converts every value with Pydantic, even for an option that was not given. Importing Pydantic takes half of
+    the start-up time of a command.
     """
     command.get_params = partial(_parameters, command.get_params)
     if panels := getattr(command.callback, "panels", None):
@@ -188,9 +187,9 @@ def _read_plainly(command: Any) -> None:
 
 
 def _write_in_panels(command: Any, panels: Mapping[str, str], context: Any, formatter: Any) -> None:
-    """Write a command's options under headings, in the order of `panels`, which has the options' names by heading.
+    """Write a command's options under headings; `panels` maps each heading to its options, in order.
 
-    Options that `panels` does not name are written under the last heading.
+    Options that are not in `panels` go under the last heading.
     """
     headings = {name: heading for heading, names in panels.items() for name in names.split()}
     rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in ("Arguments", *panels)}
@@ -205,7 +204,7 @@ def _write_in_panels(command: Any, panels: Mapping[str, str], context: Any, form
 
 
 def _parameters(get: Callable[[Any], list[Any]], context: Any) -> list[Any]:
-    """Return a command's parameters, `--help` among them."""
+    """Return a command's parameters, including `--help`."""
     found = get(context)
     for one in found:
         if "process_value" not in vars(one):
@@ -215,7 +214,7 @@ def _parameters(get: Callable[[Any], list[Any]], context: Any) -> list[Any]:
 
 
 def _write_usually(parameter: Any) -> None:
-    """Let help write a parameter as most programs do: `NAME` and `[NAME]`, `--limit N`, without types and bounds."""
+    """Make help write a parameter as most programs do: `NAME` and `[NAME]`, `--limit N`, without types and bounds."""
     kind, looks = parameter.type_descriptor.annotation, dict[str, Any](_get_number_range_help_str=lambda: None)
     if parameter.param_type_name == "argument":
         name = (parameter.metavar or parameter.name.rstrip("_").upper()).strip("[]")
@@ -228,7 +227,7 @@ def _write_usually(parameter: Any) -> None:
 
 
 def _value_of(parameter: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
-    """Return a parameter's value, which `convert` returns for every value; alike, and sooner, for a plain one."""
+    """Return a parameter's value as `convert` would; a plain value needs no conversion, which saves time."""
     kind, multiple = parameter.type_descriptor.annotation, parameter.multiple or parameter.nargs == -1
     if value is None and not parameter.required:
         absent = () if multiple else None

@@ -1,10 +1,10 @@
-r"""Characters that act on what shows them, or that a reader does not see: written out, so that nothing is hidden.
+r"""Characters that control a display or that a reader cannot see. They are escaped, so that no text is hidden.
 
-They are control characters, format characters (category Cf), line and paragraph separators, halves of characters, those
-that Unicode lets a program show as nothing (Default_Ignorable_Code_Point: zero width, soft hyphen, Hangul fillers,
-tags, variation selectors), and some that fonts show as a blank. Line feeds and tabulators stay.
+They are control characters, format characters (category Cf), line and paragraph separators, and surrogates. They also
+include characters that Unicode lets a program display as nothing (Default_Ignorable_Code_Point: zero width, soft
+hyphen, Hangul fillers, tags, variation selectors), and some that fonts show as a blank. Line feeds and tabs stay.
 
-They are written as JSON writes them, so that JSON means the same before and after.
+The escapes are those of JSON, so that JSON means the same before and after.
 """
 
 import json
@@ -20,7 +20,7 @@ _BEYOND_JOINERS = (
 _JOINERS, _SELECTORS = "\u200c\u200d", "\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _UNSEEN = f"{_BEYOND_JOINERS}{_JOINERS}{_SELECTORS}"
 _ANY = re.compile(f"[{_UNSEEN}]")
-# After a character that is seen, and of no ASCII text but a keycap: one selector, and a joiner to the next such one.
+# One selector after a visible character that is not ASCII, or is part of a keycap; one joiner between two such ones.
 _SEEN = rf"[^\x00-\x7f{_UNSEEN}]"
 _MEANT = rf"(?<={_SEEN})[{_SELECTORS}]?[{_JOINERS}](?={_SEEN})|(?<={_SEEN})[{_SELECTORS}]|(?<=[0-9#*])\ufe0f(?=\u20e3)"
 _ANY_NOT_MEANT = re.compile(f"({_MEANT})|[{_UNSEEN}]")
@@ -31,7 +31,7 @@ _WORDS_OF_LOOPS = {**_WORDS, "disabled": "stopped"}
 
 
 def in_words(state: str, *, loop: bool = False) -> str:
-    """Return a state or an outcome as people read it; scripts read the value itself.
+    """Return a state or an outcome in the words for people; scripts read the value itself.
 
     >>> in_words("interrupted"), in_words("disabled", loop=True), in_words("disabled")
     ('waits for you', 'stopped', 'disabled')
@@ -40,7 +40,7 @@ def in_words(state: str, *, loop: bool = False) -> str:
 
 
 def from_words(text: str) -> str:
-    """Return the state or outcome that :func:`in_words` writes so; another text as it is.
+    """Return the state or outcome that :func:`in_words` formats as this text; return any other text unchanged.
 
     >>> from_words("waits for you"), from_words("stopped"), from_words("failed")
     ('interrupted', 'disabled', 'failed')
@@ -49,7 +49,7 @@ def from_words(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    r"""Return a text in which every character is seen and none is obeyed.
+    r"""Return a text with every control or invisible character escaped.
 
     >>> plain("a\x1b[31mb\u202ec\U000e0041")
     'a\\x1b[31mb\\u202ec\\udb40\\udc41'
@@ -58,9 +58,9 @@ def plain(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    r"""Return a text like :func:`plain`, but with the joiners and variants of emoji and scripts as they are.
+    r"""Return a text like :func:`plain`, but leave the joiners and variation selectors of emoji and scripts unescaped.
 
-    One selector may follow a character that is not ASCII, and one joiner may stand between two of them.
+    One selector may follow a character that is not ASCII, and one joiner may stand between two such characters.
 
     >>> prose("\u2764\ufe0f \u0645\u06cc\u200c\u062e a\u200db") == "\u2764\ufe0f \u0645\u06cc\u200c\u062e a\\u200db"
     True
@@ -71,7 +71,7 @@ def prose(text: str) -> str:
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
-    r"""Return a value as JSON, with what :func:`plain` writes out escaped.
+    r"""Return a value as JSON, with the characters that :func:`plain` escapes escaped.
 
     >>> as_json({"said": "\x9b31m \u202e ü"})
     '{"said": "\\u009b31m \\u202e ü"}'
