@@ -134,11 +134,11 @@ def answered(lg: Lg, method: str, path: str, body: str) -> int:
     [
         ("/threads", {"metadata": {"a": "\ud800"}}, "body: holds half a character (a lone surrogate)"),
         ("/threads/search", '{"limit": 1e400}', "body: is not JSON: 1e400 is not a JSON number"),
-        ("/threads/search", {"metadata": [1]}, "metadata: is no object"),
-        ("/threads/{thread_id}/runs/stream", {"stream_mode": {}}, "stream_mode: is no text or list of texts"),
-        ("/threads/{thread_id}/runs", {"multitask_strategy": [1]}, "multitask_strategy: is no text"),
-        ("/runs/crons", {"enabled": []}, "enabled: is no true or false"),
-        ("/runs/batch", [{"assistant_id": {}}], "assistant_id: is no text"),
+        ("/threads/search", {"metadata": [1]}, "metadata: is not an object"),
+        ("/threads/{thread_id}/runs/stream", {"stream_mode": {}}, "stream_mode: is not a text or a list of texts"),
+        ("/threads/{thread_id}/runs", {"multitask_strategy": [1]}, "multitask_strategy: is not a text"),
+        ("/runs/crons", {"enabled": []}, "enabled: is not true or false"),
+        ("/runs/batch", [{"assistant_id": {}}], "assistant_id: is not a text"),
     ],
 )
 def test_a_field_that_is_not_of_its_type_is_named(lg: Lg, path: str, body: Any, why: str) -> None:

@@ -327,7 +327,7 @@ async def test_no_tool_takes_a_decision_and_every_forged_argument_is_refused(con
             assert not set(tool.input_schema["properties"]) & {"decision", "approve", "note", "args_hash", "for_task"}
             for name in FORGED:
                 told = await refused(to, tool.name, **given.get(tool.name, {}), **{name: "approve"})
-                assert f"{name}: {tool.name} takes no argument of this name" in told
+                assert f"{name}: {tool.name} has no argument of this name" in told
         nested = {"when": {"in": "1h", "category": "conversation"}, "name": "forged", "prompt": "x"}
         assert "Extra inputs are not permitted" in await refused(to, "task_create", **nested)
         declined = await ask(to, "approval_request_decision", interrupt_id=waits["interrupt_id"])

@@ -1,7 +1,7 @@
-"""The process: `python -m turnkeeper.gateway HOME`, which `turnkeeper web serve` becomes and the supervisor starts.
+"""The gateway's process: `turnkeeper web serve` and the supervisor run `python -m turnkeeper.gateway HOME`.
 
-It holds its lock, shows its progress and answers the health service on `state/run/web.sock`, as the daemons do, so the
-supervisor looks after it as after them. HTTP is on TCP, on this machine alone.
+Like the daemons, the process holds a lock, writes a progress counter and answers the health service, on
+`state/run/web.sock`. So the supervisor can watch it in the same way. HTTP is served over TCP, on this machine only.
 """
 
 import asyncio
@@ -32,21 +32,21 @@ from turnkeeper.rpc.server import UnixServer, keep_reachable, run_daemon
 from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "web"
-NICE = 10  # where the processor is short, a page waits rather than a fire
-HEADERS_S = 10.0  # how long the first line and the headers of a request may take
+NICE = 10  # on a busy processor, a page waits rather than a fire
+HEADERS_S = 10.0  # seconds for the first line and the headers of a request
 MOST_CONNECTIONS = 256
-SPARE_CONNECTIONS = 64  # for those that are not known yet: more than that of them push each other out
-LARGEST_REST = 256 << 10  # bytes of a body that still come after its request was answered
-MOST_LINES = 20  # a minute, of what the libraries below us complain of
+SPARE_CONNECTIONS = 64  # for unknown clients; beyond this number they displace each other
+LARGEST_REST = 256 << 10  # bytes of a body that may arrive after its request was answered
+MOST_LINES = 20  # per minute, of complaints from the libraries
 _STOP_GRACE_S = 2
 _HEAD, _BARE = re.compile(rb"(?s).*?(?:\n\r?\n|$)"), re.compile(rb"(?<!\r)\n")
 
 
 class Strict(h11.Connection):
-    """Reads requests as every proxy does: refuses what two readers of one request could read in two ways."""
+    """Parses requests as strictly as every proxy: refuses a request that two parsers could read differently."""
 
     def next_event(self) -> Any:
-        """Return what came next. Raises RemoteProtocolError for a line that ends in LF alone, and for two lengths."""
+        """Return the next event. Raises RemoteProtocolError if a line ends in LF alone, or if two lengths are given."""
         if self.their_state is h11.IDLE:
             head = _HEAD.match(self.trailing_data[0])
             if head is not None and _BARE.search(head[0]):
@@ -60,9 +60,9 @@ class Strict(h11.Connection):
 
 
 class Protocol(H11Protocol):
-    """HTTP/1.1 that waits for headers only so long, and lets an answer cut its connection.
+    """HTTP/1.1 with a timeout for headers; an answer may close its connection.
 
-    Near the most connections, the oldest of those that no key and no session has made known is cut for a new one.
+    Near the maximum number of connections, a new one displaces the oldest that no key or session has identified.
     """
 
     _waiting: asyncio.TimerHandle | None = None
@@ -83,15 +83,15 @@ class Protocol(H11Protocol):
             min(others, key=lambda one: one.made_at).transport.abort()
 
     def is_known(self) -> bool:
-        """Return True while a request of a key or a session is answered."""
+        """Return True while a request with a key or a session is answered."""
         scope: Any = self.cycle.scope if self.cycle is not None and not self.cycle.response_complete else {}
         who = scope.get("who")
         return who is not None and who.scope is not None
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; once it is a whole head of a request, stop waiting for it."""
+        """Process received data; after a complete request head, cancel the timeout for headers."""
         before = self.cycle
-        if before is not None and before.response_complete and before.more_body:  # a body whose request is answered
+        if before is not None and before.response_complete and before.more_body:  # rest of an answered request
             self._late += len(data)
             if self._late > LARGEST_REST:
                 self.transport.abort()
@@ -116,7 +116,7 @@ class Protocol(H11Protocol):
 
 
 class Bounded(logging.Filter):
-    """Lets so many records a minute pass: what a client sends does not fill the disk with complaints about it."""
+    """Limits the log records per minute, so that complaints about clients cannot fill the disk."""
 
     def __init__(self, clock: Clock, most: int = MOST_LINES) -> None:
         super().__init__()
@@ -124,17 +124,17 @@ class Bounded(logging.Filter):
         self._minute = self._count = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True for the first records of a minute. The last of them says that others are left out."""
+        """Return True for the first records of a minute. The last of them says that later ones are omitted."""
         minute = int(self._clock.monotonic() // 60)
         self._count = self._count + 1 if minute == self._minute else 1
         self._minute = minute
         if self._count == self._most:
-            record.msg = f"{record.msg} (what follows within this minute is not logged)"
+            record.msg = f"{record.msg} (later records of this minute are not logged)"
         return self._count <= self._most
 
 
 class Server(uvicorn.Server):
-    """Leaves signals to this process, which has its lock and its socket to give back; says when it listens."""
+    """Ignores signals, which the process handles to release its lock and its socket; reports when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -149,17 +149,17 @@ class Server(uvicorn.Server):
 
 
 def listeners(settings: WebSettings) -> list[socket.socket]:
-    """Return the bound sockets: of the address of the settings, and of ::1 if the machine has it.
+    """Return the bound sockets: on the address in the settings, and on ::1 if the machine has it.
 
-    Browsers look for turnkeeper.localhost at ::1 first: a program of another user there would get tokens and cookies.
+    Browsers look up turnkeeper.localhost at ::1 first: another user's program there would get tokens and cookies.
 
     Raises:
-        Conflict: another program listens at one of the addresses.
+        Conflict: another program already listens on one of the addresses.
     """
     beside = ["::1"] if ":" not in settings.bind and _has_ipv6() else []
     with ExitStack() as opened:
         bound = [opened.enter_context(_listener(host, settings.port)) for host in (settings.bind, *beside)]
-        opened.pop_all()  # the server closes them
+        opened.pop_all()  # the server closes the sockets
         return bound
 
 
@@ -181,12 +181,12 @@ def _listener(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         what = f"cannot listen on {host}:{port}: {error.strerror}"
-        raise Conflict(what, where="[web] port", hint="end what listens there, or set another port") from error
+        raise Conflict(what, where="[web] port", hint="stop that program, or set another port") from error
     return bound
 
 
 async def serve(home: Home, lock: ProcessLock) -> None:
-    """Serve until SIGTERM or SIGINT. The caller holds the process's lock, which is kept."""
+    """Serve until SIGTERM or SIGINT. The caller holds the process's lock; this function restores it if needed."""
     clock, entropy, settings, stop = SystemClock(), SystemEntropy(), load_settings(home), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -195,7 +195,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     gateway = Gateway(home, settings, Sessions(keys, clock, entropy), clock=clock, entropy=entropy)
     bound, health = listeners(settings.web), UnixServer(home.socket(PROCESS))
     web = Server(config_of(build(gateway, keys, offered(gateway))))
-    for handler in filter(None, (logging.lastResort, *logging.root.handlers)):  # MCP's package has put one there
+    for handler in filter(None, (logging.lastResort, *logging.root.handlers)):  # the MCP package has added a handler
         handler.addFilter(Bounded(clock))
     parts = [asyncio.create_task(web.serve(bound), name="HTTP"), asyncio.create_task(web.ready.wait())]
     try:
@@ -221,7 +221,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
 
 
 def config_of(app: Any) -> uvicorn.Config:
-    """Return how the application is served: nothing is logged of what is asked, and no header is believed."""
+    """Return the server's configuration: it logs no requests and trusts no proxy headers."""
     return uvicorn.Config(
         app, http=Protocol, ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
         lifespan="on", loop="asyncio", timeout_graceful_shutdown=_STOP_GRACE_S, timeout_keep_alive=60,

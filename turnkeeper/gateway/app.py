@@ -1,4 +1,4 @@
-"""The gateway's application: the door before everything, then each surface under its path."""
+"""The gateway's application: the door first, then each surface under its path."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,14 +15,14 @@ from turnkeeper.gateway.keys import Keys
 
 
 def offered(gateway: Gateway) -> dict[str, Offered]:
-    """Return what is served under which path; nothing of an extra that is not installed."""
+    """Return the installed surfaces by path; without those whose extra is not installed."""
     mounts = (surface.mount for surface in surfaces().values() if surface.mount)
     served = (one for one in mounts if not one.package or find_spec(one.package))
     return {one.path: imported(one.target)(gateway) for one in sorted(served, reverse=True)}
 
 
 def build(gateway: Gateway, keys: Keys, parts: Mapping[str, Offered]) -> Any:
-    """Return the whole application, which serves each part under its path."""
+    """Return the complete application, which serves each part under its path."""
 
     @asynccontextmanager
     async def running(_app: Starlette) -> AsyncIterator[None]:

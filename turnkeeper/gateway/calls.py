@@ -1,4 +1,4 @@
-"""What every surface of the gateway stands on: calls of both daemons, who asks, and what an error means over HTTP."""
+"""Shared code of the gateway's surfaces: calls of both daemons, the caller's identity, and errors as HTTP statuses."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -36,13 +36,13 @@ _STATUS: dict[type[errors.TurnkeeperError], int] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Who:
-    """Who makes a request, as the door found it.
+    """The caller of a request, as the door identified it.
 
     Attributes:
-        surface: `web`, `api` or `mcp`; empty for what answers everybody.
-        scope: what may be asked for.
+        surface: `web`, `api` or `mcp`; empty for a path that needs no identity.
+        scope: what the caller may do.
         key: the id of the client's key; empty for a browser.
-        session: the browser's; None for a client.
+        session: the browser's session; None for a client with a key.
     """
 
     surface: str
@@ -52,18 +52,18 @@ class Who:
 
     @property
     def via(self) -> str:
-        """What the gateway says to the daemons of who asks."""
+        """The caller's identity that the gateway sends to the daemons."""
         return "/".join(filter(None, (PROGRAM, self.surface, self.key)))
 
 
 def who_of(request: HTTPConnection) -> Who:
-    """Return who makes a request."""
+    """Return the caller of a request."""
     who: Who = request.scope["who"]
     return who
 
 
 def need(request: HTTPConnection, scope: Scope) -> Who:
-    """Return who makes a request, if they may do that. Raises Denied."""
+    """Return the caller of a request if its scope suffices. Raises Denied."""
     who = who_of(request)
     if who.scope is None or who.scope < scope:
         what = f"this key may not do that: it takes the scope {scope.name.lower()}"
@@ -72,25 +72,25 @@ def need(request: HTTPConnection, scope: Scope) -> Who:
 
 
 def status_of(error: errors.TurnkeeperError) -> int:
-    """Return an error's HTTP status: never 501, which clients repeat; 503 where asking again can help."""
+    """Return an error's HTTP status: never 501, which clients retry; 503 if a retry can help."""
     return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
 
 
 async def refuse(_request: HTTPConnection, error: Exception) -> Response:
-    """Answer an error that its caller is meant to read, as JSON; a surface names it among its exception handlers."""
+    """Answer an error meant for the caller as JSON; surfaces register this function as an exception handler."""
     if not isinstance(error, errors.TurnkeeperError):
         raise error
     return JSONResponse({"detail": str(error)}, status_of(error))
 
 
 class Streams:
-    """Counts the streams that are open: 64 in all, and 8 of one session or key."""
+    """Counts open streams: at most 64 in all, and 8 per session or key."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
 
     def enter(self, who: Who) -> str | None:
-        """Count one more and return its name for :meth:`leave`; None where there are too many."""
+        """Count one more stream and return its name for :meth:`leave`; None if there are too many."""
         name = _client(who)
         if self.full(who):
             return None
@@ -98,17 +98,17 @@ class Streams:
         return name
 
     def full(self, who: Who) -> bool:
-        """Return whether one more would be one too many."""
+        """Return True if one more stream would be too many."""
         return self._open.total() >= MOST_STREAMS or self._open[_client(who)] >= MOST_OF_ONE
 
     def leave(self, name: str) -> None:
-        """Count one less."""
+        """Count one stream less."""
         self._open[name] -= 1
-        self._open += Counter()  # without those that have none
+        self._open += Counter()  # drop callers without streams
 
     @property
     def open(self) -> int:
-        """How many are open."""
+        """The number of open streams."""
         return self._open.total()
 
 
@@ -127,11 +127,11 @@ class Gateway:
         self._runner = AsyncCaller(self._channels[1], SchedulesStub, RUNNER)
 
     def runtime(self, who: Who) -> Any:
-        """Return the agent runtime as `who` calls it: its methods are those of the contract."""
+        """Return the agent runtime's methods, called on behalf of `who`."""
         return self._runtime.by(who.via)
 
     def runner(self, who: Who) -> Any:
-        """Return the task runner as `who` calls it."""
+        """Return the task runner's methods, called on behalf of `who`."""
         return self._runner.by(who.via)
 
     async def close(self) -> None:
@@ -141,11 +141,11 @@ class Gateway:
 
 
 class Offered(NamedTuple):
-    """What a package of the gateway offers.
+    """The application that a package of the gateway provides.
 
     Attributes:
         app: an ASGI application, mounted under the surface's path.
-        running: entered while the gateway serves.
+        running: a context that is open while the gateway serves.
     """
 
     app: Any

@@ -1,4 +1,4 @@
-"""`turnkeeper web`: serve it, log a browser in, and make keys for clients."""
+"""The commands `turnkeeper web`: serve the gateway, log a browser in, and make keys for clients."""
 
 import os
 import sys
@@ -49,7 +49,7 @@ def _place() -> Home:
 
 @web.command()
 def serve() -> None:
-    """Serve in the foreground, until SIGTERM or Ctrl-C. With `[web] enabled = true`, `turnkeeper up` does it.
+    """Serve in the foreground until SIGTERM or Ctrl-C. With `[web] enabled = true`, `turnkeeper up` starts the gateway.
 
     Example: turnkeeper web serve
     """
@@ -57,7 +57,7 @@ def serve() -> None:
     load_settings(place)
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         hint = f"run: {install_command('turnkeeper[web]')}"
-        raise InvalidInput("the packages that it takes are not installed", where="turnkeeper web", hint=hint)
+        raise InvalidInput("the required packages are not installed", where="turnkeeper web", hint=hint)
     os.execv(sys.executable, [sys.executable, "-P", "-m", "turnkeeper.gateway", str(place.root)])  # noqa: S606  becomes the server
 
 
@@ -66,16 +66,16 @@ def open_(
     print_: Annotated[bool, typer.Option("--print", help="Only print the address.")] = False,
     plain_host: Annotated[
         bool,
-        typer.Option("--plain-host", help="Log in at 127.0.0.1, for a browser that finds no turnkeeper.localhost."),
+        typer.Option("--plain-host", help="Log in at 127.0.0.1, if the browser cannot resolve turnkeeper.localhost."),
     ] = False,
 ) -> None:
-    """Log a browser in: open the page with a token that is valid once, and for a minute.
+    """Log a browser in: open the page with a token that is valid once, for one minute.
 
-    The browser is given a file that leads to the page: other users of the machine can read the arguments of a program,
-    and cannot read the file. A browser that may not read the file either takes the printed address, if you paste it.
+    The browser opens a local file that redirects to the page. Other users of the machine can read a program's arguments
+    but not this file. If the browser may not read the file either, paste the printed address.
 
-    With --plain-host, other programs that listen on 127.0.0.1 are sent the cookie of the login, if you open their pages
-    in the same browser.
+    With --plain-host, the browser also sends the login cookie to other programs on 127.0.0.1 whose pages you open in
+    it.
 
     Example: turnkeeper web open
     """
@@ -94,11 +94,11 @@ def open_(
     if webbrowser.open(_leading_to(address, place).as_uri()):
         note("if the browser may not read the file (snap, flatpak), paste this address into it, within a minute")
     else:
-        note("no browser was found: open this address yourself, within a minute")
+        note("no browser was found: open this address within a minute")
 
 
 def _leading_to(address: str, place: Home) -> Path:
-    """Write a page, mode 0600, that leads a browser to an address. Return its path."""
+    """Write a page with mode 0600 that redirects a browser to an address. Return its path."""
     path, link = login_page(place), escape(address)
     leads = f'<meta http-equiv="refresh" content="0;url={link}"><title>Turnkeeper</title><a href="{link}">Log in</a>'
     replace_whole(path, f'<!doctype html><meta charset="utf-8">{leads}\n'.encode())
@@ -110,7 +110,7 @@ def _leading_to(address: str, place: Home) -> Path:
 def list_(
     cursor: console.CursorOption = "", limit: console.LimitOption = 1000, output: OutputOption = Output.TABLE
 ) -> None:
-    """List the keys, never their secrets.
+    """List the keys without their secrets.
 
     Example: turnkeeper web keys list
     """
@@ -125,13 +125,13 @@ def list_(
 
 @keys.command("make")
 def make(
-    name: Annotated[str, typer.Argument(help="The client, as you call it.")],
+    name: Annotated[str, typer.Argument(help="Your name for the client.")],
     scope: Annotated[
         str,
-        typer.Option("--scope", help="read: look; work: also send, cancel, schedule; decide: also answer approvals."),
+        typer.Option("--scope", help="read: view; work: also send, cancel, schedule; decide: also answer approvals."),
     ] = "work",
 ) -> None:
-    """Make a key and print it, this once: only a digest of it is kept.
+    """Make a key and print it once: only its digest is stored.
 
     Example: turnkeeper web keys make my-editor --scope work
     """
@@ -139,12 +139,12 @@ def make(
     key, text = Keys(place).make(name, scope, clock.now(), SystemEntropy())
     record_act(place.logs, "turnkeeper", "web keys make", f"{key.name} {key.id} {key.scope}", clock)
     print(text)
-    note(f"{key.name} may {key.scope}; the key is told only now")
+    note(f"{key.name} may {key.scope}; the key is shown only now")
 
 
 @keys.command("revoke")
 def revoke(name: Annotated[str, typer.Argument(help="The name or the id of a key.")]) -> None:
-    """Remove a key: whoever holds it is refused from now on.
+    """Remove a key: its holder is refused from now on.
 
     Example: turnkeeper web keys revoke my-editor
     """

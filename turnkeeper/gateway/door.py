@@ -1,9 +1,9 @@
-"""The rules that every request passes before anything else sees it. `docs/security.md` tells why each is there.
+"""The checks that every request passes before a surface sees it. `docs/security.md` gives the reason for each.
 
-In this order: the Host is ours; the Origin is the page's own, or one that the settings name for `/lg` and `/mcp`; who
-asks is known (a key in its header for `/lg` and `/mcp`, a cookie for `/ui`, never the other way round); a change on
-`/ui` comes from a page of this session. Bodies are bounded in size and time, and every answer carries the headers that
-keep a browser from running or framing what is not ours.
+The order is: the Host is ours; the Origin is the page's own, or the settings name it for `/lg` and `/mcp`; the caller
+is known; a change on `/ui` comes from a page of this session. `/lg` and `/mcp` accept only a key in a header, and `/ui`
+only a cookie. Bodies are bounded in size and time, and every answer carries headers that keep a browser from running or
+framing foreign content.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _POLICY = (
 )
 HEADERS = {
     "content-security-policy": _POLICY,
-    "referrer-policy": "same-origin",  # with no-referrer, browsers say of a form that its Origin is null
+    "referrer-policy": "same-origin",  # with no-referrer, browsers send a form with the Origin null
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
     "cross-origin-resource-policy": "same-origin",
@@ -59,12 +59,12 @@ _CORS = {
 
 
 def cookie_name(port: int) -> str:
-    """Return the name of the session's cookie: browsers send cookies to every port, so two gateways need two names."""
+    """Return the session cookie's name. Browsers send cookies to every port, so each gateway needs its own name."""
     return f"turnkeeper-{port}"
 
 
 def hosts(settings: WebSettings) -> Mapping[str, str]:
-    """Return each Host that is ours, with the Origin of its pages."""
+    """Return each accepted Host, with the Origin of its pages."""
     found = {f"{name}:{settings.port}": f"http://{name}:{settings.port}" for name in (NAME, *PLAIN_HOSTS)}
     if settings.public_origin:
         found[settings.public_origin.partition("//")[2]] = settings.public_origin
@@ -72,23 +72,23 @@ def hosts(settings: WebSettings) -> Mapping[str, str]:
 
 
 def page_of(settings: WebSettings) -> str:
-    """Return the address of the page, without a path."""
+    """Return the base address of the page."""
     return settings.public_origin or f"http://{NAME}:{settings.port}"
 
 
 def surface_of(path: str) -> str:
-    """Return to which surface a path belongs: `web`, `api` or `mcp`; empty for any other path."""
+    """Return the surface of a path: `web`, `api` or `mcp`; empty for any other path."""
     first = path.split("/", 2)[1] if path.startswith("/") else ""
     return {"": "web", "ui": "web", "lg": "api", "mcp": "mcp"}.get(first, "")
 
 
 def is_open(path: str) -> bool:
-    """Tell whether a path answers those who are not known: it tells nothing of the home."""
+    """Return True if a path answers unknown callers: its answers reveal nothing about the home."""
     return path in PUBLIC or path.startswith(STATIC) or not surface_of(path)
 
 
 class Door:
-    """An ASGI application that lets a request through to another one, or answers it."""
+    """An ASGI application that passes a request to another one, or answers it itself."""
 
     def __init__(self, app: Any, keys: Keys, sessions: Sessions, settings: WebSettings, clock: Clock) -> None:
         self._app, self._keys, self._sessions, self._clock = app, keys, sessions, clock
@@ -119,16 +119,16 @@ class Door:
     def _check_host(self, request: Request) -> None:
         given = request.headers.getlist("host")
         if len(given) != 1 or given[0].lower() not in self._hosts:
-            raise HTTPException(421, f"this server is {', '.join(self._hosts)}, and no other host")
+            raise HTTPException(421, f"this server is {', '.join(self._hosts)}, not another host")
 
     def _check_origin(self, request: Request) -> Mapping[str, str]:
-        """Return the headers by which a page of another origin may read the answer; none for our own page."""
+        """Return the headers that let a page of another origin read the answer; none for our own page."""
         origins = request.headers.getlist("origin")
         if not origins or origins == [self._own(request)]:
             return {}
         for_clients = surface_of(request.url.path) in {"api", "mcp"}
         if len(origins) != 1 or origins[0] not in self._origins or not for_clients:
-            raise HTTPException(403, "pages of another origin may not use this; [web] origins names those that may")
+            raise HTTPException(403, "pages of other origins may not use this; [web] origins lists the permitted ones")
         return {**_CORS, "access-control-allow-origin": origins[0], "cross-origin-resource-policy": "cross-origin"}
 
     def _own(self, request: Request) -> str:
@@ -162,7 +162,7 @@ class Door:
         return Who(surface=surface, scope=key.allows, key=key.id)
 
     async def _hold_up(self, request: Request) -> None:
-        """Wait longer with each refusal on one connection."""
+        """Wait longer after each refusal on one connection."""
         count = self._refused.pop(request.scope.get("client"), 0) + 1
         self._refused[request.scope.get("client")] = count
         while len(self._refused) > _MOST_REMEMBERED:
@@ -171,13 +171,13 @@ class Door:
             await self._clock.sleep(min(_LONGEST_WAIT_S, 0.05 * 2.0 ** min(count, 10)))
 
     async def _check_change(self, request: Request, receive: Any) -> None:
-        """Refuse a change that a page of this session did not ask for; read the fields of one that it did."""
+        """Refuse a change that was not sent by a page of this session; parse the fields of the others."""
         if request.method in _SAFE or surface_of(request.url.path) != "web":
             return
         if request.headers.get("origin") != self._own(request):
-            raise HTTPException(403, "a change has to say that it comes from this page: it has no Origin of ours")
+            raise HTTPException(403, "a change must come from this page: the request lacks our Origin")
         if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            raise HTTPException(403, "a change has to come from this page, and the browser says that it does not")
+            raise HTTPException(403, "a change must come from this page, but the browser reports another site")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in _FORMS:
             raise HTTPException(415, f"send {' or '.join(_FORMS)}")
@@ -186,14 +186,14 @@ class Door:
         session = request.scope["who"].session
         sent = request.headers.get(PAGE_KEY) or request.scope["form"].get(FIELD, "")
         if session is not None and sent != session.page_key:
-            raise HTTPException(403, "this page is of another login; load it again")
+            raise HTTPException(403, "this page belongs to another login; load it again")
 
 
 def _bounded(request: Request, receive: Any) -> Any:
-    """Return `receive` with bounds on the body. Raises HTTPException 413 where its header says that it is too large."""
+    """Return `receive` with a bounded body. Raises HTTPException 413 if its header announces too large a body."""
     length = request.headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or int(length) > LARGEST_BODY:
-        raise HTTPException(413, f"a request has at most {LARGEST_BODY >> 20} MiB")
+        raise HTTPException(413, f"a request may have at most {LARGEST_BODY >> 20} MiB")
     size, is_whole = 0, False
 
     async def read() -> Any:
@@ -204,25 +204,25 @@ def _bounded(request: Request, receive: Any) -> Any:
             async with asyncio.timeout(BODY_S):
                 message = await receive()
         except TimeoutError:
-            raise HTTPException(408, f"the body did not come within {BODY_S:.0f}s") from None
+            raise HTTPException(408, f"the body did not arrive within {BODY_S:.0f}s") from None
         size += len(message.get("body", b""))
         is_whole = not message.get("more_body", False)
         if size > LARGEST_BODY:
-            raise HTTPException(413, f"a request has at most {LARGEST_BODY >> 20} MiB")
+            raise HTTPException(413, f"a request may have at most {LARGEST_BODY >> 20} MiB")
         return message
 
     return read
 
 
 def _fields(kind: str, body: bytes) -> Mapping[str, str]:
-    """Return the fields of a form or of a JSON object, those that are texts. Raises HTTPException."""
+    """Return the text fields of a form or of a JSON object. Raises HTTPException."""
     try:
         if kind != _FORMS[0]:
             return {key: values[0] for key, values in parse_qs(body.decode(), keep_blank_values=True).items()}
         found = read_object(body.decode() or "{}", where="body", longest=LARGEST_BODY)
         return {key: value for key, value in found.items() if isinstance(value, str)}
     except (ValueError, InvalidInput):
-        raise HTTPException(400, "the body is not what its type says") from None
+        raise HTTPException(400, "the body does not match its content type") from None
 
 
 def _with(extra: Mapping[str, str], send: Any) -> Any:
@@ -239,7 +239,7 @@ def _with(extra: Mapping[str, str], send: Any) -> Any:
 
 
 def _refusal(path: str, refused: HTTPException) -> Response:
-    # What was not read of a body is not waited for.
+    # The rest of an unread body is not awaited.
     headers = {"connection": "close"} if refused.status_code in {408, 413} else {}
     if surface_of(path) != "web":
         return JSONResponse({"detail": refused.detail}, refused.status_code, headers)

@@ -1,8 +1,8 @@
-"""Who may use the gateway: keys of clients, one-time tokens for a login in a browser, and the sessions that follow.
+"""Credentials of the gateway: keys of clients, one-time login tokens for browsers, and the resulting sessions.
 
-`keys/web.json` holds the secret that signs login tokens, and of each client's key its name, its scope and a digest: the
-key itself is told once, when it is made. A token is signed, is valid once and for a minute, and only at the process
-that ran when it was made. Sessions are in memory: when the process ends, browsers log in again.
+`keys/web.json` holds the secret that signs login tokens, and the name, scope and digest of each client's key. The key
+itself is shown once, when it is made. A token is signed and valid once, for a minute, only at the process that ran when
+it was made. Sessions are kept in memory: after a restart, browsers log in again.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ MOST_KEYS = 100
 MOST_SESSIONS = 64
 TOKEN_S = 60.0
 SESSION_S = 86_400.0  # without a request
-PLAIN = "p"  # in a token that may also be used at 127.0.0.1
+PLAIN = "p"  # in a token that is also valid at 127.0.0.1
 _LARGEST_BYTES = 1 << 18
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = re.compile(r"tk-([0-9a-f]{12})-([0-9a-f]{64})")
@@ -38,9 +38,9 @@ _TOKEN = re.compile(r"([0-9]{1,17})\.([np])\.([0-9a-f]{32})\.([0-9a-f]{64})")
 
 
 class Scope(IntEnum):
-    """What a key lets its holder do; each includes those before it."""
+    """The permissions of a key; each scope includes the previous ones."""
 
-    READ = 1  # look
+    READ = 1  # view
     WORK = 2  # send messages, cancel turns, create and change tasks
     DECIDE = 3  # answer approvals and review what agents propose
 
@@ -50,8 +50,8 @@ class ClientKey:
     """A client's key, without its secret.
 
     Attributes:
-        id: names it in lists and in what is recorded.
-        name: the client's, as its author calls it.
+        id: identifies the key in lists and records.
+        name: the author's name for the client.
         scope: read, work or decide.
         digest: SHA-256 of the key, in hexadecimal.
         created_at: RFC 3339.
@@ -65,7 +65,7 @@ class ClientKey:
 
     @property
     def allows(self) -> Scope:
-        """What it lets its holder do."""
+        """The scope of the key."""
         return Scope[self.scope.upper()]
 
 
@@ -76,7 +76,7 @@ class _File:
 
 
 class Keys:
-    """The key file of the gateway, read again whenever it changes."""
+    """The gateway's key file, read again after each change."""
 
     def __init__(self, home: Home) -> None:
         self.path = home.keys / "web.json"
@@ -85,13 +85,13 @@ class Keys:
         self._held = _File(login="")
 
     def create(self, entropy: Entropy) -> None:
-        """Make the file, unless it is there. Raises Corrupt, Exhausted."""
+        """Create the file if it does not exist. Raises Corrupt, Exhausted."""
         with self._lock.locked():
             if not self.path.exists():
                 self._write(_File(login=entropy.hex(64)))
 
     def login_secret(self) -> str:
-        """Return what signs login tokens. Raises NotFound if the gateway never ran, Corrupt."""
+        """Return the secret that signs login tokens. Raises NotFound if the gateway never ran; Corrupt."""
         return self._read().login
 
     def all(self) -> Sequence[ClientKey]:
@@ -99,18 +99,18 @@ class Keys:
         return self._read().keys if self.path.exists() else ()
 
     def find(self, text: str) -> ClientKey | None:
-        """Return the key that a client sent, if it is one of the file's. Compares in constant time. Raises Corrupt."""
+        """Return the key that matches a client's text; None if none does. Compares in constant time. Raises Corrupt."""
         found = _KEY.fullmatch(text)
         digest = _digest(text)
         known = [key for key in self.all() if found and key.id == found[1]]
         return next((key for key in known if hmac.compare_digest(key.digest, digest)), None)
 
     def make(self, name: str, scope: str, at: datetime, entropy: Entropy) -> tuple[ClientKey, str]:
-        """Make a key and return it with the text that its client sends, which is kept nowhere.
+        """Make a key and return it with its text, which the client sends and which is not stored.
 
         Raises:
-            InvalidInput: that is no name or no scope.
-            Conflict: a key of that name is there, or there are too many.
+            InvalidInput: the name or the scope is not valid.
+            Conflict: a key of that name exists, or there are too many keys.
         """
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"{name[:40]!r} is not a client's name", where="NAME", hint="use A-Z, a-z, 0-9, . _ -")
@@ -120,7 +120,7 @@ class Keys:
         with self._lock.locked():
             held = self._read()
             if any(key.name == name for key in held.keys):
-                raise Conflict(f"there is a key of the name {name}", hint=f"turnkeeper web keys revoke {name}")
+                raise Conflict(f"a key named {name} exists", hint=f"turnkeeper web keys revoke {name}")
             if len(held.keys) >= MOST_KEYS:
                 raise Conflict(f"there are {MOST_KEYS} keys", hint="revoke one: turnkeeper web keys revoke NAME")
             id_ = entropy.hex(12)
@@ -130,7 +130,7 @@ class Keys:
         return key, text
 
     def revoke(self, name: str) -> ClientKey:
-        """Remove the key of that name or id; whoever holds it is refused from now on. Raises NotFound, Corrupt."""
+        """Remove the key with this name or id; its holder is refused from now on. Raises NotFound, Corrupt."""
         with self._lock.locked():
             held = self._read()
             found = next((key for key in held.keys if name in {key.name, key.id}), None)
@@ -174,12 +174,12 @@ def _parsed(path: Path) -> _File:
 
 
 def login_page(home: Home) -> Path:
-    """Return the path of the file by which a browser is given a token; it is there from `web open` to the login."""
+    """Return the path of the file that passes a token to a browser; it exists from `web open` until the login."""
     return home.run / "web-login.html"
 
 
 def sign_token(secret: str, at: datetime, entropy: Entropy, *, plain_host: bool = False) -> str:
-    """Return a token with which a browser logs in once, within a minute of `at`."""
+    """Return a token that logs a browser in once, within a minute of `at`."""
     said = f"{int(at.timestamp() * 1000)}.{PLAIN if plain_host else 'n'}.{entropy.hex(32)}"
     return f"{said}.{_mac(secret, said)}"
 
@@ -190,13 +190,13 @@ def _mac(secret: str, said: str) -> str:
 
 @dataclass(kw_only=True)
 class Note:
-    """What came of a change, for the page that is shown after it.
+    """The result of a change, for the page that is shown next.
 
     Attributes:
         tone: good or bad.
-        text: in a sentence.
-        path: of the page that showed it first; empty until one did.
-        until: how long that page goes on to show it, on the monotonic clock.
+        text: one sentence.
+        path: of the page that first showed the note; empty before that.
+        until: when that page stops showing it, on the monotonic clock.
     """
 
     tone: str
@@ -207,13 +207,13 @@ class Note:
 
 @dataclass(kw_only=True)
 class Session:
-    """One browser that is logged in.
+    """A browser that is logged in.
 
     Attributes:
         id: the value of its cookie.
-        page_key: what its pages send with every change: another site cannot know it.
-        seen_at: when it last asked, on the monotonic clock.
-        note: what its next page says of the last change.
+        page_key: a secret that its pages send with every change; another site cannot know it.
+        seen_at: the time of its last request, on the monotonic clock.
+        note: the result of the last change, for its next page.
     """
 
     id: str
@@ -223,7 +223,7 @@ class Session:
 
 
 class Sessions:
-    """Takes login tokens, and knows who is logged in."""
+    """Checks login tokens, and stores the sessions."""
 
     def __init__(self, keys: Keys, clock: Clock, entropy: Entropy) -> None:
         self._keys, self._clock, self._entropy = keys, clock, entropy
@@ -232,7 +232,7 @@ class Sessions:
         self._open: dict[str, Session] = {}
 
     def log_in(self, token: str, *, plain_host: bool) -> Session | None:
-        """Open a session for a valid token; None for one that is not, was used, or is not for this host."""
+        """Open a session for a valid token; None if the token is not valid, was used, or is for another host."""
         found = _TOKEN.fullmatch(token)
         if found is None or (plain_host and found[2] != PLAIN):
             return None
@@ -251,8 +251,8 @@ class Sessions:
         return session
 
     def find(self, cookie: str) -> Session | None:
-        """Return the session of a cookie, if it is open."""
-        session = self._open.get(cookie)  # 256 random bits: how long a look-up takes tells nothing of them
+        """Return the session of a cookie; None if it is not open."""
+        session = self._open.get(cookie)  # 256 random bits: the duration of a look-up reveals nothing about them
         if session is None:
             return None
         now = self._clock.monotonic()

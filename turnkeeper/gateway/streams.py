@@ -1,7 +1,7 @@
-"""Server-sent events: bounded in number, kept alive, ended when the reader leaves or is too slow.
+"""Server-sent events: limited in number, kept alive, and ended when the reader disconnects or is too slow.
 
-Nothing is buffered here: the next event is taken from its source when the one before has left. When the stream ends,
-for whatever reason, the source is closed, and with it the gRPC call that it reads.
+Nothing is buffered here: the next event is taken from its source after the previous one is sent. When the stream ends
+for any reason, the source is closed, and so is the gRPC call that it reads.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from starlette.responses import JSONResponse
 from turnkeeper.gateway.calls import MOST_OF_ONE, MOST_STREAMS, Streams
 
 PING_S = 15.0
-SLOWEST_S = 20.0  # how long one event may take to leave
+SLOWEST_S = 20.0  # seconds to send one event
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
 
 
 def event(data: str, *, name: str = "", id_: str = "", retry_ms: int = 0) -> bytes:
-    r"""Return one event.
+    r"""Return one encoded event.
 
     >>> event('{"a": 1}', name="values", id_="7.1")
     b'id: 7.1\nevent: values\ndata: {"a": 1}\n\n'
@@ -31,9 +31,9 @@ def event(data: str, *, name: str = "", id_: str = "", retry_ms: int = 0) -> byt
 
 
 class EventStream:
-    """An answer whose body is a source's events, as :func:`event` makes them. An ASGI application.
+    """An answer whose body is a source's events, as :func:`event` encodes them. An ASGI application.
 
-    `ping` is sent while there is none.
+    `ping` is sent while there are no events.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class EventStream:
         self._headers = {**_HEADERS, **(headers or {})}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send the events. One stream too many is answered 429, and its source is never begun."""
+        """Send the events. If too many streams are open, answer 429 without starting the source."""
         name = self._streams.enter(scope["who"])
         if name is None:
             detail = f"at most {MOST_STREAMS} streams are open at once, and {MOST_OF_ONE} of one client; close another"
@@ -60,7 +60,7 @@ class EventStream:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._pump(send, leaving)
         except TimeoutError:
-            scope.get("state", {}).get("abort", lambda: None)()  # what it did not read is not sent any more
+            scope.get("state", {}).get("abort", lambda: None)()  # drop the part that the client has not read
         finally:
             self._streams.leave(name)
             leaving.cancel()

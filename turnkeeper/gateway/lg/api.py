@@ -1,4 +1,4 @@
-"""What the handlers of the LangGraph API share: who asks, the bodies of requests, assistants, threads as they stand."""
+"""Shared code of the LangGraph API's handlers: callers, request bodies, assistants, and the state of threads."""
 
 import asyncio
 from collections import OrderedDict
@@ -23,13 +23,13 @@ from turnkeeper.gateway.streams import EventStream
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-_DEEPEST = 128  # levels of a body: an edited tool call may have 100
-MOST_TURNS = 200  # of a thread, the newest, whose messages are shown
-MOST_LISTED = 1000  # threads or crons of one answer
-MOST_READ = 5000  # threads, the newest, among which is searched
-LOOK_S = 1.0  # between two looks at a turn of which its conversation shows nothing
-AWAY_S = 0.5  # between two attempts to reach a daemon that went away
-LONGEST_AWAY = 240  # such attempts, before a stream is cut
+_DEEPEST = 128  # nesting levels of a body: an edited tool call may have 100
+MOST_TURNS = 200  # newest turns of a thread whose messages are shown
+MOST_LISTED = 1000  # threads or crons in one answer
+MOST_READ = 5000  # newest threads that a search reads
+LOOK_S = 1.0  # seconds between polls of a turn that its conversation does not show
+AWAY_S = 0.5  # seconds between attempts to reach a daemon that is away
+LONGEST_AWAY = 240  # attempts before a stream is closed
 
 
 def reply(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -38,10 +38,10 @@ def reply(data: Any, status: int = 200, headers: Mapping[str, str] | None = None
 
 
 async def read_body(request: Request) -> dict[str, Any]:
-    """Return a request's JSON object; an empty body is an empty one. Raises InvalidInput."""
+    """Return a request's JSON object; an empty body counts as an empty object. Raises InvalidInput."""
     data = await read_json(request)
     if not isinstance(data, dict):
-        raise InvalidInput("is no JSON object", where="body")
+        raise InvalidInput("is not a JSON object", where="body")
     return checked(data)
 
 
@@ -55,18 +55,18 @@ async def read_json(request: Request) -> Any:
 
 
 def number(given: Any, name: str, default: int, most: int = MOST_LISTED) -> int:
-    """Return a number of a request. Raises InvalidInput."""
+    """Return a number of a request, or its default. Raises InvalidInput."""
     try:
         found = int(default if given is None else given)
     except (TypeError, ValueError) as error:
-        raise InvalidInput("is no number", where=name) from error
+        raise InvalidInput("is not a number", where=name) from error
     if not 0 <= found <= (most if name == "limit" else MOST_READ):
-        raise InvalidInput(f"is not from 0 to {most if name == 'limit' else MOST_READ}", where=name)
+        raise InvalidInput(f"must be from 0 to {most if name == 'limit' else MOST_READ}", where=name)
     return found
 
 
 def page_of(found: Sequence[Any], body: Mapping[str, Any], default: int = 10) -> tuple[list[Any], dict[str, str]]:
-    """Return the page that a client asks for, and the headers that tell of the others. Raises InvalidInput."""
+    """Return the requested page, and the headers that describe the other pages. Raises InvalidInput."""
     limit, offset = number(body.get("limit"), "limit", default), number(body.get("offset"), "offset", 0)
     headers = {"x-pagination-total": str(len(found))}
     if offset + limit < len(found):
@@ -75,16 +75,16 @@ def page_of(found: Sequence[Any], body: Mapping[str, Any], default: int = 10) ->
 
 
 def ordered(found: list[dict[str, Any]], body: Mapping[str, Any], default: str) -> list[dict[str, Any]]:
-    """Return objects in the order that a client asks for, the newest first unless it says. Raises InvalidInput."""
+    """Sort objects as the client asks, newest first by default. Raises InvalidInput."""
     by = str(body.get("sort_by") or default)
     if found and by not in found[0]:
-        raise InvalidInput(f"{by[:40]!r} is no field to sort by", where="sort_by")
+        raise InvalidInput(f"{by[:40]!r} is not a field to sort by", where="sort_by")
     newest = str(body.get("sort_order") or "desc").lower() == "desc"
     return sorted(found, key=lambda one: str(one[by] or ""), reverse=newest)
 
 
 def selected(found: dict[str, Any], select: object) -> dict[str, Any]:
-    """Return only the fields that a client selects; all where it selects none."""
+    """Return only the fields that a client selects; all fields if it selects none."""
     names = select.split(",") if isinstance(select, str) else select
     if not isinstance(names, list) or not names:
         return found
@@ -93,7 +93,7 @@ def selected(found: dict[str, Any], select: object) -> dict[str, Any]:
 
 
 def assistant_id(name: str) -> str:
-    """Return the id of the assistant of this name.
+    """Return the id of the assistant with this name.
 
     >>> assistant_id("agent0")
     '6d1d3862-7f10-5e24-b465-4276d1eb94d7'
@@ -102,7 +102,7 @@ def assistant_id(name: str) -> str:
 
 
 class Api:
-    """What all handlers stand on."""
+    """Shared state and helpers of all handlers."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -113,7 +113,7 @@ class Api:
         self._started: OrderedDict[str, str] = OrderedDict()
 
     def begun(self, thread_id: str, turn_id: str = "") -> str:
-        """Return the run that a client of the newer protocol started last on a thread; `turn_id` names another one."""
+        """Return the newest run that a client of the newer protocol started on a thread; a `turn_id` replaces it."""
         if turn_id:
             self._started[thread_id] = turn_id
         while len(self._started) > MOST_READ:
@@ -121,7 +121,7 @@ class Api:
         return self._started.get(thread_id, "")
 
     def now(self) -> str:
-        """Return the time as clients read it."""
+        """Return the current time in the clients' format."""
         return rfc3339(self.gateway.clock.now())
 
     def event_stream(self, events: AsyncIterator[bytes], headers: Mapping[str, str] | None = None) -> Any:
@@ -129,23 +129,23 @@ class Api:
         return EventStream(events, self.gateway.streams, headers=headers)
 
     def long_answer(self, parts: AsyncIterator[bytes], headers: Mapping[str, str]) -> Any:
-        """Answer with JSON that takes long, after spaces: it counts as a stream."""
+        """Answer with JSON that is ready late, after spaces that keep the connection open. It counts as a stream."""
         whole = {**headers, "content-type": "application/json"}
         return EventStream(parts, self.gateway.streams, headers=whole, ping=b" ")
 
     def need_room(self, request: Request) -> None:
-        """Raise Exhausted if the answer to this request would be one stream too many: nothing is begun then."""
+        """Raise Exhausted if the answer to this request would exceed the limit of streams, before any work begins."""
         if self.gateway.streams.full(who_of(request)):
             detail = f"at most {MOST_STREAMS} streams are open at once, and {MOST_OF_ONE} of one client"
             raise Exhausted(detail, hint="close another, or start the run without waiting for it")
 
     def asks(self, request: Request, scope: Scope = Scope.READ) -> tuple[Who, Any]:
-        """Return who asks, and the agent runtime as they call it. Raises Denied."""
+        """Return the caller, and the agent runtime's methods on its behalf. Raises Denied."""
         who = need(request, scope)
         return who, self.gateway.runtime(who)
 
     async def assistants(self, runtime: Any) -> list[wire.Graph]:
-        """Return the graphs and assistants that there are; the default one has the name that clients know it by."""
+        """Return all graphs and assistants; the default one has the name that clients know."""
         found = list((await runtime.ListGraphs(wire.ListGraphsRequest())).graphs)
         default = next((one.name for one in found if one.is_default), "")
         for one in found:
@@ -156,7 +156,7 @@ class Api:
         return found
 
     async def graph_of(self, runtime: Any, given: str) -> tuple[str, str]:
-        """Return an assistant's name, and the graph that daemons know it by. Raises NotFound."""
+        """Return an assistant's name, and its graph's name in the daemons. Raises NotFound."""
         known = await self.assistants(runtime)
         for one in known:
             names = {one.name, assistant_id(one.name)} | ({one.graph} if one.is_default else set())
@@ -165,7 +165,7 @@ class Api:
         raise NotFound(f"no assistant {given[:80]!r}", hint=meant(given, [one.name for one in known]))
 
     def name_of(self, graph: str) -> str:
-        """Return by which assistant's name clients know a graph of a thread or a task."""
+        """Return the assistant's name under which clients know the graph of a thread or task."""
         return OWN if graph in {"", self.gateway.settings.default_graph} else graph
 
     async def thread(self, runtime: Any, thread_id: str) -> wire.Thread:
@@ -179,31 +179,31 @@ class Api:
         return list((await runtime.GetConversation(request)).turns)
 
     async def asked(self, runtime: Any, thread_id: str = "", status: str = "pending") -> list[wire.Interrupt]:
-        """Return approvals of a thread, or of all; those that wait unless another status is asked for."""
+        """Return the approvals of a thread or of all threads, by default the pending ones."""
         request = wire.ListInterruptsRequest(thread_id=thread_id, status=status, all=not status)
         return list((await runtime.ListInterrupts(request)).interrupts)
 
     async def shown(self, who: Who, runtime: Any, thread: wire.Thread, *, values: bool = True) -> dict[str, Any]:
-        """Return a thread as its client sees it; what it shows of approvals counts as shown."""
+        """Return a thread in the client's format, and record the approvals that it shows."""
         asked = await self.asked(runtime, thread.thread_id) if thread.waiting else []
         self.served.show(who.key, thread.thread_id, asked)
         turns = await self.turns(runtime, thread.thread_id) if values else None
         return thread_of(thread, turns, asked, self.name_of(thread.graph), assistant_id(self.name_of(thread.graph)))
 
     def show(self, who: Who, thread_id: str, turns: Iterable[wire.ConversationTurn]) -> None:
-        """Remember which approvals of these turns a client is shown."""
+        """Record which approvals of these turns a client is shown."""
         asked = [one for turn in turns for one in turn.interrupts if one.status == "pending"]
         self.served.show(who.key, thread_id, asked)
 
 
 class Followed:
-    """A thread as it goes on: its turns, and which of them is waited for.
+    """A thread that is followed while a turn runs on it.
 
     Attributes:
-        turns: those known, by their ids.
-        turn_id: of the turn that is waited for; another one where the message became the answer to a question.
-        status: of that turn, as last seen; empty before that.
-        error: why it failed.
+        turns: the known turns by id.
+        turn_id: the turn to wait for; another turn if the message became the answer to a question.
+        status: the last status seen of that turn; empty before that.
+        error: why the turn failed.
     """
 
     def __init__(self, runtime: Any, clock: Clock, thread_id: str, turn_id: str) -> None:
@@ -215,13 +215,13 @@ class Followed:
 
     @property
     def turns(self) -> list[wire.ConversationTurn]:
-        """The turns that are known, in the order in which they began."""
+        """The known turns in the order of their start."""
         return sorted(self.known.values(), key=lambda turn: turn.number)
 
     async def changes(self) -> AsyncGenerator[wire.ConversationTurn]:
-        """Yield what is new, whole turns and what running ones say, until the turn is over or waits for a person.
+        """Yield changes, both whole turns and text of running turns, until the turn is over or waits for a person.
 
-        While the daemon is away, this waits for it; a daemon that stays away ends it with Unreachable.
+        While the daemon is away, keep trying; raise Unreachable if it stays away.
         """
         away = 0
         while not self.ended:
@@ -265,12 +265,12 @@ class Followed:
             self.ended = is_over(change)
 
     async def _look(self) -> None:
-        """Ask for the turn itself: a silent one is not shown, and a message may be kept, or answer a question."""
+        """Request the turn itself: a silent turn is not shown, and a message may be kept or answer a question."""
         turn = await self._runtime.GetTurn(wire.GetTurnRequest(turn_id=self.turn_id))
         if turn.turn_id != self.turn_id:
             self.turn_id = turn.turn_id
             if (shown := self.known.get(turn.turn_id)) is not None:
                 self._take(shown)
-        else:  # seen so twice: what it said last may be on its way
+        else:  # seen so twice: its last text may still be on the way
             self.ended = turn.status in FINISHED | {"kept", "held"} and self.status == turn.status
             self.status, self.error = turn.status, turn.error

@@ -1,6 +1,6 @@
-"""The LangGraph API under `/lg`: what LangGraph's own clients ask, answered by both daemons.
+"""The LangGraph API under `/lg`: requests of LangGraph's own clients, answered from both daemons.
 
-It adds no power and keeps no truth. `docs/langgraph-api.md` lists what it answers and what it refuses.
+The API adds no permission and stores nothing. `docs/langgraph-api.md` lists what it answers and what it refuses.
 """
 
 from importlib import metadata
@@ -33,12 +33,12 @@ async def _info(_request: Request) -> JSONResponse:
 
 async def _unknown(_request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    detail = "this is not offered; docs/langgraph-api.md lists what is"
+    detail = "this is not supported; docs/langgraph-api.md lists what is"
     return JSONResponse({"detail": detail}, 404 if status == 405 else status)
 
 
 def routes(api: Api) -> list[Route]:
-    """Return all that is answered; what is more specific comes first."""
+    """Return all routes, more specific ones first."""
     runs = Runs(api)
     public = [Route("/ok", _ok), Route("/info", _info)]
     parts = (Assistants(api), Crons(api), runs, Threads(api, runs), Store(api))

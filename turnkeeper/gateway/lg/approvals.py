@@ -1,11 +1,11 @@
-"""Approvals as LangGraph's clients know interrupts, and the three ways in which clients decide. Pure.
+"""Approvals as interrupts of LangGraph's clients, and the three forms in which clients decide. Pure.
 
     {"decisions": [{"type": "approve"}, …]}      agent-chat-ui, as LangChain's middleware has it
     [{"type": "accept", "args": …}, …]           agent-inbox
     {interrupt_id: one of these, …}              the SDKs; the only form where several wait
 
-A tool call is shown to both clients in one object. `args` is what agent-chat-ui reads; agent-inbox reads `arguments`,
-and without it would show none, so that a person would decide blind.
+Both clients get a tool call in one object: agent-chat-ui reads `args`, and agent-inbox reads `arguments`. Without
+`arguments`, agent-inbox would show none, and a person would decide blindly.
 """
 
 import json
@@ -36,7 +36,7 @@ def to_interrupt(asked: wire.Interrupt) -> dict[str, Any]:
 
 
 def value_of(asked: wire.Interrupt) -> dict[str, Any]:
-    """Return what a person is shown of an approval."""
+    """Return the part of an approval that a person sees."""
     calls = _calls(asked)
     if not calls:
         return _question(asked)
@@ -49,7 +49,7 @@ def value_of(asked: wire.Interrupt) -> dict[str, Any]:
 
 
 def _calls(asked: wire.Interrupt) -> list[dict[str, Any]]:
-    """Return the calls that an approval is about; none where it is a question as it stands."""
+    """Return the calls that an approval is about; empty for a plain question."""
     if asked.kind != "question":
         args = json.loads(asked.args_json or "{}")
         return [{"tool": asked.tool, "args": args, "takes": _ALLOWED, "note": _described(asked)}]
@@ -57,7 +57,7 @@ def _calls(asked: wire.Interrupt) -> list[dict[str, Any]]:
 
 
 def _request(asked: wire.Interrupt) -> dict[str, Any]:
-    """Return the calls of a graph's own question, and the form in which it takes an answer; empty for neither."""
+    """Return the calls of a graph's own question and the form of its answer; empty if it has neither."""
     args = json.loads(asked.args_json) if asked.args_json else None
     return args if isinstance(args, dict) and set(args) == {"form", "calls"} else {}
 
@@ -68,10 +68,10 @@ def _described(asked: wire.Interrupt) -> str:
 
 
 def _seen(note: str, args: Any) -> str:
-    """Return what is said of a call, with its arguments if they hold what a client would not show."""
+    """Return a note about a call, including its arguments if they hold characters that a client would hide."""
     written = as_json(args)
     hides = written != json.dumps(args, ensure_ascii=False)
-    return plain(note) + (f" Characters that are not seen, written out: {written}" if hides else "")
+    return plain(note) + (f" Hidden characters, escaped: {written}" if hides else "")
 
 
 def _question(asked: wire.Interrupt) -> dict[str, Any]:
@@ -93,13 +93,13 @@ def _about(asked: wire.Interrupt) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What a client decides about one call.
+    """A client's decision about one call.
 
     Attributes:
         way: approve, edit, reject or answer.
-        text: why it is rejected, or the answer.
-        args: the arguments to run with, or those that were shown; None where none are given.
-        name: of the tool, where it is given.
+        text: the reason of a rejection, or the answer.
+        args: the new arguments, or the ones shown; None if none are given.
+        name: of the tool, if it is given.
     """
 
     way: str
@@ -109,7 +109,7 @@ class Choice:
 
 
 def read_choices(value: object) -> list[Choice] | None:
-    """Return what a client decides, call by call; None where it is in neither dialect.
+    """Return a client's decisions, one per call; None if the value is in neither form.
 
     >>> read_choices({"decisions": [{"type": "reject", "message": "too dear"}]})
     [Choice(way='reject', text='too dear', args=None, name='')]
@@ -138,17 +138,17 @@ def _choice(said: Any) -> Choice:
 
 
 def decide(asked: wire.Interrupt, value: object) -> wire.ResolveInterruptRequest:
-    """Return the decision about one approval that a client's answer makes.
+    """Return the decision about one approval that a client's answer expresses.
 
     Raises:
-        InvalidInput: it is in no form that this approval takes.
-        Conflict: it is about another call than the one that waits.
+        InvalidInput: the answer has no form that this approval accepts.
+        Conflict: the answer is about a call other than the pending one.
     """
     choices = read_choices(value)
     request = wire.ResolveInterruptRequest(interrupt_id=asked.interrupt_id, args_hash=asked.args_hash)
     if asked.kind != "question":
         if choices is None or len(choices) != 1:
-            raise InvalidInput(f"is no decision about one call of {asked.tool}", where=_WHERE, hint=FORMS)
+            raise InvalidInput(f"is not a decision about one call of {asked.tool}", where=_WHERE, hint=FORMS)
         return _about_call(request, asked, choices[0])
     if _request(asked):
         return _in_form(request, asked, choices)
@@ -168,17 +168,17 @@ def _about_call(
         request.decision = "edit" if changed else "approve"
         request.args_json = json.dumps(choice.args, ensure_ascii=False) if changed else ""
         return request
-    request.decision, request.message = "reject", choice.text  # an answer to a call says why it is not to run
+    request.decision, request.message = "reject", choice.text  # an answer to a call is the reason not to run it
     return request
 
 
 def _in_form(
     request: wire.ResolveInterruptRequest, asked: wire.Interrupt, choices: Sequence[Choice] | None
 ) -> wire.ResolveInterruptRequest:
-    """Return a decision in the form that the graph asked in, whichever of the two dialects the client speaks."""
+    """Return a decision in the form that the graph asked for, from either of the client's forms."""
     form, calls = _request(asked)["form"], _calls(asked)
     if choices is None or len(choices) not in {1, len(calls)}:
-        raise InvalidInput(f"is no decision about {len(calls)} calls", where=_WHERE, hint=FORMS)
+        raise InvalidInput(f"is not a decision about {len(calls)} calls", where=_WHERE, hint=FORMS)
     each = choices if len(choices) == len(calls) else [choices[0]] * len(calls)
     for call, choice in zip(calls, each, strict=True):
         if choice.name and choice.name != call["tool"]:
@@ -208,7 +208,7 @@ def _as_response(call: Mapping[str, Any], choice: Choice) -> dict[str, Any]:
 def _answer(
     request: wire.ResolveInterruptRequest, choices: Sequence[Choice] | None, value: object
 ) -> wire.ResolveInterruptRequest:
-    """Return the answer to a question as it stands: text, or any JSON."""
+    """Return the answer to a plain question: text or any JSON."""
     if choices is not None and len(choices) == 1:
         request.decision, request.message = choices[0].way, choices[0].text
         if choices[0].way == "edit":
@@ -225,10 +225,10 @@ def _answer(
 
 
 class Served:
-    """Which approvals of a thread each key was shown last. It is kept in memory, and may be lost.
+    """The approvals of each thread that each key was last shown. They are kept in memory and may be lost.
 
-    agent-chat-ui sends no id with its decision. A repeated or a late click could meet the next question: so a decision
-    without an id counts only for the one approval that its key was shown, and only as long as that one waits.
+    agent-chat-ui sends no id with its decision, so a repeated or late click could hit the next question. A decision
+    without an id therefore counts only for the one approval that its key was shown, while that approval is pending.
     """
 
     def __init__(self, most: int = MOST_SERVED) -> None:
@@ -236,9 +236,9 @@ class Served:
         self._shown: OrderedDict[tuple[str, str], dict[str, str]] = OrderedDict()
 
     def show(self, key: str, thread_id: str, asked: Iterable[wire.Interrupt]) -> None:
-        """Remember what a key was shown of a thread. Where nothing waits, what it was shown before stays.
+        """Record the approvals of a thread that a key was shown. If none is pending, keep the previous record.
 
-        So a decision that is sent again, as its answer was lost, is the same decision, and changes nothing.
+        So a decision that is sent again because its answer was lost is the same decision, and changes nothing.
         """
         if shown := {one.interrupt_id: one.args_hash for one in asked}:
             self._shown.pop((key, thread_id), None)
@@ -249,17 +249,17 @@ class Served:
     def decisions(
         self, key: str, thread_id: str, asked: Sequence[wire.Interrupt], value: object
     ) -> list[wire.ResolveInterruptRequest]:
-        """Return the decisions that a client's `command.resume` makes; one that is repeated is made again, as it was.
+        """Return the decisions in a client's `command.resume`; a repeated decision is returned unchanged.
 
         Args:
-            key: the key that the client has.
-            thread_id: the thread that goes on.
-            asked: the thread's approvals, also those that were decided.
+            key: the id of the client's key.
+            thread_id: the thread to resume.
+            asked: the thread's approvals, including decided ones.
             value: what the client sent.
 
         Raises:
-            Conflict: nothing waits, or it is not certain what is meant.
-            InvalidInput: it is in no form that the approval takes.
+            Conflict: no approval is pending, or the decision is ambiguous.
+            InvalidInput: the value has no form that the approval accepts.
         """
         known = {one.interrupt_id: one for one in asked}
         if isinstance(value, dict) and value and set(value) & set(known):
@@ -269,15 +269,15 @@ class Served:
         return [decide(self._meant(self._shown.get((key, thread_id), {}), asked), value)]
 
     def _meant(self, shown: Mapping[str, str], asked: Sequence[wire.Interrupt]) -> wire.Interrupt:
-        """Return the one approval that a decision without an id can mean."""
+        """Return the only approval to which a decision without an id can refer."""
         waiting = [one for one in asked if one.status == "pending"]
         if len(waiting) > 1:
             what = f"{len(waiting)} approvals wait: {', '.join(one.interrupt_id for one in waiting)[:200]}"
-            raise Conflict(what, where=_WHERE, hint="name each: {INTERRUPT_ID: decision}")
+            raise Conflict(what, where=_WHERE, hint="name each approval: {INTERRUPT_ID: decision}")
         found = [one for one in asked if shown.get(one.interrupt_id) == one.args_hash]
         if len(shown) != 1 or not found:
             if not waiting:
-                what = "nothing waits for a decision on this thread"
+                what = "no approval of this thread is pending"
                 raise Conflict(what, where=_WHERE, hint="send a message instead")
             raise Conflict(
                 f"approval {waiting[0].interrupt_id} was not shown to this key", where=_WHERE, hint=LOOK_AGAIN

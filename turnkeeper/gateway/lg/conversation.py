@@ -1,8 +1,7 @@
-"""Threads and turns as LangGraph's clients know them: threads, runs, states and messages. Pure.
+"""Conversion of threads and turns to the threads, runs, states and messages of LangGraph's clients. Pure.
 
-A thread is a thread and a run is a turn. The messages of a thread are those of its turns, in order. A message's id
-names its turn and its place in it, so that a piece that a turn says just now has the id under which it will be on
-record.
+A thread is a thread, and a run is a turn. A thread's messages are those of its turns, in order. A message's id names
+its turn and its position, so a streamed piece already has the final message's id.
 """
 
 import json
@@ -13,8 +12,8 @@ from turnkeeper.errors import InvalidInput
 from turnkeeper.gateway.lg.approvals import to_interrupt
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-OWN = "agent0"  # by what clients know the default graph, beside its own name
-NODE = "agent"  # the one step that a thread's next one can be
+OWN = "agent0"  # the clients' second name of the default graph
+NODE = "agent"  # the only node of a thread's graph
 _PENDING = frozenset({"accepted", "held", "kept", "paused", "delivered"})
 _RUNS = {"running": "running", "succeeded": "success", "silent": "success", "failed": "error"}
 _THREADS = {"running": "busy", "accepted": "busy", "paused": "busy", "failed": "error"}
@@ -23,7 +22,7 @@ ANY = frozenset({"accepted", "held", "kept", "running", "interrupted", "paused"}
 
 
 def run_status(status: str) -> str:
-    """Return what clients call a turn's status.
+    """Return the clients' name for a turn's status.
 
     >>> run_status("silent"), run_status("held"), run_status("cancelled")
     ('success', 'pending', 'interrupted')
@@ -32,37 +31,37 @@ def run_status(status: str) -> str:
 
 
 def turn_statuses(status: str) -> frozenset[str]:
-    """Return the statuses of turns that clients call by this one. Raises InvalidInput for an unknown one."""
+    """Return the turns' statuses to which this status of clients corresponds. Raises InvalidInput if it is unknown."""
     found = frozenset(one for one in ANY if run_status(one) == status)
-    if not found and status != "timeout":  # a turn that took too long has failed
+    if not found and status != "timeout":  # a turn that times out counts as failed
         known = "pending, running, success, error, timeout or interrupted"
         raise InvalidInput(f"no run has the status {status[:40]!r}", where="status", hint=f"one of {known}")
     return found
 
 
 def thread_status(thread: wire.Thread) -> str:
-    """Return what clients call a thread's status: what waits for a person comes first."""
+    """Return the clients' name for a thread's status; a pending approval takes precedence."""
     return "interrupted" if thread.waiting else _THREADS.get(thread.status, "idle")
 
 
 def is_over(turn: wire.ConversationTurn) -> bool:
-    """Return whether a turn is over, or goes on only after a person's decision."""
+    """Return True if a turn is over, or continues only after a person's decision."""
     return turn.status in FINISHED or bool(waiting_in([turn]))
 
 
 def waiting_in(turns: Iterable[wire.ConversationTurn]) -> list[wire.Interrupt]:
-    """Return the approvals of these turns that wait for a decision."""
+    """Return the pending approvals of these turns."""
     return [one for turn in turns for one in turn.interrupts if one.status == "pending"]
 
 
 def read_prompt(messages: object) -> tuple[str, str]:
-    """Return the text of the last message of a person, and its id if it has one.
+    """Return the text of the last human message, and its id if it has one.
 
     >>> read_prompt([{"role": "user", "content": "Hello", "id": "1"}, {"type": "ai", "content": "Yes?"}])
     ('Hello', '1')
 
     Raises:
-        InvalidInput: there is none, or it is more than text.
+        InvalidInput: there is no such message, or it contains more than text.
     """
     for one in reversed(messages if isinstance(messages, list) else [messages]):
         said = {"role": "user", "content": one} if isinstance(one, str) else _paired(one)
@@ -71,11 +70,11 @@ def read_prompt(messages: object) -> tuple[str, str]:
             if text.strip():
                 return text, said["id"] if isinstance(said.get("id"), str) else ""
     hint = "give input={'messages': [{'role': 'user', 'content': 'TEXT'}]}"
-    raise InvalidInput("holds no message of a person", where="input.messages", hint=hint)
+    raise InvalidInput("holds no human message", where="input.messages", hint=hint)
 
 
 def _paired(said: object) -> object:
-    """Return a message that is written as role and text as one that is written as an object."""
+    """Convert a message in the form (role, text) to an object; return any other unchanged."""
     return {"role": said[0], "content": said[1]} if isinstance(said, list) and len(said) == 2 else said
 
 
@@ -95,7 +94,7 @@ def _text(content: object) -> str:
 
 
 def message_id(turn_id: str, said: int) -> str:
-    """Return the id of the message before which its turn has so many of agents and tools."""
+    """Return the id of the message that follows `said` messages of agents and tools in its turn."""
     return f"{turn_id}-{said}"
 
 
@@ -124,19 +123,19 @@ def _message(kind: str, text: str, id_: str, **rest: Any) -> dict[str, Any]:
 
 
 def tool_call(call: wire.ToolCall | wire.RunningCall) -> dict[str, Any]:
-    """Return a call of a tool as messages have it."""
+    """Return a tool call in the format of messages."""
     return {"id": call.id, "name": call.name, "args": json.loads(call.args_json or "{}"), "type": "tool_call"}
 
 
 def mark_of(turn: wire.ConversationTurn) -> dict[str, Any]:
-    """Return what set a task's turn off: for which time, and for how many it stands."""
+    """Return the trigger of a task's turn: its scheduled time, and how many times it stands for."""
     mark = turn.trigger
     times = {"nominal_at": time_of(mark, "nominal_at"), "fired_at": time_of(mark, "fired_at")}
     return {"task": mark.task, "fire_id": mark.fire_id, "stands_for": mark.stands_for or 1, **times}
 
 
 def values_of(turns: Sequence[wire.ConversationTurn]) -> dict[str, Any]:
-    """Return the state of a thread: the messages of its turns, and what waits for a decision."""
+    """Return a thread's state: the messages of its turns, and its pending approvals."""
     values: dict[str, Any] = {"messages": [one for turn in turns for one in messages_of(turn)]}
     if waiting := waiting_in(turns):
         values["__interrupt__"] = [to_interrupt(one) for one in waiting]
@@ -144,12 +143,12 @@ def values_of(turns: Sequence[wire.ConversationTurn]) -> dict[str, Any]:
 
 
 def states_of(thread_id: str, turns: Sequence[wire.ConversationTurn]) -> list[dict[str, Any]]:
-    """Return one state for each turn of a thread, newest first; the checkpoint's id is the turn's."""
+    """Return one state per turn of a thread, newest first; the checkpoint's id is the turn's id."""
     return [_state(thread_id, turns[: at + 1]) for at in reversed(range(len(turns)))]
 
 
 def state_of(thread_id: str, turns: Sequence[wire.ConversationTurn]) -> dict[str, Any]:
-    """Return the newest state of a thread; one without turns has no checkpoint."""
+    """Return the newest state of a thread; a thread without turns has no checkpoint."""
     if turns:
         return _state(thread_id, turns)
     nothing = dict.fromkeys(("checkpoint", "parent_checkpoint", "created_at"))
@@ -176,7 +175,7 @@ def _state(thread_id: str, turns: Sequence[wire.ConversationTurn]) -> dict[str, 
 
 
 def checkpoint(thread_id: str, turn_id: str) -> dict[str, Any]:
-    """Return what names the state after a turn."""
+    """Return the identifier of the state after a turn."""
     return {"thread_id": thread_id, "checkpoint_ns": "", "checkpoint_id": turn_id, "checkpoint_map": None}
 
 
@@ -205,13 +204,13 @@ def thread_of(
     graph_id: str,
     assistant_id: str,
 ) -> dict[str, Any]:
-    """Return a thread; without its values where no turns are given.
+    """Return a thread; without values if no turns are given.
 
-    Each approval has a key of its own: clients that read only the first of a list see all of them.
+    Each approval has its own key, so clients that read only the first of a list see all approvals.
     """
     about = {"channel": thread.channel, "task": thread.task_name or None}
     graph, given = {"graph_id": graph_id, "assistant_id": assistant_id}, json.loads(thread.metadata_json or "{}")
-    of_graph = given | graph if thread.turns else graph | given  # before its first turn a thread is of no graph yet
+    of_graph = given | graph if thread.turns else graph | given  # before its first turn, a thread has no graph
     at = {name: time_of(thread, name) for name in ("created_at", "updated_at")}
     values = {} if turns is None else {"values": {"messages": values_of(turns)["messages"]}}
     return {
@@ -228,7 +227,7 @@ def thread_of(
 
 
 def holds(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether metadata hold all that is wanted, objects in them likewise.
+    """Return True if metadata contains all wanted values; nested objects are compared in the same way.
 
     >>> holds({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 2}})
     True
@@ -242,7 +241,7 @@ def holds(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def time_of(message: Any, name: str) -> str | None:
-    """Return an instant of a message as clients read it; None where it has none."""
+    """Return an instant of a message in the clients' format; None if it is not set."""
     if not message.HasField(name):
         return None
     return str(getattr(message, name).ToJsonString())

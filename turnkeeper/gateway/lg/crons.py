@@ -1,7 +1,7 @@
-"""Crons as LangGraph's clients know them, and the tasks that they are here. Pure.
+"""Conversion of the crons of LangGraph's clients to tasks and back. Pure.
 
-A cron's metadata are labels of its task: a text under `lg.KEY`, anything else as JSON under `lg.json.KEY`. What a label
-cannot hold is written as in an address.
+A cron's metadata become tags of its task: a text under `lg.KEY`, any other value as JSON under `lg.json.KEY`.
+Characters that a tag cannot hold are percent-encoded.
 """
 
 import json
@@ -17,7 +17,7 @@ from turnkeeper.v1 import schedules_pb2 as wire
 _TAG, _JSON = "lg.", "lg.json."
 _LONGEST_TAG = 64
 _OVERLAP = {"enqueue": "queue", "reject": "skip"}
-_OWN = frozenset({"name", "kind", "turnkeeper"})  # in a cron's metadata: what its task says
+_OWN = frozenset({"name", "kind", "turnkeeper"})  # in a cron's metadata: facts about its task
 PERMITTED = frozenset(
     {
         *("schedule", "timezone", "input", "metadata", "config", "context", "assistant_id", "end_time", "enabled"),
@@ -30,18 +30,18 @@ PERMITTED = frozenset(
 def spec_of(
     body: Mapping[str, Any], *, thread_id: str, channel: str, name: str, category: str, graph: str
 ) -> wire.TaskSpec:
-    """Return the task that a new cron asks for.
+    """Return the task for a new cron.
 
     Args:
         body: what the client sent.
-        thread_id: the thread that its fires resume; empty for a fresh one for each fire.
-        channel: where its turns appear.
-        name: of the task, unless the metadata name it.
-        category: likewise.
-        graph: the name of its graph or assistant; empty for the default one.
+        thread_id: the thread that its fires continue; empty for a new thread per fire.
+        channel: the channel of its turns.
+        name: the task's name, unless the metadata name it.
+        category: the task's category, unless the metadata name it.
+        graph: its graph or assistant; empty for the default one.
 
     Raises:
-        InvalidInput: it asks for what a task does not have.
+        InvalidInput: the cron has a field that a task does not support.
     """
     _check(body)
     metadata = _object(body, "metadata")
@@ -64,7 +64,7 @@ def spec_of(
 
 
 def changed_spec(task: wire.Task, body: Mapping[str, Any], graph: str | None) -> wire.TaskSpec:
-    """Return the whole definition of a task with what a client changes. Raises InvalidInput, as `spec_of` does."""
+    """Return a task's complete spec with a client's changes. Raises InvalidInput, as `spec_of` does."""
     _check(body)
     spec = wire.TaskSpec()
     spec.CopyFrom(task.spec)
@@ -106,7 +106,7 @@ def _check(body: Mapping[str, Any]) -> None:
     if body.get("on_run_completed") not in {None, "keep"}:
         refuse("on_run_completed", "threads are kept", "leave it out; the answer says keep")
     if body.get("multitask_strategy") not in {None, *_OVERLAP}:
-        refuse("multitask_strategy", "a fire never ends another turn", "give enqueue or reject")
+        refuse("multitask_strategy", "a fire never cancels another turn", "give enqueue or reject")
 
 
 def _object(body: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -114,24 +114,24 @@ def _object(body: Mapping[str, Any], name: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise InvalidInput("is no object", where=name)
+        raise InvalidInput("is not an object", where=name)
     return value
 
 
 def _text(body: Mapping[str, Any], name: str) -> str:
     if not isinstance(body[name], str):
-        raise InvalidInput("is no text", where=name)
+        raise InvalidInput("is not a text", where=name)
     return str(body[name])
 
 
 def tags_of(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return metadata as labels.
+    """Return metadata as tags of a task.
 
     >>> tags_of({"team": "ops", "priority": 3, "link": "https://example.org/a", "name": "digest"})
     {'lg.team': 'ops', 'lg.json.priority': '3', 'lg.link': 'https:%2F%2Fexample%2Eorg%2Fa'}
 
     Raises:
-        InvalidInput: a value is longer than a label.
+        InvalidInput: a value is longer than a tag may be.
     """
     found = {}
     for key, value in metadata.items():
@@ -153,7 +153,7 @@ def _safe(text: str) -> str:
 
 
 def metadata_of(task: wire.Task) -> dict[str, Any]:
-    """Return a cron's metadata: what its client gave, and what its task is."""
+    """Return a cron's metadata: the client's own, and facts about its task."""
     found: dict[str, Any] = {}
     for key, value in task.spec.tags.items():
         if key.startswith(_JSON):
@@ -166,7 +166,7 @@ def metadata_of(task: wire.Task) -> dict[str, Any]:
 
 
 def cron_of(task: wire.Task, assistant_id: str) -> dict[str, Any]:
-    """Return a task as a cron; of one that is none, the schedule is as people read it."""
+    """Return a task as a cron; if the task has no cron expression, the schedule is text for people."""
     spec, metadata = task.spec, metadata_of(task)
     thread_id = spec.thread_id if spec.thread_id not in {"", "each"} else None
     said = {"messages": [{"role": "user", "content": spec.prompt}], **json.loads(spec.input_json or "{}")}

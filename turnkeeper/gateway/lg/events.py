@@ -1,8 +1,8 @@
-"""What a run's or a thread's stream tells its client, from a conversation as it is followed. Pure.
+"""Events of a run's or a thread's stream, made from a conversation that is followed. Pure.
 
-`Follower` finds what is new: pieces of a message as its model writes it, messages as they come to be on record, calls
-of tools. `RunEvents` says it in the modes of a run's stream, `ThreadEvents` in the events of the newer protocol for
-threads, whose ids are the same on every connection: a client drops what it has had.
+`Follower` finds changes: pieces of a message as its model writes it, recorded messages, and tool calls. `RunEvents`
+converts them to the modes of a run's stream, and `ThreadEvents` to events of the newer protocol for threads. The ids of
+the latter are the same on every connection, so clients can drop duplicates.
 """
 
 import json
@@ -19,7 +19,7 @@ CHANNELS = frozenset({"values", "updates", "messages", "tools", "lifecycle", "in
 
 
 class Piece(NamedTuple):
-    """A piece of a message. `so_far` is all of it up to here."""
+    """A piece of a message. `so_far` is the message up to and including the piece."""
 
     id: str
     text: str
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """A message that is on record now. `rest` is what no piece had, and `begins` says that there was none."""
+    """A recorded message. `rest` is the part that no piece had; `begins` means that there was no piece."""
 
     message: dict[str, Any]
     rest: str
@@ -36,14 +36,14 @@ class Whole(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a tool, and where it stands: running, done or failed."""
+    """A tool call and its state: running, done or failed."""
 
     call: dict[str, Any]
     state: str
 
 
 class Custom(NamedTuple):
-    """What a turn tells beside its messages. `id` is the same whenever it is told."""
+    """Data of a turn besides its messages. `id` is the same on every repetition."""
 
     id: str
     data: Any
@@ -54,7 +54,7 @@ Item = Piece | Whole | Call | Custom
 
 @dataclass
 class _Heard:
-    """A message as far as it was heard. `round` counts how often its model began anew; `start` is where we came in."""
+    """The received part of a message. `round` counts how often its model began again; `start` is its first offset."""
 
     name: str
     round: int
@@ -63,7 +63,7 @@ class _Heard:
 
 
 class Follower:
-    """Finds what is new in the turns of a conversation."""
+    """Finds changes in the turns of a conversation."""
 
     def __init__(self) -> None:
         self._heard: dict[tuple[str, int], _Heard] = {}
@@ -72,12 +72,12 @@ class Follower:
         self._calls: dict[str, str] = {}
 
     def skip(self, turn: wire.ConversationTurn) -> None:
-        """Take what a turn has on record as told."""
+        """Treat the recorded part of a turn as already sent."""
         for _ in self.recorded(turn):
             pass
 
     def heard(self, turn_id: str, speech: wire.Speech) -> Iterator[Item]:
-        """Yield what is new in what a turn says just now."""
+        """Yield the changes in the text that a running turn is writing."""
         if speech.text:
             yield from self._piece(turn_id, speech)
         for call in speech.calls:
@@ -99,13 +99,13 @@ class Follower:
             yield Piece(self._id(turn_id, speech.after), new, held.text, begins)
 
     def _id(self, turn_id: str, after: int) -> str:
-        """Return the id of a message: clients put pieces of one id together, so one that begins anew has another."""
+        """Return a message's id. Clients join pieces with one id, so a message that begins again needs another."""
         held = self._heard.get((turn_id, after))
         again = f".{held.round}" if held is not None and held.round > 1 else ""
         return conversation.message_id(turn_id, after) + again
 
     def recorded(self, turn: wire.ConversationTurn) -> Iterator[Item]:
-        """Yield what is new of a turn that came whole."""
+        """Yield the changes in a turn that was received whole."""
         if turn.HasField("trigger") and self._is_new(f"{turn.turn_id}:trigger"):
             yield Custom(f"{turn.turn_id}:trigger", {"turnkeeper": {"trigger": conversation.mark_of(turn)}})
         said = [one for one in conversation.messages_of(turn) if one["type"] != "human"]
@@ -134,7 +134,7 @@ def _read(text: str) -> Any:
 
 
 class Event(NamedTuple):
-    """One event as it is sent."""
+    """One event in the form in which it is sent."""
 
     name: str
     data: Any
@@ -142,10 +142,10 @@ class Event(NamedTuple):
 
 
 class RunEvents:
-    """The stream of a run, or with no `run_id` of all runs of a thread, in the modes that its client asks for."""
+    """The stream of a run, or of all runs of a thread if `run_id` is empty, in the modes that its client requests."""
 
     def __init__(self, run_id: str, modes: Collection[str], base: int = 0) -> None:
-        """Say what happens in modes; `base` begins the ids of events."""
+        """Report in these modes; event ids begin with `base`."""
         self._run_id, self._modes, self._base = run_id, frozenset(modes), base
         self.follower = Follower()
         self._number = 0
@@ -156,13 +156,13 @@ class RunEvents:
         return self._event("metadata", {"run_id": self._run_id, "attempt": attempt})
 
     def heard(self, turn_id: str, speech: wire.Speech) -> Iterator[Event]:
-        """Yield events of what a turn says just now."""
+        """Yield events for the text that a running turn is writing."""
         if turn_id == self._run_id or not self._run_id:
             for item in self.follower.heard(turn_id, speech):
                 yield from self._said(item)
 
     def recorded(self, turn: wire.ConversationTurn, turns: Sequence[wire.ConversationTurn]) -> Iterator[Event]:
-        """Yield events of a turn that came whole, among the turns of its thread."""
+        """Yield events for a turn that was received whole, one of its thread's `turns`."""
         if turn.turn_id == self._run_id or not self._run_id:
             for item in self.follower.recorded(turn):
                 yield from self._said(item)
@@ -171,14 +171,14 @@ class RunEvents:
         yield from self.values(turns)
 
     def values(self, turns: Sequence[wire.ConversationTurn]) -> Iterator[Event]:
-        """Yield the state of the thread if it is another than before."""
+        """Yield the thread's state if it has changed."""
         values = conversation.values_of(turns)
         if "values" in self._modes and values != self._values:
             self._values = values
             yield self._event("values", values)
 
     def end(self, status: str, why: str) -> Event:
-        """Return the last event of a run. Without one, clients ask and connect again."""
+        """Return the last event of a run. Without it, clients reconnect."""
         if conversation.run_status(status) == "error":
             return self._event("error", {"error": "TurnFailed", "message": why or "the turn failed"})
         return self._event("end", None)
@@ -230,22 +230,22 @@ def _chunk(id_: str, text: str, calls: Iterable[dict[str, Any]] = ()) -> dict[st
 
 
 class ThreadEvents:
-    """The events of a thread in LangGraph's newer protocol, of the channels that its client asks for."""
+    """Events of a thread in LangGraph's newer protocol, for the channels that its client requests."""
 
     def __init__(self, channels: Collection[str]) -> None:
-        """Tell what happens in these channels; `custom:NAME` counts as `custom`."""
+        """Report on these channels; `custom:NAME` counts as `custom`."""
         self._channels = frozenset(channel.partition(":")[0] for channel in channels)
         self.follower = Follower()
         self._sent: set[str] = set()
         self._values: dict[str, Any] | None = None
 
     def heard(self, turn_id: str, speech: wire.Speech) -> Iterator[dict[str, Any]]:
-        """Yield events of what a turn says just now."""
+        """Yield events for the text that a running turn is writing."""
         for item in self.follower.heard(turn_id, speech):
             yield from self._said(item)
 
     def recorded(self, turn: wire.ConversationTurn, turns: Sequence[wire.ConversationTurn]) -> Iterator[dict[str, Any]]:
-        """Yield events of a turn that came whole, among the turns of its thread."""
+        """Yield events for a turn that was received whole, one of its thread's `turns`."""
         at = turn.turn_id
         yield from self._event("lifecycle", {"event": "started", "graph_name": conversation.NODE}, f"{at}:started")
         for item in self.follower.recorded(turn):
@@ -316,7 +316,7 @@ class ThreadEvents:
         elif item.state == "failed":
             data = {"event": "tool-error", "tool_call_id": id_, "message": "the call failed"}
         elif "output" not in call:
-            return  # its result follows with the message that has it
+            return  # the message with its result follows
         yield from self._event("tools", data, f"{id_}:{data['event']}")
 
     def _event(self, method: str, data: dict[str, Any], id_: str) -> Iterator[dict[str, Any]]:

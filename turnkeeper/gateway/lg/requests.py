@@ -1,6 +1,6 @@
-"""What clients may ask of a run, and what is refused, with the reason and what to do instead. Pure.
+"""Parsing of requests for runs: the supported options, and refusals with a reason and an alternative. Pure.
 
-Refusals are errors of the caller's. The server's own 501 would be repeated by the JavaScript SDK like any failure.
+Refusals are client errors. The JavaScript SDK would retry the server's own 501 like any failure.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ _STEPS = "compile the graph with it: each stop then asks you"
 _REFUSED = {
     "interrupt_before": ("steps of a run are the graph's own", _STEPS),
     "interrupt_after": ("steps of a run are the graph's own", _STEPS),
-    "webhook": ("nothing is called when a run ends", "set [notify] command, or make a task with --on task.succeeded"),
-    "after_seconds": ("a message is taken at once", "make a cron, or: turnkeeper task create NAME --in DURATION"),
+    "webhook": ("there are no webhooks for runs", "set [notify] command, or make a task with --on task.succeeded"),
+    "after_seconds": ("a message is accepted at once", "make a cron, or: turnkeeper task create NAME --in DURATION"),
     "metadata": ("a turn has no metadata", "put them on the thread: threads.update(THREAD_ID, metadata=…)"),
     "feedback_keys": ("there is no feedback", "leave it out"),
     "supersteps": ("a thread's record is not written over HTTP", "use: turnkeeper threads import FILE"),
@@ -56,47 +56,47 @@ _TEXTS = (
     *("sort_by", "sort_order", "status", "thread_id", "timezone"),
 )
 _TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
-    **dict.fromkeys(_TEXTS, ("text", _is_text)),
-    **dict.fromkeys(("metadata", "filter"), ("object", lambda value: isinstance(value, dict))),
-    **dict.fromkeys(("ids", "run_ids", "channels"), ("list of texts", _are_texts)),
-    **dict.fromkeys(("stream_mode", "select"), ("text or list of texts", lambda one: _is_text(one) or _are_texts(one))),
+    **dict.fromkeys(_TEXTS, ("a text", _is_text)),
+    **dict.fromkeys(("metadata", "filter"), ("an object", lambda value: isinstance(value, dict))),
+    **dict.fromkeys(("ids", "run_ids", "channels"), ("a list of texts", _are_texts)),
+    **dict.fromkeys(("stream_mode", "select"), ("a text or a list of texts", lambda v: _is_text(v) or _are_texts(v))),
     "enabled": ("true or false", lambda value: isinstance(value, bool)),
 }
 
 
 def checked(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a client's object unchanged. Raise InvalidInput if a field that has one type only is of another."""
+    """Return a client's object unchanged. Raise InvalidInput if a field has the wrong type."""
     for name, value in body.items():
         kind, fits = _TYPES.get(name, ("", None))
         if fits is not None and value is not None and not fits(value):
-            raise InvalidInput(f"is no {kind}", where=name)
+            raise InvalidInput(f"is not {kind}", where=name)
     return body
 
 
 def refuse(where: str, why: str, instead: str) -> NoReturn:
-    """Refuse what is not offered. Raises InvalidInput."""
-    raise InvalidInput(f"is not offered: {why}", where=where, hint=instead)
+    """Refuse an option that is not supported. Raises InvalidInput."""
+    raise InvalidInput(f"is not supported: {why}", where=where, hint=instead)
 
 
 def refuse_options(body: Mapping[str, Any], permitted: Collection[str]) -> None:
-    """Raise InvalidInput for the first thing that a client asks for and that is not offered."""
+    """Raise InvalidInput for the first option that is not supported."""
     for name, value in body.items():
         if name not in permitted and value not in (None, [], {}, ""):
-            refuse(name, *_REFUSED.get(name, ("it is not known here", "leave it out")))
+            refuse(name, *_REFUSED.get(name, ("the option is unknown", "leave it out")))
 
 
 def graph_options(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of a message or a task that a client's `config` and `context` set. Raises InvalidInput."""
+    """Return the fields of a message or task for a client's `config` and `context`. Raises InvalidInput."""
     config, context = body.get("config") or {}, body.get("context") or {}
     if not isinstance(config, dict) or not isinstance(context, dict):
-        raise InvalidInput("is no object", where="config" if not isinstance(config, dict) else "context")
+        raise InvalidInput("is not an object", where="config" if not isinstance(config, dict) else "context")
     for name, value in config.items():
         if name != "configurable" and value not in (None, [], {}, ""):
             hint = "a category limits a turn's calls, seconds and tokens; leave it out"
-            refuse(f"config.{name}", "only configurable is taken", hint)
+            refuse(f"config.{name}", "only configurable is supported", hint)
     given = config.get("configurable") or {}
     if not isinstance(given, dict):
-        raise InvalidInput("is no object", where="config.configurable")
+        raise InvalidInput("is not an object", where="config.configurable")
     own = {key: value for key, value in given.items() if key not in _IDS and not key.startswith("__")}
     said = {"config_json": own, "context_json": context}
     return {field: json.dumps(value, ensure_ascii=False) for field, value in said.items() if value}
@@ -104,20 +104,20 @@ def graph_options(body: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What a client wants of a run.
+    """A client's request for a run.
 
     Attributes:
-        assistant: the id or the name that it gives.
-        text: the message of a person; empty where a decision is made instead.
-        message_id: of that message, where the client gives one.
-        rest: fields of the input beside the messages.
+        assistant: the id or the name of the assistant.
+        text: the human message; empty if a decision is made instead.
+        message_id: the id of that message, if the client gives one.
+        rest: fields of the input besides the messages.
         resume: `command.resume`.
-        decides: whether there is one, which may be None.
-        rejects: `goto` is the end: what waits is rejected, as agent-chat-ui's "Mark as Resolved" means it.
-        checkpoint_id: of the state that the client last saw; empty where it does not say.
-        modes: of the stream.
+        decides: whether `command.resume` is present; its value may be None.
+        rejects: `goto` names the end: reject all pending approvals, as agent-chat-ui's "Mark as Resolved" asks.
+        checkpoint_id: the state that the client last saw; empty if the client does not say.
+        modes: the modes of the stream.
         if_busy: reject or enqueue.
-        must_exist: the thread has to be there.
+        must_exist: the thread has to exist.
         options: `config_json` and `context_json`.
     """
 
@@ -136,7 +136,7 @@ class RunRequest:
 
 
 def read_run(body: Mapping[str, Any]) -> RunRequest:
-    """Return what a client wants of a run. Raises InvalidInput for what is not offered."""
+    """Parse a request for a run. Raises InvalidInput for an option that is not supported."""
     refuse_options(body, RUN)
     if body.get("on_completion") == "delete":
         refuse("on_completion", "threads are kept", "leave it out, or give keep")
@@ -168,11 +168,11 @@ def _assistant(body: Mapping[str, Any]) -> str:
 
 
 def _command(command: object) -> dict[str, Any]:
-    """Return the command that wins over an input, which agent-chat-ui sends along as an empty object."""
+    """Return the command. It takes precedence over an input, which agent-chat-ui sends along as an empty object."""
     if command is None:
         return {}
     if not isinstance(command, dict):
-        raise InvalidInput("is no object", where="command")
+        raise InvalidInput("is not an object", where="command")
     if command.get("update") or command.get("goto") not in (None, "__end__"):
         part = "update" if command.get("update") else "goto"
         refuse(f"command.{part}", "the state of a thread is its turns' own", "send a message, or a decision as resume")
@@ -185,7 +185,7 @@ def _input(given: object) -> tuple[str, str, dict[str, Any]]:
         raise InvalidInput("is missing", where="input", hint=hint)
     rest = {key: value for key, value in given.items() if key != "messages" and value is not None}
     if rest.get("context") == {}:
-        del rest["context"]  # agent-chat-ui puts it there, mostly empty
+        del rest["context"]  # agent-chat-ui puts it there, usually empty
     if "messages" not in given and rest:
         return "", "", rest
     return *read_prompt(given.get("messages")), rest
@@ -199,18 +199,18 @@ def _checkpoint(body: Mapping[str, Any]) -> str:
     named = configurable.get("checkpoint_id") if isinstance(configurable, dict) else None
     found = found or body.get("checkpoint_id") or named or ""
     if not isinstance(found, str):
-        raise InvalidInput("is no text", where="checkpoint_id")
+        raise InvalidInput("is not a text", where="checkpoint_id")
     return found
 
 
 def check_newest(checkpoint_id: str, newest: str) -> None:
-    """Raise InvalidInput unless the state that a client last saw is the thread's newest."""
+    """Raise InvalidInput unless the state that a client last saw is the thread's newest state."""
     if checkpoint_id and checkpoint_id != newest:
         refuse("checkpoint", f"it is not the thread's newest, and {_FORK}", "load the thread again, then send")
 
 
 def read_modes(given: object) -> frozenset[str]:
-    """Return the modes of a stream. Raises InvalidInput for an unknown one."""
+    """Return the modes of a stream. Raises InvalidInput if one is unknown."""
     if given in (None, "", []):
         return frozenset({"values"})
     modes = given if isinstance(given, list) else [given]
@@ -222,33 +222,32 @@ def read_modes(given: object) -> frozenset[str]:
 
 
 class Once:
-    """Gives what is sent an id, the same for what is sent again, so that it is taken once.
+    """Assigns the same id to a repeated request, so that it has one effect.
 
-    Clients send no key of their own, and one SDK repeats a request after a failure of the server. A message of
-    agent-chat-ui has an id. Of anything else, what failed and may have been done is remembered until it is sent again.
-    It is kept in memory.
+    Clients send no idempotency key, and one SDK retries a request after a server error. A message of agent-chat-ui has
+    an id. Any other request that failed with an unknown effect is remembered, in memory, until it is repeated.
     """
 
     def __init__(self, draw: Any, most: int = MOST_UNSURE) -> None:
-        """Make ids with `draw`, which returns another text at each call."""
+        """Make ids with `draw`, which returns a new text at each call."""
         self._draw = draw
         self._most = most
         self._unsure: OrderedDict[str, str] = OrderedDict()
 
     def id_of(self, about: str, name: str = "", by: str = "") -> str:
-        """Return the id of what is sent.
+        """Return the id of a request.
 
         Args:
-            about: all of it, and where it goes.
-            name: what the client knows it by: its own `Idempotency-Key`, or thread and id of the message; may be empty.
-            by: the id of the API key that the client has: a name counts for that key alone.
+            about: the whole content of the request, and its destination.
+            name: the client's own id of it: its `Idempotency-Key`, or the ids of thread and message; may be empty.
+            by: the id of the client's API key: a name is valid only for this key.
         """
         if name:
             return _digest(f"{by}/{name}")
         return self._unsure.pop(_digest(about), None) or str(self._draw())
 
     def is_unsure(self, about: str, id_: str) -> None:
-        """Remember that it may have been done under this id."""
+        """Record that a request with this id failed but may have had its effect."""
         self._unsure[_digest(about)] = id_
         while len(self._unsure) > self._most:
             self._unsure.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Runs: a message sent, a decision made, a turn followed to its end."""
+"""Handlers of runs: send a message, make a decision, follow a turn to its end."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -34,13 +34,13 @@ _KEPT = "its record stays"
 
 
 class Started:
-    """What a request for a run came to: its thread, its turn, and the assistant."""
+    """The result of a request for a run: its thread, its turn, and the assistant."""
 
     def __init__(self, thread_id: str, turn_id: str, assistant: str) -> None:
         self.thread_id, self.turn_id, self.assistant = thread_id, turn_id, assistant
 
     def headers(self, then: str = "") -> dict[str, str]:
-        """Return where the run is: without the prefix, as clients put their own before it."""
+        """Return the headers with the run's path. It lacks the API's prefix, because clients add their own."""
         place = f"/threads/{self.thread_id}/runs/{self.turn_id}"
         return {"content-location": place} | ({"location": f"{place}{then}"} if then else {})
 
@@ -52,7 +52,7 @@ class Runs:
         self._api = api
 
     def routes(self) -> list[Route]:
-        """Return where they are."""
+        """Return the routes of the handlers."""
         each: list[tuple[str, str, Callable[[Request], Awaitable[Any]]]] = [
             ("POST", "/runs/batch", self.batch),
             ("POST", "/runs/cancel", self.cancel_many),
@@ -73,17 +73,17 @@ class Runs:
     async def start(
         self, who: Who, runtime: Any, thread_id: str, body: Mapping[str, Any], key: str = ""
     ) -> tuple[Started, RunRequest]:
-        """Send what a client's body holds, or make the decision in it.
+        """Send the message in a client's body, or make the decision in it.
 
         Args:
-            who: who asks.
-            runtime: as they call it.
+            who: the caller.
+            runtime: the agent runtime, called on behalf of `who`.
             thread_id: empty for a new thread.
             body: as the client sent it.
-            key: the `Idempotency-Key` that it sent, if any.
+            key: the `Idempotency-Key` of the request, if any.
 
         Raises:
-            TurnkeeperError: it was refused, or nothing is known of it as the daemon went away.
+            TurnkeeperError: the request was refused, or its effect is unknown because the daemon went away.
         """
         asked = read_run(checked(dict(body)))
         name, graph = await self._api.graph_of(runtime, asked.assistant)
@@ -97,9 +97,9 @@ class Runs:
         return Started(sent.thread_id, sent.turn_id, name), asked
 
     async def _thread(self, runtime: Any, thread_id: str, asked: RunRequest) -> wire.Thread:
-        """Return the thread that is named, or a new one: clients ask for it before its turn has begun."""
+        """Return the named thread, or create one: clients ask for it before its turn has begun."""
         if not thread_id and (asked.decides or asked.rejects):
-            raise Conflict("nothing waits on a new thread", where="command.resume", hint="name the thread")
+            raise Conflict("no approval is pending on a new thread", where="command.resume", hint="name the thread")
         try:
             if thread_id:
                 return await self._api.thread(runtime, thread_id)
@@ -121,12 +121,10 @@ class Runs:
         return str(done.interrupts[-1].turn_id)
 
     async def reject_all(self, runtime: Any, thread_id: str) -> str:
-        """Reject what waits on a thread; return the turn that asked last. Raises Conflict where nothing waits."""
+        """Reject a thread's pending approvals; return the turn that asked last. Raises Conflict if none is pending."""
         waiting = await self._api.asked(runtime, thread_id)
         if not waiting:
-            raise Conflict(
-                "nothing waits for a decision on this thread", where="command", hint="send a message instead"
-            )
+            raise Conflict("no approval of this thread is pending", where="command", hint="send a message instead")
         decisions = [
             wire.ResolveInterruptRequest(
                 interrupt_id=one.interrupt_id, decision="reject", message="ignored", args_hash=one.args_hash
@@ -169,7 +167,7 @@ class Runs:
         return who, runtime, started, asked
 
     async def create(self, request: Request) -> Response:
-        """Start a run and answer at once."""
+        """Start a run and answer immediately."""
         _, runtime, started, _ = await self._started(request)
         return reply(await self._run(runtime, started), headers=started.headers())
 
@@ -182,11 +180,11 @@ class Runs:
         return run
 
     async def batch(self, request: Request) -> Response:
-        """Start several runs; those before one that is refused are started."""
+        """Start several runs. If one is refused, those before it are already started."""
         who, runtime = self._api.asks(request, Scope.WORK)
         bodies = await read_json(request)
         if not isinstance(bodies, list) or not all(isinstance(one, dict) for one in bodies):
-            raise InvalidInput("is no list of objects", where="body")
+            raise InvalidInput("is not a list of objects", where="body")
         runs = []
         for body in bodies:
             started, _ = await self.start(who, runtime, str(body.get("thread_id") or ""), body)
@@ -194,7 +192,7 @@ class Runs:
         return reply(runs)
 
     async def stream(self, request: Request) -> Any:
-        """Start a run and tell of it until it is over or waits."""
+        """Start a run and stream its events until it is over or waits."""
         self._api.need_room(request)
         who, runtime, started, asked = await self._started(request)
         modes = "&".join(f"stream_mode={mode}" for mode in sorted(asked.modes))
@@ -203,7 +201,7 @@ class Runs:
         return self._api.event_stream(told, started.headers(f"/stream?{modes}"))
 
     async def join_stream(self, request: Request) -> Any:
-        """Tell of a run until it is over or waits; to who comes again, the state as it is now."""
+        """Stream a run's events until it is over or waits; to a client that reconnects, also the current state."""
         who, runtime = self._api.asks(request)
         turn = await self._turn(runtime, request)
         modes = read_modes(_modes_in(request))
@@ -229,7 +227,7 @@ class Runs:
                     self._api.show(who, started.thread_id, followed.turns)
                     told = events.recorded(change, followed.turns)
                 else:
-                    continue  # what was there before is told together with the run's first step
+                    continue  # earlier turns are included with the run's first step
                 for one in told:
                     yield written(one)
         self._api.show(who, started.thread_id, followed.turns)
@@ -250,7 +248,7 @@ class Runs:
         return self._values(who, runtime, Started(turn.thread_id, turn.turn_id, ""))
 
     def _values(self, who: Who, runtime: Any, started: Started) -> Any:
-        """Answer with the values, after spaces as long as there are none: a client that waits hears of us."""
+        """Answer with the values. Until they are ready, send spaces to keep the connection open."""
         followed = Followed(runtime, self._api.gateway.clock, started.thread_id, started.turn_id)
 
         async def values() -> AsyncIterator[bytes]:
@@ -270,7 +268,7 @@ class Runs:
         return values_of(followed.turns)
 
     async def _turn(self, runtime: Any, request: Request) -> wire.Turn:
-        """Return the turn that a path names. Raises NotFound, also for one of another thread."""
+        """Return the turn in a request's path. Raises NotFound, also if the turn belongs to another thread."""
         thread_id, run_id = request.path_params["thread_id"], request.path_params["run_id"]
         turn: wire.Turn = await runtime.GetTurn(wire.GetTurnRequest(turn_id=run_id))
         if turn.thread_id != thread_id:
@@ -344,28 +342,28 @@ class Runs:
         return found
 
     async def delete(self, request: Request) -> Response:
-        """Refuse."""
+        """Refuse to delete a run."""
         need(request, Scope.WORK)
         refuse("run", _KEPT, "cancel it: runs.cancel(THREAD_ID, RUN_ID)")
 
 
 def need_decide() -> None:
-    """Refuse a decision with a key that may not make one. Raises Denied."""
+    """Refuse a decision with a key that lacks the scope. Raises Denied."""
     hint = "make another key: turnkeeper web keys make NAME --scope decide"
     raise Denied("this key may not decide", where="command.resume", hint=hint)
 
 
 def _modes_in(request: Request) -> list[str]:
-    """Return the modes of a query, which clients write in three ways."""
+    """Return the modes of a query, which clients encode in three ways."""
     given = request.query_params.getlist("stream_mode")
     if len(given) == 1 and given[0].startswith("["):
         try:
             return list(map(str, json.loads(given[0])))
         except (ValueError, TypeError) as error:
-            raise InvalidInput("is no list of modes", where="stream_mode") from error
+            raise InvalidInput("is not a list of modes", where="stream_mode") from error
     return [mode for one in given for mode in one.split(",") if mode]
 
 
 def written(event: Event) -> bytes:
-    """Return an event as it is sent."""
+    """Return an event encoded for sending."""
     return streams.event(json.dumps(event.data, ensure_ascii=False), name=event.name, id_=event.id)

@@ -1,4 +1,4 @@
-"""LangGraph's store, which is memory: an item is an entry in a namespace."""
+"""Handlers of LangGraph's store, which is memory: an item is an entry in a namespace."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -33,7 +33,7 @@ class Store:
         self._api = api
 
     def routes(self) -> list[Route]:
-        """Return where they are."""
+        """Return the routes of the handlers."""
         each: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
             ("PUT", "/store/items", self.put),
             ("GET", "/store/items", self.get),
@@ -44,15 +44,15 @@ class Store:
         return [Route(path, handler, methods=[method]) for method, path, handler in each]
 
     async def put(self, request: Request) -> Response:
-        """Put an item, in place of what was there."""
+        """Put an item, replacing an existing one."""
         _, runtime = self._api.asks(request, Scope.WORK)
         body = await read_body(request)
         if not isinstance(body.get("value"), dict):
-            raise InvalidInput("is no object", where="value")
+            raise InvalidInput("is not an object", where="value")
         if body.get("ttl") is not None:
             refuse("ttl", "memory is kept until it is forgotten", "leave it out")
         if body.get("index") is not None:
-            refuse("index", "what is searched by meaning is set for a graph", "set store.index in langgraph.json")
+            refuse("index", "semantic search is configured per graph", "set store.index in langgraph.json")
         text = json.dumps(body["value"], ensure_ascii=False)
         namespace = _labels(body.get("namespace"), "namespace")
         await runtime.PutMemory(wire.PutMemoryRequest(key=_key(body), namespace=namespace, text=text, form="json"))
@@ -76,7 +76,7 @@ class Store:
         return Response(status_code=204)
 
     async def search(self, request: Request) -> Response:
-        """Answer with items of a namespace and those below it, by words where a query is given."""
+        """Answer with items of a namespace and its descendants; with a query, search by words."""
         _, runtime = self._api.asks(request)
         body = await read_body(request)
         prefix, query = _labels(body.get("namespace_prefix") or [], "namespace_prefix", least=0), body.get("query")
@@ -91,7 +91,7 @@ class Store:
         return reply({"items": [one | {"score": None} for one in found[start : start + limit]]})
 
     async def namespaces(self, request: Request) -> Response:
-        """Answer with the namespaces that there are."""
+        """Answer with the existing namespaces."""
         _, runtime = self._api.asks(request)
         body = await read_body(request)
         asked = wire.ListMemoryNamespacesRequest(
@@ -113,12 +113,12 @@ def _key(body: Mapping[str, Any]) -> str:
 
 def _labels(given: object, name: str, least: int = 1) -> list[str]:
     if not isinstance(given, list) or len(given) < least or not all(isinstance(one, str) and one for one in given):
-        raise InvalidInput("is no list of labels", where=name, hint="such as ['workspace', 'people']")
+        raise InvalidInput("is not a list of labels", where=name, hint="such as ['workspace', 'people']")
     return given
 
 
 def item_of(entry: wire.MemoryEntry) -> dict[str, Any]:
-    """Return an entry as an item; a text is the value's `text`."""
+    """Return an entry as an item; a text becomes the value's `text`."""
     value = json.loads(entry.text) if entry.form == "json" else {"text": entry.text}
     return {
         "namespace": list(entry.namespace),
@@ -130,10 +130,10 @@ def item_of(entry: wire.MemoryEntry) -> dict[str, Any]:
 
 
 def fits(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether an item's value passes a filter: by field, a value, or operators such as `$gte`.
+    """Return True if an item's value passes a filter of values or operators such as `$gte`, by field.
 
     Raises:
-        InvalidInput: an operator that there is not, or one for numbers on what is none.
+        InvalidInput: an operator does not exist, or compares a value that is not a number.
     """
     for field, want in wanted.items():
         operators = want if isinstance(want, dict) and any(str(one).startswith("$") for one in want) else {"$eq": want}

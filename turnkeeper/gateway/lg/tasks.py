@@ -1,4 +1,4 @@
-"""Crons and assistants."""
+"""Handlers of crons and assistants."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -23,18 +23,18 @@ _MESSAGES = {
     "properties": {"messages": {"type": "array", "items": {"type": "object"}}},
     "required": ["messages"],
 }
-_OURS = "assistants stand in config.toml"
-AWAY = 20  # attempts to reach a daemon that went away while it made a task
+_OURS = "assistants are declared in config.toml"
+AWAY = 20  # attempts to reach a daemon that is away while it creates a task
 
 
 class Assistants:
-    """The handlers of assistants: the graphs and assistants that the home's configuration names."""
+    """The handlers of assistants: the graphs and assistants that config.toml declares."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def routes(self) -> list[Route]:
-        """Return where they are."""
+        """Return the routes of the handlers."""
         one = "/assistants/{assistant_id}"
         each: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
             ("POST", "/assistants", self.refused),
@@ -75,14 +75,14 @@ class Assistants:
         }
 
     async def search(self, request: Request) -> Response:
-        """Answer with the assistants that there are."""
+        """Answer with the assistants that match a search."""
         body = await read_body(request)
         found = sorted(await self._found(request), key=lambda one: str(one["name"]))
         shown, headers = page_of(found, body)
         return reply([selected(one, body.get("select")) for one in shown], headers=headers)
 
     async def count(self, request: Request) -> Response:
-        """Answer with how many there are."""
+        """Answer with the number of assistants."""
         return reply(len(await self._found(request)))
 
     async def _one(self, request: Request) -> dict[str, Any]:
@@ -96,25 +96,25 @@ class Assistants:
         return reply(await self._one(request))
 
     async def schemas(self, request: Request) -> Response:
-        """Answer with what a graph of messages takes and gives."""
+        """Answer with the input and output schemas of a graph of messages."""
         names = ("input_schema", "output_schema", "state_schema")
         empty = {"config_schema": {"type": "object"}, "context_schema": {"type": "object"}}
         return reply({"graph_id": (await self._one(request))["graph_id"], **dict.fromkeys(names, _MESSAGES), **empty})
 
     async def graph(self, request: Request) -> Response:
-        """Answer with a graph of three nodes: what is inside is the agent's own."""
+        """Answer with a graph of three nodes: the agent's inner nodes are not shown."""
         await self._one(request)
         ids = ("__start__", NODE, "__end__")
         nodes = [{"id": id_, "type": "schema" if id_ != NODE else "runnable", "data": id_} for id_ in ids]
         return reply({"nodes": nodes, "edges": [{"source": a, "target": b} for a, b in pairwise(ids)]})
 
     async def subgraphs(self, request: Request) -> Response:
-        """Answer that there are none to be seen."""
+        """Answer with no subgraphs: none are shown."""
         await self._one(request)
         return reply({})
 
     async def refused(self, request: Request) -> Response:
-        """Refuse."""
+        """Refuse to change assistants."""
         self._api.asks(request, Scope.WORK)
         refuse("assistant", _OURS, "change [graphs] or [assistants] there, then: turnkeeper restart")
 
@@ -126,7 +126,7 @@ class Crons:
         self._api = api
 
     def routes(self) -> list[Route]:
-        """Return where they are."""
+        """Return the routes of the handlers."""
         each: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
             ("POST", "/runs/crons", self.create),
             ("POST", "/runs/crons/search", self.search),
@@ -141,7 +141,7 @@ class Crons:
         return cron_of(task, assistant_id(self._api.name_of(task.spec.graph)))
 
     async def create(self, request: Request) -> Response:
-        """Make a task that fires by a cron's schedule."""
+        """Create a task with a cron's schedule."""
         who, runtime = self._api.asks(request, Scope.WORK)
         body, thread_id = await read_body(request), request.path_params.get("thread_id", "")
         channel = self._api.channel
@@ -154,7 +154,7 @@ class Crons:
             body, thread_id=thread_id, channel=channel, graph=graph, name=f"cron-{id_[:12]}",
             category=self._api.gateway.settings.web.langgraph_category,
         )  # fmt: skip
-        spec.paused = body.get("enabled") is False  # never on before it is off
+        spec.paused = body.get("enabled") is False  # paused from the start, not enabled first
         try:
             task = await self._made(self._api.gateway.runner(who), spec)
         except Unreachable:
@@ -163,7 +163,7 @@ class Crons:
         return reply(self._shown(task))
 
     async def _made(self, runner: Any, spec: wire.TaskSpec) -> wire.Task:
-        """Make a task once, also if the daemon goes away before it has answered."""
+        """Create a task once, even if the daemon goes away before it has answered."""
         for left in reversed(range(AWAY)):
             try:
                 task = await self._create(runner, spec)
@@ -193,7 +193,7 @@ class Crons:
             raise NotFound(f"no cron {cron_id[:80]!r}", hint="see: turnkeeper task list") from error
 
     async def update(self, request: Request) -> Response:
-        """Change a task, and whether it fires."""
+        """Change a task, and whether it is enabled."""
         runtime, runner, task = await self._task(request, Scope.WORK)
         body = await read_body(request)
         graph = None
@@ -217,7 +217,7 @@ class Crons:
         return found  # type: ignore[no-any-return]
 
     async def delete(self, request: Request) -> Response:
-        """Delete a task; for a day it can be restored by a command."""
+        """Delete a task; for a day, a command can restore it."""
         _, runner, task = await self._task(request, Scope.WORK)
         await runner.DeleteTask(wire.DeleteTaskRequest(name=task.id))
         return Response(status_code=204)
@@ -234,11 +234,11 @@ class Crons:
         return [one for one in found if holds(one, wanted) and holds(one["metadata"], body.get("metadata") or {})]
 
     async def search(self, request: Request) -> Response:
-        """Answer with the tasks that a client looks for."""
+        """Answer with the tasks that match a client's search."""
         body = await read_body(request)
         shown, headers = page_of(ordered(await self._found(request), body, "created_at"), body)
         return reply([selected(one, body.get("select")) for one in shown], headers=headers)
 
     async def count(self, request: Request) -> Response:
-        """Answer with how many there are."""
+        """Answer with the number of crons."""
         return reply(len(await self._found(request)))

@@ -1,4 +1,4 @@
-"""Threads, their states, and the newer protocol that follows a thread as a whole."""
+"""Handlers of threads, their states, and the newer protocol, which follows a whole thread."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ _CREATE = frozenset({"thread_id", "metadata", "if_exists"})
 _SEARCH = frozenset({"metadata", "status", "ids", "limit", "offset", "sort_by", "sort_order", "select"})
 _STATUSES = ("idle", "busy", "interrupted", "error")
 _THREAD_MODES = frozenset({"run_modes", "lifecycle", "state_update"})
-_KEPT = "what happened on a thread is kept, and is not written over HTTP"
+_KEPT = "a thread's record is kept, and cannot be written over HTTP"
 
 
 class Threads:
@@ -35,7 +35,7 @@ class Threads:
         self._api, self._runs = api, runs
 
     def routes(self) -> list[Route]:
-        """Return where they are."""
+        """Return the routes of the handlers."""
         one = "/threads/{thread_id}"
         each: list[tuple[str, str, Callable[[Request], Awaitable[Any]]]] = [
             ("POST", "/threads", self.create),
@@ -59,7 +59,7 @@ class Threads:
         return [Route(path, handler, methods=[method]) for method, path, handler in each]
 
     async def create(self, request: Request) -> Response:
-        """Make a thread, or answer with the one that is there if the client allows it."""
+        """Create a thread, or answer with the existing one if the client allows it."""
         who, runtime = self._api.asks(request, Scope.WORK)
         body = await lg.read_body(request)
         refuse_options(body, _CREATE)
@@ -77,7 +77,7 @@ class Threads:
         return lg.reply(await self._api.shown(who, runtime, await runtime.PutThread(put)))
 
     async def update(self, request: Request) -> Response:
-        """Change a thread's metadata, key by key."""
+        """Change single keys of a thread's metadata."""
         who, runtime = self._api.asks(request, Scope.WORK)
         body = await lg.read_body(request)
         refuse_options(body, {"metadata"})
@@ -95,7 +95,7 @@ class Threads:
         return lg.reply(await self._api.shown(who, runtime, thread))
 
     async def search(self, request: Request) -> Response:
-        """Answer with the threads that a client looks for."""
+        """Answer with the threads that match a client's search."""
         who, runtime = self._api.asks(request)
         body = await lg.read_body(request)
         found, known = await self._found(runtime, body)
@@ -105,7 +105,7 @@ class Threads:
         return lg.reply([lg.selected(one, body.get("select")) for one in await asyncio.gather(*whole)], headers=headers)
 
     async def count(self, request: Request) -> Response:
-        """Answer with how many threads a client's search finds."""
+        """Answer with the number of threads that match a client's search."""
         _, runtime = self._api.asks(request)
         return lg.reply(len((await self._found(runtime, await lg.read_body(request)))[0]))
 
@@ -136,7 +136,7 @@ class Threads:
         return lg.reply(lg.selected(state, request.query_params.getlist("select")))
 
     async def _turns(self, who: Who, runtime: Any, request: Request) -> list[wire.ConversationTurn]:
-        """Return the turns of the thread that a path names; what waits in them is shown. Raises NotFound."""
+        """Return the turns of the thread in a request's path, and record the approvals shown. Raises NotFound."""
         thread_id = request.path_params["thread_id"]
         await self._api.thread(runtime, thread_id)
         turns = await self._api.turns(runtime, thread_id)
@@ -156,7 +156,7 @@ class Threads:
         raise NotFound(f"no checkpoint {str(wanted)[:80]!r}", hint="a checkpoint has the id of a turn of the thread")
 
     async def history(self, request: Request) -> Response:
-        """Answer with the states of a thread, one for each turn, newest first."""
+        """Answer with the states of a thread, one per turn, newest first."""
         who, runtime = self._api.asks(request)
         body = await lg.read_body(request) if request.method == "POST" else dict(request.query_params)
         states = states_of(request.path_params["thread_id"], await self._turns(who, runtime, request))
@@ -169,7 +169,7 @@ class Threads:
         return lg.reply([lg.selected(state, body.get("select")) for state in states])
 
     async def write_state(self, request: Request) -> Response:
-        """Reject what waits on a thread, as agent-inbox asks for it; refuse everything else."""
+        """Reject a thread's pending approvals, as agent-inbox asks; refuse all other writes."""
         who, runtime = self._api.asks(request, Scope.DECIDE)
         body, thread_id = await lg.read_body(request), request.path_params["thread_id"]
         if body.get("values") is not None or body.get("as_node") != "__end__":
@@ -179,19 +179,19 @@ class Threads:
         return lg.reply({"checkpoint": checkpoint(thread_id, turn_id)})
 
     async def refused(self, request: Request) -> Response:
-        """Refuse."""
+        """Refuse to change a thread's record."""
         self._api.asks(request, Scope.WORK)
-        refuse("thread", _KEPT, "go on with it, or begin another one: threads.create()")
+        refuse("thread", _KEPT, "continue the thread, or create another one: threads.create()")
 
     async def stream(self, request: Request) -> Any:
-        """Tell of all that happens on a thread, until the client goes."""
+        """Stream all events of a thread until the client disconnects."""
         who, runtime = self._api.asks(request)
         thread_id = request.path_params["thread_id"]
         await self._api.thread(runtime, thread_id)
         given = request.query_params.getlist("stream_mode") or ["run_modes"]
         modes = {"state_update": {"values"}, "lifecycle": set()}.get(given[0], MODES)
         if not set(given) <= _THREAD_MODES:
-            raise InvalidInput("no such mode", where="stream_mode", hint=f"one of {', '.join(sorted(_THREAD_MODES))}")
+            raise InvalidInput("unknown mode", where="stream_mode", hint=f"one of {', '.join(sorted(_THREAD_MODES))}")
         before, events = await self._api.turns(runtime, thread_id), RunEvents("", modes)
         for turn in before:
             events.follower.skip(turn)
@@ -215,7 +215,7 @@ class Threads:
 
     @staticmethod
     def _changed(turn: wire.ConversationTurn, done: dict[str, str]) -> list[Event]:
-        """Return what tells that a run began or ended; both, of one that is over when it is first seen."""
+        """Return the events for a run's start or end; both if the run is over when it is first seen."""
         before, done[turn.turn_id] = done.get(turn.turn_id, ""), turn.status
         told = [] if before else [Event("metadata", {"run_id": turn.turn_id, "attempt": 1})]
         if before != turn.status and turn.status in FINISHED:
@@ -223,7 +223,7 @@ class Threads:
         return told
 
     async def command(self, request: Request) -> Response:
-        """Answer a command of the newer protocol; a refusal is an answer, too."""
+        """Answer a command of the newer protocol; a refusal is also an answer."""
         who, runtime = self._api.asks(request, Scope.WORK)
         body = await lg.read_body(request)
         id_, thread_id = body.get("id"), request.path_params["thread_id"]
@@ -242,7 +242,7 @@ class Threads:
         elif method == "input.respond":
             entries = params.get("responses") or [params]
             if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
-                raise InvalidInput("is no list of objects", where="params.responses")
+                raise InvalidInput("is not a list of objects", where="params.responses")
             resume = {str(one.get("interrupt_id")): one.get("response") for one in entries}
             if params.get("update") or params.get("goto"):
                 refuse("update", _KEPT, "answer only")
@@ -257,12 +257,12 @@ class Threads:
         return self._api.name_of((await self._api.thread(runtime, thread_id)).graph)
 
     async def events(self, request: Request) -> Any:
-        """Tell of what happens on a thread in the events of the newer protocol, until the client goes."""
+        """Stream a thread's events in the newer protocol until the client disconnects."""
         who, runtime = self._api.asks(request)
         body, thread_id = await lg.read_body(request), request.path_params["thread_id"]
         channels = body.get("channels")
         if not isinstance(channels, list) or not channels:
-            raise InvalidInput("is no list of channels", where="channels", hint=f"of {', '.join(sorted(CHANNELS))}")
+            raise InvalidInput("is not a list of channels", where="channels", hint=f"of {', '.join(sorted(CHANNELS))}")
         await self._api.thread(runtime, thread_id)
         return self._api.event_stream(self._protocol(who, runtime, thread_id, ThreadEvents(channels)))
 
@@ -288,7 +288,7 @@ class Threads:
 def _metadata(body: dict[str, Any]) -> str:
     metadata = body.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise InvalidInput("is no object", where="metadata")
+        raise InvalidInput("is not an object", where="metadata")
     return json.dumps(metadata, ensure_ascii=False) if metadata else ""
 
 

@@ -1,1 +1,1 @@
-"""Turnkeeper for MCP clients: tools, resources and prompts, on stdio (`turnkeeper mcp`) and over HTTP, under `/mcp`."""
+"""Turnkeeper for MCP clients: tools, resources and prompts over stdio (`turnkeeper mcp`) and HTTP (`/mcp`)."""

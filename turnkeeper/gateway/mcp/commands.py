@@ -1,4 +1,4 @@
-"""`turnkeeper mcp`."""
+"""The command `turnkeeper mcp`."""
 
 import sys
 from importlib import import_module
@@ -12,8 +12,8 @@ from turnkeeper.errors import InvalidInput
 def mcp() -> None:
     """Serve an MCP client, such as Claude Code or Cursor, on stdin and stdout.
 
-    The client starts this command itself, as its configuration says. It can schedule work, look at it and talk to your
-    agent. It decides nothing: what waits for your decision waits for you.
+    The client starts this command itself, from its configuration. It can schedule work, inspect it and talk to your
+    agent. It makes no decisions: approvals wait for you.
 
     Example: turnkeeper mcp
     """
@@ -21,7 +21,7 @@ def mcp() -> None:
     place.check()
     if find_spec("mcp") is None:
         hint = f"run: {install_command('turnkeeper[mcp]')}"
-        raise InvalidInput("the package that it takes is not installed", where="turnkeeper mcp", hint=hint)
+        raise InvalidInput("the required package is not installed", where="turnkeeper mcp", hint=hint)
     if sys.stdin.isatty():
-        note("this speaks MCP to a program that starts it, and waits for one; end it with Ctrl-D")
+        note("this command waits for an MCP client on stdin; a client usually starts it; Ctrl-D ends it")
     import_module("turnkeeper.gateway.mcp.transports").serve(place)

@@ -1,4 +1,4 @@
-"""For whom a tool works, what it may do for it, and the daemons that it asks."""
+"""The caller of a tool, its permissions, and the daemons that the tool asks."""
 
 import asyncio
 import re
@@ -16,12 +16,12 @@ from turnkeeper.rpc.channel import AsyncCaller
 from turnkeeper.v1 import agent_runtime_pb2 as runtime
 from turnkeeper.v1 import schedules_pb2 as runner
 
-MADE_BY = "mcp"  # the tag of a task that names the client which made it
+MADE_BY = "mcp"  # tag of a task that names the client that created it
 _PROGRAM = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 64
 QUEUED, AWAY = "queued", "not known while agent-runtime is away"
 UNDER_WAY = frozenset({QUEUED, AWAY, "accepted", "kept", "running"})
-_BEAT_S = 5.0  # between two signs of life while a tool waits
+_BEAT_S = 5.0  # seconds between progress reports while a tool waits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +29,9 @@ class Caller:
     """The program that calls a tool.
 
     Attributes:
-        program: what it calls itself.
-        key: the id of the key that it came with; empty where it is a child of the person's own, on stdio.
-        scope: what it may do.
+        program: its name for itself.
+        key: the id of its key; empty for a client on stdio, which the person started.
+        scope: what the program may do.
     """
 
     program: str
@@ -40,23 +40,23 @@ class Caller:
 
     @property
     def via(self) -> str:
-        """By what its calls come, as the daemons record it."""
+        """The origin of its calls, as the daemons record it."""
         return "/".join(filter(None, (self.program, "mcp", self.key)))
 
     @property
     def owner(self) -> str:
-        """What the tasks that it makes are tagged with: another program, or the same with another key, has another."""
+        """The tag of the tasks that it creates; unique to the program and its key."""
         return ":".join(filter(None, (self.program, self.key)))
 
     def check(self, scope: Scope) -> None:
-        """Raise Denied unless it may do this."""
+        """Raise Denied if the caller's scope is too small."""
         if self.scope < scope:
             what = f"this key may not do that: it takes the scope {scope.name.lower()}"
             raise Denied(what, hint="make another key: turnkeeper web keys make NAME --scope SCOPE")
 
 
 def program_of(name: str) -> str:
-    """Return what a client calls itself as the name of a program.
+    """Convert a client's name for itself to a valid program name.
 
     >>> program_of("Claude Code (CLI)"), program_of("../x"), program_of("")
     ('Claude-Code-CLI', 'x', 'mcp-client')
@@ -65,7 +65,7 @@ def program_of(name: str) -> str:
 
 
 def caller_of(ctx: Any) -> Caller:
-    """Return who makes the call that is being answered: over HTTP, with the key that the guard found."""
+    """Return the caller of the current request; over HTTP, with the key that the guard identified."""
     told, request = ctx.session.client_params, ctx.request_context.request
     program = program_of(told.client_info.name if told else "")
     if request is None:
@@ -76,15 +76,15 @@ def caller_of(ctx: Any) -> Caller:
 
 @dataclass(kw_only=True)
 class Desk:
-    """What all tools work with, of one home.
+    """Shared parts of all tools for one home.
 
     Attributes:
-        runtime: the agent runtime.
-        runner: the task runner.
-        settings: `[mcp]`.
-        page: the address of the page, without a path; empty where none is served.
-        clock: for waiting.
-        watched: what is waited for, by turn.
+        runtime: client of the agent runtime.
+        runner: client of the task runner.
+        settings: the settings in `[mcp]`.
+        page: the base address of the page; empty if the page is not served.
+        clock: the clock for waiting.
+        watched: callbacks of waiting tools, by turn.
     """
 
     runtime: AsyncCaller
@@ -95,7 +95,7 @@ class Desk:
     watched: dict[str, set[asyncio.Event]] = field(default_factory=dict)
 
     def decides_at(self, approval: str = "") -> dict[str, str]:
-        """Return where the person decides, on the command line and on the page: one approval, or all that waits."""
+        """Return where the person decides, as a command and as an address: one approval, or all pending ones."""
         command = f"turnkeeper approvals show {approval}" if approval else "turnkeeper triage"
         url = f"{self.page}/ui/decisions{f'#card-{approval}' if approval else ''}" if self.page else ""
         return {"command": command, "url": url}
@@ -106,17 +106,17 @@ class Desk:
         return await getattr(daemon.by(via), method)(request)
 
     def category(self, name: str) -> str:
-        """Return the category that a task is to have; the first of those allowed unless named. Raises Denied."""
+        """Return the category for a task: the named one, or else the first allowed one. Raises Denied."""
         allowed = self.settings.categories
         if (name or not allowed) and name not in allowed:
             hint = f"allowed here: {', '.join(allowed) or 'none'}; the person adds to them in [mcp] categories"
             raise Denied(
-                f"{name[:60]!r} is no category that MCP clients may schedule under", where="category", hint=hint
+                f"{name[:60]!r} is not a category that MCP clients may schedule under", where="category", hint=hint
             )
         return name or allowed[0]
 
     def may_change(self, task: Any, caller: Caller) -> bool:
-        """Return whether a client may change a task: it made it, or may change all."""
+        """Return True if a client may change a task: it created the task, or it may change all tasks."""
         return self.settings.manage == "all" or task.spec.tags.get(MADE_BY) == caller.owner
 
     async def own_task(self, name: str, caller: Caller) -> Any:
@@ -128,20 +128,20 @@ class Desk:
         return task
 
     async def turn(self, turn_id: str, via: str) -> Any:
-        """Return a turn; one that is not on record yet, with the status `queued`."""
+        """Return a turn; if it is not recorded yet, one with the status `queued`."""
         try:
             return await self.call("GetTurn", runtime.GetTurnRequest(turn_id=turn_id), via)
         except NotFound:
             return runtime.Turn(turn_id=turn_id, status=QUEUED)
 
     async def wait(self, turn_id: str, wait_s: float, via: str, beat: Callable[[float, str], Awaitable[None]]) -> Any:
-        """Return a turn once it has ended or waits for the person, or as it is after `wait_s`.
+        """Return a turn when it ends, when it waits for the person, or after `wait_s` seconds in its current state.
 
         Args:
             turn_id: the turn.
-            wait_s: how long to wait.
-            via: by what the call comes.
-            beat: is told every few seconds how long it has waited, and how the turn stands.
+            wait_s: the longest wait, in seconds.
+            via: the origin of the call.
+            beat: called every few seconds with the seconds waited and the turn's status.
         """
         began = self.clock.monotonic()
         with self._watching(turn_id) as changed:
@@ -150,7 +150,7 @@ class Desk:
                 spent = self.clock.monotonic() - began
                 try:
                     turn = await self.turn(turn_id, via)
-                except Unreachable:  # it comes back, and the turn goes on
+                except Unreachable:  # the daemon will return, and the turn will continue
                     if spent >= wait_s:
                         raise
                     turn = runtime.Turn(turn_id=turn_id, status=AWAY)
@@ -160,7 +160,7 @@ class Desk:
                 await self.clock.wait(changed, min(_BEAT_S, wait_s - spent))
 
     async def _goes_on(self, turn: Any, via: str) -> bool:
-        """Return whether a turn goes on by itself; one that was decided about is resumed a moment later."""
+        """Return True if a turn continues without the person; a decided turn resumes a moment later."""
         if turn.status != "interrupted":
             return turn.status in UNDER_WAY
         asked = await self.call("ListInterrupts", runtime.ListInterruptsRequest(thread_id=turn.thread_id), via)

@@ -1,6 +1,6 @@
-"""What the tools take and answer: schedules as a model writes them, and the daemons' messages as a model can use them.
+"""Arguments and answers of the tools: schedules in a model's form, and the daemons' messages in a readable form.
 
-Texts of agents, tools and pages stand only inside JSON strings: no text can end the quotation that it stands in.
+Texts of agents, tools and pages appear only inside JSON strings: no text can end its quotation.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ Text = Annotated[str, BeforeValidator(_clipped)]
 
 
 class When(BaseModel):
-    """When a task is due: exactly one of these."""
+    """The schedule of a task: exactly one of these fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -34,30 +34,30 @@ class When(BaseModel):
     at: str = Field("", description="one instant (RFC 3339), or wall time in the time zone: '2026-11-21T09:00'")
     in_: str = Field("", alias="in", description="once, so long from now: '20m'")
     rrule: str = Field("", description="an RFC 5545 rule: 'FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9'")
-    on: str = Field("", description="the name of events that it fires after: 'turn_end'")
+    on: str = Field("", description="the name of the event to fire after: 'turn_end'")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
         given = [name for name, value in self if value]
         if len(given) != 1:
-            raise ValueError(f"give exactly one of cron, every, at, in, rrule, on; here are {len(given)}")
+            raise ValueError(f"give exactly one of cron, every, at, in, rrule, on; {len(given)} are given")
         return self
 
     def fields(self) -> dict[str, str]:
-        """Return the field of a `TaskSpec` that it gives."""
+        """Return the `TaskSpec` field that it sets."""
         return {name.rstrip("_"): value for name, value in self if value}
 
 
 class View(BaseModel):
-    """A message as far as it is shown."""
+    """The shown part of a daemon's message."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class Answer(View):
-    """What a tool answers."""
+    """The answer of a tool."""
 
-    summary: str = Field(description="what was done or found, in a sentence of Turnkeeper's own")
+    summary: str = Field(description="the result, in one sentence by Turnkeeper")
 
 
 class TimeView(View):
@@ -112,7 +112,7 @@ class TaskView(View):
 
 
 class ApprovalView(View):
-    """A question that waits for the person."""
+    """An approval that waits for the person."""
 
     interrupt_id: str = ""
     kind: str = ""
@@ -131,7 +131,7 @@ class ApprovalView(View):
 
 
 class CandidateView(View):
-    """A page or summary that an agent proposes."""
+    """A page or summary that an agent proposed."""
 
     candidate_id: str = ""
     kind: str = ""
@@ -142,7 +142,7 @@ class CandidateView(View):
 
 
 class DeviationView(View):
-    """Where something contradicts a page."""
+    """A contradiction to a page."""
 
     deviation_id: str = ""
     kind: str = ""
@@ -169,7 +169,7 @@ class TurnView(View):
     started_at: str = ""
     ended_at: str = ""
     status: str = ""
-    via: str = Field("", description="by what an author's turn was asked for: PROGRAM/SURFACE/KEY")
+    via: str = Field("", description="origin of an author's turn: PROGRAM/SURFACE/KEY")
     error: Text = ""
     messages: list[MessageView] = []
     interrupts: list[ApprovalView] = []
@@ -213,7 +213,7 @@ class TaskShown(Answer):
 
 
 class TaskChanged(Answer):
-    """A changed task."""
+    """A changed task, with its old and new times."""
 
     task: TaskView
     changed_fields: list[str] = []
@@ -223,14 +223,14 @@ class TaskChanged(Answer):
 
 
 class TaskControlled(Answer):
-    """A task after what was done to it."""
+    """A task after a control action."""
 
     task: TaskView
     fire: FireView | None = Field(None, description="after run: the fire")
 
 
 class Explained(Answer):
-    """What became, or becomes, of one time of a task."""
+    """An explanation of one time of a task."""
 
     verdict: str = Field("", description="one word: succeeded, late, skipped, stood_for, paused, future, …")
     at: str = ""
@@ -239,7 +239,7 @@ class Explained(Answer):
 
 
 class Previewed(Answer):
-    """Times that a schedule names."""
+    """The times of a schedule."""
 
     schedule: str = ""
     timezone: str = ""
@@ -247,7 +247,7 @@ class Previewed(Answer):
 
 
 class TurnShown(Answer):
-    """How a turn stands."""
+    """The current state of a turn."""
 
     quotes: str = QUOTES
     turn_id: str = ""
@@ -260,9 +260,9 @@ class TurnShown(Answer):
     started_at: str = ""
     ended_at: str = ""
     error: Text = ""
-    reply: Text = Field("", description="what the agent said last")
-    interrupts: list[ApprovalView] = Field([], description="what the person is asked")
-    duplicate: bool = Field(False, description="the message had been sent before, and was taken once")
+    reply: Text = Field("", description="the agent's last message")
+    interrupts: list[ApprovalView] = Field([], description="the approvals that the person is asked for")
+    duplicate: bool = Field(False, description="the message was sent before, and had its effect only once")
 
 
 class Conversation(Answer):
@@ -271,18 +271,18 @@ class Conversation(Answer):
     quotes: str = QUOTES
     channel: str = ""
     turns: list[TurnView] = []
-    next_cursor: str = Field("", description="for older turns; empty where there are none")
+    next_cursor: str = Field("", description="for older turns; empty if there are none")
 
 
 class DecidedElsewhere(Answer):
-    """Where the person decides."""
+    """Where the person makes the decision."""
 
-    command: str = Field("", description="the command with which the person decides")
-    url: str = Field("", description="the page on which the person decides; empty where no page is served")
+    command: str = Field("", description="command with which the person decides")
+    url: str = Field("", description="page on which the person decides; empty if no page is served")
 
 
 class Inbox(DecidedElsewhere):
-    """All that waits for the person."""
+    """Everything that waits for the person."""
 
     quotes: str = QUOTES
     approvals: list[ApprovalView] = []
@@ -291,7 +291,7 @@ class Inbox(DecidedElsewhere):
 
 
 class DecisionAsked(DecidedElsewhere):
-    """How a question stands after the person was asked."""
+    """An approval after the person was asked."""
 
     interrupt_id: str
     status: Literal["decided", "declined", "link"]
@@ -299,7 +299,7 @@ class DecisionAsked(DecidedElsewhere):
 
 
 class Decision(BaseModel):
-    """The form that the person is given."""
+    """The form that the person fills in."""
 
     decision: Literal["approve", "reject", "answer"] = Field(description="approve: it runs once, as shown")
     note: str = Field("", max_length=4000, description="with reject: why; with answer: the answer")
@@ -309,18 +309,18 @@ Kind = TypeVar("Kind", bound=BaseModel)
 
 
 def view(kind: type[Kind], message: Message, **more: Any) -> Kind:
-    """Return a message of a daemon's as one of the kinds above, with fields of `more` in place of its own."""
+    """Convert a daemon's message to one of the kinds above; fields in `more` replace its own."""
     fields = MessageToDict(message, preserving_proto_field_name=True)
     return kind.model_validate({**fields.get("spec", {}), **fields, **more})
 
 
 def views(kind: type[Kind], messages: Iterable[Message]) -> list[Kind]:
-    """Return several messages so."""
+    """Convert several messages with :func:`view`."""
     return [view(kind, message) for message in messages]
 
 
 def written(value: Any) -> Any:
-    """Return a value whose texts have every character written out that a reader would not see."""
+    """Return a value with hidden characters escaped in all of its texts."""
     if isinstance(value, dict):
         return {written(key): written(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -329,7 +329,7 @@ def written(value: Any) -> Any:
 
 
 def compact(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer without what is empty, for a model that reads text.
+    """Return an answer without its empty fields, for a model that reads text.
 
     >>> compact({"summary": "1 task", "tasks": [{"name": "a", "reason": ""}], "total": 0, "fire": None})
     {'summary': '1 task', 'tasks': [{'name': 'a'}], 'total': 0}

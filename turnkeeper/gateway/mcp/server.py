@@ -1,6 +1,6 @@
-"""The MCP server: tools, resources and prompts over the two daemons, on whatever transport.
+"""The MCP server: tools, resources and prompts over the two daemons, for any transport.
 
-It tells its clients what changed, as hints: a client that missed one reads again.
+Change notifications are hints: a client that missed one can read the resource again.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ NAME = "turnkeeper"
 JSON = "application/json"
 TASKS, INBOX, CONVERSATIONS = "turnkeeper://tasks", "turnkeeper://inbox", "turnkeeper://conversations"
 VIA = "turnkeeper/mcp"
-MOST_SUBSCRIBED = 100  # by one connection
+MOST_SUBSCRIBED = 100  # per connection
 _SLOWEST_S = 5.0
-_AGAIN_S = 1.0  # between two tries to follow a daemon that is away
+_AGAIN_S = 1.0  # seconds between attempts to follow a daemon that is away
 _NO_QUESTION = frozenset({runtime.TurnEvent.STARTED, runtime.TurnEvent.HELD})
 Publish = Callable[[str], Awaitable[None]]
 INSTRUCTIONS = f"""\
@@ -48,19 +48,19 @@ person before they do what they were not granted.
 
 
 class Subscribers:
-    """Who is told of which resource: by streams of the protocol of 2026, and by subscriptions of the one of 2025."""
+    """Subscribers of resources: through streams of the 2026 protocol, or subscriptions of the 2025 protocol."""
 
     def __init__(self) -> None:
         self.bus = InMemorySubscriptionBus()
         self._uris: dict[Connection, set[str]] = {}
 
     def serve(self, inner: LowLevelServer[Any]) -> None:
-        """Answer subscriptions of the protocol of 2025."""
+        """Handle subscriptions of the 2025 protocol."""
         inner.add_request_handler("resources/subscribe", mcp_types.SubscribeRequestParams, self._subscribe)
         inner.add_request_handler("resources/unsubscribe", mcp_types.UnsubscribeRequestParams, self._unsubscribe)
 
     async def publish(self, uri: str) -> None:
-        """Tell everybody who asked for it that a resource changed; a client that does not read is dropped."""
+        """Notify all subscribers of a resource of its change; drop clients that do not read."""
         await self.bus.publish(ResourceUpdated(uri=uri))
         for connection in [one for one, uris in self._uris.items() if uri in uris]:
             try:
@@ -75,7 +75,7 @@ class Subscribers:
             self._uris[connection] = set()
             connection.exit_stack.callback(self._uris.pop, connection, None)
         if len(self._uris[connection]) >= MOST_SUBSCRIBED:
-            raise _refusal(f"a connection follows {MOST_SUBSCRIBED} resources at most; unsubscribe from one")
+            raise _refusal(f"a connection may follow at most {MOST_SUBSCRIBED} resources; unsubscribe from one")
         self._uris[connection].add(str(params.uri))
         return mcp_types.EmptyResult()
 
@@ -85,17 +85,17 @@ class Subscribers:
 
 
 class Server(MCPServer[Desk]):
-    """An MCP server whose errors say what to do, and whose tools refuse what they do not name."""
+    """An MCP server whose errors give advice, and whose tools refuse unknown arguments."""
 
     @property
     def inner(self) -> LowLevelServer[Desk]:
-        """The server that it wraps: the SDK's own transports take it, and it alone answers subscriptions of 2025."""
+        """The wrapped server: the SDK's transports need it, and only it supports subscriptions of the 2025 protocol."""
         return self._lowlevel_server
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Desk, Any] | None = None
     ) -> mcp_types.CallToolResult | mcp_types.InputRequiredResult:
-        """Call a tool. Raises ToolError with what is wrong, where, and what to do."""
+        """Call a tool. Raises ToolError with the error, the argument and advice."""
         try:
             if context is not None and name in SCOPES:
                 caller_of(context).check(SCOPES[name])
@@ -112,16 +112,16 @@ class Server(MCPServer[Desk]):
         return result
 
     async def _check_names(self, name: str, arguments: dict[str, Any]) -> None:
-        """Raise InvalidInput if there is an argument that the tool does not have."""
+        """Raise InvalidInput if an argument is unknown to the tool."""
         schema = next((tool.input_schema for tool in await self.list_tools() if tool.name == name), None)
         if schema is not None and (unknown := sorted(set(arguments) - set(schema["properties"]))):
             hint = f"it takes {', '.join(schema['properties'])}"
-            raise InvalidInput(f"{name} takes no argument of this name", where=unknown[0][:60], hint=hint)
+            raise InvalidInput(f"{name} has no argument of this name", where=unknown[0][:60], hint=hint)
 
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[Desk, Any] | None = None
     ) -> mcp_types.GetPromptResult | mcp_types.InputRequiredResult:
-        """Return a prompt. Raises MCPError for one that there is not, and for arguments that do not fit it."""
+        """Return a prompt. Raises MCPError if the prompt does not exist or its arguments are not valid."""
         prompts, given = {one.name: one for one in await self.list_prompts()}, set(arguments or {})
         if name not in prompts:
             raise _refusal(f"no prompt {name[:60]!r}; there are {', '.join(prompts)}")
@@ -134,7 +134,7 @@ class Server(MCPServer[Desk]):
         return await super().get_prompt(name, arguments, context)
 
     async def read_resource(self, uri: Any, context: Context[Desk, Any] | None = None) -> Any:
-        """Read a resource. Raises ResourceError with what is wrong and what to do."""
+        """Read a resource. Raises ResourceError with the error and advice."""
         try:
             return await super().read_resource(uri, context)
         except exceptions.ResourceError as error:
@@ -147,12 +147,12 @@ class Server(MCPServer[Desk]):
 
 
 def _refusal(why: str) -> MCPError:
-    """Return what is answered and, unlike other exceptions of a handler, not logged with a traceback."""
+    """Return an error that is sent to the client but, unlike a handler's other exceptions, not logged."""
     return MCPError(mcp_types.INVALID_PARAMS, why)
 
 
 def _explained(error: exceptions.ToolError) -> exceptions.ToolError:
-    """Return an error of a tool in our words; its cause stays its cause."""
+    """Rephrase a tool's error in our words; keep its cause."""
     cause = error.__cause__
     if isinstance(cause, TurnkeeperError):
         return exceptions.ToolError(str(cause))
@@ -163,7 +163,7 @@ def _explained(error: exceptions.ToolError) -> exceptions.ToolError:
 
 
 def make_server(desk: Desk) -> tuple[Server, Subscribers]:
-    """Return a server over one home, and who is to be told of changes by :func:`following`."""
+    """Return a server for one home, and its subscribers, whom :func:`following` notifies."""
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[Desk]:
@@ -189,7 +189,7 @@ def make_server(desk: Desk) -> tuple[Server, Subscribers]:
 
 def _add_resources(server: Server, desk: Desk) -> None:
     async def tasks() -> str:
-        """List all tasks, next to fire first."""
+        """List all tasks by next fire time, soonest first."""
         answer = await desk.call("ListTasks", runner.ListTasksRequest(limit=1000), VIA)
         return _document(tasks=views(model.TaskView, answer.tasks))
 
@@ -199,7 +199,7 @@ def _add_resources(server: Server, desk: Desk) -> None:
         return _document(approvals=views(model.ApprovalView, answer.interrupts))
 
     async def history(name: str) -> str:
-        """List the fires of a task, and the times that were skipped with the reason, newest first."""
+        """List the fires and skipped times of a task with their reasons, newest first."""
         answer = await desk.call("ListFires", runner.ListFiresRequest(name=name, limit=100), VIA)
         return _document(fires=views(model.FireView, answer.fires))
 
@@ -255,7 +255,7 @@ def _add_prompts(server: Server) -> None:
 
 @asynccontextmanager
 async def following(desk: Desk, publish: Publish) -> AsyncIterator[None]:
-    """Publish what changes, and wake who waits for a turn, during the block. A daemon may be away meanwhile."""
+    """During the block, publish changes and wake tools that wait for a turn. A daemon may be away meanwhile."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_keep(desk, one, publish)) for one in (_follow_tasks, _follow_turns)]
         try:
@@ -270,7 +270,7 @@ async def _keep(desk: Desk, one: Callable[[Desk, Publish], Awaitable[None]], pub
         with suppress(TurnkeeperError):
             await one(desk, publish)
         await desk.clock.sleep(_AGAIN_S)
-        for uri in (TASKS, INBOX):  # something may have been missed
+        for uri in (TASKS, INBOX):  # a change may have been missed
             await publish(uri)
 
 

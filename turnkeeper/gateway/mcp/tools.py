@@ -1,4 +1,4 @@
-"""The tools. None takes a decision: what waits for the person is decided by the person."""
+"""The tools of MCP clients. No tool makes a decision: only the person decides approvals."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -21,14 +21,14 @@ from turnkeeper.gateway.mcp.model import view, views
 from turnkeeper.v1 import agent_runtime_pb2 as runtime
 from turnkeeper.v1 import schedules_pb2 as runner
 
-_NEWEST = 50  # turns of a thread among which one is looked for
-LONGEST_FORM = 2000  # characters of arguments that a person can be expected to read in a form
+_NEWEST = 50  # newest turns of a thread that a search reads
+LONGEST_FORM = 2000  # characters of arguments that a person can read in a form
 Ctx = Context[Desk, Any]
 Name = Annotated[str, Field(min_length=1, description="a task's name or id")]
 Text = Annotated[str, Field(min_length=1)]
 Limit = Annotated[int, Field(ge=1, le=200)]
-Wait = Annotated[int, Field(ge=0, le=50, description="wait up to so many seconds for the turn to end")]
-RequestId = Annotated[str, Field(description="any name of yours: a call that is repeated with it has one effect")]
+Wait = Annotated[int, Field(ge=0, le=50, description="wait at most this many seconds for the turn to end")]
+RequestId = Annotated[str, Field(description="any unique text: a repeated call with it has one effect")]
 Instant = Annotated[str, Field(description="RFC 3339, or wall time in the task's zone")]
 CatchUp = Literal["", "skip", "run-once", "run-all"]
 Overlap = Literal["", "coalesce", "queue", "skip", "cancel-running"]
@@ -47,7 +47,7 @@ def _task(ctx: Ctx, task: Any) -> model.TaskView:
 
 
 def _fill(spec: Any, given: Mapping[str, Any]) -> None:
-    """Set the fields of a spec that are given."""
+    """Set the given fields of a spec."""
     for name, value in given.items():
         if value not in ("", None):
             setattr(spec, name, value)
@@ -70,7 +70,7 @@ async def task_create(
 ) -> model.TaskCreated:
     """Create standing work: an agent gets a prompt on a schedule, and the schedule survives crashes and restarts.
 
-    What the agent may not do by its category it asks the person. Use dry_run to see the next times first.
+    The agent asks the person about calls that its category does not grant. Use dry_run to see the next times first.
     """
     tags = {MADE_BY: caller_of(ctx).owner}
     spec = runner.TaskSpec(name=name, prompt=prompt, category=_desk(ctx).category(category), tags=tags)
@@ -85,7 +85,7 @@ async def task_create(
 
 
 async def task_list(ctx: Ctx, state: str = "", channel: str = "", limit: Limit = 50) -> model.TaskList:
-    """List tasks, next to fire first."""
+    """List tasks by next fire time, soonest first."""
     request = runner.ListTasksRequest(state=state, channel=channel, limit=limit)
     answer = await _call(ctx, "ListTasks", request)
     tasks = [_task(ctx, task) for task in answer.tasks]
@@ -95,7 +95,7 @@ async def task_list(ctx: Ctx, state: str = "", channel: str = "", limit: Limit =
 
 
 async def task_show(ctx: Ctx, name: Name, limit: Limit = 10) -> model.TaskShown:
-    """Show one task, its revision, and the newest entries of its history: what fired, what did not, and why."""
+    """Show one task, its revision, and the newest entries of its history: fires, skipped times, and reasons."""
     task = await _call(ctx, "GetTask", runner.GetTaskRequest(name=name))
     fires = await _call(ctx, "ListFires", runner.ListFiresRequest(name=task.id, limit=limit, without_folded=True))
     summary = f"task {task.spec.name} is {task.state}, revision {task.revision}; {fires.total} entries of history"
@@ -106,8 +106,8 @@ async def task_update(
     ctx: Ctx,
     *,
     name: Name,
-    revision: Annotated[int, Field(ge=1, description="as task_show told it; refused if there is a newer one")],
-    when: Annotated[model.When | None, Field(description="in place of its schedule and its events")] = None,
+    revision: Annotated[int, Field(ge=1, description="from task_show; refused if there is a newer one")],
+    when: Annotated[model.When | None, Field(description="replaces its schedule and its events")] = None,
     prompt: str = "",
     category: str = "",
     channel: str = "",
@@ -118,7 +118,7 @@ async def task_update(
     end_at: Instant = "",
     dry_run: bool = False,
 ) -> model.TaskChanged:
-    """Change a task from now on. What you leave out stays as it is. Use dry_run to see old and new times."""
+    """Change a task from now on. Omitted fields stay as they are. Use dry_run to see old and new times."""
     desk = _desk(ctx)
     task = await desk.own_task(name, caller_of(ctx))
     spec = _editable(task)
@@ -130,7 +130,7 @@ async def task_update(
         "end_at": end_at,
     }
     if catch_up and not overlap:
-        spec.ClearField("overlap")  # each policy has a default of its own
+        spec.ClearField("overlap")  # each policy has its own default
     if when is not None:
         _clear_schedule(spec, keep_filters=bool(when.on))
     given |= {"category": category, "catch_up": catch_up, "max_fires": max_fires, **(when.fields() if when else {})}
@@ -151,10 +151,10 @@ async def task_update(
 
 
 def _editable(task: Any) -> Any:
-    """Return a task's spec as an edit begins with it."""
+    """Return a task's spec as the start of an edit."""
     spec = runner.TaskSpec()
     spec.CopyFrom(task.spec)
-    if spec.thread_id in {task.id, f"{task.id}:{spec.graph}"}:  # its own thread, which it has without being told
+    if spec.thread_id in {task.id, f"{task.id}:{spec.graph}"}:  # the default thread, which the task gets anyway
         spec.ClearField("thread_id")
     return spec
 
@@ -170,12 +170,12 @@ async def task_control(
     ctx: Ctx,
     name: Name,
     action: Literal["pause", "resume", "disable", "enable", "run", "delete"],
-    until: Annotated[str, Field(description="with pause: when it goes on by itself")] = "",
+    until: Annotated[str, Field(description="with pause: when it resumes by itself")] = "",
     request_id: RequestId = "",
 ) -> model.TaskControlled:
-    """Pause, resume, disable, enable, run now or delete a task. What comes due while it is paused is skipped."""
+    """Pause, resume, disable, enable, run now or delete a task. Times that come due during a pause are skipped."""
     if until and action != "pause":
-        raise InvalidInput("says something only with action pause", where="until", hint="leave it out")
+        raise InvalidInput("is valid only with action pause", where="until", hint="leave it out")
     task = await _desk(ctx).own_task(name, caller_of(ctx))
     asked: dict[str, Any] = {
         "pause": runner.PauseTaskRequest(name=task.id, until=until, note=f"by {caller_of(ctx).via}"),
@@ -194,9 +194,9 @@ async def task_control(
 
 
 async def task_explain(
-    ctx: Ctx, name: Name, at: Annotated[str, Field(description="a time; empty: the last one that was due")] = ""
+    ctx: Ctx, name: Name, at: Annotated[str, Field(description="a time; empty: the latest due time")] = ""
 ) -> model.Explained:
-    """Explain what happened, or will happen, at a time of a task and why: did it run, if not which rule decided."""
+    """Explain why a task did or will run, or not, at a time, and which rule decides."""
     answer = await _call(ctx, "ExplainFire", runner.ExplainFireRequest(name=name, at=at))
     fire = view(model.FireView, answer.fire) if answer.HasField("fire") else None
     return view(model.Explained, answer, summary=f"task {name}: {answer.verdict}", fire=fire)
@@ -205,7 +205,7 @@ async def task_explain(
 async def schedule_preview(
     ctx: Ctx, when: model.When, timezone: str = "", count: Annotated[int, Field(ge=1, le=20)] = 5
 ) -> model.Previewed:
-    """Show the times that a schedule names, without creating anything."""
+    """Show the times of a schedule without creating a task."""
     spec = runner.TaskSpec()
     _fill(spec, {**when.fields(), "timezone": timezone})
     answer = await _call(ctx, "PreviewSchedule", runner.PreviewScheduleRequest(spec=spec, count=count))
@@ -223,14 +223,14 @@ async def message_send(
     wait_s: Wait = 30,
     request_id: RequestId = "",
 ) -> model.TurnShown:
-    """Send a message to the person's agent, and wait for its answer. A turn goes on if the waiting ends first."""
+    """Send a message to the person's agent, and wait for its answer. If the wait ends first, the turn continues."""
     request = runtime.SendMessageRequest(
         channel=channel,
         text=text,
         thread_id=thread_id,
         new_thread=new_thread,
         request_id=request_id or SystemEntropy().hex(32),
-        keep_loop=True,  # a program's message takes over no work that goes on by itself
+        keep_loop=True,  # a program's message does not take over self-paced work
     )
     try:
         sent = await _call(ctx, "SendMessage", request)
@@ -244,13 +244,13 @@ async def message_send(
 async def turn_get(
     ctx: Ctx, turn_id: Text, wait_s: Wait = 0, cancel: Annotated[bool, Field(description="end it")] = False
 ) -> model.TurnShown:
-    """Show how a turn stands and what the agent said last; or cancel it, which ends it at its next step."""
+    """Show a turn's state and the agent's last message; or cancel the turn, which ends at its next step."""
     if cancel:
         caller_of(ctx).check(Scope.WORK)
         request = runtime.CancelTurnRequest(turn_id=turn_id, reason=f"by {caller_of(ctx).via}")
         await _call(ctx, "CancelTurn", request)
     else:
-        await _call(ctx, "GetTurn", runtime.GetTurnRequest(turn_id=turn_id))  # one that nobody has heard of is refused
+        await _call(ctx, "GetTurn", runtime.GetTurnRequest(turn_id=turn_id))  # refuses an unknown turn
     return await _turn_shown(ctx, turn_id, wait_s)
 
 
@@ -260,7 +260,7 @@ async def _turn_shown(ctx: Ctx, turn_id: str, wait_s: float) -> model.TurnShown:
 
     turn = await _desk(ctx).wait(turn_id, wait_s, caller_of(ctx).via, beat)
     said = runtime.ConversationTurn()
-    if turn.thread_id:  # it has begun
+    if turn.thread_id:  # the turn has begun
         request = runtime.GetConversationRequest(thread_id=turn.thread_id, limit=_NEWEST)
         told = (await _call(ctx, "GetConversation", request)).turns
         said = next((one for one in told if one.turn_id == turn_id), said)
@@ -268,7 +268,7 @@ async def _turn_shown(ctx: Ctx, turn_id: str, wait_s: float) -> model.TurnShown:
     asked = views(model.ApprovalView, (one for one in said.interrupts if one.status == "pending"))
     summary = f"turn {turn_id} is {turn.status}"
     if asked:
-        summary += "; it waits for the person, who decides: approval_request_decision"
+        summary += "; it waits for the person to decide: approval_request_decision"
     return view(model.TurnShown, turn, summary=summary, reply=reply, interrupts=asked)
 
 
@@ -277,7 +277,7 @@ async def conversation_read(
     channel: str = "general",
     thread_id: Annotated[str, Field(description="only turns of this thread, whatever its channel")] = "",
     limit: Limit = 10,
-    cursor: Annotated[str, Field(description="older turns: next_cursor of the answer before")] = "",
+    cursor: Annotated[str, Field(description="older turns: next_cursor of the previous answer")] = "",
 ) -> model.Conversation:
     """Read the newest turns of a channel or a thread, oldest first."""
     place = {"thread_id": thread_id} if thread_id else {"channel": channel}
@@ -289,7 +289,7 @@ async def conversation_read(
 
 
 async def inbox_list(ctx: Ctx, channel: str = "") -> model.Inbox:
-    """List all that waits for the person: approvals, proposed pages and summaries, contradictions."""
+    """List everything that waits for the person: approvals, proposed pages and summaries, contradictions."""
     asked = await _call(ctx, "ListInterrupts", runtime.ListInterruptsRequest(channel=channel, limit=100))
     proposed = await _call(ctx, "ListCandidates", runtime.ListCandidatesRequest(channel=channel, limit=100))
     found = await _call(ctx, "ListDeviations", runtime.ListDeviationsRequest(channel=channel, limit=100))
@@ -304,7 +304,7 @@ async def inbox_list(ctx: Ctx, channel: str = "") -> model.Inbox:
 
 
 async def _asked_about(interrupt_id: str, ctx: Ctx) -> Any:
-    """Return the approval as it is just now: read again in each round of the dialogue."""
+    """Return the current state of the approval; each round of the dialogue reads it again."""
     waiting = (await _call(ctx, "ListInterrupts", runtime.ListInterruptsRequest())).interrupts
     found = next((one for one in waiting if one.interrupt_id == interrupt_id), None)
     if found is None:
@@ -313,7 +313,7 @@ async def _asked_about(interrupt_id: str, ctx: Ctx) -> Any:
 
 
 async def _ask(asked: Annotated[Any, Resolve(_asked_about)], ctx: Ctx) -> Elicit[model.Decision] | None:
-    """Return the form for the person; None where the person decides elsewhere."""
+    """Return the form for the person; None if the person decides elsewhere."""
     desk, args = _desk(ctx), asked.args_json
     able = _shows_forms(ctx) and caller_of(ctx).scope is Scope.DECIDE
     simple = asked.kind in {"permission", "proposal"} or (asked.allows_text and not asked.args_hash)
@@ -335,20 +335,20 @@ def _indented(args_json: str) -> str:
 
 
 def _shows_forms(ctx: Ctx) -> bool:
-    """Return whether the client can show a form. One that names no modes can; one that names only addresses cannot."""
+    """Return True if the client can show a form. A client that names no modes can; one that names only URLs cannot."""
     able = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
     return able is not None and (able.form is not None or able.url is None)
 
 
 async def approval_request_decision(
     ctx: Ctx,
-    interrupt_id: Annotated[str, Field(min_length=1, description="as inbox_list told it")],
+    interrupt_id: Annotated[str, Field(min_length=1, description="from inbox_list")],
     asked: Annotated[Any, Resolve(_asked_about)],
     outcome: Annotated[ElicitationResult[model.Decision], Resolve(_ask)],
 ) -> model.DecisionAsked:
-    """Ask the person to decide an approval: in a form of the client's, or on Turnkeeper's own page.
+    """Ask the person to decide an approval: in a form of the client, or on Turnkeeper's page.
 
-    You cannot decide it: no argument takes a decision.
+    You cannot decide it yourself: no argument carries a decision.
     """
     links = _desk(ctx).decides_at(interrupt_id)
     if isinstance(outcome, AcceptedElicitation) and outcome.data is None:
@@ -356,7 +356,7 @@ async def approval_request_decision(
         summary = f"only the person can decide it; ask them to open {where}"
         return model.DecisionAsked(summary=summary, interrupt_id=interrupt_id, status="link", **links)
     if not isinstance(outcome, AcceptedElicitation):
-        summary = "the person did not decide; it goes on waiting"
+        summary = "the person did not decide; the approval stays pending"
         return model.DecisionAsked(summary=summary, interrupt_id=interrupt_id, status="declined", **links)
     said: model.Decision = outcome.data
     request = runtime.ResolveInterruptRequest(
@@ -390,7 +390,7 @@ SCOPES: Mapping[str, Scope] = {function.__name__: scope for function, _, scope i
 
 
 def tools() -> list[Tool]:
-    """Return the tools; each refuses an argument that it does not name."""
+    """Return the tools; each refuses unknown arguments."""
     found = [Tool.from_function(function, annotations=hints) for function, hints, _ in _TOOLS]
     for tool in found:
         tool.description = f"{tool.description.strip()}\n\n{model.QUOTES}"

@@ -1,6 +1,6 @@
-"""The server on stdin and stdout, as a child of its client, and over streamable HTTP.
+"""Transports of the MCP server: stdin and stdout, as a child of its client, and streamable HTTP.
 
-Over HTTP the key that the guard found says who asks, and a session is its key's alone.
+Over HTTP, the key that the guard identified names the caller, and a session belongs to its key.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ MOST_SESSIONS = 256
 
 
 def serve(home: Home) -> None:
-    """Serve one client until it closes stdin, or a signal ends the process. Raises InvalidInput for bad settings."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the thread that reads stdin cannot be interrupted; nothing is kept
+    """Serve one client until it closes stdin or a signal ends the process. Raises InvalidInput for bad settings."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the thread that reads stdin cannot be interrupted
     asyncio.run(_serve(home))
 
 
@@ -48,17 +48,17 @@ async def _serve(home: Home) -> None:
 
 
 class App:
-    """The ASGI application: each request counts as a stream as long as it is answered."""
+    """The ASGI application: each request counts as a stream until it is answered."""
 
     def __init__(self, manager: StreamableHTTPSessionManager, streams: Streams) -> None:
         self._manager, self._streams = manager, streams
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request. One too many is answered 429."""
+        """Answer one request; answer 429 if there are too many."""
         who: Who = scope["who"]
         name = self._streams.enter(who)
         if name is None:
-            detail = f"at most {MOST_STREAMS} requests are answered at once, and {MOST_OF_ONE} of one key; wait for one"
+            detail = f"at most {MOST_STREAMS} requests are answered at once, and {MOST_OF_ONE} per key; wait for one"
             await JSONResponse({"detail": detail}, 429, {"retry-after": "5"})(scope, receive, send)
             return
         user = AuthenticatedUser(AccessToken(token=who.key, client_id=who.key, scopes=[]))
@@ -79,7 +79,7 @@ def surface(gateway: Gateway) -> Offered:
         clock=gateway.clock,
     )
     server, subscribers = make_server(desk)
-    # The guard has checked Host and Origin, and bounds bodies.
+    # The guard has already checked Host and Origin, and limits bodies.
     manager = StreamableHTTPSessionManager(server.inner, max_sessions=MOST_SESSIONS)
 
     @asynccontextmanager

@@ -108,7 +108,7 @@ def test_a_message_may_be_a_text_or_a_pair() -> None:
 
 @pytest.mark.parametrize("messages", [None, [], [{"type": "ai", "content": "x"}], [{"type": "human", "content": " "}]])
 def test_no_message_is_invented(messages: object) -> None:
-    with pytest.raises(InvalidInput, match="no message of a person"):
+    with pytest.raises(InvalidInput, match="no human message"):
         read_prompt(messages)
 
 
