@@ -1,4 +1,4 @@
-"""What a person changes on the page. Each change returns to the page that it came from, and says there how it went."""
+"""Changes that a person makes on the page. Each returns to the page that it came from and reports the result there."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ _FOLLOWS = {
     "reject": "The agent is told so, and the call does not run",
     "answer": "The agent goes on with your answer",
 }
-_MOST_ABOUT = 400  # characters of what was decided
+_MOST_ABOUT = 400  # characters of the description of a decision
 _STATES = {
     "pause": ("PauseTask", schedules.PauseTaskRequest, "is paused"),
     "resume": ("ResumeTask", schedules.ResumeTaskRequest, "fires again"),
@@ -36,18 +36,18 @@ _STATES = {
 
 
 class Acts:
-    """One method a change."""
+    """Handlers of changes, one method per change."""
 
     def __init__(self, shell: Shell, reads: Reads) -> None:
         self._shell, self._reads = shell, reads
 
     async def decide(self, request: Request) -> Response:
-        """Decide one thing, bound to the arguments that were shown."""
+        """Decide one question or proposal; the decision is bound to the arguments that were shown."""
         form, kind, id_ = request.scope["form"], request.path_params["kind"], request.path_params["id"]
         does = form.get("do", "")
         try:
             if does not in _DONE:
-                raise InvalidInput("is no decision", where="do", hint="approve, reject, edit or answer")
+                raise InvalidInput("is not a decision", where="do", hint="approve, reject, edit or answer")
             method, asked = _decision(kind, id_, does, form)
             await getattr(self._shell.gateway.runtime(need(request, Scope.DECIDE)), method)(asked)
         except TurnkeeperError as error:
@@ -75,7 +75,7 @@ class Acts:
         """Pause, resume, disable, enable or run a task."""
         name, form = request.path_params["name"], request.scope["form"]
         if request.path_params["action"] not in _STATES:
-            raise NotFound("there is no such change")
+            raise NotFound("unknown change")
         method, message, said = _STATES[request.path_params["action"]]
         fields: dict[str, Any] = {"name": name}
         if method == "PauseTask":
@@ -87,12 +87,12 @@ class Acts:
         return await self._act(request, RUNNER, method, message(**fields), f"{name} {said}", "/ui/tasks")
 
     def _until(self, form: Mapping[str, str]) -> str:
-        """Return until when a pause holds: the time that was typed, else the choice; empty for no end."""
+        """Return the end of a pause: the typed time, or else the selected choice; empty for no end."""
         now = shown_in(self._shell.gateway.clock.now(), zone_of(form.get("zone", "")))
         return form.get("until") or (written_time(form["for"], now) if form.get("for") else "")
 
     async def edit(self, request: Request) -> Response:
-        """Show old and new times of a change, then save it, if the task is still as it was looked at."""
+        """Preview the old and new times of a change, then save it if the task has not been changed meanwhile."""
         form, name = request.scope["form"], request.path_params["name"]
         runner = self._shell.gateway.runner(need(request, Scope.WORK))
         task = await runner.GetTask(schedules.GetTaskRequest(name=name))
@@ -103,7 +103,7 @@ class Acts:
         )
         given = {**views.form_of(task), **{key: form[key] for key in views.form_of(task) if key in form}}
         try:
-            if revision != task.revision:  # which a dry run does not ask
+            if revision != task.revision:  # a dry run does not check the revision
                 raise Conflict(f"{name} was edited in the meantime", hint="load the page again")
             answer = await runner.UpdateTask(asked)
         except TurnkeeperError as error:
@@ -127,7 +127,7 @@ class Acts:
         return self._shell.back(request, said, default)
 
     async def log_in(self, request: Request) -> Response:
-        """Open a session for a one-time token; by name only, unless the token says otherwise."""
+        """Open a session for a one-time token, at turnkeeper.localhost only unless the token says otherwise."""
         gateway, host = self._shell.gateway, request.headers["host"].rpartition(":")[0]
         try:
             session = gateway.sessions.log_in(request.scope["form"].get("token", ""), plain_host=host in PLAIN_HOSTS)
@@ -151,7 +151,7 @@ class Acts:
         return RedirectResponse("/", 303)
 
     def routes(self) -> dict[str, Any]:
-        """Return the changes by their paths."""
+        """Return the handlers of changes by path."""
         return {
             "/ui/login": self.log_in,
             "/ui/logout": self.log_out,
@@ -164,7 +164,7 @@ class Acts:
 
 
 def decided(kind: str, does: str, about: str, text: str) -> str:
-    """Return what was decided, about what, with the reason or the answer that was given, and what comes of it."""
+    """Describe a decision: its kind and subject, the reason or answer that was given, and its effect."""
     ours = kind == "interrupt"
     done = "Accepted" if does == "approve" and not ours else _DONE[does]
     counts = does in {"reject", "answer"} or not ours
@@ -177,7 +177,7 @@ def decided(kind: str, does: str, about: str, text: str) -> str:
 
 
 def _decision(kind: str, id_: str, does: str, form: Mapping[str, str]) -> tuple[str, Any]:
-    """Return the call that decides something. Raises InvalidInput."""
+    """Return the call that makes a decision. Raises InvalidInput."""
     accept, text = does == "approve", form.get("text", "").strip().replace("\r\n", "\n")
     if kind == "candidate" and does in {"approve", "reject"}:
         return "DecideCandidate", agents.DecideCandidateRequest(candidate_id=id_, accept=accept, note=text)
@@ -186,7 +186,7 @@ def _decision(kind: str, id_: str, does: str, form: Mapping[str, str]) -> tuple[
     if kind != "interrupt":
         raise InvalidInput("cannot be decided like this", where=kind[:40])
     if "args_hash" not in form:
-        raise InvalidInput("says not which arguments were shown", where="args_hash", hint="load the page again")
+        raise InvalidInput("does not say which arguments were shown", where="args_hash", hint="load the page again")
     if does == "answer" and not text:
         raise InvalidInput("is empty", where="the answer")
     return "ResolveInterrupt", agents.ResolveInterruptRequest(

@@ -1,8 +1,8 @@
-"""What changes while a page is open: one follower of each daemon for the whole gateway, one stream for each tab.
+"""Live updates of open pages: one follower of each daemon for the whole gateway, one stream per tab.
 
-A stream says which kinds of things changed, at most once a second and less often the more tabs are open, and the tab
-asks for its page again: nothing is replayed, and a hint that was missed costs nothing. A tab with an open conversation
-is also sent its turns as they change, and what running turns say.
+A stream says which kinds of things changed, at most once a second, and less often if many tabs are open. The tab then
+requests its page again: nothing is replayed, and a missed hint does no harm. A tab with an open conversation also
+receives its turns as they change, and the text of running turns.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
 
 CHANGED, TURN, SPEECH = "changed", "turn", "speech"
-SETTLE_S = 0.5  # between a change and the hint: more will change, and what is due is sent first
-REST_S = 1.0  # between two hints
-TABS_A_SECOND = 5  # that are made to ask again
-AGAIN_S = 2.0  # before a daemon that is away is asked again
-LOOK_S = 5.0  # between two looks at the machines that share the store
+SETTLE_S = 0.5  # from a change to its hint: further changes follow, and due fires are sent first
+REST_S = 1.0  # between two hints to all tabs
+TABS_A_SECOND = 5  # tabs that reload
+AGAIN_S = 2.0  # before the next attempt to reach a daemon that is away
+LOOK_S = 5.0  # between two checks of the machines that share the store
 SHOWN_TURNS = 10
 _MOST_WAITING = 32
 _FOLLOWER = Who(surface="web")
 
 
 class Reader:
-    """What changed since one tab was told last.
+    """The changes since one tab was last notified.
 
     Attributes:
-        news: set while something has.
+        news: set while there are changes.
     """
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class Reader:
         self.news = asyncio.Event()
 
     def tell(self, topics: Iterable[str]) -> None:
-        """Note that things of these kinds changed."""
+        """Record that things of these kinds changed."""
         self._topics |= {*topics}
         self.news.set()
 
     async def next(self) -> str:
-        """Wait for what changed, and return it."""
+        """Wait for changes, and return their kinds."""
         await self.news.wait()
         self.news.clear()
         found, self._topics = " ".join(sorted(self._topics)), set()
@@ -57,7 +57,7 @@ class Reader:
 
 
 class Changes:
-    """Follows both daemons while anybody reads, and tells all tabs together: then they ask the same."""
+    """Follows both daemons while any tab is open, and notifies all tabs together, so that their requests are equal."""
 
     def __init__(self, shell: Shell) -> None:
         self._gateway, self._answers = shell.gateway, shell.answers
@@ -67,7 +67,7 @@ class Changes:
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[Reader]:
-        """Tell one tab what changes, for the block."""
+        """Notify one tab of changes during the block."""
         reader = Reader()
         self._readers.add(reader)
         if not self._tasks:
@@ -86,7 +86,7 @@ class Changes:
                 await asyncio.gather(*ending, return_exceptions=True)
 
     async def _follow(self, topic: str, part: Callable[[], AsyncIterator[None]]) -> None:
-        """Follow one daemon for ever; each time that it is lost and found again, all of its kind may have changed."""
+        """Follow one daemon until cancelled. After each reconnection, report all of its kinds as changed."""
         while True:
             with suppress(TurnkeeperError):
                 async for _ in part():
@@ -113,7 +113,7 @@ class Changes:
             await self._gateway.clock.sleep(LOOK_S)
 
     async def _spread(self) -> None:
-        """Tell all tabs what changed once it has settled, once a second, and less often the more there are."""
+        """Notify all tabs of settled changes, at most once a second, and less often if many tabs are open."""
         while True:
             await self._all.news.wait()
             await self._gateway.clock.sleep(SETTLE_S)
@@ -131,7 +131,7 @@ class Live:
         self._shell, self._changes = shell, Changes(shell)
 
     async def stream(self, request: Request) -> Any:
-        """Answer with the events of a tab, and of the conversation that it shows."""
+        """Answer with the events of a tab and of the conversation that it shows."""
         return EventStream(self._events(request), self._shell.gateway.streams)
 
     async def _events(self, request: Request) -> AsyncIterator[bytes]:

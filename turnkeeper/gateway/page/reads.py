@@ -1,4 +1,4 @@
-"""The pages: each asks for what it shows and renders it. A GET changes nothing."""
+"""Handlers of pages: each requests its data from the daemons and renders it. A GET changes nothing."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -24,13 +24,13 @@ SPANS = {"24h": (timedelta(hours=24), timedelta(hours=6)), "7d": (timedelta(days
 
 
 class Reads:
-    """One method a page."""
+    """Handlers of pages, one method per page."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
 
     async def today(self, request: Request) -> Response:
-        """Show what waits, what went wrong since yesterday, what fires next, and the daemons."""
+        """Show pending decisions, failures since yesterday, the next fires, and the daemons."""
         asking, times = self._shell.asking(), self._shell.times()
         cards, fires, tasks, status, machines = await asyncio.gather(
             self._waiting(asking),
@@ -47,7 +47,7 @@ class Reads:
         )  # fmt: skip
 
     async def _machines(self) -> dict[str, Any]:
-        """Return the machines that share the store, and what waits there, or why it does not say."""
+        """Return the machines that share the store and their queues, or the reason why they are unknown."""
         try:
             shared = await self._shell.answers.cluster()
         except TurnkeeperError as error:
@@ -62,7 +62,7 @@ class Reads:
         return {"machines": machines, "queue": nodes.queue_line(shared.queue)}
 
     async def decisions(self, request: Request) -> Response:
-        """Show everything that waits for the author, in full."""
+        """Show all pending decisions in full."""
         cards = await self._waiting(self._shell.asking())
         return await self._shell.page(request, "decisions.html", title="Decisions", topics="turns", cards=cards)
 
@@ -110,7 +110,7 @@ class Reads:
         )  # fmt: skip
 
     async def turn(self, request: Request) -> Response:
-        """Show one turn: what was said and called, what it asked, what it took."""
+        """Show one turn: its messages and calls, its approvals, its duration and tokens."""
         asking, id_ = self._shell.asking(), request.path_params["turn_id"]
         about = await asking.runtime("GetTurn", agents.GetTurnRequest(turn_id=id_), agents.Turn())
         asked = agents.GetConversationRequest(thread_id=about.thread_id, limit=MOST_TURNS)
@@ -122,7 +122,7 @@ class Reads:
         )  # fmt: skip
 
     async def tasks(self, request: Request, *, loops: bool) -> Response:
-        """Show the tasks that the address asks for; of them only loops, or only others."""
+        """Show the tasks that match the query; with `loops`, only loops, otherwise only other tasks."""
         query = query_of(request, "state", "channel", "q")
         found = await self._shell.asking().runner(
             "ListTasks", schedules.ListTasksRequest(), schedules.ListTasksResponse()
@@ -135,7 +135,7 @@ class Reads:
         )  # fmt: skip
 
     async def task(self, request: Request, *, status: int = 200, **more: Any) -> Response:
-        """Show a task with its next ten times and what became of the last ones."""
+        """Show a task with its next ten times and its latest fires."""
         asking, name = self._shell.asking(), request.path_params["name"]
         task = await asking.runner("GetTask", schedules.GetTaskRequest(name=name), None)
         if task is None:
@@ -159,12 +159,12 @@ class Reads:
             "categories": [one.name for one in categories.categories], "schedules": views.SCHEDULES,
         }  # fmt: skip
         template = "task.html"
-        if request.url.path.endswith("/edit"):  # what is being typed is not asked for again
+        if request.url.path.endswith("/edit"):  # a form with unsaved input is not reloaded
             template, about["topics"] = "edit.html", ""
         return await self._shell.page(request, template, status, **{**about, **more})
 
     async def slot(self, request: Request) -> Response:
-        """Show why a task ran, or did not, at a time."""
+        """Show why a task did or did not run at a time."""
         asking, name = self._shell.asking(), request.path_params["name"]
         task = await asking.runner("GetTask", schedules.GetTaskRequest(name=name), schedules.Task())
         asked = schedules.ExplainFireRequest(name=name, at=query_of(request, "at")["at"])
@@ -174,7 +174,7 @@ class Reads:
         )
 
     async def timeline(self, request: Request) -> Response:
-        """Show what fired, and what is planned, over a day or a week."""
+        """Show past and planned fires of a day or a week."""
         asking, times = self._shell.asking(), self._shell.times()
         chosen = query_of(request, "span")["span"]
         name = chosen if chosen in SPANS else "24h"
@@ -196,7 +196,7 @@ class Reads:
         )  # fmt: skip
 
     async def _gone_wrong(self, asking: Asking, begin: datetime, end: datetime) -> list[schedules.Fire]:
-        """Return what failed, was skipped or cancelled in that time, and the newest of all, newest first."""
+        """Return failed, skipped and cancelled fires of that time, and the newest fires of all, newest first."""
         wanted = [
             schedules.ListFiresRequest(outcome=outcome, limit=20) for outcome in ("failed", "skipped", "cancelled")
         ]
@@ -226,7 +226,7 @@ class Reads:
         return await self._shell.page(request, "knowledge.html", title=title, topics="turns", kind=kind, **shown)
 
     def routes(self) -> dict[str, Any]:
-        """Return the pages by their paths."""
+        """Return the handlers of pages by path."""
         return {
             "/ui/": self.today,
             "/ui/decisions": self.decisions,
@@ -246,7 +246,7 @@ class Reads:
 
 
 def _between(asked: Any, begin: datetime, end: datetime) -> Any:
-    """Return a request cut to a span of whole minutes, so that many tabs ask the same."""
+    """Return a request limited to whole minutes, so that many tabs send the same request."""
     getattr(asked, "from").FromDatetime(begin.replace(second=0, microsecond=0))
     asked.to.FromDatetime(end.replace(second=0, microsecond=0) + timedelta(minutes=1))
     return asked

@@ -1,4 +1,4 @@
-"""How a page is made: ask the daemons, note which of them is away, and render a template with what was found."""
+"""Rendering of pages: ask the daemons, note which daemon is away, and fill a template with the answers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -27,7 +27,7 @@ FRESH_S = 1.0
 
 
 def environment() -> Environment:
-    """Return the templates: each value is escaped, and a name that is not there is an error."""
+    """Return the template environment: it escapes each value, and an undefined name is an error."""
     made = Environment(
         loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, auto_reload=False, finalize=text.printed,
@@ -39,7 +39,7 @@ def environment() -> Environment:
 
 
 class Answers:
-    """What the daemons answered a moment ago, for all tabs that ask the same: many tabs cost them as much as one."""
+    """A short-lived cache of the daemons' answers: many tabs with the same request cost the daemons as much as one."""
 
     def __init__(self, gateway: Gateway) -> None:
         who = Who(surface="web")
@@ -48,15 +48,15 @@ class Answers:
         self._asked: dict[tuple[str, str, bytes], tuple[float, asyncio.Task[Any]]] = {}
 
     async def ask(self, peer: str, method: str, request: Message) -> Any:
-        """Return the answer to a request, which may be a second old. Raises TurnkeeperError."""
+        """Return the answer to a request; it may be up to a second old. Raises TurnkeeperError."""
         call = getattr(self._callers[peer], method)
         return await self._once((peer, method, request.SerializeToString(deterministic=True)), lambda: call(request))
 
     async def cluster(self) -> Any:
-        """Return what the database says that machines share; None where one machine has its own. Raises likewise."""
+        """Return the state of the shared database; None if this machine has its own. Raises TurnkeeperError."""
         if not (url := self._gateway.settings.store.shared_url):
             return None
-        nodes = import_module("turnkeeper.storage.nodes")  # which loads what no other home needs
+        nodes = import_module("turnkeeper.storage.nodes")  # imported here: no other home needs it
         return await self._once(("database", "", b""), lambda: asyncio.to_thread(nodes.read_cluster, url))
 
     async def _once(self, key: tuple[str, str, bytes], ask: Callable[[], Awaitable[Any]]) -> Any:
@@ -67,22 +67,22 @@ class Answers:
         return await asyncio.shield(self._asked[key][1])
 
     def forget(self) -> None:
-        """Ask again from now on: something changed."""
+        """Clear the cache after a change."""
         self._asked = {}
 
 
 class Asking:
-    """The daemons, as one request of a browser asks them. A daemon that is away is noted, and answers nothing."""
+    """The daemons on behalf of one browser request. A daemon that is away is noted, and returns the default answer."""
 
     def __init__(self, answers: Answers, clock: Clock, away: MutableMapping[str, datetime]) -> None:
         self._answers, self._clock, self._away = answers, clock, away
 
     async def runtime(self, method: str, request: Message, default: Any) -> Any:
-        """Ask the agent runtime; `default` is what it answers while it is away. Raises TurnkeeperError."""
+        """Ask the agent runtime; return `default` while it is away. Raises TurnkeeperError."""
         return await self._ask(RUNTIME, method, request, default)
 
     async def runner(self, method: str, request: Message, default: Any) -> Any:
-        """Ask the task runner in the same way."""
+        """Ask the task runner; return `default` while it is away. Raises TurnkeeperError."""
         return await self._ask(RUNNER, method, request, default)
 
     async def _ask(self, peer: str, method: str, request: Message, default: Any) -> Any:
@@ -96,7 +96,7 @@ class Asking:
 
 
 class Shell:
-    """Renders pages, and answers changes with the page that they came from."""
+    """Renders pages, and answers each change with a redirect to its page."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway, self.templates = gateway, environment()
@@ -107,15 +107,15 @@ class Shell:
         )
 
     def asking(self) -> Asking:
-        """Return the daemons, as one request asks them."""
+        """Return the daemons on behalf of one request."""
         return Asking(self.answers, self.gateway.clock, self.away)
 
     def times(self) -> text.Times:
-        """Return what writes times, as of now."""
+        """Return a formatter of times relative to now."""
         return text.Times(self.gateway.clock.now())
 
     async def page(self, request: Request, template: str, status: int = 200, **shown: Any) -> Response:
-        """Return a page. `topics` among what is shown says what of the daemons makes it old."""
+        """Return a page. `topics` in `shown` names the kinds of changes that make the page outdated."""
         asking = self.asking()
         channels = (
             await asking.runtime("ListChannels", agents.ListChannelsRequest(), agents.ListChannelsResponse())
@@ -139,7 +139,7 @@ class Shell:
         return self.templates.get_template(template).render(**{**common, **shown}, path=request.url.path)
 
     def _note(self, request: Request) -> Note | None:
-        """Return what is said of the last change: on the next page, and while that page is asked for again."""
+        """Return the note on the last change: for the next page, and while that page is reloaded."""
         session, now, path = who_of(request).session, self.gateway.clock.monotonic(), request.url.path
         note = session.note if session else None
         if note is None or (note.path and (note.path != path or now >= note.until)):
@@ -153,13 +153,13 @@ class Shell:
         return HTMLResponse(self.templates.get_template(template).render(**shown), status)
 
     async def problem(self, request: Request, error: Exception) -> Response:
-        """Answer an error that a person is meant to read."""
+        """Answer an error that is meant for a person."""
         if not isinstance(error, TurnkeeperError):
             raise error
         return await self.page(request, "plain.html", status_of(error), title="This cannot be shown", error=error)
 
     def back(self, request: Request, said: str, default: str, *, tone: str = "good") -> Response:
-        """Return to the page of the form that asked, and say there what came of it: `good`, `warn` or `bad`."""
+        """Redirect to the page of the form, and show the result there as `good`, `warn` or `bad`."""
         session = who_of(request).session
         self.answers.forget()
         if session is not None:
@@ -168,7 +168,7 @@ class Shell:
 
 
 def own(path: str, default: str) -> str:
-    r"""Return a path if it is one of this page's, else the default: nothing leads away from here.
+    r"""Return a path if it belongs to this page, else the default, so that no redirect leaves the site.
 
     >>> own("/ui/tasks?q=a", "/ui/"), own("//evil.example/ui/", "/ui/"), own("/ui/\r\nx: y", "/ui/")
     ('/ui/tasks?q=a', '/ui/', '/ui/')
@@ -177,5 +177,5 @@ def own(path: str, default: str) -> str:
 
 
 def query_of(request: Request, *names: str) -> Mapping[str, str]:
-    """Return what of the address a page goes by."""
+    """Return the named parameters of the query."""
     return {name: request.query_params.get(name, "")[:200] for name in names}

@@ -1,7 +1,7 @@
-"""Texts and times as the page shows them: the one place where what people and agents wrote becomes HTML.
+"""Texts and times of the page: the only module that converts the texts of people and agents to HTML.
 
-Every value that a template prints is escaped, and characters that act or are not seen are written out. Markdown
-renders no HTML of its author's, loads nothing, and links only to the web and to mail.
+Every value that a template prints is escaped, and so are control characters and invisible characters. Rendered Markdown
+contains no raw HTML, loads nothing, and links only to web and mail addresses.
 """
 
 import json
@@ -19,8 +19,8 @@ from markupsafe import Markup, escape
 from turnkeeper.console.unseen import plain, prose
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339, shown_in, written_time
 
-PAUSES = ("1h", "tomorrow 00:00", "monday 00:00")  # what is due on that day fires
-LONGEST = 20_000  # characters of one text; the command line shows all of it
+PAUSES = ("1h", "tomorrow 00:00", "monday 00:00")  # a fire that is due on that day is not skipped
+LONGEST = 20_000  # characters of one text; the command line shows the whole text
 _LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _LOWEST_HEADING = 6
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?Z")
@@ -45,7 +45,7 @@ def _link(self: Any, tokens: Sequence[Token], at: int, options: Any, _env: Any) 
 
 
 def _heading(self: Any, tokens: Sequence[Token], at: int, options: Any, env: Any) -> str:
-    """Put an agent's headings below the page's own."""
+    """Put an agent's headings below the page's own headings."""
     token = tokens[at]
     token.tag = f"h{min(_LOWEST_HEADING, int(token.tag[1:]) + env['below'])}"
     return str(self.renderToken(tokens, at, options, env))
@@ -55,10 +55,10 @@ _MARKDOWN = _make()
 
 
 def markdown(text: str, below: int = 3, *, said: bool = False) -> Markup:
-    r"""Return Markdown as HTML that is safe to show, with its headings below one of that level.
+    r"""Return Markdown as safe HTML, with its headings below the level `below`.
 
-    Characters that are not seen are written out after rendering, as Markdown also spells them as entities. In what was
-    `said` in a conversation, emoji and scripts keep their joiners.
+    Invisible characters are escaped after rendering, because Markdown can also spell them as entities. A text `said` in
+    a conversation keeps the joiners of its emoji and scripts.
 
     >>> markdown("*a* <script> [x](javascript:1)")
     Markup('<p><em>a</em> &lt;script&gt; [x](javascript:1)</p>\n')
@@ -69,12 +69,12 @@ def markdown(text: str, below: int = 3, *, said: bool = False) -> Markup:
 
 
 def printed(value: object) -> object:
-    """Return what a template prints for a value: text without characters that a browser would obey."""
+    """Return the form of a value that a template prints: text without characters that a browser would obey."""
     return plain(value) if type(value) is str else value
 
 
 def pretty(text: str) -> str:
-    """Return JSON laid out for people; any other text as it is."""
+    """Return JSON indented for people; return any other text unchanged."""
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except ValueError:
@@ -82,14 +82,14 @@ def pretty(text: str) -> str:
 
 
 def instant(at: Timestamp | datetime | None) -> datetime | None:
-    """Return a time of the contract as a datetime in UTC; None where there is none."""
+    """Return a timestamp as a datetime in UTC; None if it is not set."""
     if isinstance(at, Timestamp):
         return at.ToDatetime(UTC) if at.seconds or at.nanos else None
     return at
 
 
 def zone_of(name: str) -> ZoneInfo | None:
-    """Return a zone by its name; None, which is the machine's, for a name that is none."""
+    """Return a zone by its name; None, the machine's zone, if the name is unknown."""
     try:
         return ZoneInfo(name) if name else None
     except (KeyError, ValueError, OSError):
@@ -97,7 +97,7 @@ def zone_of(name: str) -> ZoneInfo | None:
 
 
 class Times:
-    """Writes times as one answer shows them; `now` is the same for all of them."""
+    """Formats times for one answer, all relative to the same `now`."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
@@ -105,7 +105,7 @@ class Times:
     def at(
         self, at: Timestamp | datetime | None, zone: str = "", *, brief: bool = False, dated: bool = False
     ) -> Markup:
-        """Write an instant in a zone, in UTC for whoever hovers: `Mon 23 Nov 09:00 CET`, today's day if `dated`."""
+        """Format an instant in a zone, with UTC as its tooltip: `Mon 23 Nov 09:00 CET`; today's date if `dated`."""
         found = instant(at)
         if found is None:
             return _NOTHING
@@ -119,13 +119,13 @@ class Times:
         return Markup('<time datetime="{}" title="{}">{}</time>').format(rfc3339(found), title, text)
 
     def until(self, at: Timestamp | datetime, zone: str = "") -> str:
-        """Write the end of something in words, with its day: `until Monday 23 Nov, 09:00 CET`."""
+        """Format the end of a pause in words, with its day: `until Monday 23 Nov, 09:00 CET`."""
         shown = shown_in(instant(at) or self.now, zone_of(zone))
         year = "" if shown.year == shown_in(self.now, zone_of(zone)).year else f" {shown.year}"
         return f"until {shown:%A} {shown.day} {shown:%b}{year}, {shown:%H:%M %Z}"
 
     def pauses(self, zone: str) -> list[tuple[str, str]]:
-        """Return the ends of a pause to choose from: as a form sends them, and in words."""
+        """Return the choices for the end of a pause: as a form sends them, and in words."""
         now = shown_in(self.now, zone_of(zone))
         written = {choice: datetime.fromisoformat(written_time(choice, now)) for choice in PAUSES}
         return [
@@ -134,11 +134,11 @@ class Times:
                 self.until(at if at.tzinfo else at.replace(tzinfo=now.tzinfo), zone),
             )
             for choice, at in written.items()
-            if choice != PAUSES[-1] or at != written[PAUSES[1]]  # on a Sunday, tomorrow is Monday
+            if choice != PAUSES[-1] or at != written[PAUSES[1]]  # on a Sunday, tomorrow and Monday are the same
         ]
 
     def ago(self, at: Timestamp | datetime | None) -> Markup:
-        """Write how long ago an instant was."""
+        """Format how long ago an instant was."""
         found = instant(at)
         if found is None:
             return _NOTHING
@@ -149,7 +149,7 @@ class Times:
         )
 
     def left(self, at: Timestamp | datetime | None) -> Markup:
-        """Write how long it is until an instant; a script of ours counts it down."""
+        """Format the time left until an instant; a script counts it down."""
         found = instant(at)
         if found is None:
             return _NOTHING
@@ -158,12 +158,12 @@ class Times:
         return Markup('<span data-until="{}">{}</span>').format(rfc3339(found), text)
 
     def said(self, text: str, zone: str = "") -> Markup:
-        """Return a sentence of the daemons' with its instants as :meth:`at` shows them, and its commands as code."""
+        """Return a daemon's sentence with its instants formatted by :meth:`at`, and its commands as code."""
         parts = _PARTS.split(plain(text))
         return Markup("").join(self._part(part, zone) for part in parts)
 
     def schedule(self, text: str, zone: str = "") -> Markup:
-        """Return a task's schedule as :meth:`said`, with a cron expression of the usual kinds in words beside it."""
+        """Return a task's schedule as :meth:`said`, with a common cron expression also in words."""
         words = in_words(text)
         beside = Markup(' <span class="meta">{}</span>').format(words) if words else Markup("")
         return self.said(text, zone) + beside
@@ -182,7 +182,7 @@ _DAYS = {"*": "each day", "1-5": "Monday to Friday", "mon-fri": "Monday to Frida
 
 
 def in_words(schedule: str) -> str:
-    """Return in words when a cron expression of the usual kinds fires; nothing for any other, or another schedule.
+    """Describe a common cron expression in words; empty for any other expression or schedule.
 
     >>> in_words("0 2 * * *"), in_words("30 9 * * mon-fri"), in_words("5 8 1 * *"), in_words("15 * * * *")
     ('each day at 02:00', 'Monday to Friday at 09:30', 'on day 1 of each month at 08:05', 'each hour at minute 15')
@@ -205,7 +205,7 @@ def in_words(schedule: str) -> str:
 
 
 def span(begin: Timestamp, end: Timestamp) -> str:
-    """Write how long something took; empty where it has no end yet."""
+    """Format a duration; empty if it has not ended."""
     first, last = instant(begin), instant(end)
     if first is None or last is None:
         return ""
@@ -213,7 +213,7 @@ def span(begin: Timestamp, end: Timestamp) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Write how many there are of something.
+    """Format a number with its noun, in the singular or plural.
 
     >>> counted(1, "task"), counted(0, "fire")
     ('1 task', '0 fires')
@@ -222,7 +222,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def unmarked(text: str) -> str:
-    r"""Return Markdown without the marks at the beginnings of lines, for where it is shown in one line.
+    r"""Return Markdown without the markers at the starts of lines, for display in one line.
 
     >>> unmarked("# News\n- the office moves - soon")
     'News\nthe office moves - soon'
@@ -231,7 +231,7 @@ def unmarked(text: str) -> str:
 
 
 def fields(pairs: Mapping[str, object]) -> list[tuple[str, object]]:
-    """Return the pairs whose value says something."""
+    """Return the pairs whose value is not empty."""
     return [(key, value) for key, value in pairs.items() if value not in {"", None, 0}]
 
 

@@ -1,4 +1,4 @@
-"""What the page shows, as plain values made from the daemons' answers. Nothing here asks, waits or renders."""
+"""Display values of the page, made from the daemons' answers. This module asks, awaits and renders nothing."""
 
 import difflib
 import json
@@ -14,10 +14,10 @@ from turnkeeper.times import format_rough
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
 
-MOST_LISTED, NEXT_LISTED = 40, 10  # rows of one task in the table of a timeline
-BEGINNING = 80  # characters of arguments where there is no room for all
+MOST_LISTED, NEXT_LISTED = 40, 10  # rows per task in the table of a timeline
+BEGINNING = 80  # characters of arguments in a short display
 OPEN_TURN = frozenset({"running", "interrupted", "paused"})
-# How a state is coloured, for whoever tells colours apart; its word stands beside it always.
+# Colours of states; the state's word always stands beside its colour.
 TONES = (
     dict.fromkeys(
         ("succeeded", "active", "canonical", "kept", "accepted", "approve", "edit", "answer", "ready"), "good"
@@ -32,7 +32,7 @@ _DOES = {"permission": "asks to call", "proposal": "proposes to call", "question
 
 
 def tone(state: str) -> str:
-    """Return the colour of a state; of several, that of the last.
+    """Return the colour of a state; for several words, the colour of the last.
 
     >>> tone("succeeded"), tone("runtime stale"), tone("unheard of")
     ('good', 'bad', 'calm')
@@ -42,23 +42,23 @@ def tone(state: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """Something to decide, or that was decided.
+    """A decision that is pending or was made.
 
     Attributes:
         kind: interrupt, candidate or deviation.
-        id: by which it is decided.
-        does: a few words before the title.
-        title: what it is about.
-        ways: approve, reject, edit, answer, for_task; none where nothing is to decide any more.
+        id: the id of the approval, candidate or deviation.
+        does: a short phrase before the title.
+        title: the subject of the decision.
+        ways: approve, reject, edit, answer, for_task; empty if the decision is no longer pending.
         args: the call's arguments, in full.
-        args_hash: names these arguments: the decision counts for them alone.
-        body: Markdown of the agent's.
-        diff: lines of a comparison with the page as it is.
+        args_hash: the hash of the arguments: the decision is valid only for them.
+        body: Markdown written by the agent.
+        diff: lines of a comparison with the current page.
         facts: labelled values.
-        state: what became of it.
-        note: with the decision.
-        at: when it was asked or proposed.
-        expires_at: when it ends unanswered.
+        state: the outcome of the decision.
+        note: the text given with the decision.
+        at: the time of the question or proposal.
+        expires_at: when it expires unanswered.
     """
 
     kind: str
@@ -82,19 +82,19 @@ class Card:
 
     @property
     def waits(self) -> bool:
-        """Whether it is to be decided."""
+        """Whether the decision is pending."""
         return bool(self.ways)
 
     @property
     def begins(self) -> str:
-        """The first words of the arguments, or of the question or proposal, in one line."""
+        """The beginning of the arguments, question or proposal, in one line."""
         shown = self.args if self.args not in {"", "{}"} else unmarked(self.body)
         text = " ".join(shown.split())
         return text if len(text) <= BEGINNING else f"{text[:BEGINNING]}…"
 
     @property
     def about(self) -> str:
-        """What is decided, in one line: title, first words, task."""
+        """The subject of the decision in one line: title, beginning, task."""
         return f"{self.title}{f' {self.begins}' if self.begins else ''}{f', asked by {self.task}' if self.task else ''}"
 
 
@@ -119,7 +119,7 @@ def card_of_interrupt(one: agents.Interrupt) -> Card:
 
 
 def _calls_asked(one: agents.Interrupt) -> list[dict[str, Any]]:
-    """Return the calls that a graph's own question is about; none where it is no such question."""
+    """Return the calls of a graph's own question; empty if the question is about no calls."""
     try:
         says = json.loads(one.args_json) if one.kind == "question" else {}
         return [dict(call) for call in says["calls"]] if set(says) == {"form", "calls"} else []
@@ -128,13 +128,13 @@ def _calls_asked(one: agents.Interrupt) -> list[dict[str, Any]]:
 
 
 def _value_of(one: agents.Interrupt) -> Any:
-    """Return the value of a question as it stands; None for any other."""
+    """Return the value of a plain question; None for any other kind."""
     said = json.loads(one.args_json) if one.kind == "question" and one.args_json else None
     return said["value"] if isinstance(said, dict) and set(said) == {"value"} else None
 
 
 def _options(value: object) -> list[str]:
-    """Return the answers that a question offers, as they are typed."""
+    """Return the answers that a question offers, in the form in which they are typed."""
     found = value.get("options", value.get("choices")) if isinstance(value, dict) else None
     fits = isinstance(found, list) and all(isinstance(one, str | int | float) for one in found)
     return [one if isinstance(one, str) else json.dumps(one) for one in found] if fits and found else []
@@ -153,13 +153,13 @@ _NO_PAGE = "it is marked as accepted in this channel; no page changes"
 
 
 def card_of_candidate(one: agents.Candidate, base: agents.Page | None = None) -> Card:
-    """Return the card of a page or summary that was proposed, compared with the page that it would replace."""
+    """Return the card of a proposed page or summary, compared with the page that it would replace."""
     diff: Sequence[str] = ()
     stale = base is not None and base.version != one.base_version
     if base is not None and not stale:
         lines = difflib.unified_diff(base.body.splitlines(), one.body.splitlines(), "now", "proposed", lineterm="", n=2)
         diff = list(lines)[2:]
-    note = f"the page has changed since: it is at version {base.version} now" if stale and base is not None else ""
+    note = f"the page has changed since: it is now at version {base.version}" if stale and base is not None else ""
     becomes = f"it becomes page {one.page_id}; the version before it is kept" if one.page_id else _NO_PAGE
     facts = {"page": one.page_id, "made from version": one.base_version, "from": ", ".join(one.sources), "": note}
     facts |= {"if accepted": becomes if one.lifecycle == "candidate" else ""}
@@ -183,7 +183,7 @@ def card_of_deviation(one: agents.Deviation) -> Card:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A tool call with what it answered."""
+    """A tool call with its result."""
 
     name: str
     args: str
@@ -192,7 +192,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What one side of a conversation said, with the calls that went with it."""
+    """Consecutive text of one speaker, with the tool calls that follow it."""
 
     role: str
     text: str
@@ -202,7 +202,7 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A turn as the conversation shows it."""
+    """A turn as the conversation displays it."""
 
     id: str
     thread_id: str
@@ -220,12 +220,12 @@ class Turn:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be cancelled."""
+        """Whether the turn can be cancelled."""
         return self.status in OPEN_TURN
 
 
 def turn_of(turn: agents.ConversationTurn) -> Turn:
-    """Return a turn with its messages, what it asks and what it proposes."""
+    """Return a turn with its messages, approvals and proposals."""
     results = {message.tool_call_id: message.text for message in turn.messages if message.tool_call_id}
     said = _joined(_said(message, results) for message in turn.messages if not message.tool_call_id)
     cards = [
@@ -243,7 +243,7 @@ def turn_of(turn: agents.ConversationTurn) -> Turn:
 
 
 def _joined(said: Iterable[Said]) -> list[Said]:
-    """Return what was said with calls that follow one another, and no word between them, in one."""
+    """Merge consecutive calls that have no text between them."""
     found: list[Said] = []
     for one in said:
         if found and not one.text and one.calls and found[-1].role == one.role:
@@ -263,7 +263,7 @@ def _call(call: agents.ToolCall, results: Mapping[str, str]) -> Call:
 
 
 def mark_of(mark: agents.TriggerMark) -> str:
-    """Return what set a turn off, where that was a fire: its kind, and for how many times it stands."""
+    """Describe the fire that triggered a turn: its kind, and how many times it stands for."""
     if not mark.fire_id:
         return ""
     kind = {"scheduled": "on schedule", "manual": "run by hand", "wake": "woke itself"}.get(mark.kind, mark.kind)
@@ -272,7 +272,7 @@ def mark_of(mark: agents.TriggerMark) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Happened:
-    """A ledger entry as lists show it."""
+    """A ledger entry as lists display it."""
 
     fire: schedules.Fire
     outcome: str
@@ -280,12 +280,12 @@ class Happened:
 
     @property
     def id(self) -> str:
-        """By which a page links to it."""
+        """The id to which a page links."""
         return f"fire-{self.fire.entry_id}"
 
 
 def happened(fire: schedules.Fire) -> Happened:
-    """Return a ledger entry with the words for what became of it."""
+    """Return a ledger entry with words for its outcome."""
     late = f"{format_rough(fire.late_s)} late" if fire.late_s >= 1 and fire.outcome != "skipped" else ""
     asked = {"manual": "run by hand", "backfill": "backfilled"}.get(fire.kind, "")
     many = f"stands for {fire.count} times" if fire.count > 1 and fire.outcome != "skipped" else ""
@@ -298,7 +298,7 @@ def happened(fire: schedules.Fire) -> Happened:
 
 
 def went_wrong(fires: Iterable[schedules.Fire], since: datetime) -> list[Happened]:
-    """Return what failed, was skipped or was caught up later since then, in the order given."""
+    """Return the fires that failed, were skipped or were caught up late since that time, in the given order."""
     found = []
     for fire in fires:
         at = instant(fire.fired_at) or instant(fire.nominal_at)
@@ -309,7 +309,7 @@ def went_wrong(fires: Iterable[schedules.Fire], since: datetime) -> list[Happene
 
 
 def soonest(tasks: Iterable[schedules.Task], most: int) -> list[schedules.Task]:
-    """Return the tasks that fire next, the first first."""
+    """Return the first `most` tasks by next fire time, soonest first."""
     armed = [task for task in tasks if task.HasField("next_fire_at")]
     return sorted(armed, key=lambda task: task.next_fire_at.ToNanoseconds())[:most]
 
@@ -320,17 +320,17 @@ def is_loop(task: schedules.Task) -> bool:
 
 
 def state_of(task: schedules.Task) -> str:
-    """Return the state of a task as people read it."""
+    """Return the state of a task in words for people."""
     return in_words(task.state, loop=is_loop(task) or task.kind == "dynamic")
 
 
 def counts_of(tasks: Iterable[schedules.Task]) -> list[tuple[str, int]]:
-    """Return how many tasks are in each state, by state."""
+    """Return the number of tasks in each state, by state."""
     return sorted(Counter(task.state for task in tasks).items())
 
 
 def chosen(tasks: Iterable[schedules.Task], query: Mapping[str, str]) -> list[schedules.Task]:
-    """Return the tasks that the address asks for: by state, channel, and words in the name or the prompt."""
+    """Return the tasks that match the query: by state, channel, and words in the name or the prompt."""
     state, channel, words = (query.get(name, "") for name in ("state", "channel", "q"))
     return [
         task
@@ -342,7 +342,7 @@ def chosen(tasks: Iterable[schedules.Task], query: Mapping[str, str]) -> list[sc
 
 
 def skips(task: schedules.Task, one: schedules.Nominal) -> bool:
-    """Tell whether a task's pause, as it is now, skips one of its next times."""
+    """Return True if a task's current pause skips one of its next times."""
     ends = task.paused_until.ToNanoseconds() if task.HasField("paused_until") else None
     return task.state == "paused" and (ends is None or one.due_at.ToNanoseconds() < ends)
 
@@ -352,16 +352,16 @@ EDITED = ("timezone", "prompt", "category", "channel", "catch_up", "overlap", "g
 
 
 def form_of(task: schedules.Task) -> dict[str, str]:
-    """Return the values with which a task's form begins."""
+    """Return the initial values of a task's form."""
     kind = task.spec.WhichOneof("schedule") or ""
     when = str(getattr(task.spec, kind)) if kind in SCHEDULES else ""
     return {"kind": kind, "when": when, **{name: str(getattr(task.spec, name)) for name in EDITED}}
 
 
 def edited(task: schedules.Task, form: Mapping[str, str]) -> schedules.TaskSpec:
-    """Return the task's spec with what the form changed.
+    """Return the task's spec with the changes of the form.
 
-    A value that the form has as it was shown, with characters that are not seen written out, stays as it was.
+    A value that the form returns as it was shown, with hidden characters escaped, stays unchanged.
     """
     spec, before = schedules.TaskSpec(), form_of(task)
     spec.CopyFrom(task.spec)
@@ -372,12 +372,12 @@ def edited(task: schedules.Task, form: Mapping[str, str]) -> schedules.TaskSpec:
     for name in changed & set(EDITED):
         setattr(spec, name, given[name] if name == "prompt" else given[name].strip())
     if "catch_up" in changed and "overlap" not in changed:
-        spec.ClearField("overlap")  # each policy has a default of its own
+        spec.ClearField("overlap")  # each policy has its own default
     return spec
 
 
 def side_by_side(answer: schedules.UpdateTaskResponse) -> list[tuple[Any, Any]]:
-    """Return the times before and after a change beside each other; None where one side has no more."""
+    """Pair the times before and after a change; None if one side has fewer."""
     old, new = ([one.nominal_at for one in side] for side in (answer.old_next, answer.new_next))
     most = max(len(old), len(new))
     return [(old[at] if at < len(old) else None, new[at] if at < len(new) else None) for at in range(most)]
@@ -385,15 +385,15 @@ def side_by_side(answer: schedules.UpdateTaskResponse) -> list[tuple[Any, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """One thing on a lane, in percent of its width.
+    """One mark on a lane, in percent of its width.
 
     Attributes:
         kind: planned, fired, failed, skipped, waits.
-        x: where it is.
-        late: how wide the bar from its due time to its start is.
-        ran: how wide the bar of its running time is.
+        x: its position.
+        late: the width of the bar from its due time to its start.
+        ran: the width of the bar for its running time.
         at: its scheduled time.
-        text: in words.
+        text: a description.
     """
 
     kind: str
@@ -406,7 +406,7 @@ class Mark:
 
 @dataclass(kw_only=True)
 class Lane:
-    """One task's line."""
+    """The line of one task in a timeline."""
 
     task: str
     zone: str
@@ -414,7 +414,7 @@ class Lane:
 
     @property
     def listed(self) -> list[Mark]:
-        """Those that a table has room for: the newest, and the next."""
+        """The marks that fit into a table: the newest past ones, and the next ones."""
         past = [mark for mark in self.marks if mark.kind != "planned"]
         ahead = [mark for mark in self.marks if mark.kind == "planned"]
         return past[-MOST_LISTED:] + ahead[:NEXT_LISTED]
@@ -422,12 +422,12 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """The time that a timeline shows.
+    """The period that a timeline shows.
 
     Attributes:
-        begin: where it begins.
+        begin: the start.
         now: the present.
-        end: where it ends.
+        end: the end.
     """
 
     begin: datetime
@@ -435,11 +435,11 @@ class Window:
     end: datetime
 
     def x(self, at: datetime) -> float:
-        """Return where an instant lies, in percent, never outside."""
+        """Return the position of an instant, from 0 to 100 percent."""
         return round(100 * min(1.0, max(0.0, (at - self.begin) / (self.end - self.begin))), 3)
 
     def ticks(self) -> list[tuple[float, datetime]]:
-        """Return the lines that divide it: each six hours of a short one, each day of a long one."""
+        """Return the dividing lines: every six hours in a short period, every day in a long one."""
         step = timedelta(hours=6) if self.end - self.begin <= timedelta(days=2) else timedelta(days=1)
         local = self.begin.astimezone()
         first = local.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -453,7 +453,7 @@ _KINDS = {"failed": "failed", "cancelled": "failed", "skipped": "skipped", "succ
 def lanes_of(
     fires: Iterable[schedules.Fire], ahead: Iterable[schedules.SimulatedRow], zones: Mapping[str, str], window: Window
 ) -> list[Lane]:
-    """Return a lane for each task of which something falls into the window, by name."""
+    """Return a lane for each task with marks in the window, by name."""
     lanes: dict[str, Lane] = {}
 
     def lane(task: str) -> Lane:
