@@ -118,8 +118,8 @@ TYPED = "typed\u200b\u202e\U000e0041"  # what an argument can hold
 
 
 @pytest.fixture(scope="module")
-def planted() -> Iterator[Constellation]:
-    """A used home in which every text hides something."""
+def stopped() -> Iterator[Constellation]:
+    """A used home in which every text hides something, and in which nothing runs."""
     folder = Path(tempfile.mkdtemp(prefix="tk-"))
     with tarfile.open(ARCHIVES[0]) as packed:
         packed.extractall(folder, filter="data")
@@ -129,9 +129,7 @@ def planted() -> Iterator[Constellation]:
     made.command("agent-runtime", "send", "general", f"tell codex: look x{HIDDEN}", "--wait")
     made.stop()
     plant(made.home)
-    made.start()
     yield made
-    made.stop()
     shutil.rmtree(folder)
 
 
@@ -169,9 +167,12 @@ def inside(value: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def words(planted: Constellation) -> dict[str, str]:
-    """Return the values of the placeholders in capitals in a command line."""
-    folder = planted.home.root.parent / "files"
+def words(stopped: Constellation) -> dict[str, str]:
+    """Return the values of the placeholders in capitals in a command line.
+
+    They are read while nothing runs. Otherwise the newest turn can be one that began after the texts were planted.
+    """
+    folder = stopped.home.root.parent / "files"
     folder.mkdir()
     with SqliteSaver.from_conn_string(str(folder / "theirs.sqlite")) as theirs:
         theirs.setup()
@@ -180,7 +181,7 @@ def words(planted: Constellation) -> dict[str, str]:
     (folder / "task.toml").write_text(
         f'[[task]]\nname = "new"\nevery = "1h"\ncategory = "loop"\nchannel = "general"\nprompt = "{TYPED}"\n'
     )
-    return named(planted) | {
+    return named(stopped) | {
         "FOLDER": str(folder),
         "QUESTION": "SELECT * FROM turns",
         "QUESTIONS": "SELECT * FROM interrupts",
@@ -189,6 +190,14 @@ def words(planted: Constellation) -> dict[str, str]:
         "SEARCH": f"search: garden {TYPED}",
         "REMEMBER": f"Summarise the garden, then remember: {TYPED}",
     }
+
+
+@pytest.fixture(scope="module")
+def planted(stopped: Constellation, words: dict[str, str]) -> Iterator[Constellation]:
+    """The same home with its daemons."""
+    stopped.start()
+    yield stopped
+    stopped.stop()
 
 
 def run(home: Constellation, line: str, words: dict[str, str], *form: str) -> tuple[list[str], bool]:
