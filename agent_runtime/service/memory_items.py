@@ -1,7 +1,7 @@
-"""Memory as a program of its author names it: by tier and owner, or by LangGraph's namespaces.
+"""Author's access to memory: by tier and owner, or by LangGraph's namespaces.
 
-A namespace that begins with no tier is in a graph's own part of the memory, as :mod:`agent_runtime.workspace.memory`
-says. Whose that is depends on the graph; nobody but the running daemon knows the author's graphs.
+A namespace without a tier belongs to a graph's own part of the memory; see :mod:`agent_runtime.workspace.memory`. The
+owner of that part depends on the graph, and only the running daemon knows the author's graphs.
 """
 
 from collections import Counter
@@ -23,12 +23,12 @@ from turnkeeper.rpc.pages import page_of
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 MOST_LISTED = 1_000
-MOST_ROWS = 1_000_000  # of which a page is cut
+MOST_ROWS = 1_000_000  # read before a page is cut
 _ANY = "*"
 
 
 def own_part(names: Namespaces) -> Spot | None:
-    """Return a graph's own part of the memory; None where that is another one in each thread or channel."""
+    """Return a graph's own part of the memory; None if each thread or channel has another part."""
     if names.tier in memory.OWNED:
         return None
     return Spot(shelf=Shelf(tier=names.tier), below=(names.label,))
@@ -56,7 +56,7 @@ def get_memory(connection: Connection, request: wire.GetMemoryRequest, own: Spot
 def search_memory(
     connection: Connection, request: wire.SearchMemoryRequest, own: Spot | None = None
 ) -> wire.ListMemoryResponse:
-    """Return the memory entries that match a query best. Raises InvalidInput."""
+    """Return the memory entries that match a query best. Raises InvalidInput if the query is empty."""
     if not request.query.strip():
         raise InvalidInput("give words to search for", where="query")
     tier, owner = _within(request, own)
@@ -71,7 +71,7 @@ def search_memory(
 def list_namespaces(
     connection: Connection, request: wire.ListMemoryNamespacesRequest, own: Spot | None = None
 ) -> wire.ListMemoryNamespacesResponse:
-    """Return the namespaces that entries are in, in their order. Raises InvalidInput, Conflict."""
+    """Return the namespaces of the entries, sorted. Raises InvalidInput, Conflict."""
     if request.max_depth < 0:
         raise InvalidInput("is negative", where="max_depth")
     held, counted = select(table.c.tier, table.c.owner, table.c.key), Counter[tuple[str, ...]]()
@@ -87,13 +87,13 @@ def list_namespaces(
 
 
 def item(entry: MemoryEntry, own: Spot | None) -> wire.MemoryEntry:
-    """Return an entry as the wire has it."""
+    """Return an entry as its wire message."""
     namespace, key = memory.namespace_of(Shelf(tier=entry.tier, owner=entry.owner), entry.key, own)
     return to_message(wire.MemoryEntry, entry, namespace=namespace, item_key=key)
 
 
 def place(request: wire.GetMemoryRequest | wire.PutMemoryRequest, own: Spot | None) -> tuple[Shelf, str]:
-    """Return the shelf and the key of the entry that a request names. Raises InvalidInput."""
+    """Return the shelf and the key of the requested entry. Raises InvalidInput."""
     if not request.namespace:
         return memory.check_shelf(request.tier, request.owner), request.key
     _refuse_both(request)
@@ -102,7 +102,7 @@ def place(request: wire.GetMemoryRequest | wire.PutMemoryRequest, own: Spot | No
 
 
 def written(request: wire.PutMemoryRequest) -> tuple[str, str]:
-    """Return the text and the form to store. Raises InvalidInput for an unknown form, or for what is no JSON."""
+    """Return the text and the form to store. Raises InvalidInput if the form is unknown or the JSON is not valid."""
     if request.form == "json":
         value = read_value(request.text, where="text", longest=memory.LARGEST_ENTRY)
         return memory.text_of(value)
@@ -112,7 +112,7 @@ def written(request: wire.PutMemoryRequest) -> tuple[str, str]:
 
 
 def _within(request: Any, own: Spot | None) -> tuple[str, str]:
-    """Return the tier and the owner to look at for a list; empty for all."""
+    """Return the tier and the owner that restrict a list; empty if they are not restricted."""
     if not request.namespace:
         return request.tier, request.owner
     _refuse_both(request)
@@ -124,7 +124,7 @@ def _within(request: Any, own: Spot | None) -> tuple[str, str]:
 
 def _refuse_both(request: Any) -> None:
     if request.tier or request.owner:
-        raise InvalidInput("is given beside a tier or an owner", where="namespace", hint="give only one of them")
+        raise InvalidInput("is given together with a tier or an owner", where="namespace", hint="give only one of them")
 
 
 def _spot(namespace: Sequence[str], own: Spot | None) -> Spot:
@@ -139,7 +139,7 @@ def _spot(namespace: Sequence[str], own: Spot | None) -> Spot:
     if own is None:
         hint = f"begin it with a tier ({', '.join(TIERS)}), and ask while agent-runtime runs"
         raise InvalidInput(
-            "begins with no tier, and no graph is known whose part that is", where="namespace", hint=hint
+            "does not begin with a tier, and no graph with this part is known", where="namespace", hint=hint
         )
     return replace(own, below=(*own.below, *namespace))
 

@@ -1,6 +1,6 @@
-"""The service's methods that only read: functions of an open connection, named in `READS` as on the wire.
+"""The service's methods that only read: functions of an open connection. `READS` lists them by their wire names.
 
-The daemon answers with them; `read_stored` answers with them from the store itself while the daemon is down.
+The daemon calls them; while the daemon is down, `read_stored` calls them on the store itself.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,20 +32,20 @@ from turnkeeper.storage.statements import cursor_at, number_of
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 LONGEST_EXCERPT = 2000  # characters of a candidate's body in a conversation
-MOST_OPEN = 200  # turns of a channel, the newest, that are looked at again because they are not over
+MOST_OPEN = 200  # newest unfinished turns of a channel that are checked again
 MOST_LISTED = 1_000
-MOST_READ = 1_000_000  # rows of which a page is cut
+MOST_READ = 1_000_000  # read before a page is cut
 LIFECYCLES = ("draft", "canonical")
 ORIGINS = ("authored", "agent-produced", "imported", "observed")
 _APPROVALS = ("pending", "resolved", "void")
 _CANDIDATES = ("candidate", "canonical", "rejected")
 _DEVIATIONS = ("open", "accepted", "kept")
 _ITEMS = ("waiting", "settled", "replaced")
-Spoken = tuple[str, str]  # a channel and a thread, of which one may be empty
+Spoken = tuple[str, str]  # channel and thread; one of them may be empty
 
 
 def list_channels(connection: Connection, request: wire.ListChannelsRequest) -> wire.ListChannelsResponse:
-    """Return the channels that have a conversation, the newest first."""
+    """Return the channels that have a conversation, newest first."""
     visible = select(turns.c.channel, func.count().label("number")).where(turns.c.visible).group_by(turns.c.channel)
     shown = {row.channel: row.number for row in connection.execute(visible)}
     proposed = _open_by_channel(connection, candidates, "candidate")
@@ -70,7 +70,7 @@ def _open_by_channel(connection: Connection, table: Table, lifecycle: str) -> di
 
 
 def get_conversation(connection: Connection, request: wire.GetConversationRequest) -> wire.Conversation:
-    """Return the newest turns of a channel or a thread, oldest first; one that nobody has used has none."""
+    """Return the newest turns of a channel or a thread, oldest first; an unused channel or thread has no turns."""
     how = {"limit": request.limit, "before": number_of(request.cursor)}
     found, count, is_more = turn_reads.conversation(connection, request.channel, thread_id=request.thread_id, **how)
     return wire.Conversation(
@@ -82,7 +82,7 @@ def get_conversation(connection: Connection, request: wire.GetConversationReques
 
 
 def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> list[wire.ConversationTurn]:
-    """Return these turns as the conversation shows them."""
+    """Return these turns in the form that the conversation shows."""
     ids = [turn.turn_id for turn in found]
     said, asked = turn_reads.messages_of(connection, ids), turn_reads.interrupts_of(connection, ids)
     first = _first_turns(connection, [turn.fire_id for turn in found if turn.fire_id])
@@ -104,13 +104,13 @@ def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> l
 
 
 def _first_turns(connection: Connection, fire_ids: Sequence[str]) -> frozenset[int]:
-    """Return the numbers of the turns that were each the first of one of these fires."""
+    """Return the numbers of the turns that were the first turn of one of these fires."""
     query = select(func.min(turns.c.number)).where(turns.c.fire_id.in_(fire_ids)).group_by(turns.c.fire_id)
     return frozenset(connection.execute(query).scalars())
 
 
 def _shortened(candidate: Candidate) -> wire.Candidate:
-    """Return a candidate with the beginning of its body: `ListCandidates` has all of it."""
+    """Return a candidate with the beginning of its body; `ListCandidates` returns the whole body."""
     body = candidate.body
     cut = body if len(body) <= LONGEST_EXCERPT else f"{body[:LONGEST_EXCERPT]}…"
     return to_message(wire.Candidate, candidate, body=cut)
@@ -118,12 +118,12 @@ def _shortened(candidate: Candidate) -> wire.Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Changed:
-    """What is new in a channel.
+    """The changes of a channel.
 
     Attributes:
-        shown: turns that its conversation shows, oldest first.
-        newest: number of the newest turn there, shown or not.
-        open: ids of those looked at that are not over, shown or not.
+        shown: the turns that its conversation shows, oldest first.
+        newest: the number of the newest turn, shown or not.
+        open: the ids of the unfinished turns, shown or not.
     """
 
     shown: tuple[TurnRecord, ...] = ()
@@ -132,9 +132,9 @@ class Changed:
 
 
 def newest_turns(connection: Connection, of: Spoken, *, limit: int, begin: int = 0) -> Changed:
-    """Return the newest turns that a conversation shows, from number `begin` on, and those that may come to be."""
+    """Return the newest shown turns of a conversation from number `begin` on, and its unfinished turns."""
     there = turn_reads.spoken_in(*of)
-    # First: what comes while the rest is read is behind it.
+    # Read first: a turn that begins during the other reads then has a higher number.
     newest = connection.execute(select(func.max(turns.c.number)).where(*there)).scalar() or 0
     shown = select(turns.c.turn_id).where(*there, turns.c.visible, turns.c.number >= begin)
     ids = list(
@@ -146,7 +146,7 @@ def newest_turns(connection: Connection, of: Spoken, *, limit: int, begin: int =
 
 
 def changed_turns(connection: Connection, of: Spoken, *, after: int, open_: Collection[str]) -> Changed:
-    """Return what is new in a conversation since its turn `after`, and what became of the turns that were open."""
+    """Return the changes of a conversation after turn `after`, and the current state of the open turns."""
     fresh = select(turns.c.turn_id, turns.c.number).where(*turn_reads.spoken_in(*of))
     fresh = fresh.where(or_(turns.c.number > after, turns.c.turn_id.in_(open_)))
     rows = connection.execute(fresh.order_by(turns.c.number.desc()).limit(2 * LARGEST_PAGE)).all()
@@ -184,13 +184,13 @@ def list_turns(connection: Connection, request: wire.ListTurnsRequest) -> wire.L
 
 
 def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
-    """Return a turn of the turn table, with its newest event."""
+    """Return a row of the turn table as a message, with the turn's newest event."""
     (found,) = turn_messages(connection, [turn])
     return found
 
 
 def turn_messages(connection: Connection, found: Sequence[TurnRecord]) -> list[wire.Turn]:
-    """Return turns of the turn table, each with its newest event, by as few statements as for one."""
+    """Return turns as messages with their newest events, in as few statements as for one turn."""
     progress = _progress(connection, [turn.turn_id for turn in found])
     return [_turn_message(turn, progress[turn.turn_id]) for turn in found]
 
@@ -198,12 +198,12 @@ def turn_messages(connection: Connection, found: Sequence[TurnRecord]) -> list[w
 def _turn_message(turn: TurnRecord, fields: dict[str, Any]) -> wire.Turn:
     trigger = "agent" if turn.kind in AGENT_KINDS.values() else turn.trigger
     if fields["state"] == wire.TurnEvent.PAUSED and turn.status == "succeeded":
-        fields["state"] = wire.TurnEvent.SUCCEEDED  # the thread went on with the fire that it waited for
+        fields["state"] = wire.TurnEvent.SUCCEEDED  # the thread continued with the fire that it waited for
     return to_message(wire.Turn, turn, trigger=trigger, **fields)
 
 
 def progress_fields(connection: Connection, turn_id: str) -> dict[str, Any]:
-    """Return the fields of `wire.Turn` that its newest event and a stored cancel give."""
+    """Return the fields of `wire.Turn` that come from its newest event and a stored cancel."""
     return _progress(connection, [turn_id])[turn_id]
 
 
@@ -222,7 +222,7 @@ def _progress(connection: Connection, turn_ids: Sequence[str]) -> dict[str, dict
 
 
 def list_interrupts(connection: Connection, request: wire.ListInterruptsRequest) -> wire.ListInterruptsResponse:
-    """Return what authors are asked, oldest first."""
+    """Return the approvals, oldest first."""
     every = request.all or bool(request.status)
     wanted = {"channel": request.channel, "thread_id": request.thread_id}
     found = turn_reads.list_interrupts(connection, **wanted, include_settled=every)
@@ -231,19 +231,19 @@ def list_interrupts(connection: Connection, request: wire.ListInterruptsRequest)
 
 
 def list_exceptions(connection: Connection, request: wire.ListExceptionsRequest) -> wire.ListExceptionsResponse:
-    """Return the calls that authors allowed for their tasks, newest first."""
+    """Return the standing exceptions, newest first."""
     found = exceptions.listed(connection, task_id=request.task_id, include_ended=request.all)
     shown, told = page_of(found, "number", limit=request.limit, cursor=request.cursor)
     return wire.ListExceptionsResponse(exceptions=[exception_message(one) for one in shown], **told)
 
 
 def exception_message(one: StandingException) -> wire.StandingException:
-    """Return a standing exception as the wire has it."""
+    """Return a standing exception as its wire message."""
     return to_message(wire.StandingException, one, any_value=one.any_value, category_revision=one.category_revision)
 
 
 def list_candidates(connection: Connection, request: wire.ListCandidatesRequest) -> wire.ListCandidatesResponse:
-    """Return what agents proposed, newest first."""
+    """Return the proposals of agents, newest first."""
     every = request.all or bool(request.status)
     found = pages.list_candidates(connection, channel=request.channel, include_decided=every)
     shown, told = page_of(found, "candidate_id", **_cut(request), of="lifecycle", known=_CANDIDATES)
@@ -251,7 +251,7 @@ def list_candidates(connection: Connection, request: wire.ListCandidatesRequest)
 
 
 def list_pages(connection: Connection, request: wire.ListPagesRequest) -> wire.ListPagesResponse:
-    """Return the workspace's pages without their bodies. Raises InvalidInput for an unknown lifecycle or origin."""
+    """Return the workspace's pages without their bodies. Raises InvalidInput if the lifecycle or origin is unknown."""
     for field, value, known in (("lifecycle", request.lifecycle, LIFECYCLES), ("origin", request.origin, ORIGINS)):
         if value and value not in known:
             seen = " (candidates: turnkeeper candidates list)" if value == "candidate" else ""
@@ -277,7 +277,7 @@ def get_attachment(connection: Connection, request: wire.GetAttachmentRequest) -
 
 
 def list_attachments(connection: Connection, request: wire.ListAttachmentsRequest) -> wire.ListAttachmentsResponse:
-    """Return the attachments of a page, without their bytes. Raises NotFound where there is no such page."""
+    """Return the attachments of a page, without their bytes. Raises NotFound if the page does not exist."""
     pages.get_page(connection, request.page_id)
     found = pages.list_attachments(connection, request.page_id)
     shown, told = page_of(found, "name", limit=request.limit, cursor=request.cursor)
@@ -285,7 +285,7 @@ def list_attachments(connection: Connection, request: wire.ListAttachmentsReques
 
 
 def list_deviations(connection: Connection, request: wire.ListDeviationsRequest) -> wire.ListDeviationsResponse:
-    """Return where something contradicts canonical pages, newest first."""
+    """Return the deviations, newest first."""
     every = request.all or bool(request.status)
     found = deviation_records.list_deviations(connection, channel=request.channel, include_decided=every)
     shown, told = page_of(found, "deviation_id", **_cut(request), of="lifecycle", known=_DEVIATIONS)
@@ -298,7 +298,7 @@ def get_deviation(connection: Connection, request: wire.GetDeviationRequest) -> 
 
 
 def list_revalidation(connection: Connection, request: wire.ListRevalidationRequest) -> wire.ListRevalidationResponse:
-    """Return the pages to compare with changed sources, those that wait longest first."""
+    """Return the pages to compare with changed sources; pages that have waited longest come first."""
     every = request.all or bool(request.status)
     found = revalidation.list_items(connection, page_id=request.page_id, include_settled=every, limit=MOST_READ)
     cut = _cut(request) | {"limit": _limit(request.limit)}
@@ -317,7 +317,7 @@ def _limit(given: int) -> int:
 
 
 Read = Callable[[Connection, Any], Any]
-LISTS: dict[str, Read] = {  # each is empty before anything ran
+LISTS: dict[str, Read] = {  # each list is empty before the first run
     "ListChannels": list_channels,
     "GetConversation": get_conversation,
     "ListTurns": list_turns,
@@ -344,10 +344,10 @@ READS: Mapping[str, Read] = LISTS | {
 
 
 def read_stored(home: Home, method: str, request: Any) -> Any:
-    """Answer a reading method from the store, opened read-only: nothing is changed and nothing is migrated.
+    """Answer a reading method from the store, opened read-only: change nothing and migrate nothing.
 
     Raises:
-        NotFound: there is no store yet, and the method is not a list; or what the method itself raises.
+        NotFound: there is no store yet, and the method is not a list; or the method itself raises it.
     """
     database = open_stored(home)
     if database is None:

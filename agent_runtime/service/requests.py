@@ -1,7 +1,7 @@
-"""Requests of the wire as triggers, and the intake of fires. Every field of a request is checked here only.
+"""Conversion of requests to triggers, and the intake of fires. Only this module checks the fields of requests.
 
-Fires come one a call, or in a stream; one receipt answers each. A receipt that accepts a fire says that its envelope is
-on disk. Receipts come in the order of the fires. A fire that is refused is answered like any other: it ends no stream.
+Fires arrive in single calls or in a stream; one receipt answers each, in the order of the fires. A receipt that accepts
+a fire says that its envelope is on disk. A refused fire is answered like any other: it does not end the stream.
 """
 
 import asyncio
@@ -50,12 +50,12 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~+-]{0,199}", re.ASCII)
 _LABEL = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?", re.ASCII)
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}", re.ASCII)
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
-_EARLIEST_S, _LATEST_S = 0, 7_258_118_400  # 1970 up to 2200
+_EARLIEST_S, _LATEST_S = 0, 7_258_118_400  # the years 1970 to 2199
 GetCategory = Callable[[str], Category]
 
 
 def read_fire(request: wire.FireRequest, get_category: GetCategory) -> Trigger:
-    """Return a fire as a trigger.
+    """Convert a fire to a trigger.
 
     Raises:
         InvalidInput: a field is malformed; `where` names it.
@@ -65,7 +65,7 @@ def read_fire(request: wire.FireRequest, get_category: GetCategory) -> Trigger:
 
 
 def read_fields(request: wire.FireRequest, get_category: GetCategory) -> dict[str, Any]:
-    """Return what a fire says by the names of a trigger's fields. Raises InvalidInput, Conflict as above."""
+    """Return the fields of a fire under the names of a trigger's fields. Raises InvalidInput, Conflict as above."""
     attempt = _between(request.attempt, 1, MOST_ATTEMPTS, "attempt")
     fire_id = _matching(_ID, request.fire_id, "fire_id")
     catch_up = request.catch_up
@@ -99,9 +99,9 @@ def read_fields(request: wire.FireRequest, get_category: GetCategory) -> dict[st
 
 
 def read_again(request: wire.FireRequest) -> Trigger:
-    """Return a fire as it reads where its category is not looked up: good for comparing, not for running.
+    """Convert a fire to a trigger without looking up its category: valid for comparison, not for running.
 
-    Its digest is that of the fire as it was accepted, since a grant is no part of that.
+    Its digest equals that of the accepted fire, because a grant is not part of the digest.
 
     Raises:
         InvalidInput: a field is malformed; `where` names it.
@@ -112,7 +112,7 @@ def read_again(request: wire.FireRequest) -> Trigger:
 def read_message(
     request: wire.SendMessageRequest, get_category: GetCategory, *, channel: str, thread_id: str, request_id: str
 ) -> Trigger:
-    """Return an author's message to a thread of a channel as a trigger. Raises InvalidInput, Conflict."""
+    """Convert an author's message to a thread of a channel to a trigger. Raises InvalidInput, Conflict."""
     text = _text(request.text, LONGEST_MESSAGE, "text")
     if not text.strip():
         raise InvalidInput("is empty", where="text")
@@ -132,12 +132,12 @@ def read_message(
 
 
 def read_request_id(text: str) -> str:
-    """Return a request's id. Raises InvalidInput."""
+    """Return a validated request id. Raises InvalidInput."""
     return _matching(_ID, text, "request_id")
 
 
 def read_label(text: str, field: str) -> str:
-    """Return a name: 1 to 128 printable ASCII characters that do not look like a path. Raises InvalidInput."""
+    """Return a valid name: 1 to 128 printable ASCII characters, not like a path. Raises InvalidInput."""
     label = _matching(_LABEL, text, field)
     if "/" in label or ".." in label:
         raise InvalidInput(f"{label!r} looks like a path", where=field)
@@ -145,7 +145,7 @@ def read_label(text: str, field: str) -> str:
 
 
 def usable(name: str, get_category: GetCategory) -> Category:
-    """Return a category that can be used now. Raises Conflict."""
+    """Return a category that is usable now. Raises Conflict."""
     try:
         return get_category(name)
     except (NotFound, InvalidInput) as error:
@@ -153,7 +153,7 @@ def usable(name: str, get_category: GetCategory) -> Category:
 
 
 def _agent(name: str) -> str:
-    """Return an agent's name. The runtime need not host it: other agents read in a terminal."""
+    """Return an agent's name. The runtime need not host the agent: other agents read their inbox in a terminal."""
     found = _matching(AGENT, name or FIRST_AGENT, "agent")
     if found in NOT_AGENTS:
         raise InvalidInput(f"{found} has no inbox", where="agent")
@@ -198,13 +198,13 @@ def _object(text: str, field: str) -> str:
 
 
 def _of_graph(request: wire.FireRequest | wire.SendMessageRequest) -> dict[str, Any]:
-    """Return what a request says of its graph, by the names of the fields."""
+    """Return the fields of a request that concern its graph."""
     graph = read_label(request.graph, "graph") if request.graph else ""
     return {name: graph if name == "graph" else _object(getattr(request, name), name) for name in OF_GRAPH}
 
 
 def _waits(request: wire.FireRequest) -> dict[str, Any]:
-    """Return how long the fire's approvals wait, by the names of the fields."""
+    """Return the fields of a fire that limit how long its approvals wait."""
     return {name: _between(getattr(request, name), 0, _LONGEST_WAIT_S, name) for name in ON_APPROVALS}
 
 
@@ -227,7 +227,7 @@ def _instant(message: wire.FireRequest | wire.CatchUp, field: str, prefix: str =
 
 @lru_cache(maxsize=1024)
 def _moment(seconds: int, microseconds: int) -> datetime:
-    """Return an instant; fires that are due together share most of theirs."""
+    """Return an instant, cached: fires that are due together share most of theirs."""
     return EPOCH + timedelta(seconds=seconds, microseconds=microseconds)
 
 
@@ -242,13 +242,13 @@ def _zone(name: str) -> str:
     return name
 
 
-MOST_MESSAGES = 64  # of one stream, whose receipts are still to come; a message is bounded by the server
-MOST_UNANSWERED = 2048  # fires of one stream that sends one to a message
+MOST_MESSAGES = 64  # messages of one stream without receipts; the server limits their size
+MOST_UNANSWERED = 2048  # pending fires of one stream with one fire per message
 Begun = tuple[wire.FireRequest, "asyncio.Future[Receipt] | TurnkeeperError"]
 
 
 class FireIntake:
-    """Takes fires from single calls and from streams."""
+    """The intake of fires from single calls and from streams."""
 
     def __init__(self, acceptor: Acceptor, categories: Categories, catalog: Catalog) -> None:
         self._acceptor, self._categories, self._catalog = acceptor, categories, catalog
@@ -256,7 +256,7 @@ class FireIntake:
         self._refusing = asyncio.Event()
 
     def refuse(self) -> None:
-        """Refuse fires from now on, and end the streams of fires; accepted fires are still reported on."""
+        """Refuse fires from now on, and end the streams of fires; accepted fires are still reported."""
         self._refusing.set()
 
     def check(self) -> None:
@@ -265,13 +265,13 @@ class FireIntake:
             raise Unreachable("agent-runtime is stopping")
 
     async def fire(self, request: wire.FireRequest, _context: Any = None) -> wire.FireReceipt:
-        """Take one fire. Raises the error that refuses it."""
+        """Accept one fire. Raises the error that refuses it."""
         self.check()
         (stamp,) = self._acceptor.stamps(1)
         return _receipt(request, await self._queue(request, self._categories.get, stamp))
 
     async def each(self, requests: AsyncIterator[wire.FireRequest]) -> AsyncGenerator[wire.FireReceipt, None]:
-        """Take a stream of single fires."""
+        """Accept a stream of single fires."""
         singly = ((request,) async for request in requests)
         async with aclosing(self._answered(singly, MOST_UNANSWERED)) as answered:
             async for receipts in answered:
@@ -279,7 +279,7 @@ class FireIntake:
                     yield receipt
 
     async def batches(self, batches: AsyncIterator[wire.FireBatch]) -> AsyncGenerator[wire.ReceiptBatch, None]:
-        """Take a stream of messages with many fires each; answer message by message."""
+        """Accept a stream of messages with many fires each; answer message by message."""
         fires = (batch.fires async for batch in batches)
         async with aclosing(self._answered(fires, MOST_MESSAGES)) as answered:
             async for receipts in answered:
@@ -288,7 +288,7 @@ class FireIntake:
     async def _answered(
         self, groups: AsyncIterator[Sequence[wire.FireRequest]], most: int
     ) -> AsyncGenerator[list[wire.FireReceipt], None]:
-        """Yield the receipts of each group; those behind it are read and written meanwhile, up to `most`."""
+        """Yield the receipts of each group. Meanwhile, read and write up to `most` later fires."""
         accepting: asyncio.Queue[list[Begun] | None] = asyncio.Queue(most)
 
         async def take() -> None:
@@ -318,7 +318,7 @@ class FireIntake:
             refusing.cancel()
 
     def _begin(self, requests: Sequence[wire.FireRequest]) -> list[Begun]:
-        # One look at the categories serves all that came together, and one drawing of ids.
+        # One look-up of the categories, and one generation of ids, serve all fires of a batch.
         get_category, stamps = cache(self._categories.get), self._acceptor.stamps(len(requests))
         begun: list[Begun] = []
         for request, stamp in zip(requests, stamps, strict=True):
@@ -332,7 +332,7 @@ class FireIntake:
         try:
             fields = read_fields(request, get_category)
             self._catalog.require(request.graph)
-        except Conflict as refusal:  # what was accepted before its category or graph went is still a duplicate
+        except Conflict as refusal:  # an accepted fire stays a duplicate even after its category or graph is gone
             return self._acceptor.queue(read_again(request), refusal=_passing(refusal))
         ready = self._envelopes.encode(fields, stamp)
         if ready is None:
@@ -341,7 +341,7 @@ class FireIntake:
 
 
 def _passing(refusal: Conflict) -> TurnkeeperError:
-    """Return what to answer a fire that cannot be taken now: a category file may be repaired or put back."""
+    """Return the answer to a fire that cannot be accepted now: a category file may be repaired or restored."""
     if refusal.where != "category":
         return refusal
     return Degraded(refusal.what, where=refusal.where, hint=refusal.hint)

@@ -1,8 +1,8 @@
-"""The `AgentRuntime` service: one method for each of the contract's, over the parts of a running runtime.
+"""The `AgentRuntime` service: one method per method of the contract, over the parts of a running runtime.
 
-Methods that read come from `READS` (`reads.py`), those of the workspace from `WorkspaceService`. `TurnLookup` finds and
-cancels turns, `MessageIntake` accepts authors' messages, `FireIntake` fires. The server's interceptor turns errors into
-statuses.
+Reading methods come from `READS` (`reads.py`), those of the workspace from `WorkspaceService`. `TurnLookup` finds and
+cancels turns, `MessageIntake` accepts authors' messages, and `FireIntake` accepts fires. The server's interceptor
+converts errors to statuses.
 """
 
 import hashlib
@@ -53,10 +53,10 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """The parts that the service is made from; nothing runs until `worker` is started.
+    """The parts of the service; nothing runs until `worker` is started.
 
-    `namespaces` say by graph, the default one first, how its store's namespaces are read. `trouble` says what of the
-    machine stands in the way of any of them; nothing where all is well.
+    `namespaces` defines for each graph, the default one first, how its store's namespaces are interpreted. `trouble`
+    returns the machine trouble that blocks a part; empty if there is none.
     """
 
     store: Store
@@ -74,10 +74,10 @@ class Runtime:
     clock: Clock
     entropy: Entropy
     trouble: Callable[[], str]
-    beat: Beat | None = None  # where machines share the store: tells the others that this one lives
+    beat: Beat | None = None  # with a shared store: reports to other machines that this one is running
 
 
-# What the service asks of its callers.
+# The access rules for callers of the service.
 RULES = Rules(
     peer="task-runner",
     reads=frozenset(
@@ -118,7 +118,7 @@ RULES = Rules(
         "ResolveInterrupt": ("for_task", "any_value"),
         "ResolveInterrupts": ("decisions.for_task", "decisions.any_value"),
     },
-    # A reader of bridged events says which are kept, which may be forgotten, and ends the reader before it.
+    # A reader of bridged events sets which events are kept or forgotten, and ends the previous reader.
     reserved_methods=frozenset({"Fire", "FireStream", "FireBatches", "WatchEvents"}),
 )
 LONGEST_REASON = 1000
@@ -128,15 +128,15 @@ _WITHOUT_TURN = {"held": "held", "kept": "kept", "refused": "failed", "turn": "a
 
 
 class TurnLookup:
-    """Finds turns by their id, or by fire and attempt."""
+    """Finds turns by id, or by fire and attempt."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     async def get_turn(self, request: wire.GetTurnRequest | wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:
-        """Return a turn, or a stand-in for a fire or message that has none. Raises NotFound, InvalidInput."""
+        """Return a turn, or a placeholder if a fire or message has none yet. Raises NotFound, InvalidInput."""
         wanted = _wanted(request.turn_id, request.fire_id, request.attempt)
-        waiting = await self._waiting(wanted)  # looked at first: an envelope leaves only once its key row is on disk
+        waiting = await self._waiting(wanted)  # read first: an envelope leaves only after its key row is on disk
         found = await self._runtime.store.read(lambda connection: _find(connection, wanted))
         if found is None:
             if waiting is None:
@@ -148,9 +148,9 @@ class TurnLookup:
         return found
 
     async def cancel_turn(self, request: wire.CancelTurnRequest, _context: Any = None) -> wire.Turn:
-        """Store a cancel and have it carried out; a turn that is over stays as it is.
+        """Store a cancel and have it carried out; a turn that is over does not change.
 
-        A fire may be on its way still: its cancel is stored, and its start honours it. Raises NotFound, InvalidInput.
+        If the fire is still on its way, its start honours the stored cancel. Raises NotFound, InvalidInput.
         """
         reason = request.reason[:LONGEST_REASON] or "cancelled"
         try:
@@ -169,7 +169,7 @@ class TurnLookup:
         return turn
 
     async def _waiting(self, turn_id: str) -> wire.Turn | None:
-        """Return a stand-in for a trigger whose envelope waits in an inbox, or is claimed and not yet begun."""
+        """Return a placeholder for a trigger whose envelope is in an inbox, or is claimed but not begun."""
         known = await self._runtime.mailboxes.of_turn(turn_id)
         if known is None:
             return None
@@ -177,7 +177,7 @@ class TurnLookup:
 
 
 def _delivered(connection: Connection, turn_id: str) -> wire.Turn | None:
-    """Return a stand-in for a fire that is, or was, in the inbox of an agent that the runtime does not host."""
+    """Return a placeholder for a fire that was put into the inbox of an agent that the runtime does not host."""
     laid = terminal_delivery_of_turn(connection, turn_id)
     if laid is None:
         return None
@@ -201,7 +201,7 @@ def _find(connection: Connection, turn_id: str) -> wire.Turn | None:
         return _delivered(connection, turn_id)
     if key.became == "answer":
         return _find(connection, key.into)
-    if key.became == "turn":  # which was pruned
+    if key.became == "turn":  # the turn was pruned
         return None
     event = turn_reads.newest_event(connection, turn_id)
     return to_message(
@@ -225,14 +225,14 @@ def _why_kept(connection: Connection, key: KeyRecord) -> str:
 
 
 class MessageIntake:
-    """Accepts authors' messages."""
+    """The intake of authors' messages."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._newest: dict[str, tuple[str, str]] = {}  # turn and thread of a channel's newest message
+        self._newest: dict[str, tuple[str, str]] = {}  # turn and thread of the newest message, by channel
 
     async def send_message(self, request: wire.SendMessageRequest, _context: Any = None) -> wire.SendMessageResponse:
-        """Accept a message; its envelope is on disk when this answers. Raises InvalidInput, Conflict, Exhausted."""
+        """Accept a message; its envelope is on disk before the answer. Raises InvalidInput, Conflict, Exhausted."""
         request_id = read_request_id(request.request_id or self._runtime.entropy.hex(32))
         channel = read_label(request.channel or await self._channel_of(request), "channel")
         self._check_agent(request.agent)
@@ -255,7 +255,7 @@ class MessageIntake:
         return wire.SendMessageResponse(**sent, beside=beside, **look)
 
     async def _channel_of(self, request: wire.SendMessageRequest) -> str:
-        """Return the channel of the thread that a message without one names; empty where it names none either."""
+        """Return the message's channel, or else the channel of its thread; empty if it names neither."""
         if not request.thread_id:
             return ""
         return await self._runtime.store.read(channel_of, request.thread_id)
@@ -263,11 +263,11 @@ class MessageIntake:
     def _check_agent(self, name: str) -> None:
         known = self._runtime.mailboxes.agents
         if name and name not in known:
-            hint = f"hosted are: {', '.join(sorted(known))}"
-            raise InvalidInput(f"{name[:40]!r} is no agent that is hosted here", where="agent", hint=hint)
+            hint = f"hosted agents: {', '.join(sorted(known))}"
+            raise InvalidInput(f"{name[:40]!r} is not an agent that is hosted here", where="agent", hint=hint)
 
     async def _check_graph(self, trigger: Trigger) -> None:
-        """Raise Conflict for a graph that cannot run, or not on this thread."""
+        """Raise Conflict if the graph cannot run, or not on this thread."""
         if not trigger.graph:
             return
         self._runtime.catalog.require(trigger.graph)
@@ -276,7 +276,7 @@ class MessageIntake:
             raise Conflict(why, where="graph", hint="or leave the graph out")
 
     async def _thread_of(self, request: wire.SendMessageRequest, channel: str, request_id: str) -> tuple[str, str]:
-        """Return a message's thread, and the loop that the channel's newest turn is of if it goes beside that."""
+        """Return a message's thread, and the loop of the channel's newest turn if the message bypasses it."""
         lying = (await self._runtime.mailboxes.find([message_key(request_id)])).get(message_key(request_id))
         if lying is not None:
             return lying.thread_id, ""
@@ -297,11 +297,11 @@ class MessageIntake:
                 return named or drawn, ""
             turn_id, of_newest = self._newest.get(channel, ("", ""))
             if turn_id and turn_reads.key_of_turn(connection, turn_id) is None:
-                return of_newest, ""  # it has no turn yet; the next message belongs with it
+                return of_newest, ""  # the newest message has no turn yet; the next message joins its thread
             newest, beside = turn_reads.newest_visible(connection, channel), ""
             loop = _loop_on(connection, newest.thread_id) if newest is not None else None
             if loop is not None and loop.thread_id == loop.task_id:
-                # Only who means the loop's own conversation takes it over.
+                # Only a message to the loop's own conversation takes the loop over.
                 newest, beside = turn_reads.newest_visible(connection, channel, loops=False), _called(loop)
             return newest.thread_id if newest else drawn, beside
 
@@ -317,7 +317,7 @@ def _refuse_foreign(connection: Connection, thread_id: str, channel: str) -> Non
 
 
 def _look(connection: Connection, thread_id: str, turn_id: str) -> dict[str, Any]:
-    """Return what an author is told of the thread that his message goes to."""
+    """Return the facts about a message's thread that its author is told."""
     before = turn_reads.newest_on_thread(connection, thread_id, besides=turn_id)
     waiting, loop = turn_reads.open_interrupts(connection, thread_id), _loop_on(connection, thread_id, turn_id)
     return {
@@ -328,25 +328,25 @@ def _look(connection: Connection, thread_id: str, turn_id: str) -> dict[str, Any
 
 
 def _loop_on(connection: Connection, thread_id: str, besides: str = "") -> TurnRecord | None:
-    """Return the newest turn of the self-paced loop that goes on on a thread; None if none does."""
+    """Return the newest turn of the self-paced loop that is active on a thread; None if there is none."""
     newest = turn_reads.newest_that_decides(connection, thread_id, besides=besides)
     return newest if newest is not None and _paces_itself(newest) else None
 
 
 def _called(turn: TurnRecord) -> str:
-    """Return what an author calls the task of a turn: a loop is listed by its id."""
+    """Return the author's name for a turn's task; a loop is listed by its id."""
     return turn.task_id if turn.task_id.startswith("loop-") else turn.task_name
 
 
 def _paces_itself(turn: TurnRecord) -> bool:
-    """Tell whether a turn is of a self-paced loop that would go on after it, as far as is known here."""
+    """Return True if a turn belongs to a self-paced loop that would continue after it, as far as the runtime knows."""
     ended_well = turn.status in {"succeeded", "silent"}
     return turn.kind in WAKES and not (ended_well and turn.wake_after_s is None)
 
 
 @with_reads
 class Servicer(WorkspaceService):
-    """The service over a running runtime."""
+    """The service over the parts of a running runtime."""
 
     def __init__(self, runtime: Runtime) -> None:
         lookup, messages = TurnLookup(runtime), MessageIntake(runtime)
@@ -365,11 +365,11 @@ class Servicer(WorkspaceService):
         self.ImportThreads = moving.import_threads
 
     def refuse_fires(self) -> None:
-        """Refuse fires from now on and end the streams of fires; accepted fires are still reported on."""
+        """Refuse fires from now on, and end the streams of fires; accepted fires are still reported."""
         self._fires.refuse()
 
     def close(self) -> None:
-        """End the streams that would go on for ever, so that the server can stop at once."""
+        """End the streams that have no end of their own, so that the server can stop at once."""
         self._closing = True
         self._store.events.notify()
         self._store.conversations.notify()
@@ -378,7 +378,7 @@ class Servicer(WorkspaceService):
     async def FireStream(  # noqa: N802
         self, requests: AsyncIterator[wire.FireRequest], context: Any
     ) -> AsyncIterator[wire.FireReceipt]:
-        """Accept many fires; one receipt each, in order. The initial metadata say that they are taken."""
+        """Accept a stream of fires; send one receipt each, in order. Initial metadata signal readiness."""
         self._fires.check()
         await context.send_initial_metadata(())
         async with aclosing(self._fires.each(requests)) as receipts:
@@ -388,7 +388,7 @@ class Servicer(WorkspaceService):
     async def FireBatches(  # noqa: N802
         self, batches: AsyncIterator[wire.FireBatch], context: Any
     ) -> AsyncIterator[wire.ReceiptBatch]:
-        """Accept many fires, many to a message; otherwise as FireStream."""
+        """Accept a stream of batches of fires; otherwise the same as FireStream."""
         self._fires.check()
         await context.send_initial_metadata(())
         async with aclosing(self._fires.batches(batches)) as receipts:
@@ -398,14 +398,14 @@ class Servicer(WorkspaceService):
     async def WatchTurns(  # noqa: N802
         self, request: wire.WatchTurnsRequest, context: Any
     ) -> AsyncIterator[wire.TurnEvent]:
-        """Send turn events in commit order, from a sequence on, then live."""
+        """Send turn events in commit order from a sequence on, then live."""
         async for event in watch_turns(self._store, request, context, lambda: self._closing):
             yield event
 
     async def WatchEvents(  # noqa: N802
         self, request: wire.WatchEventsRequest, context: Any
     ) -> AsyncIterator[wire.BridgedEvent]:
-        """Send what happens inside turns, of the names asked for; see the contract for what a call declares."""
+        """Send events from inside turns with the requested names; see the contract for the fields of the call."""
         stream = await BridgedStream.open(self._store, request)
         greeting = Greeting(incarnation=self._store.incarnation, after=stream.after)
         await context.send_initial_metadata(greeting.to_metadata())
@@ -415,8 +415,8 @@ class Servicer(WorkspaceService):
     async def WatchConversation(  # noqa: N802
         self, request: wire.WatchConversationRequest, context: Any
     ) -> AsyncIterator[wire.ConversationTurn]:
-        """Send the turns of a channel, then each as it changes, whole; with `live`, what they say meanwhile."""
-        await context.send_initial_metadata(())  # tells that the stream has begun, also where there is nothing yet
+        """Send the turns of a channel, then each turn again when it changes; with `live`, also running text."""
+        await context.send_initial_metadata(())  # signals that the stream has begun, even if there are no turns yet
         runtime = self._runtime
         turns = watch_conversation(request, self._store, runtime.live, runtime.clock, lambda: self._closing)
         async with aclosing(turns):
@@ -424,7 +424,7 @@ class Servicer(WorkspaceService):
                 yield turn
 
     async def PutThread(self, request: wire.PutThreadRequest, _context: Any) -> wire.Thread:  # noqa: N802
-        """Write what an author says of a thread, which may have no turn yet."""
+        """Write an author's description of a thread, which may have no turn yet."""
         for field in ("thread_id", "channel"):
             read_label(getattr(request, field) or field, field)
         at, via = self._runtime.clock.now(), str(current())
@@ -434,14 +434,14 @@ class Servicer(WorkspaceService):
     async def ResolveInterrupt(  # noqa: N802
         self, request: wire.ResolveInterruptRequest, _context: Any
     ) -> wire.Interrupt:
-        """Store an author's decision, then answer; the turn goes on with it."""
+        """Store an author's decision, then answer; the turn resumes with the decision."""
         (record,) = await self._decide([request])
         return record
 
     async def ResolveInterrupts(  # noqa: N802
         self, request: wire.ResolveInterruptsRequest, _context: Any
     ) -> wire.ResolveInterruptsResponse:
-        """Store several decisions in one transaction, all or none, then answer; each thread goes on once."""
+        """Store several decisions in one transaction, all or none, then answer; each thread resumes once."""
         ids = [one.interrupt_id for one in request.decisions]
         if not 1 <= len(ids) <= MOST_DECISIONS:
             raise InvalidInput(f"must be 1 to {MOST_DECISIONS} decisions, not {len(ids)}", where="decisions")
@@ -455,14 +455,14 @@ class Servicer(WorkspaceService):
     async def ListExceptions(  # noqa: N802
         self, request: wire.ListExceptionsRequest, _context: Any
     ) -> wire.ListExceptionsResponse:
-        """Return standing exceptions, newest first, after those are ended that hold no more."""
+        """Return the standing exceptions, newest first, after ending those that have expired."""
         await self._runtime.exceptions.review(request.task_id)
         return await self._store.read(reads.list_exceptions, request)
 
     async def RevokeException(  # noqa: N802
         self, request: wire.RevokeExceptionRequest, _context: Any
     ) -> wire.StandingException:
-        """End a standing exception; the next call is asked about again."""
+        """End a standing exception; later calls need approval again."""
         return reads.exception_message(await self._runtime.exceptions.revoke(request.number, str(current())))
 
     async def _decide(self, requests: Sequence[wire.ResolveInterruptRequest]) -> list[wire.Interrupt]:
@@ -480,13 +480,13 @@ class Servicer(WorkspaceService):
         return [to_message(wire.Interrupt, record) for record in records]
 
     async def _for_task(self, request: wire.ResolveInterruptRequest) -> ForTask | None:
-        """Return the exception that is asked for beside an approval; None for none. Raises InvalidInput, Denied."""
+        """Return the standing exception requested with an approval, or None. Raises InvalidInput, Denied."""
         if not request.for_task:
             if request.any_value:
-                raise InvalidInput("says something only with for_task", where="any_value")
+                raise InvalidInput("is valid only with for_task", where="any_value")
             return None
         if request.decision != "approve":
-            raise InvalidInput("only an approval can hold for the task", where="for_task")
+            raise InvalidInput("only an approval can be extended to the task", where="for_task")
         asked = await self._store.read(get_interrupt, request.interrupt_id)
         category = self._runtime.categories.get(asked.category if asked is not None else "")
         return ForTask(any_value=tuple(dict.fromkeys(request.any_value)), category=category)
@@ -501,13 +501,13 @@ class Servicer(WorkspaceService):
     async def ListCategories(  # noqa: N802
         self, _request: wire.ListCategoriesRequest, _context: Any
     ) -> wire.ListCategoriesResponse:
-        """Return the categories, also those that cannot be used."""
+        """Return the categories, including those that are not usable."""
         return wire.ListCategoriesResponse(categories=[_category(entry) for entry in self._runtime.categories.all()])
 
     async def ListGraphs(  # noqa: N802
         self, _request: wire.ListGraphsRequest, _context: Any
     ) -> wire.ListGraphsResponse:
-        """Return the graphs and assistants that a fire or a message may name, also those that cannot run."""
+        """Return the graphs and assistants that a fire or a message may name, including those that cannot run."""
         return wire.ListGraphsResponse(graphs=[to_message(wire.Graph, one) for one in self._runtime.catalog.entries()])
 
 

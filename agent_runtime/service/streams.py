@@ -1,6 +1,6 @@
-"""Streams to whoever follows: turn events as the wire carries them, and a conversation as it grows.
+"""Streams of turn events, of a growing conversation, and of bridged events.
 
-The stream of bridged events: one call is served at a time, and what it says is kept is kept over restarts too.
+The stream of bridged events serves one call at a time. The names that it asks to keep survive restarts.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from turnkeeper.storage.server.handover import FOLLOWED, WORDS
 from turnkeeper.storage.statements import number_of
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-REST_S = 0.05  # between two looks at what is new: a person sees no difference, and turns are left in peace
-MOST_UNDECIDED = 200  # turns over and done, shown again when the author has decided on what they proposed
+REST_S = 0.05  # seconds between polls: too short for a person to notice, long enough not to disturb turns
+MOST_UNDECIDED = 200  # finished turns that are sent again after a decision on their proposals
 
 
 async def watch_turns(
     store: Store, request: wire.WatchTurnsRequest, context: Any, is_closing: Callable[[], bool]
 ) -> AsyncIterator[wire.TurnEvent]:
-    """Yield turn events in commit order from a sequence on, then live; all of them for another store's sequence.
+    """Yield turn events in commit order from a sequence on, then live; all events if the sequence is foreign.
 
-    A sequence that this store has not come to is another store's: an older copy was put back.
+    A sequence above the newest one of this store is foreign: an older copy of the store was restored.
     """
     same = request.incarnation == store.incarnation
     newest = await store.read(turn_reads.newest_sequence)
@@ -45,7 +45,7 @@ async def watch_turns(
     after, look = newest if request.from_now else after, _EVENTS[request.details]
     await context.send_initial_metadata(Greeting(incarnation=store.incarnation, after=after).to_metadata())
     via = current()
-    by_runner = (via.program, via.surface) == ("task-runner", DAEMON)  # which was proven
+    by_runner = (via.program, via.surface) == ("task-runner", DAEMON)  # which the caller has proved
     while True:
         closing, news, since = is_closing(), store.events.next(), after
         if by_runner:
@@ -62,7 +62,7 @@ async def watch_turns(
 
 
 def event_message(event: EventRecord, incarnation: str) -> wire.TurnEvent:
-    """Return a turn event of the store that `incarnation` names."""
+    """Return a turn event of the store with this incarnation."""
     trigger = wire.TurnEvent.Trigger.Value(event.trigger.upper())
     state = wire.TurnEvent.State.Value(event.state)
     given: dict[str, Any] = {"incarnation": incarnation, "trigger": trigger, "state": state}
@@ -80,14 +80,14 @@ _EVENTS: Mapping[bool, Callable[[Connection, int], Sequence[EventRecord]]] = {
 async def watch_conversation(
     request: wire.WatchConversationRequest, store: Store, live: LiveOutput, clock: Clock, is_over: Callable[[], bool]
 ) -> AsyncGenerator[wire.ConversationTurn]:
-    """Yield the newest turns of a conversation, then each as it changes, whole; with `live`, what they say meanwhile.
+    """Yield the newest turns of a conversation, then each turn again when it changes; with `live`, also running text.
 
-    What a turn says comes after all that it said before, and before the turn that has it on record. A slow reader is
-    sent fewer and longer pieces. A request that names only a thread is about the thread's channel.
+    A piece of text follows all earlier text of its turn, and precedes the recorded turn that contains it. A slow reader
+    gets fewer and longer pieces. A request that names only a thread follows the thread's channel.
 
     Raises:
-        NotFound: it names only a thread, and there is no such thread.
-        InvalidInput: its cursor is none.
+        NotFound: the request names only a thread, and the thread does not exist.
+        InvalidInput: the cursor is not valid.
     """
     channel = request.channel or await store.read(channel_of, request.thread_id)
     seen = _Seen(request, channel, store)
@@ -103,7 +103,7 @@ async def watch_conversation(
 
 
 def speech_message(heard: OutputPiece) -> wire.ConversationTurn:
-    """Return a piece of what a turn says as the wire carries it."""
+    """Return a piece of a running turn's text as its wire message."""
     calls = [to_message(wire.RunningCall, call) for call in heard.calls]
     told = [to_message(wire.GraphReport, one, text=_sendable(one.text)) for one in heard.reports]
     speech = to_message(wire.Speech, heard, text=_sendable(heard.text), calls=calls, reports=told)
@@ -111,7 +111,7 @@ def speech_message(heard: OutputPiece) -> wire.ConversationTurn:
 
 
 class _Seen:
-    """What has been sent of a channel, and what of it may still change."""
+    """The turns of a channel that were sent, and those that may still change."""
 
     def __init__(self, request: wire.WatchConversationRequest, channel: str, store: Store) -> None:
         self._of = (channel, request.thread_id)
@@ -119,12 +119,12 @@ class _Seen:
         self._store = store
         self._newest: int | None = None
         self._open: frozenset[str] = frozenset()
-        self._sent: dict[str, bytes] = {}  # of what may still change
+        self._sent: dict[str, bytes] = {}  # of turns that may still change
         self._lines: dict[str, int] = {}
         self.stale = True
 
     async def changed(self) -> list[wire.ConversationTurn]:
-        """Return the turns that are new or have changed since this was last asked."""
+        """Return the turns that are new or have changed since the last call."""
         if not self.stale:
             return []
         self.stale = False
@@ -142,7 +142,7 @@ class _Seen:
         return fresh
 
     def is_next(self, turn_id: str, after: int) -> bool:
-        """Return whether a turn was sent with all that it said before its message of this number, and nothing more."""
+        """Return True if the turn was sent with exactly `after` messages."""
         return self._lines.get(turn_id) == after
 
     def _look(self, connection: Connection) -> tuple[Changed, list[wire.ConversationTurn]]:
@@ -155,7 +155,7 @@ class _Seen:
 
 @asynccontextmanager
 async def _listening(channel: str, store: Store, live: LiveOutput | None, seen: _Seen) -> AsyncIterator[Listener]:
-    """Follow a channel for the block: the listener is also notified when the store has something new."""
+    """Follow a channel during the block: the listener is also notified of changes in the store."""
 
     async def relay() -> None:
         while True:
@@ -164,7 +164,7 @@ async def _listening(channel: str, store: Store, live: LiveOutput | None, seen: 
             seen.stale = True
             listener.changed.notify()
 
-    # Who wants whole turns only does not have models write them piece by piece.
+    # For a reader of whole turns only, models need not stream their output.
     with live.listen(channel) if live is not None else nullcontext(Listener({}, channel)) as listener:
         relaying = asyncio.create_task(relay(), name=f"follow-{channel}")
         try:
@@ -173,29 +173,29 @@ async def _listening(channel: str, store: Store, live: LiveOutput | None, seen: 
             relaying.cancel()
 
 
-FOLLOW_S = 1.0  # between two times that other machines are told what is read here
+FOLLOW_S = 1.0  # between two announcements of followed channels
 IDLE_S = 3600.0
-FOLLOWED_S = 5.0  # for which that counts
+FOLLOWED_S = 5.0  # lifetime of an announcement
 PIECE_S = 0.1  # between two pieces
 LONGEST_PIECE = 500  # characters: at most twelve bytes each, as JSON
-LONGEST_ARGS = 6000  # bytes of a call's arguments; one with more is told without them
+LONGEST_ARGS = 6000  # bytes of a call's arguments; longer ones are omitted
 Tell = Callable[[str, str], Awaitable[object]]
 
 
 class Relay:
-    """Passes what turns say on to the machines on which somebody follows them, and takes in what those say.
+    """Forwards text of running turns to the machines that follow them, and receives text from those machines.
 
-    Who follows says so each second. What is lost on the way comes with the turn, from the store.
+    A follower announces itself each second. Lost text arrives later with the turn, from the store.
     """
 
     def __init__(self, live: LiveOutput, tell: Tell, clock: Clock, *, node: str) -> None:
-        """Take what sends a text on a channel of notifications; `node` is this process's name among the others."""
+        """`tell` sends a text on a notification channel; `node` is this process's name among the machines."""
         self._live, self._tell, self._clock, self._node = live, tell, clock, node
         self._until: dict[str, float] = {}
         self._passing: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Say for ever which channels are read here."""
+        """Announce the channels that are followed here, until cancelled."""
         try:
             while True:
                 news = self._live.read.next()
@@ -207,7 +207,7 @@ class Relay:
                 task.cancel()
 
     def heard(self, channel: str, said: str) -> None:
-        """Take a notification."""
+        """Process a notification."""
         if channel not in {FOLLOWED, WORDS} or (told := json.loads(said))["node"] == self._node:
             return
         of = told["channel"]
@@ -230,12 +230,12 @@ class Relay:
                 await self._clock.wait(news, FOLLOW_S)
 
     async def _say(self, channel: str, what: Mapping[str, Any]) -> None:
-        with suppress(TurnkeeperError):  # the server is away: what is told comes from the store
+        with suppress(TurnkeeperError):  # the server is away: the reader gets the text from the store
             await self._tell(channel, json.dumps({"node": self._node, **what}))
 
 
 def _parts(piece: OutputPiece) -> Iterator[OutputPiece]:
-    """Give a piece as pieces that are short enough for a notification."""
+    """Split a piece into pieces that fit into a notification."""
     for number in range(0, len(piece.text), LONGEST_PIECE):
         text = piece.text[number : number + LONGEST_PIECE]
         yield replace(piece, offset=piece.offset + number, text=text, calls=(), reports=())
@@ -265,11 +265,11 @@ def _lines(turn: wire.ConversationTurn) -> int:
 
 
 def _sendable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()  # a model may write what has no UTF-8 form
+    return text.encode("utf-8", "replace").decode()  # a model may write text without a UTF-8 form
 
 
 def read_names(names: Collection[str]) -> frozenset[str]:
-    """Return names as they were asked for. Raises InvalidInput for one that no event has."""
+    """Return the requested event names. Raises InvalidInput if no event has such a name."""
     unknown = next((name for name in names if name not in NAMES), None)
     if unknown is not None:
         raise InvalidInput(f"no event {unknown[:40]!r}", where="names", hint=f"there are {', '.join(NAMES)}")
@@ -277,7 +277,7 @@ def read_names(names: Collection[str]) -> frozenset[str]:
 
 
 class BridgedStream:
-    """One call of `WatchEvents`; a newer one ends it."""
+    """One call of `WatchEvents`; a newer call ends it."""
 
     def __init__(self, store: Store, names: frozenset[str], after: int, call: int) -> None:
         self._store = store
@@ -287,16 +287,16 @@ class BridgedStream:
 
     @classmethod
     async def open(cls, store: Store, request: wire.WatchEventsRequest) -> "BridgedStream":
-        """Write what the call wants kept and has read, and take the place of the call before.
+        """Store what the call wants kept and has read, and end the previous call.
 
         Raises:
-            InvalidInput: it names what no event is called.
+            InvalidInput: the call names an unknown event.
         """
         names = read_names(request.names)
         same = request.incarnation == store.incarnation
 
         def work(connection: Connection) -> int:
-            # A sequence that this store has not come to is another store's: an older copy was put back.
+            # A sequence above the newest one is foreign: an older copy of the store was restored.
             fits = same and 0 <= request.after_sequence <= turn_events.newest(connection)
             after = request.after_sequence if fits else 0
             store.event_source.want(connection, names, after)
@@ -308,7 +308,7 @@ class BridgedStream:
         return cls(store, names, after, store.event_source.serving)
 
     async def events(self, is_closing: Callable[[], bool]) -> AsyncIterator[wire.BridgedEvent]:
-        """Give the events in commit order, then each as it comes, until there were many, or a newer call was made."""
+        """Yield events in commit order, then live, until a limit is reached or a newer call begins."""
         bridge, sent = self._store.event_source, 0
         while sent < MOST_SENT and bridge.serving == self._call:
             closing, news, since = is_closing(), bridge.news.next(), self.after

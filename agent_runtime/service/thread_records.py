@@ -1,6 +1,6 @@
-"""Threads as they are listed: what their turns say of them, and what an author said, also before the first turn.
+"""Threads in lists: facts from their turns, and their author's description, which may precede the first turn.
 
-What an author says is a JSON object of his own, which no agent reads and which grants nothing.
+An author's description is a JSON object of his own: no agent reads it, and it grants nothing.
 """
 
 import json
@@ -29,7 +29,7 @@ LARGEST_METADATA = 16 << 10  # bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """What an author said of a thread. Names are those of the columns."""
+    """An author's description of a thread. The names are those of the columns."""
 
     thread_id: str
     channel: str
@@ -39,7 +39,7 @@ class Described:
 
 
 def list_threads(connection: Connection, request: wire.ListThreadsRequest) -> wire.ListThreadsResponse:
-    """Return threads, newest first: by their newest turn, or by when they were put. Raises InvalidInput, Conflict."""
+    """Return threads, newest first: by their newest turn or the time they were put. Raises InvalidInput, Conflict."""
     wanted = _metadata(request.metadata_json) if request.metadata_json else {}
     grouped, described = _grouped(connection, request), _described(connection, request)
     found = {row.thread_id: (row.last, row.newest) for row in grouped.values()}
@@ -71,7 +71,7 @@ def channel_of(connection: Connection, thread_id: str) -> str:
 
 
 def described_in(connection: Connection, thread_id: str) -> str:
-    """Return the channel in which an author put a thread; empty where he said nothing of it."""
+    """Return the channel in which an author put a thread; empty if he did not put it."""
     return (
         connection.execute(select(thread_records.c.channel).where(thread_records.c.thread_id == thread_id)).scalar()
         or ""
@@ -81,17 +81,17 @@ def described_in(connection: Connection, thread_id: str) -> str:
 def put_thread(
     connection: Connection, request: wire.PutThreadRequest, at: datetime, *, new_id: str, via: str
 ) -> wire.Thread:
-    """Write what an author says of a thread, over what he said before. Its id and its channel are such, where given.
+    """Create a thread or update its metadata by key. A new id is used if none is given; a given channel must match.
 
     Raises:
-        InvalidInput: a new thread has no channel, or its metadata are none.
-        AlreadyExists: it is there, and was to be new.
-        Conflict: it belongs to another channel.
+        InvalidInput: a new thread has no channel, or the metadata are not valid.
+        AlreadyExists: the thread exists, but must be new.
+        Conflict: the thread belongs to another channel.
     """
     thread_id = request.thread_id or new_id
     before = next(iter(list_threads(connection, wire.ListThreadsRequest(thread_id=thread_id)).threads), None)
     if before is not None and request.must_be_new:
-        raise AlreadyExists(f"thread {thread_id} is there already", where="thread_id")
+        raise AlreadyExists(f"thread {thread_id} already exists", where="thread_id")
     if before is not None and request.channel not in {"", before.channel}:
         what = f"thread {thread_id} belongs to channel {before.channel}"
         raise Conflict(what, where="channel", hint="leave the channel out")
@@ -102,7 +102,7 @@ def put_thread(
     said |= _metadata(request.metadata_json) if request.metadata_json else {}
     text = canonical({key: value for key, value in said.items() if value is not None})
     if len(text.encode()) > LARGEST_METADATA:
-        raise InvalidInput(f"come to more than {LARGEST_METADATA} bytes", where="metadata_json")
+        raise InvalidInput(f"have more than {LARGEST_METADATA} bytes", where="metadata_json")
     began = to_us(before.first_at.ToDatetime(at.tzinfo)) if before is not None and before.turns else to_us(at)
     row = {"thread_id": thread_id, "channel": channel, "metadata_json": text, "via": via}
     put = upsert(thread_records, [thread_records.c.thread_id], ["metadata_json", "via", "updated_at_us"])
@@ -111,7 +111,7 @@ def put_thread(
 
 
 def is_within(wanted: Any, held: Any) -> bool:
-    """Return whether a JSON value holds another: of an object each wanted key, of all else the same.
+    """Return True if `held` contains `wanted`: objects by each wanted key, other values by equality.
 
     >>> is_within({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}, "d": 3}), is_within({"a": 1}, {"a": True})
     (True, False)
@@ -153,7 +153,7 @@ def _described(connection: Connection, request: wire.ListThreadsRequest) -> dict
 
 @dataclass(frozen=True)
 class _Listed:
-    """A thread of a list: what its turns come to, what its author said, or both."""
+    """A thread of a list: a summary of its turns, its author's description, or both."""
 
     thread_id: str
     row: Row[Any] | None
@@ -193,7 +193,7 @@ def _with_turns(connection: Connection, row: Row[Any]) -> wire.Thread:
 
 
 def _newest(connection: Connection, row: Row[Any]) -> TurnRecord:
-    """Return the turn that says where a thread stands."""
+    """Return the turn that determines a thread's state."""
     turn_id = connection.execute(select(turns.c.turn_id).where(turns.c.number == row.newest)).scalar_one()
     newest = turn_reads.get_turn(connection, turn_id)
     assert newest is not None, "its number was read in this transaction"

@@ -1,4 +1,4 @@
-"""Taking over threads of a LangGraph user's own: reads the file, then writes checkpoints and turns, all or none."""
+"""Import of threads from a LangGraph user's file: read the file, then write checkpoints and turns, all or none."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -40,14 +40,14 @@ class ThreadImport:
     async def import_threads(
         self, request: wire.ImportThreadsRequest, _context: Any = None
     ) -> wire.ImportThreadsResponse:
-        """Import the threads of a file; what was imported as it is there stays as it is here.
+        """Import the threads of a file; a thread that was already imported unchanged stays as it is.
 
         Raises:
-            NotFound: no such file, or no such thread in it.
-            InvalidInput: it cannot be read as what LangGraph's saver writes, or a thread's id is none here.
-            Conflict: the file is in use, a thread has another history here, or there is no such graph or category.
+            NotFound: the file does not exist, or has no such thread.
+            InvalidInput: the file is not one of LangGraph's saver, or a thread's id is not valid here.
+            Conflict: the file is in use, a thread has another history here, or the graph or category does not exist.
 
-        Nothing was written then.
+        After each of these errors, nothing has been written.
         """
         path = Path(request.path)
         if not path.is_absolute():
@@ -80,7 +80,7 @@ class ThreadImport:
     async def _write(
         self, copy: Path, where: str, threads: Sequence[PastThread], write_turns: Callable[[], Any]
     ) -> None:
-        """Write checkpoints, then the turns by which they are known: killed in between, the same import goes on."""
+        """Write checkpoints, then the turns that refer to them. After a kill in between, the import can be repeated."""
         ids = [one.thread_id for one in threads]
         await self._checkpoints.achange(lambda connection: threads_file.take_in(connection, copy, ids, where))
         try:
@@ -91,7 +91,7 @@ class ThreadImport:
 
 
 def read_only(request: wire.ImportThreadsRequest) -> wire.ImportThreadsResponse:
-    """Return what an import into an empty home would do. Raises as the import, but for what is in a home."""
+    """Return the result of an import into an empty home. Raises like the import, except for conflicts with a home."""
     path = Path(request.path)
     with threads_file.copy_of(path) as copy:
         found = threads_file.read_threads(copy, request.thread_ids, str(path), past_turns)
@@ -100,7 +100,7 @@ def read_only(request: wire.ImportThreadsRequest) -> wire.ImportThreadsResponse:
 
 
 def described(thread: PastThread, channel: str, unchanged: bool) -> wire.ImportedThread:
-    """Return what became of a thread."""
+    """Return the result for one thread."""
     return wire.ImportedThread(
         thread_id=thread.thread_id,
         channel=channel,
@@ -112,11 +112,11 @@ def described(thread: PastThread, channel: str, unchanged: bool) -> wire.Importe
 
 
 def _channel(thread_id: str, channel: str) -> str:
-    """Return where a thread appears. Raises InvalidInput if it cannot be named here."""
+    """Return the channel of a thread. Raises InvalidInput if its name is not valid here."""
     try:
         read_label(thread_id, "thread_id")
     except InvalidInput as error:
-        what = f"thread {thread_id[:80]!r} cannot have its id here"
+        what = f"thread {thread_id[:80]!r} has an id that is not valid here"
         hint = "an id is 1 to 128 printable ASCII characters without a slash; name those to import with --thread"
         raise InvalidInput(what, where="thread_id", hint=hint) from error
     return read_label(channel, "channel") if channel else thread_id

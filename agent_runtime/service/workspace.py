@@ -1,4 +1,4 @@
-"""The service's methods about the workspace and its memory: the reads of `READS`, and an author's changes."""
+"""The service's methods for the workspace and its memory: the reads of `READS`, and an author's changes."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ def _reading(read: Read) -> Callable[[Any, Any, Any], Awaitable[Any]]:
 
 
 def with_reads(kind: type[S]) -> type[S]:
-    """Give a class every method of `READS` that it does not have."""
+    """Add each method of `READS` that a class lacks."""
     for method, read in READS.items():
         if not hasattr(kind, method):
             setattr(kind, method, _reading(read))
@@ -37,10 +37,10 @@ def with_reads(kind: type[S]) -> type[S]:
 
 
 class WorkspaceService:
-    """An author's changes to the workspace and to memory; a part of the servicer. Errors leave as they are raised."""
+    """An author's changes to the workspace and to memory; a part of the servicer. Errors pass through unchanged."""
 
     workspace: Workspace
-    namespaces: Mapping[str, Namespaces]  # by graph, the default one first
+    namespaces: Mapping[str, Namespaces]  # by graph, the default graph first
 
     async def PutPage(self, request: wire.PutPageRequest, _context: Any) -> wire.Page:  # noqa: N802
         """Write an author's page."""
@@ -54,7 +54,7 @@ class WorkspaceService:
         return message
 
     async def ImportPages(self, request: wire.ImportPagesRequest, _context: Any) -> Any:  # noqa: N802
-        """Write pages of an author's import: all of them or none."""
+        """Write the pages of an author's import: all of them or none."""
         drafts = [_draft(page) for page in request.pages]
         done = await self.workspace.authors.import_pages(drafts, dry_run=request.dry_run)
         pages = [to_message(wire.ImportedPage, one.page, outcome=one.outcome, queued=one.queued) for one in done]
@@ -84,11 +84,11 @@ class WorkspaceService:
         return await self._put_memory(request, must_be_there=False)
 
     async def UpdateMemory(self, request: wire.PutMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
-        """Change a memory entry that exists; from now on it is its author's."""
+        """Change an existing memory entry; from now on it belongs to its author."""
         return await self._put_memory(request, must_be_there=True)
 
     async def ForgetMemory(self, request: wire.GetMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
-        """Delete a memory entry; return what it was."""
+        """Delete a memory entry; return its last content."""
         own = self.own_part(request.graph)
         gone = await self.workspace.memory.author_forgets(*memory_items.place(request, own))
         return memory_items.item(gone, own)
@@ -104,7 +104,7 @@ class WorkspaceService:
     async def ListMemoryNamespaces(  # noqa: N802
         self, request: wire.ListMemoryNamespacesRequest, _context: Any
     ) -> wire.ListMemoryNamespacesResponse:
-        """Return the namespaces that entries are in."""
+        """Return the namespaces of the entries."""
         return await self._with_own(memory_items.list_namespaces, request)
 
     async def SearchMemory(self, request: wire.SearchMemoryRequest, _context: Any) -> wire.ListMemoryResponse:  # noqa: N802
@@ -112,7 +112,7 @@ class WorkspaceService:
         return await self._with_own(memory_items.search_memory, request)
 
     def own_part(self, graph: str) -> Spot | None:
-        """Return the part of the memory that is a graph's own. Raises InvalidInput for a graph that there is not."""
+        """Return a graph's own part of the memory. Raises InvalidInput if the graph does not exist."""
         known = self.namespaces
         if graph and graph not in known:
             raise InvalidInput(f"no graph {graph[:80]!r}", where="graph", hint=f"there are {', '.join(known)}")

@@ -282,7 +282,7 @@ WRONG: dict[str, tuple[Callable[[Path], Any], type[TurnkeeperError], str]] = {
     "no checkpoint": (changed("UPDATE checkpoints SET checkpoint = ?", b"\xc1"), InvalidInput, "thread 'one' is damaged"),
     "encrypted": (changed("UPDATE checkpoints SET type = 'msgpack+aes'"), InvalidInput, "in a format that cannot be read"),
     "pickled": (changed("UPDATE writes SET type = 'pickle'"), InvalidInput, "Unknown serialization type: pickle"),
-    "a path as id": (changed("UPDATE checkpoints SET thread_id = 'a/b'"), InvalidInput, "cannot have its id here"),
+    "a path as id": (changed("UPDATE checkpoints SET thread_id = 'a/b'"), InvalidInput, "has an id that is not valid here"),
     "of the future": (
         changed("UPDATE checkpoints SET checkpoint_id = 'ffffffff-ffff-6fff-8000-000000000000' WHERE rowid = 1"),
         TurnkeeperError,
