@@ -37,7 +37,6 @@ def past_turns(
 
     Args:
         connection: an open transaction.
-        channel: only turns of this channel.
         task: only turns of the task of this name or id.
         since: only turns that began then or later.
         limit: the most turns.

@@ -166,7 +166,6 @@ class Receipt:
     """The result of accepting a trigger.
 
     Attributes:
-        header: the header of the accepted trigger.
         fresh: False if the key was accepted before, so that nothing was written.
     """
 

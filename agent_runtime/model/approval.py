@@ -99,7 +99,6 @@ class AskedCall:
     """A tool call as shown to the author. An approval is bound to all of these values.
 
     Attributes:
-        tool: the tool's name in the call.
         scope: the scope that a category would have to grant.
         code: a digest of the tool's code and values; for a built-in tool, the location of its code.
         call_id: the same whenever the graph makes this call again.

@@ -33,11 +33,9 @@ def project(
     """Return one turn as the conversation shows it.
 
     Args:
-        turn: the turn.
         messages: the messages of the turn, in any order.
         interrupts: the questions to its author, in order; bounded pauses are left out, since they ask nothing.
         first: True if no earlier turn belongs to the same fire; only such a turn shows its trigger.
-        proposed: the candidates that the turn proposed.
         deviations: the contradictions that the turn recorded.
     """
     said = [_message(record) for record in sorted(messages, key=lambda record: record.position)]

@@ -55,7 +55,6 @@ class Incoming:
         source: a fire, an author's message, an agent's message, the author's decision, a cancel, or recovery after a
             crash.
         turn_id: the future turn of a fire or message; the turn that a cancel means.
-        task_id: the task of a fire.
         kept: True for a message that was kept back and now comes from the store.
     """
 

@@ -56,7 +56,6 @@ class Catalog:
         default: the graph for a trigger and a thread without a name.
         references: the location of each graph; empty for our own agent.
         problems: by name: why no turn can run a graph; reported to each trigger that names it.
-        assistants: by name.
     """
 
     default: str = OWN

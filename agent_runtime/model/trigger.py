@@ -79,7 +79,6 @@ class Trigger:
         kind: the cause of the fire, in the runner's terms.
         read_only: True if no tool with an effect may run without the author.
         nominal_at: the nominal instant of the fire.
-        due_at: when the fire was due.
         timezone: for showing the nominal time.
         stands_for: the number of nominal instants of the fire, including its own.
         traceparent: W3C trace context; not part of the fire's identity.

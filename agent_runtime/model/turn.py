@@ -151,7 +151,6 @@ class Said:
     """One message of a turn.
 
     Attributes:
-        role: author, agent, tool or trigger.
         tool_calls: the tool calls in an agent's message.
         tool_call_id: the call that a tool's message answers.
     """
@@ -335,7 +334,6 @@ class PastThread:
 
     Attributes:
         digest: of all its rows.
-        checkpoints: the number of its checkpoints.
         waits: True if its graph asked a question without an answer.
         turns: its conversation, oldest first.
     """

@@ -29,7 +29,6 @@ class ForTask:
 
     Attributes:
         any_value: the arguments that may have any value.
-        category: the task's current category.
     """
 
     any_value: tuple[str, ...]

@@ -24,7 +24,6 @@ class Grant:
     Attributes:
         path: the category's file; for a shipped category, a new file in the home.
         is_new: True if the file does not exist yet.
-        text: the new text of the file.
         added: by list of `[scopes]`, the new entries.
         autonomous: True if the change declares the category autonomous.
         config: the new text of `config.toml`; empty if it does not change.

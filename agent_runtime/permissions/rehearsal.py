@@ -105,7 +105,6 @@ def rehearse(category: Category, turns: Sequence[PastTurn], tools: Mapping[str, 
 
     Args:
         category: the proposed category; `autonomous` only if the workspace allows it too.
-        turns: the past turns.
         tools: the tools by name; any other tool is an author's: scope `tool:<name>`, effect `write`.
     """
     judged = tuple(one for turn in turns for one in _judge_turn(category, turn, tools))

@@ -66,7 +66,6 @@ def add_event(
         connection: an open transaction.
         subject: the turn, or the fire that has none.
         state: what became of it.
-        at: when.
         trigger: what started the turn's newest interval: fire, author, agent or answer.
         summary: one line of what was said.
         error: one sentence.

@@ -87,7 +87,6 @@ class Store:
     Attributes:
         incarnation: names this store: another one, or an older copy put back, has other numbers.
         epoch: which owner of the store this process is.
-        right: by which it writes.
         events: notified when turn events were added.
         conversations: notified when a conversation changed.
         asked: notified when a turn asked its author something, and when he decided.

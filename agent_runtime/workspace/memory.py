@@ -98,8 +98,6 @@ def read(connection: sa.Connection, shelf: Shelf, *, skip: int = 0, oldest: bool
 
     Args:
         connection: an open transaction.
-        shelf: the shelf to read.
-        skip: the number of entries to skip first.
         oldest: return the oldest first instead.
     """
     age = memory.c.updated_at_us if oldest else sa.desc(memory.c.updated_at_us)
@@ -134,7 +132,6 @@ def search(connection: sa.Connection, shelf: Shelf | None, query: str, *, limit:
     Args:
         connection: an open transaction.
         shelf: the shelf to search; None for all shelves, for the author only.
-        query: words.
         limit: the maximum number of entries.
     """
     best = [entry for _, entry in ranked(connection, shelf, query)]

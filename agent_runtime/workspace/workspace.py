@@ -336,7 +336,6 @@ def read_messages(
     Args:
         connection: an open transaction.
         context: the turn that reads; its own messages are left out.
-        channel: the channel's name.
         whole: from the beginning; otherwise only messages after the last summary of this task, or of anybody for an
             author's turn. Turns that proposed a summary are left out, so that tasks do not summarize each other.
     """

@@ -63,7 +63,6 @@ class _Chosen(NamedTuple):
 
     Attributes:
         id: the id of the task; for a task in a file, its name.
-        spec: the declared task.
         since: when the task was declared; None for a task in a file, which counts as created at the start of the span.
         where: returns the position of a field in a file.
     """

@@ -56,8 +56,6 @@ class Declared:
     """A task as a file declares it.
 
     Attributes:
-        spec: the task.
-        file: the file that declares it.
         number: the index of its `[[task]]` in the file, from 0.
     """
 

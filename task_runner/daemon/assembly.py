@@ -54,10 +54,7 @@ class Runner:
     """The parts of a runner.
 
     Attributes:
-        store: the tasks and the ledger.
-        service: the operations.
         loop: plans due tasks.
-        dispatcher: sends fires.
         follower: records outcomes.
         runtime_events: records events inside turns.
         listener: receives notifications of other processes on a shared database; None if the store is a local file.
@@ -67,7 +64,6 @@ class Runner:
         warm_up: makes the first fire as fast as later ones.
         works: True if the runner plans and hands over; False if it only answers, for the page of its machine.
         beat: reports to the other processes of a shared database that this one is running; None for a local store.
-        log: the event log.
         trouble: returns the machine fault that blocks the store or the event log; empty if there is none.
     """
 

@@ -57,9 +57,7 @@ class Event:
     """One event.
 
     Attributes:
-        name: the event's name.
         id: stays the same if the same event is emitted again.
-        at: the time of the event.
         fire_id: the fire whose turn emitted the event, or that the event is about; empty for none.
         turn_id, thread_id, task_id, task_name, channel, category, agent, tool: the event's origin; empty for none.
         data_json: a JSON object with further data; empty for none.

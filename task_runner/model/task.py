@@ -28,13 +28,7 @@ EACH_FIRE = "/each"  # replaces a thread's id: a new thread for each fire. No id
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreatedBy:
-    """The turn that created a task. It is stored with the new task and never changes.
-
-    Attributes:
-        turn_id: the id of the turn.
-        category: the permissions of the turn.
-        agent: the agent that ran the turn.
-    """
+    """The turn that created a task. It is stored with the new task and never changes."""
 
     turn_id: str
     category: str
@@ -142,7 +136,6 @@ class Schedule:
     """The schedule of a task.
 
     Attributes:
-        kind: the kind of the schedule.
         text: the cron expression, the interval as a duration, the instant in RFC 3339, or the recurrence rule; empty
             for a self-paced task, in which each turn requests the next wake.
         anchor_at: the start of an interval, or of a rule that gives no start; else None.
@@ -240,8 +233,6 @@ class Usage:
     """The usage of one task's turns on one day in its time zone.
 
     Attributes:
-        day: the date.
-        turns: the number of ended turns.
         spent: the total duration of the turns.
         tokens: the total input and output tokens.
     """
@@ -385,7 +376,6 @@ class Revision:
     Attributes:
         number: from 1.
         valid_from: until the next one's.
-        definition: the declared definition.
         edited_by: by what it came; empty where that is not known.
     """
 
@@ -400,8 +390,6 @@ class Window:
     """The debounce window of a hybrid task's newest event fire. Scheduled times in it are coalesced into the fire.
 
     Attributes:
-        fire_id: the fire.
-        at: the time of the event.
         debounce: how far the window extends before and after the event.
     """
 
@@ -419,7 +407,6 @@ class Snapshot:
     """The complete input for planning one task.
 
     Attributes:
-        task: the task.
         open: its open ledger entries of every kind, oldest first.
         tail: its newest skipped entry, which an adjacent entry with the same reason extends. If the scheduled times or
             the clock changed since then, the number of the tail is negative and no entry extends it.

@@ -26,7 +26,6 @@ class Ended:
 
     Attributes:
         fire: the fire after the end of the turn; pending if it is retried.
-        at: when the turn ended.
         spent: how long the turn took.
         tokens: number of tokens that the turn used, in and out.
         wake_after_s: seconds from the end of the turn to the wake that it asked for; None if it asked for no wake.

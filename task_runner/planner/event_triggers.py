@@ -53,7 +53,6 @@ class Trigger:
     """An event that passes all filters of a task.
 
     Attributes:
-        event: the event.
         chain: the tasks whose fires led to the event, oldest first.
     """
 
@@ -66,7 +65,6 @@ class Standing:
     """The state of a task that its triggers are decided by.
 
     Attributes:
-        task: the task.
         open: its open entries, of every kind.
         newest: its newest fire of an event, settled or not.
         opened_at: the time of the event that opened the debounce window of `newest`.
@@ -107,9 +105,6 @@ def decide(
     """Decide about the triggers of a task, one after the other.
 
     Args:
-        standing: the task.
-        triggers: the triggers, in order.
-        now: the time.
         refused: by event id, a reason why the trigger must not fire; it overrides the rules.
     """
     decision = _Decision(standing=standing, now=now, refused=refused)
@@ -335,9 +330,6 @@ def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: Event
     """Settle the unsent fires whose scheduled time or event the task's new definition does not contain.
 
     Args:
-        snapshot: the task with its new definition.
-        timetable: its new scheduled times.
-        now: the time.
         on: the events that the task fired for before.
     """
     kept = snapshot.task.definition.on

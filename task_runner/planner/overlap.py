@@ -37,10 +37,8 @@ def coalesce(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: dat
     """Fold the unsent entries of a task and its new fires into one.
 
     Args:
-        task: the task of the fires.
         unsent: its waiting and unsent entries, oldest first.
         fires: new fires, oldest first.
-        now: the time.
         busy: True if a fire of the task is running, so that the resulting fire waits.
     """
     items = [*unsent, *fires]

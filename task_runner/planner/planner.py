@@ -70,7 +70,6 @@ def plan(
     Args:
         snapshot: the task with its open entries.
         timetable: its scheduled times.
-        now: the time.
         reachable: True if the runtime is reachable. If it is not, the state of a running fire is unknown. Times that
             come due stay uncovered until it is reachable, and are then on time or missed like any others.
         halted_waits: queue the due times behind a fire that waits for its author, instead of leaving them uncovered.

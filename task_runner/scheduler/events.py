@@ -159,7 +159,6 @@ class Moved(NamedTuple):
     Attributes:
         fire: the fire afterwards.
         state: the reported state of its turn.
-        at: the time of the event.
     """
 
     fire: Fire

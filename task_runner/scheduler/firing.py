@@ -47,7 +47,6 @@ class NextFire(NamedTuple):
         fire_id, counts: the fire, and whether limits on fires count it.
         entry, moved: the ledger entry as it is sent, and the task's progress.
         frozen, rest: its request in two parts, without the time of sending.
-        events: its log records.
     """
 
     revision: int
@@ -127,9 +126,6 @@ def fire_due(
     """Plan at most `limit` tasks that need it by `now`; write fires with no fire before them as sent.
 
     Args:
-        session: the transaction.
-        now: the time.
-        limit: the most tasks to plan.
         known: the result of `prepare`, for these or other tasks.
         sent_at: the time of sending to record.
         room: how many fires can be sent; if 0, all become pending.

@@ -134,9 +134,6 @@ def plan_tasks(
     """Plan tasks in isolation: quarantine a task that cannot be planned, with the error, and continue with the others.
 
     Args:
-        session: the transaction.
-        ids: the tasks' ids.
-        now: the time.
         reachable: True if the runtime is reachable.
         ended: by task id, the turns that ended; their usage is counted and may pause the task.
         resumed: the ids of the tasks whose author decided, so that a turn continues.

@@ -23,7 +23,6 @@ def cause_of(fire: Fire, grace: timedelta, outages: Sequence[Outage], at: dateti
 
     Args:
         fire: an entry of the ledger.
-        grace: the grace of the task.
         outages: all known outages.
         at: one of the times that the entry covers; by default the first and the last.
     """

@@ -78,10 +78,8 @@ class Question:
     """The data that an explanation needs.
 
     Attributes:
-        task: the task.
         revisions: its revisions, oldest first.
         at: the time to explain, a whole second.
-        now: the current time.
         entries: the ledger entries that cover, or are named by, the time in question.
         open: the task's open entries.
         newest: the task's newest entries, newest first, if the task was self-paced.

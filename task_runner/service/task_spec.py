@@ -68,8 +68,6 @@ def parse_spec(
     """Parse a spec into a definition, with every default filled in.
 
     Args:
-        spec: the spec as the author wrote it.
-        defaults: the values of fields that the author omitted.
         now: the start of `in`, and of an interval without a start.
         previous: the definition to replace; keep its zone and anchor unless the spec gives others.
         own_id: the task's id; the only id that the task may use as its name.

@@ -159,9 +159,7 @@ def previewed(definition: Definition, after: datetime, count: int, task: Task | 
     """Return the next times of a definition, as :func:`upcoming`. If it is self-paced, return only the armed wake.
 
     Args:
-        definition: the definition to preview.
         after: return only times strictly after this instant.
-        count: the number of times to return.
         task: the task that has, or will have, the definition.
     """
     if not self_paced.is_self_paced(definition):

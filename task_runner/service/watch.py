@@ -46,7 +46,6 @@ class Changed(NamedTuple):
     Attributes:
         number: from 1, without a gap.
         change: the kind of the change.
-        task_id: the id of the changed task.
     """
 
     number: int
@@ -107,11 +106,7 @@ class TaskChanges:
 
 
 class WatchedLog(EventLog):
-    """An event log that reports its records to watchers after the records are on disk.
-
-    Attributes:
-        changes: the changes of tasks in the log.
-    """
+    """An event log that reports its records to watchers after the records are on disk."""
 
     changes: TaskChanges
 

@@ -28,7 +28,6 @@ class Fires:
         """Write plans: tasks, new and changed entries, and frozen requests; return each plan's entries with numbers.
 
         Args:
-            plans: what to write.
             requests: by task id, the request to freeze for fires that get their identity now.
         """
         new = iter(self._number([fire for plan in plans for fire in plan.new]))
@@ -207,9 +206,6 @@ class Fires:
         """Return the newest entries, newest first, and how many there are.
 
         Args:
-            limit: the most to return.
-            task_id: only those of this task.
-            outcome: only those with this outcome.
             before: return only those with a smaller number; the count is of all.
             without_folded: leave out fires that went unsent into another entry.
             begin: only those that cover a time from here on.

@@ -35,7 +35,6 @@ class Note:
 
     Attributes:
         entry_id: the entry; of a record, the event is the newest that it counts.
-        event, event_id, at: the event.
         cause: the fire that led to it; empty for none that is known.
         chain: the tasks whose fires led to it, oldest first.
     """
@@ -53,7 +52,6 @@ class Outgoing:
     """A fire that is to be sent.
 
     Attributes:
-        fire: its ledger entry.
         request: what was frozen when it was committed, as bytes.
     """
 
@@ -151,7 +149,6 @@ def glances_of(ids: Iterable[str], opened: Iterable[Any], last: Iterable[Fire]) 
     """Return a glance at each of some tasks.
 
     Args:
-        ids: of the tasks.
         opened: of their open entries, task, outcome and reason.
         last: the newest entry of each that was sent.
     """

@@ -41,7 +41,6 @@ class Session:
     the task gives it. What finds fires before it has read their tasks finds them by :meth:`locked`.
 
     Attributes:
-        tasks: the tasks.
         fires: the ledger, and the requests frozen for its fires.
         events: the events that trigger tasks.
         outcomes_read: how far the runtime's turn events were taken in.

@@ -105,7 +105,6 @@ class Tasks:
         """Write a task's new definition as its next revision.
 
         Args:
-            task: the task with its new definition.
             valid_from: since when.
             ends_tail: no entry extends one of before, as entries of another schedule do not lie side by side.
             by: by what the change came.

@@ -66,11 +66,7 @@ class InvalidCron(InvalidInput):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CronTimetable(WallClock):
-    """The scheduled times of a cron expression in a zone; made by :func:`parse_cron`.
-
-    Attributes:
-        expression: the expression as typed.
-    """
+    """The scheduled times of a cron expression in a zone; made by :func:`parse_cron`."""
 
     expression: str
 
@@ -201,7 +197,6 @@ class _Field:
     Attributes:
         index: croniter's number of the field.
         text: the field, in capitals.
-        expression: the whole expression as typed.
         start: the offset of the field in `expression`.
         name: the task's name, which `H` hashes.
     """
@@ -354,7 +349,6 @@ class CronDays:
     that month was the 30th, not the 23rd. A missing day never moves the second Monday of a month.
 
     Attributes:
-        month_days: days of the month.
         last_day: True if the last day of the month matches too.
         months: 1 to 12.
         weekdays: Sunday is 0.

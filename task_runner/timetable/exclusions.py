@@ -23,7 +23,6 @@ class Excluding(Timetable):
     """The scheduled times of a timetable that lie outside all excluded spans.
 
     Attributes:
-        timetable: the timetable that is restricted.
         spans: half-open, in seconds since 1970, ascending; no two spans touch.
     """
 

@@ -181,7 +181,6 @@ class Bounded(Timetable):
     """The scheduled times of a timetable that lie between `start_at` and `end_at`.
 
     Attributes:
-        timetable: the timetable that is restricted.
         start_at, end_at: aware datetimes, both included; None for no bound.
     """
 

@@ -109,7 +109,6 @@ class LocalPattern:
 
     Attributes:
         days: the days on which the schedule fires.
-        times: the times on each of these days.
         fixed: True if hour and minute are plain lists, without a wildcard or a step.
     """
 
@@ -170,8 +169,6 @@ class WallClock(Timetable):
     as a step within the hour that daylight saving time skips each year.
 
     Attributes:
-        zone: the zone of the wall clock.
-        pattern: the local times.
         begin: the earliest instant that callers ask about, in seconds. If this instant lies in the second pass of an
             overlap, the fixed times from there to the end of the overlap count, because the first pass lies before it.
     """

@@ -82,7 +82,6 @@ def acknowledge(
 
     Args:
         claimed: the received envelope.
-        ledger: the ledger to which the line is appended.
         clock: gives the time of the ack.
         put_to: returns the put function of an agent's inbox, None for a sender without one (an author, a channel).
 

@@ -28,7 +28,6 @@ class TomlFile:
 
     Attributes:
         path: where it was read from; shown in errors.
-        data: the parsed table.
     """
 
     def __init__(self, path: Path, text: str) -> None:

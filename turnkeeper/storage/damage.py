@@ -218,7 +218,6 @@ class StoreWatch:
         active: the process's one watch, while it is entered.
 
     Args:
-        paths: the stores.
         report: is told of damage before the process ends, on any thread.
         end: ends the process; as kill -9 does, unless a test passes another.
         clock: the machine's, unless a test passes another.

@@ -42,7 +42,6 @@ def reader(path: Path, wait_s: float) -> sqlite3.Connection:
     """Open a file that others may write, as it is now; the connection can write nothing, and keeps no writer waiting.
 
     Args:
-        path: the file.
         wait_s: how long to wait for somebody who has locked it.
 
     Raises:

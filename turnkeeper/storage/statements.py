@@ -193,7 +193,6 @@ def upsert(
     """Return an insert that changes the row with equal columns `same`, where there is one.
 
     Args:
-        table: what is written.
         same: the columns of a unique index.
         change: the columns that take the new values; or columns with other values; empty to keep the row as it is.
         where: the row that is there changes only if it is so.

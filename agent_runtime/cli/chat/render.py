@@ -195,7 +195,6 @@ def render(change: Change, layout: "Layout", *, numbers: Numbers | None = None) 
     """Return what shows one change of a turn.
 
     Args:
-        change: what.
         layout: for a terminal or a pipe.
         numbers: by id, the numbers under which what waits can be answered; None where there is no prompt.
     """

@@ -71,7 +71,6 @@ class Input:
     """Begin a turn with its prompt.
 
     Attributes:
-        prompt: the prompt.
         payload_json: a JSON object with the prompt, or empty.
         note: how the turn before ended, if that matters; else empty.
         input_json: a JSON object with fields of the graph's input, or empty.

@@ -43,9 +43,7 @@ class Window:
     """Limits on the part of a thread that a new turn gets: the newest turns, each whole.
 
     Attributes:
-        messages: the number of messages.
         chars: the number of characters of text, calls and answers.
-        turns: the number of turns.
         keeps_last: True to keep the newest turn whole, whatever its length.
     """
 
@@ -131,7 +129,6 @@ class InputSchema:
 
     Attributes:
         fields: the fields of its input, in order.
-        outputs: the names of its output's fields.
         model: the pydantic model of the input, or None.
         whole: True if the input is the value of its only field, not an object that holds it.
         any_field: True if the input is an object with fields of any name.
@@ -290,7 +287,6 @@ class Context:
 
     Attributes:
         declared: True if the graph declares a context.
-        schema: the context's fields.
     """
 
     declared: bool

@@ -30,8 +30,6 @@ async def read_questions(
 
     Args:
         graph: the compiled graph.
-        config: of the thread.
-        snapshot: the thread's snapshot.
         recorded: the guard's questions, by LangGraph's id.
         hash_of: returns the digest of the graph's only tool of a name; empty for none.
     """
@@ -81,8 +79,6 @@ async def take_back(
 
     Args:
         graph: the compiled graph.
-        saver: its checkpoints.
-        config: of the thread.
         answered: ids of the questions that were answered in the failed interval.
         before: the result of :func:`given_so_far` before the interval.
     """

@@ -82,8 +82,6 @@ async def returned(saver: GroupedSaver, end: StateSnapshot, schema: inputs.Input
     """Return the values that the nodes of a turn returned, empty for none, and whether they are a message.
 
     Args:
-        saver: the checkpoints.
-        end: the snapshot at the turn's end.
         schema: the graph's output.
     """
     at = {"thread_id": end.config["configurable"]["thread_id"], "checkpoint_ns": ""}

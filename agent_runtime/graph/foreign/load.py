@@ -52,7 +52,6 @@ class Loaded:
     """An author's graph, made.
 
     Attributes:
-        reference: the reference that was loaded.
         kind: the forms around the graph, outermost first: `factory, builder`.
         graph: compiled, without our checkpointer.
         store: the project's settings of the store.

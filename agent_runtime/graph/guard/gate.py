@@ -114,7 +114,6 @@ class CallRequest:
 
     Attributes:
         tool: the tool; None if no tool has the name.
-        name: the tool's name in the call.
         call_id: the same whenever LangGraph runs this call again.
         args: the arguments from the model or graph, without those that LangGraph injects.
         why: the caller's reason for the call; may be empty.

@@ -100,7 +100,6 @@ class Execution:
     is over.
 
     Attributes:
-        turn_id: the turn of the call.
         call: the same whenever the graph makes this call again, and unique in the turn.
     """
 

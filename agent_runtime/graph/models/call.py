@@ -84,7 +84,6 @@ class CallEnvironment:
         cap: checked before each call.
         clock: waits between tries.
         entropy: spreads the waits.
-        log: the event log.
         secrets: texts that no error may show.
     """
 

@@ -21,8 +21,6 @@ class Brief:
     """The model's knowledge of its turn.
 
     Attributes:
-        prompt: the turn's prompt.
-        channel: the turn's channel.
         scopes: tool scopes that the category grants.
         memory: memory tiers that the category reaches.
         subagents: subagents that the category may start.
@@ -30,7 +28,6 @@ class Brief:
         by_fire: True if a fire started the turn; False for an author.
         nominal: the fire's nominal time as text; empty for an author's turn.
         stands_for: the number of fires that the turn stands for, including its own.
-        task: the fire's task.
         draw: a random number from 1 to 6.
     """
 

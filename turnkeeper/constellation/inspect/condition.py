@@ -216,7 +216,6 @@ class Check:
     """One check of the doctor.
 
     Attributes:
-        name: what was checked.
         findings: what is wrong; empty when all is well.
     """
 

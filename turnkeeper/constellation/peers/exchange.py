@@ -326,7 +326,6 @@ async def accept(given: pairing.Invitation, own: pairing.Identity, address: str,
     """Pair with the home that made an invitation, which it knows a moment later. Raises Unreachable, Conflict.
 
     Args:
-        given: the invitation.
         own: who accepts it.
         address: where peers reach who accepts it.
         clock: the time, and how long to try.

@@ -166,7 +166,6 @@ class Invitation:
 
     Attributes:
         address: where the inviting home listens, HOST:PORT.
-        root: its root certificate.
         secret: the key with which the one who accepts proves that it has the invitation.
         until: when it ends.
     """

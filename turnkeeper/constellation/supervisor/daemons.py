@@ -36,7 +36,6 @@ class Daemon:
     Attributes:
         name: as in its socket, lock and log.
         package: the package it is started from.
-        command: its arguments.
         check: the module and arguments that only say whether it could start; none where nothing but its files counts.
     """
 

@@ -286,8 +286,6 @@ class Stall:
     """The newest count of a progress counter.
 
     Attributes:
-        pid: whose.
-        beats: the count.
         since: when it was first seen.
         looks: how often it was seen unchanged, a tick interval apart.
         looked_at: when it was last looked at.

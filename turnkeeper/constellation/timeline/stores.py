@@ -53,7 +53,6 @@ class Stores:
     """The databases of a home.
 
     Args:
-        home: whose.
         skipped: takes the name of each that cannot be read, and why.
     """
 
