@@ -14,5 +14,4 @@ app = App(
 
 
 def main() -> None:
-    """Run the command line."""
     sys.exit(run_process(app))

@@ -259,7 +259,6 @@ def plain_question(interrupt: Mapping[str, Any]) -> Question:
 
 
 def arguments_text(args: Mapping[str, Any]) -> str:
-    """Return arguments in full, one a line."""
     return "\n".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in args.items())
 
 

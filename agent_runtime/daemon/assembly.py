@@ -272,7 +272,6 @@ class Threads(ThreadPoolExecutor):
         super().__init__(max_workers=MOST_THREADS, thread_name_prefix="graph")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Take nothing more, and return at once."""
         super().shutdown(wait=False, cancel_futures=True)
 
 
@@ -317,7 +316,6 @@ def _end_at_last(after_s: float) -> None:
 
 
 def _authors_graphs(home: Home, settings: Settings, environ: Mapping[str, str]) -> AbstractAsyncContextManager[Graphs]:
-    """Open the graphs that the settings name."""
     for name, agent in settings.agents.items():
         if agent.graph and name != FIRST_AGENT:
             what = f"agents.{name}.graph: only {FIRST_AGENT} has a graph, and its workers run the same"
@@ -526,7 +524,6 @@ class _Basis:
     def _tools(
         self, workspace: Workspace, messages: AgentMessages, store: Store, loops: Loops, subagents: Subagents
     ) -> list[ToolSpec]:
-        """Return every tool there is."""
         return [
             *workspace_tools(workspace),
             *agent_tools(messages),

@@ -93,14 +93,12 @@ class Counted:
             self.waited.add(waited_s)
 
     def answered(self, fields: Mapping[str, Any]) -> None:
-        """Count an answer of a model."""
         self.calls.add("answered")
         self.call_s.add(fields["took_s"])
         self.tokens.add("input", by=fields["tokens_in"])
         self.tokens.add("output", by=fields["tokens_out"])
 
     def events(self) -> dict[str, Any]:
-        """Return what is counted of each event."""
         return {
             "fire.received": lambda fields: self.received.add(
                 "true" if fields["disposition"] == "ACCEPTED" else "false"

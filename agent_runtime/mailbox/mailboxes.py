@@ -90,7 +90,6 @@ class Mailboxes:
 
     @property
     def agents(self) -> Collection[str]:
-        """The agents that the runtime hosts."""
         return self._inboxes.keys()
 
     def known(self, key: str) -> TriggerHeader | None:
@@ -110,7 +109,6 @@ class Mailboxes:
         return None
 
     def owns(self, _thread_id: str) -> bool:
-        """Return whether this process owns a thread."""
         return True
 
     async def begin(self, _on_lost: Callable[[str], None]) -> list[tuple[Trigger, str]]:
@@ -203,7 +201,6 @@ class Mailboxes:
         self._queued.pop(delivery.claimed.envelope.idempotency_key, None)
 
     async def quarantine(self, delivery: Delivery, reason: str) -> None:
-        """Quarantine an envelope that cannot be read, with the reason."""
         await self._run(lambda: self._inboxes[delivery.agent].quarantine(delivery.claimed.name, reason))
         self._queued.pop(delivery.claimed.envelope.idempotency_key, None)
 

@@ -80,7 +80,6 @@ class Program(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the program's file."""
         return Path(self.words[0]).name.lstrip("-") if self.words else self.shown
 
     @property

@@ -60,7 +60,6 @@ class Reader:
         return len(names_in(self._inbox.folder / "inbox"))
 
     def quarantined(self) -> int:
-        """Return the number of quarantined envelopes."""
         return len(self._inbox.quarantined())
 
     def finish(self, claimed: Claimed, deliver: Callable[[Envelope], None]) -> None:
@@ -95,7 +94,6 @@ class Reader:
 
 
 def envelope_row(name: str, envelope: Envelope) -> Row:
-    """Return an envelope as a row with all its fields."""
     names = ("id", "sender", "to", "kind", "thread", "swarm", "idempotency_key", "requires_ack", "at", "text", "meta")
     row = {"from" if field == "sender" else field: getattr(envelope, field) for field in names}
     return {"name": name, **row, "at": rfc3339(envelope.at)}

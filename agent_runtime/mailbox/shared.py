@@ -434,7 +434,6 @@ class SharedMailboxes(Mailboxes):
         return self.ownership.held.get(thread_id)
 
     def owns(self, thread_id: str) -> bool:
-        """Return whether this process owns a thread."""
         return thread_id in self.ownership.held
 
     async def begin(self, on_lost: Callable[[str], None]) -> list[tuple[Trigger, str]]:

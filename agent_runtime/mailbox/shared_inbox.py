@@ -80,7 +80,6 @@ class SharedInboxes:
                 yield {"place": place, **envelope_row(row["key"], envelope)}
 
     def quarantine_rows(self, agent: str = "") -> list[Row]:
-        """Return the quarantined envelopes of one agent or of all."""
         rows = ({**row, "name": row["key"], "at": rfc3339(from_us(row["at_us"]))} for row in self._ask(_ASIDE))
         kept = ("agent", "name", "reason", "at")
         return [
@@ -209,7 +208,6 @@ class SharedReader(Reader):
         return self._do(lambda c: inboxes.count_envelopes(c, self._agent, EnvelopeState.WAITING, EnvelopeState.CLAIMED))
 
     def quarantined(self) -> int:
-        """Return the number of quarantined envelopes."""
         return self._do(lambda c: inboxes.count_envelopes(c, self._agent, EnvelopeState.QUARANTINED))
 
     def _prove(self) -> None:

@@ -127,7 +127,6 @@ class AskedCall:
 
     @property
     def tool_hash(self) -> str:
-        """A digest that identifies the tool."""
         return tool_hash(self.tool, self.scope, self.code)
 
     @property
@@ -150,7 +149,6 @@ class AskedCall:
 
 
 def tool_hash(tool: str, scope: str, code: str) -> str:
-    """Return a digest of a tool's name, scope and code."""
     return _VERSION + _digest([tool, scope, code])
 
 
@@ -398,7 +396,6 @@ def _check_fits(asked: InterruptRecord, decided: AuthorDecision) -> None:
 
 
 def recorded_decision(item: InterruptRecord) -> AuthorDecision:
-    """Return the author's decision as stored."""
     args = json.loads(item.edited_json) if item.edited_json else None
     return AuthorDecision(decision=item.decision, message=item.message, args=args)
 

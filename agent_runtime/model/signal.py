@@ -17,6 +17,5 @@ class Signal:
         return self._event
 
     def notify(self) -> None:
-        """Wake all waiters."""
         due, self._event = self._event, asyncio.Event()
         due.set()

@@ -263,12 +263,10 @@ def turn_id_of_key(key: str) -> str:
 
 
 def fire_key(fire_id: str, attempt: int) -> str:
-    """Return the idempotency key of one attempt at a fire."""
     return f"fire:{fire_id}:{attempt}"
 
 
 def is_fire(key: str) -> bool:
-    """Return whether an idempotency key belongs to a fire."""
     return key.startswith("fire:")
 
 
@@ -278,7 +276,6 @@ def message_key(request_id: str) -> str:
 
 
 def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope:
-    """Return the envelope that carries a trigger to its agent."""
     meta = trigger.to_meta()
     del meta["prompt"]  # the envelope's text
     kind, sender = posted_as(trigger)

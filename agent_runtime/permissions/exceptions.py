@@ -124,7 +124,6 @@ def _without(hashes: Mapping[str, str], any_value: tuple[str, ...]) -> dict[str,
 
 
 def is_same(exception: StandingException, asked: InterruptRecord, wanted: ForTask) -> bool:
-    """Return whether an exception is the same as the one wanted for a question."""
     same = (exception.kind, exception.args_hash) == (asked.kind, asked.args_hash)
     return same and exception.any_value == tuple(sorted(wanted.any_value))
 
@@ -178,7 +177,6 @@ def too_late(exception: StandingException) -> str:
 
 
 def frozen(category: Category) -> str:
-    """Return a category as JSON for a row."""
     return canonical(category.to_dict())
 
 

@@ -87,7 +87,6 @@ def list_namespaces(
 
 
 def item(entry: MemoryEntry, own: Spot | None) -> wire.MemoryEntry:
-    """Return an entry as its wire message."""
     namespace, key = memory.namespace_of(Shelf(tier=entry.tier, owner=entry.owner), entry.key, own)
     return to_message(wire.MemoryEntry, entry, namespace=namespace, item_key=key)
 

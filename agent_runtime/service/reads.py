@@ -238,7 +238,6 @@ def list_exceptions(connection: Connection, request: wire.ListExceptionsRequest)
 
 
 def exception_message(one: StandingException) -> wire.StandingException:
-    """Return a standing exception as its wire message."""
     return to_message(wire.StandingException, one, any_value=one.any_value, category_revision=one.category_revision)
 
 

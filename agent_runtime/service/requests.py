@@ -198,7 +198,6 @@ def _object(text: str, field: str) -> str:
 
 
 def _of_graph(request: wire.FireRequest | wire.SendMessageRequest) -> dict[str, Any]:
-    """Return the fields of a request that concern its graph."""
     graph = read_label(request.graph, "graph") if request.graph else ""
     return {name: graph if name == "graph" else _object(getattr(request, name), name) for name in OF_GRAPH}
 

@@ -103,7 +103,6 @@ async def watch_conversation(
 
 
 def speech_message(heard: OutputPiece) -> wire.ConversationTurn:
-    """Return a piece of a running turn's text as its wire message."""
     calls = [to_message(wire.RunningCall, call) for call in heard.calls]
     told = [to_message(wire.GraphReport, one, text=_sendable(one.text)) for one in heard.reports]
     speech = to_message(wire.Speech, heard, text=_sendable(heard.text), calls=calls, reports=told)

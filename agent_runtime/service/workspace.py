@@ -43,7 +43,6 @@ class WorkspaceService:
     namespaces: Mapping[str, Namespaces]  # by graph, the default graph first
 
     async def PutPage(self, request: wire.PutPageRequest, _context: Any) -> wire.Page:  # noqa: N802
-        """Write an author's page."""
         done = await self.workspace.authors.put(_draft(request), author=Author(drafting=request.draft))
 
         def written(connection: Connection) -> wire.Page:
@@ -75,12 +74,10 @@ class WorkspaceService:
         return to_message(wire.Candidate, decided)
 
     async def ResolveDeviation(self, request: wire.ResolveDeviationRequest, _context: Any) -> wire.Deviation:  # noqa: N802
-        """Close a deviation, as its author."""
         resolution = Resolution(deviation_id=request.deviation_id, accept=request.accept, note=request.note)
         return to_message(wire.Deviation, await self.workspace.authors.resolve(resolution, str(current())))
 
     async def PutMemory(self, request: wire.PutMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
-        """Write a memory entry as its author."""
         return await self._put_memory(request, must_be_there=False)
 
     async def UpdateMemory(self, request: wire.PutMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
@@ -94,7 +91,6 @@ class WorkspaceService:
         return memory_items.item(gone, own)
 
     async def GetMemory(self, request: wire.GetMemoryRequest, _context: Any) -> wire.MemoryEntry:  # noqa: N802
-        """Return one memory entry."""
         return await self._with_own(memory_items.get_memory, request)
 
     async def ListMemory(self, request: wire.ListMemoryRequest, _context: Any) -> wire.ListMemoryResponse:  # noqa: N802
@@ -104,7 +100,6 @@ class WorkspaceService:
     async def ListMemoryNamespaces(  # noqa: N802
         self, request: wire.ListMemoryNamespacesRequest, _context: Any
     ) -> wire.ListMemoryNamespacesResponse:
-        """Return the namespaces of the entries."""
         return await self._with_own(memory_items.list_namespaces, request)
 
     async def SearchMemory(self, request: wire.SearchMemoryRequest, _context: Any) -> wire.ListMemoryResponse:  # noqa: N802

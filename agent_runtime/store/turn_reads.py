@@ -249,7 +249,6 @@ def key_of_turn(connection: Connection, turn_id: str) -> KeyRecord | None:
 
 
 def is_cancelled(connection: Connection, turn_id: str) -> bool:
-    """Return whether a cancel of this turn is stored."""
     return _CANCEL.value(connection, turn_id=turn_id) is not None
 
 

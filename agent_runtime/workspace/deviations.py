@@ -225,7 +225,6 @@ class Writer:
 
     @classmethod
     def of(cls, turn: TurnContext, origin: str) -> "Writer":
-        """Return the writer for a running turn."""
         names = ("turn_id", "thread_id", "channel", "agent", "task_name")
         return cls(origin=origin, **{name: getattr(turn, name) for name in names})
 

@@ -82,5 +82,4 @@ def application() -> App:
 
 
 def main() -> int:
-    """Run the command line; return the exit code."""
     return console.run_process(application())

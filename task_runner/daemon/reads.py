@@ -64,7 +64,6 @@ def _list(home: Home, request: Any) -> Any:
 
 
 def defaults_of(settings: Any) -> Defaults:
-    """Return the defaults of a task."""
     return Defaults(timezone=settings.timezone or machine_zone(os.environ), grace=timedelta(seconds=settings.grace_s))
 
 

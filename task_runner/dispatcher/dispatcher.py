@@ -431,7 +431,6 @@ def _record_first(
 def _record_others(
     session: Session, receipts: Sequence[tuple[wire.FireReceipt, Key | None]], now: datetime
 ) -> planning.Planned:
-    """Record receipts of any kind."""
     fires = session.fires.by_ids({receipt.fire_id for receipt, _ in receipts})
     before, events = dict(fires), list[log_records.LogRecord]()
     refused: list[tuple[Fire, wire.FireError]] = []

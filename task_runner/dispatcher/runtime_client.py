@@ -123,7 +123,6 @@ class Runtime:
             return
 
     async def categories(self, deadline_s: float) -> frozenset[str]:
-        """Return the names of the valid categories."""
         if not self._socket.exists():
             raise Unreachable(f"{PEER} is not running")
         # A runtime that has just started may be ready before this channel reconnects, so wait until the deadline.

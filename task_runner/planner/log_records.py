@@ -84,7 +84,6 @@ def due(fire_id: str, nominal_us: int) -> LogRecord:
 
 
 def of_fire(name: str, fire: Attempt, **fields: Any) -> LogRecord:
-    """Return a record about one attempt of a fire."""
     return LogRecord(name, {"fire_id": fire.fire_id, "task_id": fire.task_id, "attempt": fire.attempt} | fields)
 
 

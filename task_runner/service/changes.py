@@ -278,7 +278,6 @@ def run_now(session: Session, name: str, request_id: str, now: datetime) -> tupl
 
 
 def _requested(task: Task, nominal_at: datetime, suffix: str, now: datetime, **fields_: Any) -> Fire:
-    """Return a requested fire, ready to be sent."""
     return entries.entry(
         task,
         entries.single(nominal_at),

@@ -152,7 +152,6 @@ def _within(entry: Fire, at: datetime) -> datetime | None:
 
 
 def _why(said: Explanation, asked: Question, cause: str, outages: Sequence[Outage]) -> list[str]:
-    """Return the outage that explains the verdict, or the current outage."""
     if cause:
         return [f"The cause: {cause}."]
     at_present = lasting(outages, asked.task.id)
@@ -347,7 +346,6 @@ def _not_yet_planned(asked: Question) -> Explanation:
 
 
 def _busy(fire: Fire) -> str:
-    """Describe a fire that is under way."""
     if fire.outcome is Outcome.SENT and fire.fired_at is not None:
         return f"{fire.fire_id} was sent at {rfc3339(fire.fired_at)}, and the agent runtime has not answered"
     return f"{fire.fire_id} is under way"

@@ -104,7 +104,6 @@ class Service:
         )
 
     async def get_task(self, request: wire.GetTaskRequest) -> wire.Task:
-        """Return a task by name or id."""
         return await self._store.read(lambda session: self._shown(session, changes.find(session, request.name)))
 
     async def list_tasks(self, request: wire.ListTasksRequest) -> wire.ListTasksResponse:

@@ -299,7 +299,6 @@ class Fires:
         self._connection.execute(tailed.values(tail_entry=None))
 
     def remove(self, entry_ids: Collection[int]) -> None:
-        """Remove settled entries."""
         if entry_ids:
             self._connection.execute(delete(fires).where(fires.c.entry_id.in_(entry_ids)))
 

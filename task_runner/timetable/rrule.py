@@ -210,7 +210,6 @@ class RuleDays:
             yield from chosen(self._between(begin, begin + 1 if daily else self._period(period * self.interval + 1)))
 
     def _between(self, low: int, high: int) -> list[int]:
-        """Return the days in [low, high) that pass the filter."""
         found: list[int] = []
         while low < high:
             year = date.fromordinal(low + _EPOCH_ORDINAL).year

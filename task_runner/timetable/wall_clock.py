@@ -90,7 +90,6 @@ class DayTimes:
         return minutes[place - 1] * _MINUTE + seconds[-1] if place else None
 
     def count(self) -> int:
-        """Return the number of times in a day."""
         return len(self.minutes) * len(self.seconds)
 
     def count_before(self, time: int) -> int:

@@ -399,7 +399,6 @@ class Settings(_Section):
 
     @property
     def processes(self) -> tuple[Process, ...]:
-        """The processes of surfaces that are enabled."""
         return tuple(one for one in processes() if getattr(self, one.name).enabled)
 
     @property

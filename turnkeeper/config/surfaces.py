@@ -127,7 +127,6 @@ def commands(package: str = "") -> dict[str, Later]:
 
 
 def processes() -> tuple[Process, ...]:
-    """Return the processes that surfaces add."""
     return tuple(one.process for one in surfaces().values() if one.process is not None)
 
 

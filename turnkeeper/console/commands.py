@@ -71,7 +71,6 @@ class Group(TyperGroup):
     later: Mapping[str, Later] = {}
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  Typer's signature
-        """Return the names of the commands."""
         return list({**self.later, **self.commands})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  Typer's signature
@@ -87,7 +86,6 @@ class Group(TyperGroup):
         TyperCommand.format_options(self, ctx, formatter)  # type: ignore[arg-type]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands grouped by purpose."""
         shown = [(name, self._look(name, formatter.width * 3)) for name in self._visible(ctx)]
         for panel in (*Panel, None):
             if rows := [(name, summary) for name, (under, summary) in shown if under == panel]:

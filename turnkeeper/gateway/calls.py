@@ -57,7 +57,6 @@ class Who:
 
 
 def who_of(request: HTTPConnection) -> Who:
-    """Return the caller of a request."""
     who: Who = request.scope["who"]
     return who
 
@@ -102,13 +101,11 @@ class Streams:
         return self._open.total() >= MOST_STREAMS or self._open[_client(who)] >= MOST_OF_ONE
 
     def leave(self, name: str) -> None:
-        """Count one stream less."""
         self._open[name] -= 1
         self._open += Counter()  # drop callers without streams
 
     @property
     def open(self) -> int:
-        """The number of open streams."""
         return self._open.total()
 
 
@@ -135,7 +132,6 @@ class Gateway:
         return self._runner.by(who.via)
 
     async def close(self) -> None:
-        """Close the channels."""
         for channel in self._channels:
             await channel.close()
 

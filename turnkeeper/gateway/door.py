@@ -72,7 +72,6 @@ def hosts(settings: WebSettings) -> Mapping[str, str]:
 
 
 def page_of(settings: WebSettings) -> str:
-    """Return the base address of the page."""
     return settings.public_origin or f"http://{NAME}:{settings.port}"
 
 
@@ -97,7 +96,6 @@ class Door:
         self._refused: OrderedDict[Any, int] = OrderedDict()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

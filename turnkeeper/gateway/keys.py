@@ -65,7 +65,6 @@ class ClientKey:
 
     @property
     def allows(self) -> Scope:
-        """The scope of the key."""
         return Scope[self.scope.upper()]
 
 
@@ -263,5 +262,4 @@ class Sessions:
         return session
 
     def log_out(self, session: Session) -> None:
-        """End a session."""
         self._open.pop(session.id, None)

@@ -253,7 +253,6 @@ class Door(grpc.aio.ServerInterceptor):
         self._rules, self._log = rules, log
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        """Wrap the handler that serves this call."""
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith(_OURS):
             return handler

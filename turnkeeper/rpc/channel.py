@@ -47,7 +47,6 @@ class Greeting:
     after: int
 
     def to_metadata(self) -> Metadata:
-        """Return the greeting as metadata of a call."""
         return ((_INCARNATION, self.incarnation), (_AFTER, str(self.after)))
 
 

@@ -53,7 +53,6 @@ def error_of(code: int, what: str, *, where: str = "", hint: str = "") -> Turnke
 
 
 def to_status(error: TurnkeeperError) -> Any:
-    """Return the error as a status for `context.abort_with_status`."""
     status = status_pb2.Status(code=code_of(error), message=error.what)
     if error.where:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.where, description=error.what)
@@ -112,7 +111,6 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        """Wrap the handler that serves this call."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler

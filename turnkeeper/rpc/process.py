@@ -153,7 +153,6 @@ async def together(*parts: Coroutine[Any, Any, None]) -> None:
 
 
 def path_of(home: Home, process: str) -> Path:
-    """Return the path of a process's counter."""
     return home.run / f"{process}.progress"
 
 

@@ -73,11 +73,9 @@ class SystemFiles:
             raise _typed(error, target) from error
 
     def rename(self, source: Place, target: Place) -> None:
-        """Move a name."""
         os.rename(source, target)  # noqa: PTH104  also takes texts
 
     def unlink(self, path: Place) -> None:
-        """Remove a name."""
         _unlink(path)
 
     def sync_folder(self, folder: Path) -> None:

@@ -79,7 +79,6 @@ class Node(NamedTuple):
 
     @property
     def lives(self) -> bool:
-        """Whether it was seen lately."""
         return self.silent_s < GONE_AFTER_S
 
 
@@ -175,7 +174,6 @@ def silent(found: Sequence[Node], at_us: int) -> list[Node]:
 
 
 def name_of(settings: NodeSettings) -> str:
-    """Return what a machine is called."""
     return settings.name or platform.node()
 
 
@@ -248,7 +246,6 @@ class Beat:
         self.others: Sequence[Mapping[str, str]] = ()
 
     async def run(self) -> None:
-        """Beat for ever."""
         while True:
             await self.once()
             await self.look()
@@ -266,7 +263,6 @@ class Beat:
             await self._transact(partial(self._nodes.alerted, node=node))
 
     async def once(self) -> None:
-        """Beat once."""
         facts = self.facts()
         said = {"facts_json": json.dumps(facts, sort_keys=True), "owner": self.owner()}
         node = self._node | said | {"offset_us": int(self._clock.ahead_s * 1e6)}
@@ -312,7 +308,6 @@ class Beat:
         await self.once()
 
     async def leave(self) -> None:
-        """Write that this process ends."""
         await self._transact(lambda connection: self._nodes.leave(connection, self._node["node_id"]))
 
 

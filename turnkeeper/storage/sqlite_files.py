@@ -75,7 +75,6 @@ def is_open_file(store: Any) -> bool:
 
 
 def has_table(snapshot: sqlite3.Connection, name: str) -> bool:
-    """Return whether there is a table of that name."""
     return bool(snapshot.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone())
 
 
@@ -148,7 +147,6 @@ def alone(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def overwrite(store: sqlite3.Connection, cell: Cell, value: str | bytes) -> None:
-    """Put another value into a cell."""
     store.execute(f'UPDATE "{cell.table}" SET "{cell.column}" = ? WHERE rowid = ?', (value, cell.rowid))  # noqa: S608
 
 

@@ -101,7 +101,6 @@ class Waiting:
         self._next = 1
 
     def update(self, turn: wire.ConversationTurn) -> None:
-        """Take in a turn in its newest form."""
         for kind, undecided in _UNDECIDED.items():
             for row in map(to_json, getattr(turn, f"{kind}s")):
                 self.put(Item(kind=kind, row=row), waits=row.get("status", row.get("lifecycle")) == undecided)
@@ -119,7 +118,6 @@ class Waiting:
         self._items[number] = item
 
     def get(self, number: int) -> Item | None:
-        """Return what waits under a number."""
         return self._items.get(number)
 
     def proposed(self, item: Item) -> Item | None:

@@ -179,7 +179,6 @@ class Screen:
         self._loops = lines
 
     def print(self, text: str) -> None:
-        """Print something that stays."""
         with self._out:
             self.clear()
             self._out.print(drawn.Safe(Text(plain(text), "dim")))
@@ -189,7 +188,6 @@ class Screen:
         self._typed = text
 
     def draw(self) -> None:
-        """Draw the region anew."""
         lines = self._region()
         with self._out:
             self.clear()
@@ -199,7 +197,6 @@ class Screen:
         self._out.file.flush()
 
     def clear(self) -> None:
-        """Erase the region."""
         if self._rows:
             up = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * (self._rows - 1)
             self._out.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2), *up))

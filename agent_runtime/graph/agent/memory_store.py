@@ -310,7 +310,6 @@ def _edited(value: Any, own: Any) -> Any:
 
 
 def _shelf(args: Mapping[str, Any]) -> Shelf:
-    """Return the shelf that admitted arguments name."""
     owner = {"channel": args.get("channel"), "conversation": args.get("thread")}.get(str(args.get("tier")))
     return entries.check_shelf(str(args.get("tier")), str(owner or ""))
 

@@ -281,7 +281,6 @@ def _history(writes: list[PendingWrite], seeds: Mapping[str, Any], channel: str)
 
 
 def drop_threads(connection: Connection, thread_ids: Sequence[str]) -> None:
-    """Delete these threads."""
     for thread_id in thread_ids:
         _drop(connection, "thread_id = ?1", [thread_id])
 
@@ -295,7 +294,6 @@ def drop_runs(connection: Connection, run_ids: Sequence[str]) -> None:
 
 
 def drop(connection: Connection, thread_id: str, namespace: str, checkpoint_id: str) -> None:
-    """Delete a checkpoint and its writes."""
     place = [thread_id, namespace, checkpoint_id]
     _drop(connection, "thread_id = ?1 AND checkpoint_ns = ?2 AND checkpoint_id = ?3", place)
 
@@ -398,5 +396,4 @@ def check_columns(connection: Connection, where: str) -> None:
 
 
 def columns_of(connection: Connection, table: str) -> set[str]:
-    """Return the names of a table's columns."""
     return {column[0] for column in connection.execute(f"SELECT * FROM {table} LIMIT 0").description}  # noqa: S608

@@ -103,7 +103,6 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         return self._file.writer.trouble or self._file.reader.trouble
 
     def flush(self) -> None:
-        """Write all delayed work."""
         self._file.writer.flush()
 
     def close(self) -> None:
@@ -226,7 +225,6 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
     delete_for_runs, adelete_for_runs = _both(_delete_for_runs)
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> _Plan[None]:
-        """Copy every checkpoint and write of a thread to another."""
         _refuse_nul(str(source_thread_id), str(target_thread_id))
         _refuse_long(str(target_thread_id))
         return self._writing(lambda c: rows.copy_thread(c, str(source_thread_id), str(target_thread_id)))

@@ -535,7 +535,6 @@ class Engines:
             engine.drain()
 
     def flush(self) -> None:
-        """Write delayed work."""
         for engine in self._engines.values():
             engine.flush()
 

@@ -80,7 +80,6 @@ class ModelUsage(BaseCallbackHandler):
         return self._tokens
 
     def on_chat_model_start(self, *_said: Any, run_id: Any, **_kwargs: Any) -> None:
-        """Store the start of a call."""
         if self._answered is not None:
             self._began[run_id] = self._answered.steady()
 
@@ -277,7 +276,6 @@ class LiveOutput:
                     del self._states[turn_id]
 
     def begin(self, turn_id: str, thread_id: str, channel: str, *, after: int, message: str) -> None:
-        """Begin a message of a turn's model."""
         fresh = _State(channel=channel, thread_id=thread_id, after=after, message=message)
         self._tell(self._put, turn_id, fresh)
 
@@ -441,7 +439,6 @@ class LiveCallbacks(BaseCallbackHandler):
         self._tell(after, call)
 
     def on_tool_end(self, output: Any, *, run_id: Any, **kwargs: Any) -> None:
-        """Report an answered tool call."""
         del kwargs
         failed = isinstance(output, ToolMessage) and output.status == "error"
         self._ended(run_id, "failed" if failed else "done")

@@ -27,7 +27,6 @@ class CallSpans(BaseCallbackHandler):
     run_inline = True  # in order, in the thread of the call
 
     def __init__(self, spans: TurnSpans, turn_id: str) -> None:
-        """Make the spans for one interval of a turn."""
         super().__init__()
         self._tracing, self._parent = spans.tracing, spans.of(turn_id)
         self._open: dict[Any, Any] = {}
@@ -54,7 +53,6 @@ class CallSpans(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Begin a model's span."""
         said, known = kwargs.get("invocation_params") or {}, metadata or {}
         model = str(said.get("model") or said.get("model_name") or known.get("ls_model_name") or _name(serialized))
         about = {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
@@ -91,7 +89,6 @@ class CallSpans(BaseCallbackHandler):
         inputs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Begin a tool's span."""
         name = _name(serialized)
         about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
         if call_id := kwargs.get("tool_call_id"):
@@ -101,7 +98,6 @@ class CallSpans(BaseCallbackHandler):
         self._begin(run_id, kwargs.get("parent_run_id"), f"execute_tool {name}", "INTERNAL", about)
 
     def on_tool_end(self, output: Any, *, run_id: Any, **_kwargs: Any) -> None:
-        """End a tool's span."""
         content = getattr(output, "content", output)
         self._end(run_id, "", {"gen_ai.tool.call.result": _text(content)} if self._tracing.content else {})
 
@@ -130,7 +126,6 @@ class TurnsObserved:
         self._spans, self.close = TurnSpans(tracing, log), tracing.close
 
     def callbacks(self, turn_id: str) -> list[Any]:
-        """Return the callbacks for an interval of a turn."""
         return [CallSpans(self._spans, turn_id)] if self._spans.of(turn_id) is not None else []
 
 

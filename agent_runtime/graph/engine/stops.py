@@ -46,7 +46,6 @@ class Stop:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The next steps."""
         return tuple(dict.fromkeys(task.name for level in self.levels for task in level.tasks))
 
     def question(self) -> RaisedInterrupt:
@@ -109,7 +108,6 @@ def _innermost(level: StateSnapshot) -> Iterator[StateSnapshot]:
 
 
 def _place(level: StateSnapshot) -> str:
-    """Return the path of names of a subgraph."""
     space = str(level.config["configurable"].get("checkpoint_ns", ""))
     return "|".join(part.split(":")[0] for part in space.split("|") if not part.isdigit())
 

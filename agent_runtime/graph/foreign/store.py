@@ -42,11 +42,9 @@ class LentStore(BaseStore):
         self.store: BaseStore | None = None
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Forward the operations."""
         return self._lent().batch(ops)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Forward the operations."""
         return await self._lent().abatch(ops)
 
     def _lent(self) -> BaseStore:

@@ -105,7 +105,6 @@ class Overrides:
         BaseTool.__init_subclass__ = classmethod(made)  # type: ignore[assignment]
 
     def remove(self) -> None:
-        """Restore all classes."""
         made = BaseTool.__init_subclass__.__func__  # type: ignore[attr-defined]
         BaseTool.__init_subclass__ = classmethod(getattr(made, _MARK))  # type: ignore[assignment]
         for kind in list(self._kinds):

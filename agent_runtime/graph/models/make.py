@@ -45,7 +45,6 @@ def known_secrets(
 
 
 def secrets_of(model: Any) -> frozenset[str]:
-    """Return the secrets in a model object."""
     held = (getattr(model, name, None) for name in type(model).model_fields)
     return _long_enough(value.get_secret_value() for value in held if isinstance(value, SecretStr))
 

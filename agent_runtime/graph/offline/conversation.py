@@ -42,7 +42,6 @@ _EMIT = re.compile(r"^[^\S\n]*+emit:\s*(\S+)\s*$", _LINE)
 
 
 def reply(brief: Brief, done: Done) -> Step:
-    """Return the next step of a turn that answers a message."""
     if _all_orders(brief):
         return rules.follow((orders, loop_orders, rules.remember), _report_orders, brief, done)
     return rules.follow((_look_up, _open_best), _answer_question, brief, done)
@@ -347,7 +346,6 @@ def _close_iteration(brief: Brief, done: Done) -> str:
 
 
 def _is_reached(goal: Goal, kept: str) -> bool:
-    """Return whether a loop has reached the goal of its prompt."""
     number, last = _numbers(kept)
     return last in goal.faces if goal.faces else goal.most is not None and number >= goal.most
 

@@ -527,7 +527,6 @@ def _pages_read(done: Done) -> dict[str, dict[str, Any]]:
 
 
 def _findings(done: Done) -> list[_Finding]:
-    """Return the differences, item by item."""
     pages = _pages_read(done)
     return [
         _Finding(item=item["item"], page=item["page"], source=source, difference=difference)

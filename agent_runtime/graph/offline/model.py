@@ -73,7 +73,6 @@ class OfflineModel(BaseChatModel):
         tool_choice: str | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Return the model with the names of the offered tools."""
         del tool_choice  # the rules choose
         return self.bind(offered=[_name_of(tool) for tool in tools], **kwargs)
 

@@ -94,7 +94,6 @@ Stage = Callable[[Brief, Done], list[Request]]
 
 
 def call(tool: str, **args: Any) -> Request:
-    """Return a call of a tool with these arguments."""
     return Request(tool=tool, args=args)
 
 
@@ -133,12 +132,10 @@ def without_remember(prompt: str) -> str:
 
 
 def answers(done: Done, tool: str) -> list[dict[str, Any]]:
-    """Return the answers of one tool's successful calls."""
     return [exchange.data for exchange in done if exchange.tool == tool and exchange.data]
 
 
 def entries(done: Done, tool: str = "memory_read") -> list[dict[str, Any]]:
-    """Return the memory entries in the answers of one tool."""
     return [entry for found in answers(done, tool) for entry in found["entries"]]
 
 

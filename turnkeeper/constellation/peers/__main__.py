@@ -76,7 +76,6 @@ class Served:
         await asyncio.to_thread(self._say)
 
     async def close(self) -> None:
-        """End everything."""
         for _, task in self._couriers.values():
             task.cancel()
         await asyncio.gather(*(task for _, task in self._couriers.values()), return_exceptions=True)

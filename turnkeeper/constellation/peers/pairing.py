@@ -187,7 +187,6 @@ class Invitation:
 
 
 def is_invitation(text: str) -> bool:
-    """Return True if a text begins as invitations do."""
     return text.startswith(_PREFIX)
 
 
@@ -323,7 +322,6 @@ class Registry:
         return replace(self, invitations=(*left, fresh))
 
     def open_at(self, now: datetime) -> list[OpenInvitation]:
-        """Return the invitations that can be accepted now."""
         return [one for one in self.invitations if parse_rfc3339(one.until) > now]
 
     def with_peer(self, fresh: Peer) -> "Registry":
@@ -361,7 +359,6 @@ def der_text(root: x509.Certificate) -> str:
 
 
 def registry_of(home: Home) -> Path:
-    """Return where the registry of a home is."""
     return home.root / "state" / "peers.json"
 
 

@@ -77,7 +77,6 @@ class Snapshot:
             raise
 
     def close(self) -> None:
-        """Close the stores."""
         self._connection.close()
         if self._shared is not None:
             self._shared.close()

@@ -160,7 +160,6 @@ def _end_restart(home: Home) -> None:
 
 
 def orders_of(settings: Settings) -> Orders:
-    """Return what the settings tell the watchdog."""
     said = settings.watchdog.model_dump()
     limits = {name: said.pop(name) for name in list(said) if name not in {"command", "webhook", "announce"}}
     kept = Kept(keep_s=settings.logs.keep, largest_mb=settings.logs.largest_mb)

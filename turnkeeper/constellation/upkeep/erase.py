@@ -156,7 +156,6 @@ class Found:
     erased: dict[str, list[tuple[str, Any, str]]] = field(default_factory=dict)
 
     def count(self, where: str) -> None:
-        """Count a place."""
         self.counts[where] = self.counts.get(where, 0) + 1
 
 

@@ -33,7 +33,6 @@ LONGEST_AWAY = 240  # attempts before a stream is closed
 
 
 def reply(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Answer with JSON."""
     return JSONResponse(data, status, dict(headers) if headers else None)
 
 

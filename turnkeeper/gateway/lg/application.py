@@ -46,6 +46,5 @@ def routes(api: Api) -> list[Route]:
 
 
 def surface(gateway: Gateway) -> Offered:
-    """Return the surface."""
     handlers = {TurnkeeperError: refuse, HTTPException: _unknown}
     return Offered(Starlette(routes=routes(Api(gateway)), exception_handlers=handlers))

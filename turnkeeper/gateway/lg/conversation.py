@@ -123,7 +123,6 @@ def _message(kind: str, text: str, id_: str, **rest: Any) -> dict[str, Any]:
 
 
 def tool_call(call: wire.ToolCall | wire.RunningCall) -> dict[str, Any]:
-    """Return a tool call in the format of messages."""
     return {"id": call.id, "name": call.name, "args": json.loads(call.args_json or "{}"), "type": "tool_call"}
 
 
@@ -175,12 +174,10 @@ def _state(thread_id: str, turns: Sequence[wire.ConversationTurn]) -> dict[str, 
 
 
 def checkpoint(thread_id: str, turn_id: str) -> dict[str, Any]:
-    """Return the identifier of the state after a turn."""
     return {"thread_id": thread_id, "checkpoint_ns": "", "checkpoint_id": turn_id, "checkpoint_map": None}
 
 
 def run_of(turn: wire.Turn, assistant_id: str, **rest: Any) -> dict[str, Any]:
-    """Return a turn as a run."""
     about = {"turnkeeper": {"channel": turn.channel, "category": turn.category, "task": turn.task_name or None}}
     ended = time_of(turn, "ended_at")
     return {

@@ -156,7 +156,6 @@ class RunEvents:
         return self._event("metadata", {"run_id": self._run_id, "attempt": attempt})
 
     def heard(self, turn_id: str, speech: wire.Speech) -> Iterator[Event]:
-        """Yield events for the text that a running turn is writing."""
         if turn_id == self._run_id or not self._run_id:
             for item in self.follower.heard(turn_id, speech):
                 yield from self._said(item)
@@ -240,7 +239,6 @@ class ThreadEvents:
         self._values: dict[str, Any] | None = None
 
     def heard(self, turn_id: str, speech: wire.Speech) -> Iterator[dict[str, Any]]:
-        """Yield events for the text that a running turn is writing."""
         for item in self.follower.heard(turn_id, speech):
             yield from self._said(item)
 

@@ -52,7 +52,6 @@ class Runs:
         self._api = api
 
     def routes(self) -> list[Route]:
-        """Return the routes of the handlers."""
         each: list[tuple[str, str, Callable[[Request], Awaitable[Any]]]] = [
             ("POST", "/runs/batch", self.batch),
             ("POST", "/runs/cancel", self.cancel_many),
@@ -276,7 +275,6 @@ class Runs:
         return turn
 
     async def get(self, request: Request) -> Response:
-        """Answer with a run."""
         _, runtime = self._api.asks(request)
         turn = await self._turn(runtime, request)
         run = run_of(turn, assistant_id(self._api.name_of(turn.graph)), run_id=request.path_params["run_id"])
@@ -342,7 +340,6 @@ class Runs:
         return found
 
     async def delete(self, request: Request) -> Response:
-        """Refuse to delete a run."""
         need(request, Scope.WORK)
         refuse("run", _KEPT, "cancel it: runs.cancel(THREAD_ID, RUN_ID)")
 

@@ -33,7 +33,6 @@ class Store:
         self._api = api
 
     def routes(self) -> list[Route]:
-        """Return the routes of the handlers."""
         each: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
             ("PUT", "/store/items", self.put),
             ("GET", "/store/items", self.get),
@@ -59,7 +58,6 @@ class Store:
         return Response(status_code=204)
 
     async def get(self, request: Request) -> Response:
-        """Answer with an item."""
         _, runtime = self._api.asks(request)
         query = request.query_params
         given = query.getlist("namespace")
@@ -68,7 +66,6 @@ class Store:
         return reply(item_of(await runtime.GetMemory(asked)))
 
     async def delete(self, request: Request) -> Response:
-        """Forget an item."""
         _, runtime = self._api.asks(request, Scope.WORK)
         body = await read_body(request) or dict(request.query_params)
         asked = wire.GetMemoryRequest(key=_key(body), namespace=_labels(body.get("namespace"), "namespace"))
@@ -91,7 +88,6 @@ class Store:
         return reply({"items": [one | {"score": None} for one in found[start : start + limit]]})
 
     async def namespaces(self, request: Request) -> Response:
-        """Answer with the existing namespaces."""
         _, runtime = self._api.asks(request)
         body = await read_body(request)
         asked = wire.ListMemoryNamespacesRequest(

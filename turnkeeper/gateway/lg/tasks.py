@@ -34,7 +34,6 @@ class Assistants:
         self._api = api
 
     def routes(self) -> list[Route]:
-        """Return the routes of the handlers."""
         one = "/assistants/{assistant_id}"
         each: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
             ("POST", "/assistants", self.refused),
@@ -75,14 +74,12 @@ class Assistants:
         }
 
     async def search(self, request: Request) -> Response:
-        """Answer with the assistants that match a search."""
         body = await read_body(request)
         found = sorted(await self._found(request), key=lambda one: str(one["name"]))
         shown, headers = page_of(found, body)
         return reply([selected(one, body.get("select")) for one in shown], headers=headers)
 
     async def count(self, request: Request) -> Response:
-        """Answer with the number of assistants."""
         return reply(len(await self._found(request)))
 
     async def _one(self, request: Request) -> dict[str, Any]:
@@ -92,7 +89,6 @@ class Assistants:
         return self._shown(known[name])
 
     async def get(self, request: Request) -> Response:
-        """Answer with an assistant."""
         return reply(await self._one(request))
 
     async def schemas(self, request: Request) -> Response:
@@ -114,7 +110,6 @@ class Assistants:
         return reply({})
 
     async def refused(self, request: Request) -> Response:
-        """Refuse to change assistants."""
         self._api.asks(request, Scope.WORK)
         refuse("assistant", _OURS, "change [graphs] or [assistants] there, then: turnkeeper restart")
 
@@ -126,7 +121,6 @@ class Crons:
         self._api = api
 
     def routes(self) -> list[Route]:
-        """Return the routes of the handlers."""
         each: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
             ("POST", "/runs/crons", self.create),
             ("POST", "/runs/crons/search", self.search),
@@ -240,5 +234,4 @@ class Crons:
         return reply([selected(one, body.get("select")) for one in shown], headers=headers)
 
     async def count(self, request: Request) -> Response:
-        """Answer with the number of crons."""
         return reply(len(await self._found(request)))

@@ -35,7 +35,6 @@ class Threads:
         self._api, self._runs = api, runs
 
     def routes(self) -> list[Route]:
-        """Return the routes of the handlers."""
         one = "/threads/{thread_id}"
         each: list[tuple[str, str, Callable[[Request], Awaitable[Any]]]] = [
             ("POST", "/threads", self.create),
@@ -89,7 +88,6 @@ class Threads:
         return lg.reply(await self._api.shown(who, runtime, changed))
 
     async def get(self, request: Request) -> Response:
-        """Answer with a thread."""
         who, runtime = self._api.asks(request)
         thread = await self._api.thread(runtime, request.path_params["thread_id"])
         return lg.reply(await self._api.shown(who, runtime, thread))
@@ -144,7 +142,6 @@ class Threads:
         return turns
 
     async def state_at(self, request: Request) -> Response:
-        """Answer with the state after one turn."""
         who, runtime = self._api.asks(request)
         wanted = request.path_params.get("checkpoint_id")
         if wanted is None:

@@ -69,7 +69,6 @@ class App:
 
 
 def surface(gateway: Gateway) -> Offered:
-    """Return the surface."""
     who = Who(surface="mcp")
     desk = Desk(
         runtime=gateway.runtime(who),

@@ -56,7 +56,6 @@ class Acts:
         return self._shell.back(request, said, "/ui/decisions", tone="warn" if does == "reject" else "good")
 
     async def send(self, request: Request) -> Response:
-        """Send a message into a channel."""
         form, channel = request.scope["form"], request.path_params["channel"]
         new = form.get("thread") == "new"
         asked = agents.SendMessageRequest(
@@ -66,7 +65,6 @@ class Acts:
         return await self._act(request, RUNTIME, "SendMessage", asked, "Sent", "/ui/conversations")
 
     async def cancel(self, request: Request) -> Response:
-        """Cancel a turn."""
         asked = agents.CancelTurnRequest(turn_id=request.path_params["turn_id"], reason="cancelled on the page")
         said = "The turn is cancelled at its next step"
         return await self._act(request, RUNTIME, "CancelTurn", asked, said, "/ui/conversations")
@@ -144,7 +142,6 @@ class Acts:
         return answer
 
     async def log_out(self, request: Request) -> Response:
-        """End the session."""
         session = need(request, Scope.READ).session
         if session is not None:
             self._shell.gateway.sessions.log_out(session)

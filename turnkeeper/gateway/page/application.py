@@ -18,7 +18,6 @@ from turnkeeper.gateway.page.shell import FOLDER, Shell
 
 
 def surface(gateway: Gateway) -> Offered:
-    """Return the surface."""
     shell = Shell(gateway)
     reads = Reads(shell)
     acts, live = Acts(shell, reads), Live(shell)

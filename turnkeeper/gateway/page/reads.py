@@ -86,7 +86,6 @@ class Reads:
         return page
 
     async def channels(self, request: Request) -> Response:
-        """Show the channels."""
         found = await self._shell.asking().runtime(
             "ListChannels", agents.ListChannelsRequest(), agents.ListChannelsResponse()
         )

@@ -126,7 +126,6 @@ class Shell:
         return HTMLResponse(self._render(request, template, **{**about, **shown}), status)
 
     def turn(self, request: Request, turn: agents.ConversationTurn) -> str:
-        """Return one turn of a conversation as HTML."""
         times, session = self.times(), who_of(request).session
         here = f"/ui/conversations/{quote(request.query_params.get('channel', ''), safe='')}"
         return self._turn.render(
@@ -177,5 +176,4 @@ def own(path: str, default: str) -> str:
 
 
 def query_of(request: Request, *names: str) -> Mapping[str, str]:
-    """Return the named parameters of the query."""
     return {name: request.query_params.get(name, "")[:200] for name in names}

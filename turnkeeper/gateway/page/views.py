@@ -82,7 +82,6 @@ class Card:
 
     @property
     def waits(self) -> bool:
-        """Whether the decision is pending."""
         return bool(self.ways)
 
     @property
@@ -99,7 +98,6 @@ class Card:
 
 
 def card_of_interrupt(one: agents.Interrupt) -> Card:
-    """Return the card of an approval or a question."""
     calls = _calls_asked(one)
     title = ", ".join(str(call.get("tool")) for call in calls) or one.tool or one.kind
     args = calls[0].get("args") if len(calls) == 1 else calls
@@ -220,7 +218,6 @@ class Turn:
 
     @property
     def is_open(self) -> bool:
-        """Whether the turn can be cancelled."""
         return self.status in OPEN_TURN
 
 
@@ -315,12 +312,10 @@ def soonest(tasks: Iterable[schedules.Task], most: int) -> list[schedules.Task]:
 
 
 def is_loop(task: schedules.Task) -> bool:
-    """Tell whether a task is a loop."""
     return task.id.startswith("loop-")
 
 
 def state_of(task: schedules.Task) -> str:
-    """Return the state of a task in words for people."""
     return in_words(task.state, loop=is_loop(task) or task.kind == "dynamic")
 
 
@@ -352,7 +347,6 @@ EDITED = ("timezone", "prompt", "category", "channel", "catch_up", "overlap", "g
 
 
 def form_of(task: schedules.Task) -> dict[str, str]:
-    """Return the initial values of a task's form."""
     kind = task.spec.WhichOneof("schedule") or ""
     when = str(getattr(task.spec, kind)) if kind in SCHEDULES else ""
     return {"kind": kind, "when": when, **{name: str(getattr(task.spec, name)) for name in EDITED}}

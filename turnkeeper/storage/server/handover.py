@@ -306,7 +306,6 @@ class SharedSnapshot:
             raise _unread(error) from error
 
     def close(self) -> None:
-        """Let the snapshot go."""
         self._connection.close()
 
 
