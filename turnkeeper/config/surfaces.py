@@ -113,6 +113,17 @@ class Surface(NamedTuple):
     is_core: bool = False
 
 
+def commands_in(package: str, panels: Mapping[Panel, Mapping[str, str]]) -> dict[str, Later]:
+    """Return commands with the names of their functions; a function's trailing _ avoids Python's words.
+
+    Args:
+        package: the package that holds them.
+        panels: by heading and by `MODULE:NAME` in that package, the first sentence of the help.
+    """
+    rows = ((panel, *row) for panel, said in panels.items() for row in said.items())
+    return {at.split(":")[1].rstrip("_"): Later(f"{package}.{at}", summary, panel) for panel, at, summary in rows}
+
+
 @cache
 def surfaces() -> Mapping[str, Surface]:
     """Return the installed surfaces by the name of the folder's module, in the order of help."""
