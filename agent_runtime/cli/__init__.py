@@ -1,4 +1,4 @@
-"""The `agent-runtime` command: one module for each group of commands, imported when one of them is used."""
+"""The `agent-runtime` command: one module per group of commands, imported when a command of the group is used."""
 
 import sys
 

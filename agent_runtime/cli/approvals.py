@@ -1,4 +1,4 @@
-"""`turnkeeper approvals`: what waits for your decision. `interrupts` is a hidden alias."""
+"""The commands `turnkeeper approvals`, with the hidden alias `interrupts`."""
 
 import importlib
 import json
@@ -24,13 +24,13 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 app = typer.Typer(help="Approvals: what waits for your decision.", rich_markup_mode=None)
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or the beginning of it.")]
 ForTaskOption = Annotated[
-    bool, typer.Option("--for-task", help="From now on the same call of this task runs without a question.")
+    bool, typer.Option("--for-task", help="From now on, the same call of this task runs without approval.")
 ]
 AnyValueOption = Annotated[
     list[str] | None,
     typer.Option("--any-value", metavar="ARG", help="With --for-task: whatever the value of this argument is."),
 ]
-_KEYS = ("id", "decision", "message")  # of a decision in a JSON list, beside its args
+_KEYS = ("id", "decision", "message")  # of a decision in a JSON list, besides its args
 _COLUMNS = columns(
     "ID=interrupt_id ~KIND CHANNEL TASK=task_name ~SINCE=created_at ~EXPIRES=expires_at ~STATUS +THREAD=thread_id "
     "+CATEGORY ASKS",
@@ -45,9 +45,9 @@ _COLUMNS = columns(
 @terminal.watched
 def list_(
     channel: Annotated[
-        str, typer.Option("--channel", help="Only those of this channel.", autocompletion=complete_channel)
+        str, typer.Option("--channel", help="Show only approvals of this channel.", autocompletion=complete_channel)
     ] = "",
-    everything: Annotated[bool, typer.Option("--all", help="Also those that are decided.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show decided approvals.")] = False,
     status: terminal.StatusOption = "",
     cursor: terminal.CursorOption = "",
     limit: terminal.LimitOption = 1000,
@@ -98,14 +98,14 @@ def _other_ways(row: Row) -> list[str]:
 
 
 def _question(row: Row) -> str:
-    """Return what is asked; a value of the graph's own that is JSON, as lines."""
+    """Return the question; a JSON value of the graph's own as lines."""
     text = str(row["question"]) if row["kind"] == "question" else asked(row)
     value = parsed(text) if row["kind"] == "question" and text.startswith(("{", "[")) else None
     return json.dumps(value, indent=2, ensure_ascii=False) if value else text
 
 
 def _end_of(row: Row) -> str:
-    """Return when an approval ends unanswered and, while it waits, how long that is from now; empty for never."""
+    """Return when an approval expires and, while it is pending, in how long; empty if it never expires."""
     at = shown(row["expires_at"]) if row["expires_at"] else ""
     return f"{at} ({left(row, SystemClock().now())})" if at and row["status"] == "pending" else at
 
@@ -115,12 +115,12 @@ def resolve(
     approval: ApprovalId,
     why: Annotated[str, typer.Argument(metavar="[MSG]", help="With --reject: the reason, which the agent reads.")] = "",
     approve: Annotated[bool, typer.Option("--approve", help="Run the call as it is, once.")] = False,
-    reject: Annotated[bool, typer.Option("--reject", help="Do not run the call; the turn goes on without it.")] = False,
+    reject: Annotated[bool, typer.Option("--reject", help="Do not run the call; the turn continues.")] = False,
     edit: Annotated[
         str | None, typer.Option("--edit", metavar="JSON", help="Run the call with these arguments.")
     ] = None,
     respond: Annotated[
-        str | None, typer.Option("--respond", metavar="TEXT", help="Answer with this text, in the call's place.")
+        str | None, typer.Option("--respond", metavar="TEXT", help="Use this text as the call's result.")
     ] = None,
     answer: Annotated[
         str | None,
@@ -138,39 +138,39 @@ def resolve(
     any_value: AnyValueOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Decide what waits. Approving allows this call with these arguments, once, and grants nothing else.
+    """Decide an approval. Approving allows this call with these arguments, once, and grants nothing else.
 
-    A graph may ask about several calls at once: --approve, --reject and --respond decide all of them, and --call one.
+    A graph may ask about several calls at once: --approve, --reject and --respond decide all of them, --call one.
 
     Example: turnkeeper approvals resolve 3f2a9c01 --reject "not today"
     """
     if (for_task or any_value) and not approve:
-        raise InvalidInput("only an approval can hold for the task", where="--for-task", hint="add --approve")
+        raise InvalidInput("only --approve can be extended to the task", where="--for-task", hint="add --approve")
     if any_value and not for_task:
-        raise InvalidInput("says something only with --for-task", where="--any-value")
+        raise InvalidInput("is valid only with --for-task", where="--any-value")
     given = _decision(approve=approve, reject=reject, edit=edit, respond=respond, answer=answer, why=why, calls=call)
     row = _find(approval, change)
-    # The service takes the same decision twice, for callers whose answer was lost; of what expired it says what to do.
+    # The service accepts a repeated decision, for callers whose answer was lost; for an expired one it returns advice.
     if row["status"] != "pending" and row["decision"] != EXPIRED:
         what = f"was decided before: {row['decision']}" if row["decision"] else "is void: its turn is over"
         raise Conflict(f"approval {row['interrupt_id']} {what}", hint="see: turnkeeper approvals list")
     decision, message, args_json = given if not call else _call_by_call(row, given, call)
     if answer is not None and texts.plain_question(row).picked(answer):
-        message, args_json = answer, ""  # the option, also one that reads as JSON
+        message, args_json = answer, ""  # the option's text, even if it is valid JSON
     standing = {"for_task": for_task, "any_value": any_value or ()}
     done = to_json(change("ResolveInterrupt", _request(row, decision, message, args_json, **standing)))
     _refuse_if_refused([done])
     lines = lines_of(done, "approval=interrupt_id decision turn=turn_id")
     show_record(done, output, name_key="interrupt_id", lines=lines)
     if answer is not None:
-        note("the answer was taken as JSON" if args_json else "the answer was taken as text")
+        note("the answer was read as JSON" if args_json else "the answer was read as text")
     if why and row["kind"] == "question" and getattr(texts.request_in(row), "form", "inbox") == "inbox":
-        note("this graph takes no reason with a rejection: it is on record, and the graph does not read it")
+        note("this graph does not read reasons of rejections; the reason is only recorded")
     if done["exception"]:
         number, revoke = done["exception"], "turnkeeper approvals exceptions revoke"
-        note(f"standing exception {number}: the same call of task {row['task_name']} runs without a question from now")
+        note(f"standing exception {number}: the same call of task {row['task_name']} now runs without approval")
         note(f"end it with: {revoke} {number}")
-    note(f"the turn goes on: turnkeeper turns show {done['turn_id']}")
+    note(f"the turn continues: turnkeeper turns show {done['turn_id']}")
 
 
 @app.command("approve")
@@ -180,10 +180,10 @@ def approve_(
     any_value: AnyValueOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run the call as it is, once; or with --for-task from now on, as a standing exception of its task.
+    """Run the call as it is, once; with --for-task, always, as a standing exception of its task.
 
     A standing exception allows the same tool with the same arguments, in turns that the task starts. `exceptions list`
-    shows it and `exceptions revoke` ends it; it also ends when the task or its category may do less.
+    shows it and `exceptions revoke` ends it. It also ends when the task or its category is restricted.
 
     Example: turnkeeper approvals approve 3f2a9c01 --for-task
     """
@@ -218,7 +218,7 @@ def decide(
     for_task: Annotated[bool, typer.Option("--for-task", hidden=True)] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Decide several approvals at once: all of them, or none if one cannot be decided so. A turn goes on once.
+    """Decide several approvals at once: all, or none if one decision is not possible. Each turn resumes once.
 
     Example: turnkeeper approvals decide --approve 3f2a9c01 --reject "77b0e2d4 not today"
     """
@@ -232,17 +232,17 @@ def decide(
         *(_written(one) for one in _listed(decisions)),
     ]
     if not given:
-        raise InvalidInput("give what is decided: --approve, --reject, --edit, --answer or --decisions")
+        raise InvalidInput("give a decision: --approve, --reject, --edit, --answer or --decisions")
     found = rows(change, "ListInterrupts", wire.ListInterruptsRequest(all=True))
     requests = [_request(_among(found, id_), *decision) for id_, *decision in given]
     answered = change("ResolveInterrupts", wire.ResolveInterruptsRequest(decisions=requests))
     done = [to_json(one) for one in answered.interrupts]
     _refuse_if_refused(done)
-    show_rows(done, _COLUMNS, output, name_key="interrupt_id", footer="all of these are decided")
+    show_rows(done, _COLUMNS, output, name_key="interrupt_id", footer="all of these are already decided")
 
 
 def _refuse_if_refused(done: Sequence[Row]) -> None:
-    """Raise Conflict if a graph failed on an answer that was given just now, so that its question waits again."""
+    """Raise Conflict if a graph failed on the answer just given, so that its question is pending again."""
     for row in done:
         if row["kind"] == "question" and (error := refused(row)):
             raise Conflict(
@@ -262,7 +262,7 @@ def _parts(given: list[str] | None) -> Iterator[tuple[str, str]]:
 def _listed(text: str) -> list[Any]:
     if not text:
         return []
-    if text.startswith("@"):  # what reads files brings TOML along, which takes long to load
+    if text.startswith("@"):  # the module that reads files imports TOML, which is slow to load
         text = importlib.import_module("turnkeeper.config.toml_file").read_text(Path(text[1:]))
     value = json_text.read_value(text, where="--decisions", longest=LONGEST_ARGS, deepest=DEEPEST_ARGS)
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
@@ -272,12 +272,12 @@ def _listed(text: str) -> list[Any]:
 
 
 def _written(one: dict[str, Any]) -> tuple[str, str, str, str]:
-    """Return a decision of a JSON list."""
+    """Return the fields of a decision in a JSON list."""
     if "for_task" in one:
         raise _one_at_a_time()
     said = {"id": "", "decision": "", "message": ""} | {key: one[key] for key in one if key != "args"}
     if odd := [key for key, value in said.items() if not isinstance(value, str) or key not in _KEYS]:
-        what = f"{odd[0]!r} is no text" if odd[0] in _KEYS else f"unknown key {odd[0][:40]!r}"
+        what = f"{odd[0]!r} is not a text" if odd[0] in _KEYS else f"unknown key {odd[0][:40]!r}"
         raise InvalidInput(what, where="--decisions", hint=f"the keys are {', '.join(_KEYS)}, args")
     args = one.get("args")
     return (*(said[key] for key in _KEYS), "" if args is None else json.dumps(args, ensure_ascii=False))
@@ -304,7 +304,7 @@ def _decision(
     why: str,
     calls: list[str] | None,
 ) -> tuple[str, str, str]:
-    """Return the decision about all that is asked, its message and its JSON; no decision where only --call says it."""
+    """Return the decision about all calls, its message and its JSON; no decision if only --call is given."""
     given = [approve, reject, edit is not None, respond is not None, answer is not None]
     if given.count(True) > 1 or not (any(given) or calls):
         what = "give exactly one of --approve, --reject, --edit, --respond and --answer"
@@ -321,7 +321,7 @@ def _decision(
 
 
 def _text_or_json(answer: str) -> tuple[str, str]:
-    """Return an answer's text, and its JSON if it is more than text."""
+    """Return an answer's text, and its JSON if it is not a text."""
     try:
         value = json.loads(answer)
     except (ValueError, RecursionError):
@@ -330,7 +330,7 @@ def _text_or_json(answer: str) -> tuple[str, str]:
 
 
 def _call_by_call(row: Row, given: tuple[str, str, str], calls: list[str]) -> tuple[str, str, str]:
-    """Return the answer in which each call has a decision of its own: by `--call`, or else the one `given` for all."""
+    """Return the answer with one decision per call: from `--call`, or else the decision `given` for all."""
     asks = texts.request_in(row)
     if asks is None or given[2]:
         raise InvalidInput("decides one of several calls that a graph asks about at once", where="--call")
@@ -345,11 +345,11 @@ def _call_by_call(row: Row, given: tuple[str, str, str], calls: list[str]) -> tu
 
 
 def _choice(text: str, most: int) -> tuple[int, forms.Choice]:
-    """Return the number of a call and what is decided about it."""
+    """Return the number of a call and the decision about it."""
     number, way, said = (*text.split(maxsplit=2), "", "", "")[:3]
     if not (number.isascii() and number.isdigit() and 1 <= int(number[:9]) <= most) or way not in forms.WAYS:
-        hint = f"write a number from 1 to {most}, one of {', '.join(forms.WAYS)}, and what goes with it"
-        raise InvalidInput(f"{text[:80]!r} decides no call", where="--call", hint=hint)
+        hint = f"write a number from 1 to {most}, one of {', '.join(forms.WAYS)}, and its text or arguments"
+        raise InvalidInput(f"{text[:80]!r} does not decide a call", where="--call", hint=hint)
     if way == "edit":
         return int(number), forms.Choice(way=way, args=json.loads(_object(said, "--call")))
     if way == "approve" and said:
@@ -390,7 +390,7 @@ _HOLD, _ALL = (
 
 
 def _allowed(row: Mapping[str, Any]) -> str:
-    """Return the calls that an exception allows, as a call; of what may have any value, a star."""
+    """Return the allowed call of an exception; arguments that may have any value are shown as a star."""
     parts = (
         f"{name}=*" if name in row["any_value"] else f"{name}={json.dumps(value, ensure_ascii=False)}"
         for name, value in row["args"].items()
@@ -401,30 +401,30 @@ def _allowed(row: Mapping[str, Any]) -> str:
 @excepted.command("list")
 @terminal.watched
 def list_exceptions(
-    task: Annotated[str, typer.Option("--task", help="Only those of this task.")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="Also those that ended, with why.")] = False,
+    task: Annotated[str, typer.Option("--task", help="Show only exceptions of this task.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also show ended exceptions, with the reason.")] = False,
     cursor: terminal.CursorOption = "",
     limit: terminal.LimitOption = 1000,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the calls of tasks that run without a question, the newest first: `arg=*` may have any value.
+    """List the calls of tasks that run without approval, newest first: `arg=*` may have any value.
 
     Example: turnkeeper approvals exceptions list
     """
     found = rows(read, "ListExceptions", wire.ListExceptionsRequest(all=everything))
     found = [row for row in found if task in {"", row["task_name"], row["task_id"]}]
     live = any(not row["ended_at"] for row in found)
-    footer = "end one with: turnkeeper approvals exceptions revoke NO" if live else "no standing exception holds"
+    footer = "end one with: turnkeeper approvals exceptions revoke NO" if live else "there are no standing exceptions"
     shown_ = _ALL if everything else _HOLD
     texts.show_cut(found, shown_, output, key="number", footer=footer, limit=limit, cursor=cursor)
 
 
 @excepted.command("revoke")
 def revoke(
-    number: Annotated[int, typer.Argument(metavar="NO", min=1, help="Its number, as in the list.")],
+    number: Annotated[int, typer.Argument(metavar="NO", min=1, help="The exception's number, as `list` shows it.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """End a standing exception: the next such call is put to you again. What it allowed before stays on record.
+    """End a standing exception: later calls need your approval again. Past calls stay on record.
 
     Example: turnkeeper approvals exceptions revoke 3
     """

@@ -1,6 +1,6 @@
-"""`turnkeeper categories`: read from their files, which the daemon reads too.
+"""The commands `turnkeeper categories`: they read the category files, as the daemon does.
 
-Reading them needs pydantic, which takes as long to import as all the rest of a command: it is loaded only here.
+Parsing categories needs pydantic, whose import takes as long as the rest of a command: it is imported only here.
 """
 
 import tomllib
@@ -34,7 +34,7 @@ _MODULE = "agent_runtime.permissions.categories"
 def _autonomy(row: Mapping[str, object]) -> str:
     if row["autonomous"]:
         return "yes"
-    return "declared, not allowed here" if row["declared_autonomous"] else "no"
+    return "declared, but not allowed here" if row["declared_autonomous"] else "no"
 
 
 _COLUMNS = columns(
@@ -52,7 +52,7 @@ _FINDINGS = columns("LEVEL WHERE WHAT")
 def list_(
     cursor: terminal.CursorOption = "", limit: terminal.LimitOption = 1000, output: OutputOption = Output.TABLE
 ) -> None:
-    """List every category. For one that cannot be used, show what is wrong.
+    """List every category. If a category is not usable, show the error.
 
     Example: turnkeeper categories list -o wide
     """
@@ -62,7 +62,7 @@ def list_(
 
 
 def _in_words(row: Mapping[str, Any]) -> str:
-    """Return what a category is for and what it grants, in a few lines: a table would cut it."""
+    """Return a category's purpose and grants in a few lines: a table would cut them."""
     whose = "" if row["source"] == "shipped" else f"  ({row['path']})"
     about = [f"{row['name']}{whose}", f"  {row['problem'] or row['description']}"]
     if row["problem"]:
@@ -76,7 +76,7 @@ def _in_words(row: Mapping[str, Any]) -> str:
 def show(
     name: Annotated[str, typer.Argument(help="The category's name.")], output: OutputOption = Output.TABLE
 ) -> None:
-    """Show what a category grants, where it is defined, and whether it overrides a shipped one.
+    """Show a category's grants, where it is defined, and whether it overrides a shipped one.
 
     Example: turnkeeper categories show catch-up-summary
     """
@@ -105,19 +105,18 @@ def grant(
     name: Annotated[str, typer.Argument(help="The category's name.")],
     tools: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[TOOL]", help="A tool or a scope, or KIND:VALUE as a question names it: memory:account."
-        ),
+        typer.Argument(metavar="[TOOL]", help="A tool, a scope, or KIND:VALUE as in an approval: memory:account."),
     ] = None,
     autonomous: Annotated[
-        bool, typer.Option("--autonomous", help="Also let fires of the category finish without you, in its scopes.")
+        bool, typer.Option("--autonomous", help="Also let its fires write within its scopes without approval.")
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Let a category use tools without a question; with --autonomous, its fires finish without you.
+    """Let a category use tools without approval; with --autonomous, its fires also write without approval.
 
-    Writes the category's file in the home, and with --autonomous also autonomous_allowed in config.toml; prints what
-    changed. A tool's kind of write and its memory tier are granted with it. The comments of both files stay.
+    The command edits the category's file in the home, and with --autonomous also autonomous_allowed in config.toml; it
+    prints the changes. The kind of write and the memory tier of a tool are granted with it. Comments in both files
+    stay.
 
     Example: turnkeeper categories grant garden read_beds --autonomous
     """
@@ -142,7 +141,7 @@ def grant(
 
 
 def _show_grant(place: Home, found: "Grant", output: Output, *, acts_alone: bool) -> None:
-    """Say which files say what now, what of it can do nothing yet, and whether a restart is needed."""
+    """Show the changed files, the grants that have no effect yet, and whether a restart is needed."""
     row: dict[str, Any] = {"category": found.path.stem, "file": str(found.path), "added": found.added}
     row |= {"declared_autonomous": found.autonomous, "allowed_autonomous": bool(found.config)}
     said = [f"{key}: {', '.join(values)}" for key, values in found.added.items()]
@@ -152,9 +151,9 @@ def _show_grant(place: Home, found: "Grant", output: Output, *, acts_alone: bool
     lines += [(str(place.config), f"autonomous_allowed names {found.path.stem}")] if found.config else []
     show_record(row, output, name_key="category", lines=lines)
     if not lines:
-        note("all of it is granted already")
+        note("everything is already granted")
     if not acts_alone:
-        note("its fires still ask before they write; to let them finish without you:")
+        note("its fires still ask before they write; to let them write without approval:")
         note(f"  turnkeeper categories grant {found.path.stem} --autonomous")
     for one in import_module(_MODULE).lint(found.path) if found.path.exists() else ():
         note(f"{one.level}: {one.where}: {one.what}")
@@ -198,7 +197,7 @@ def rehearse(
     ] = 200,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Replay the tool calls of past turns against a proposed category: which calls would ask, and what would suffice.
+    """Replay the tool calls of past turns against a proposed category: which calls would ask, and which grants suffice.
 
     No tool runs and nothing changes. The command reads the store directly, whether or not the daemon runs.
 
@@ -206,7 +205,7 @@ def rehearse(
     """
     place = home()
     place.check()
-    # The tools need LangChain, and the store SQLAlchemy: no other command here waits for either.
+    # The tools need LangChain, and the store needs SQLAlchemy: no other command here imports them.
     with status("reading past turns"):
         rehearsing = import_module("agent_runtime.cli.rehearse")
         found = rehearsing.rehearse_file(place, file, channel=channel, task=task, since=since, limit=limit)

@@ -1,6 +1,6 @@
-"""Calls to the runtime: to the daemon while it runs; when it does not, reads are answered from its store.
+"""Calls to the runtime: to the daemon while it runs, otherwise reads are answered from its store.
 
-`serve` is the daemon itself, in the foreground.
+`serve` runs the daemon itself in the foreground.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 PROCESS = "agent-runtime"
 LONGEST_IMPORT_S = 600.0
 _WANTS_OBJECT = ("has no attribute 'get'", "is not subscriptable", "indices must be integers")  # in a graph's error
-ANSWER_S, LOOK_S = 3.0, 0.1  # how long a command waits for a graph that fails on its answer, and between two looks
+ANSWER_S, LOOK_S = 3.0, 0.1  # seconds that a command waits for a graph to fail on its answer; between polls
 Ask = Callable[[str, Any], Any]
 
 
 def runtime(surface: str = "cli") -> Any:
-    """Return the running daemon, to call the service's methods on; a call raises Unreachable when it does not run."""
+    """Return a caller of the running daemon's methods; a call raises Unreachable if the daemon does not run."""
     place = home()
     place.check()
     return Caller(place.socket(PROCESS), AgentRuntimeStub, PROCESS, via=f"{PROCESS}/{surface}")
 
 
 def read(method: str, request: Any) -> Any:
-    """Call a method that only reads: on the daemon, or on the store when the daemon does not answer."""
+    """Call a method that only reads: on the daemon, or on the store if the daemon does not answer."""
     caller = runtime()
     try:
         return getattr(caller, method)(request)
@@ -48,13 +48,13 @@ def read(method: str, request: Any) -> Any:
 
 
 def held(method: str, request: Any) -> Any:
-    """Answer a method that only reads from the store, and print no note about it."""
-    # SQLAlchemy takes longer to import than a call to the daemon takes: load it only where it is needed.
+    """Answer a reading method from the store, without printing a note."""
+    # Importing SQLAlchemy takes longer than a call to the daemon, so it is imported only here.
     return import_module("agent_runtime.service.reads").read_stored(home(), method, request)
 
 
 def change(method: str, request: Any, surface: str = "cli") -> Any:
-    """Call a method that changes something. Raises Unreachable when the daemon does not run."""
+    """Call a method that changes something. Raises Unreachable if the daemon does not run."""
     caller = runtime(surface)
     try:
         return getattr(caller, method)(request)
@@ -66,9 +66,9 @@ def change(method: str, request: Any, surface: str = "cli") -> Any:
 
 
 def refused(decided: Row) -> str:
-    """Return the error of a graph that failed on an answer which was given just now; empty if it took the answer.
+    """Return the error of a graph that failed on the answer just given; empty if the graph accepted the answer.
 
-    A graph that works on for longer than `ANSWER_S` took it. If the daemon stops meanwhile, the decision stands.
+    A graph that runs for longer than `ANSWER_S` has accepted it. If the daemon stops meanwhile, the decision stands.
     """
     try:
         return _refused(decided["interrupt_id"], decided["turn_id"], decided["thread_id"])
@@ -91,16 +91,16 @@ def _refused(interrupt_id: str, turn_id: str, thread_id: str) -> str:
 
 
 def again(decided: Row, error: str) -> str:
-    """Return a hint for an answer that made the graph fail."""
+    """Return a hint for an answer on which the graph failed."""
     command = f"turnkeeper approvals resolve {decided['interrupt_id'][:10]} --answer"
     if not any(mark in error for mark in _WANTS_OBJECT):
-        return f"the question waits again; answer otherwise: {command} …"
+        return f"the question is pending again; answer differently: {command} …"
     yes = {"approve": '{"approved": true}', "reject": '{"approved": false}'}.get(decided["decision"], "{…}")
-    return f"the question waits again; its node may read an object: {command} '{yes}'"
+    return f"the question is pending again; its node may expect an object: {command} '{yes}'"
 
 
 def import_threads(request: Any) -> Any:
-    """Import threads: by the daemon, or into the store while nothing runs there."""
+    """Import threads: through the daemon, or into the store if the daemon does not run."""
     place = home()
     if request.dry_run and not place.agent_db.exists():
         return import_module("agent_runtime.service.threads").read_only(request)
@@ -115,34 +115,34 @@ def import_threads(request: Any) -> Any:
 
 
 def change_in_conversation(method: str, request: Any) -> Any:
-    """Call a method as :func:`change` does, for an author who acts in a conversation."""
+    """Call a method like :func:`change`, for an author who acts in a conversation."""
     return change(method, request, "conversation")
 
 
 def rows(ask: Ask, method: str, request: Any) -> list[Row]:
-    """Return what a listing method answers, as JSON has it."""
+    """Return the rows that a listing method answers, as JSON objects."""
     listed = [value for field, value in ask(method, request).ListFields() if field.message_type is not None]
     return [to_json(message) for message in listed[0]] if listed else []
 
 
 def find(found: Sequence[Row], key: str, given: str, what: str) -> Row:
-    """Return the one row whose id is `given` or begins with it.
+    """Return the only row whose id is `given` or begins with it.
 
     >>> find([{"id": "c-12ab"}, {"id": "c-34cd"}], "id", "c-3", "candidate")
     {'id': 'c-34cd'}
 
     Raises:
-        NotFound: none does.
-        Conflict: several do.
+        NotFound: no row does.
+        Conflict: several rows do.
     """
     named = the_one([row[key] for row in found], given, what, see=f"see: turnkeeper {what}s list")
     return next(row for row in found if row[key] == named)
 
 
 def named(ask: Ask, method: str, request: Any) -> Any:
-    """Call a method about a page, or an entry of the memory, which may be named by the beginning of its name.
+    """Call a method on a page or a memory entry, which may be named by the beginning of its name.
 
-    Raises NotFound with what may be meant, or Conflict where several begin so.
+    Raises NotFound with suggestions, or Conflict if several names begin so.
     """
     try:
         return ask(method, request)
@@ -169,7 +169,7 @@ def _pages() -> Iterator[Any]:
 
 
 def channel_named(given: str) -> str:
-    """Return the one channel whose name is longer than given. Raises NotFound, or Conflict for several."""
+    """Return the only channel whose name begins with `given`. Raises NotFound, or Conflict if there are several."""
     channels = [to_json(one) for one in read("ListChannels", wire.ListChannelsRequest()).channels]
     try:
         return str(find([row for row in channels if row["channel"] != given], "channel", given, "channel")["channel"])
@@ -180,7 +180,7 @@ def channel_named(given: str) -> str:
 
 @cache
 def _note_once(place: Home) -> None:
-    note("agent-runtime does not answer; this is what its store holds")
+    note("agent-runtime does not answer; this is the state in its store")
     if why := place.waits_for_takeover():
         note(f"{why[0]}: {why[1]}")
     older = import_module("turnkeeper.storage.schema_revision")
@@ -189,7 +189,7 @@ def _note_once(place: Home) -> None:
 
 
 def complete_channel(incomplete: str) -> list[str]:
-    """Return the channels whose names begin with this, for a shell; none where neither daemon nor store answers."""
+    """Return the channels whose names begin with this text, for a shell; none if neither daemon nor store answers."""
     request = wire.ListChannelsRequest()
     try:
         caller = runtime()
@@ -205,9 +205,9 @@ def complete_channel(incomplete: str) -> list[str]:
 
 
 def serve() -> None:
-    """Run the daemon in the foreground. On SIGTERM or Ctrl-C, running turns reach their next checkpoint and it ends.
+    """Run the daemon in the foreground. On SIGTERM or Ctrl-C, it ends after running turns reach their next checkpoint.
 
-    `turnkeeper up` starts it in the background, with the task runner. Use `serve` for service managers and debugging.
+    `turnkeeper up` starts the daemon in the background, with the task runner. Use `serve` for service managers.
 
     Example: agent-runtime serve --home ~/.turnkeeper
     """

@@ -1,6 +1,6 @@
-"""`turnkeeper graph`: check an author's graph as the daemon would load it. Needs no daemon and no home.
+"""The commands `turnkeeper graph`: check an author's graph as the daemon would load it, without daemon or home.
 
-Loading a graph takes LangGraph, which takes a second to import: it is loaded only here.
+Loading a graph needs LangGraph, which takes a second to import: it is imported only here.
 """
 
 import asyncio
@@ -27,35 +27,35 @@ from turnkeeper.console import Output, OutputOption, home, note, show_record, sh
 from turnkeeper.console import status as spinner
 from turnkeeper.errors import EXIT_USAGE, InvalidInput, NotFound, TurnkeeperError, the_one
 
-app = typer.Typer(help="Your own LangGraph graph, if turns run one.", rich_markup_mode=None)
+app = typer.Typer(help="Your own LangGraph graphs.", rich_markup_mode=None)
 
 assistants_app = typer.Typer(help="Graphs with a configuration, by name.", rich_markup_mode=None)
 _ENTRIES = columns("NAME KIND GRAPH DESCRIPTION REFERENCE=reference")
 _TOOLS = columns("TOOL=name SCOPE EFFECT GRANTED_BY=granted_by", effect=lambda row: f"{row['effect']} (undeclared)")
 _UNGUARDABLE = columns("NOT_GUARDED=where WHY")
-_SERVER = "it calls a LangGraph server: that fails unless you run one and give the project its URL"
-_CATCHES = "a call there that would ask you fails the turn: grant its tool, or let langgraph.errors.GraphBubbleUp pass"
+_SERVER = "it calls a LangGraph server: the call fails unless you run a server and give the project its URL"
+_CATCHES = "a call there that needs approval fails the turn: grant it, or do not catch langgraph.errors.GraphBubbleUp"
 _ONCE = "a factory is called when the runtime starts, with an empty config: no --config of a task reaches it"
 _NOTES = (
     ("made_once", "made once", _ONCE),
-    ("makes_tools", "makes tools", "they are listed only where the code names them; each is judged when it is called"),
+    ("makes_tools", "makes tools", "only tools that the code names are listed; each call is still judged"),
     ("shared_names", "shared", "two different tools have this name, so no category grants either; rename one"),
-    ("calls_inside", "tools in tools", "each such call is judged by itself, whatever was approved around it"),
-    ("asks", "asks you", "questions of the graph's own, whatever a category grants"),
+    ("calls_inside", "tools in tools", "each such call is judged separately, even inside an approved call"),
+    ("asks", "asks you", "the graph asks you itself, even if a category grants the call"),
     ("catches", "catches", _CATCHES),
     ("calls_server", "calls server", _SERVER),
-    ("reads_terminal", "fails", "a turn has no terminal, so that the call for input ends it; ask with interrupt()"),
+    ("reads_terminal", "fails", "a turn has no terminal, so a call of input() fails it; ask with interrupt()"),
 )
 _VERDICTS = {
     "guarded": "every tool call is guarded",
-    "trusted": "runs, but not guarded everywhere: you trust it in [categories] trusted_graphs",
+    "trusted": "runs with unguarded calls: [categories] trusted_graphs names it",
     "refused": "refused",
 }
 
 
 @app.callback(no_args_is_help=True)
 def graph() -> None:
-    """Your own LangGraph graph, if turns run one."""
+    """Check and install your own LangGraph graphs."""
 
 
 @app.command("check")
@@ -70,10 +70,10 @@ def check(
     graph: Annotated[str, typer.Option("--graph", help="Only this graph of the home, by its name.")] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Load LangGraph graphs and show their tools, the scope that each needs, who grants it, and what is not guarded.
+    """Load LangGraph graphs and show their tools, the scope of each, the categories that grant it, and unguarded calls.
 
     Without REF, all graphs of the home are checked. Loading runs the project's own code, as the daemon does. The exit
-    code is 2 if the daemon would refuse the graph; of several graphs, the first, which is the default one.
+    code is 2 if the daemon would refuse the graph; with several graphs, the first (default) one counts.
 
     Example: turnkeeper graph check ./langgraph.json:agent
     """
@@ -82,9 +82,9 @@ def check(
     place = home()
     settings: Any = import_module("turnkeeper.config.settings").load_settings(place)
     os.environ.update(ENVIRONMENT)
-    # A relative path typed here means this folder; one in config.toml means the folder of that file.
+    # A relative path typed here is relative to this folder; one in config.toml, to that file's folder.
     named = {"": reference} if reference else _configured(place, settings, graph)
-    with spinner("loading"), redirect_stdout(sys.stderr):  # what the project prints is not our data
+    with spinner("loading"), redirect_stdout(sys.stderr):  # output of the project is not data of this command
         first, *others = asyncio.run(_reports(place, settings, named, Path.cwd() if reference else place.root))
     if output in FOR_PEOPLE:
         for number, found in enumerate([first, *others]):
@@ -106,9 +106,9 @@ def install(
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the command.")] = False,
 ) -> None:
-    """Install the packages that a project needs and does not find, where Turnkeeper is installed.
+    """Install the missing packages of a project into Turnkeeper's environment.
 
-    What is installed already stays at its version. The project's own code is not installed: it runs from its folder.
+    Installed packages stay at their version. The project's own code is not installed: it runs from its folder.
 
     Example: turnkeeper graph install ./langgraph.json:agent
     """
@@ -118,7 +118,7 @@ def install(
     for conflict in needed.conflicts:
         note(f"the project {conflict}; that version stays")
     if not needed.missing:
-        note("nothing that the project lists is missing")
+        note("no package that the project lists is missing")
     elif dry_run:
         typer.echo(needed.command)
     else:
@@ -132,7 +132,7 @@ def _catalog(place: Home, settings: Any) -> Any:
 
 
 def _configured(place: Home, settings: Any, graph: str) -> dict[str, str]:
-    """Return the references of the home's graphs by name, the default one first; or of the one that is named."""
+    """Return the references of the home's graphs by name, the default one first; or only the named graph."""
     catalog = _catalog(place, settings)
     names = [one.name for one in catalog.entries() if one.reference and not one.is_assistant]
     if graph:
@@ -147,7 +147,7 @@ def _configured(place: Home, settings: Any, graph: str) -> dict[str, str]:
 
 
 async def _reports(place: Home, settings: Any, named: Mapping[str, str], base: Path) -> list[Mapping[str, Any]]:
-    """Report on graphs; the first one's errors are raised, as it is what was asked about or what a start needs."""
+    """Report on graphs; errors of the first graph are raised, because it was asked for or a start needs it."""
     found: list[Mapping[str, Any]] = []
     for name, text in named.items():
         try:
@@ -166,7 +166,7 @@ async def _report(place: Home, settings: Any, name: str, text: str, base: Path) 
     categories: Any = import_module("agent_runtime.permissions.categories").Categories(place, settings)
     usable = [entry.category for entry in categories.all() if entry.category is not None]
     trusted = opening.targets(settings.categories.trusted_graphs, place.root)
-    # A model may want its key when it is made.
+    # A model may need its API key at construction.
     import_module("agent_runtime.graph.models.make").take_keys(place, os.environ)
     async with opening.open_graph(text, base, trusted=trusted, environ=os.environ) as opened:
         known = {"label": catalog.label(name) if catalog else "", "assistants": own}
@@ -178,7 +178,7 @@ async def _report(place: Home, settings: Any, name: str, text: str, base: Path) 
 
 def _show(found: Mapping[str, Any], output: Output) -> None:
     named = f"{found['name']}, {found['reference']}" if found["name"] else str(found["reference"])
-    fails = "; a turn that comes to what reads a terminal fails" if found.get("reads_terminal") else ""
+    fails = "; a turn that reads from a terminal fails" if found.get("reads_terminal") else ""
     verdict = ("verdict", f"{_VERDICTS[found['verdict']]}{fails}")
     lines = [("graph", named), *(_lines(found) if "tools" in found else ()), verdict]
     show_record(found, output, name_key="reference", lines=lines)
@@ -211,7 +211,7 @@ def _lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _grant(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Write the command that lets an unattended fire use the tools that none of the home's own categories grants."""
+    """Return the command that grants an unattended fire the tools that no category of the home grants."""
     own, tools = found["categories"], [*found["tools"], *found["made_tools"]]
     asks = [one["name"] for one in tools if not set(own) & set(one["granted_by"])]
     if not asks or not own:
@@ -220,7 +220,7 @@ def _grant(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _store(store: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Write where a namespace without a tier is kept, how it is searched, who may use it, and what is ignored."""
+    """Describe where a namespace without a tier is stored, how it is searched, who may use it, and what is ignored."""
     kept = (
         f"a namespace without a tier is in {store['default_tier']} as {store['kept_as']}…, searched {store['search']}"
     )
@@ -230,10 +230,10 @@ def _store(store: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _input(found: Mapping[str, Any]) -> str:
-    """Write the input's fields: which are required, and which one takes a turn's prompt."""
+    """Describe the input's fields: which are required, and which one receives a turn's prompt."""
     prompt = found["prompt_goes_to"]
     fields = _fields(found["input_schema"], {prompt: " (the prompt)"})
-    return fields if prompt else f"{fields}; no field takes the prompt"
+    return fields if prompt else f"{fields}; no field receives the prompt"
 
 
 def _fields(schema: Mapping[str, Any], more: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -243,7 +243,7 @@ def _fields(schema: Mapping[str, Any], more: Mapping[str, str] = MappingProxyTyp
 
 @assistants_app.callback(no_args_is_help=True)
 def assistants() -> None:
-    """Graphs with a configuration, by name, as a task or a message names them with --graph."""
+    """Graphs with a configuration, named as tasks and messages name them with --graph."""
 
 
 @assistants_app.command("list")
@@ -251,7 +251,7 @@ def assistants() -> None:
 def list_(
     cursor: terminal.CursorOption = "", limit: terminal.LimitOption = 1000, output: OutputOption = Output.TABLE
 ) -> None:
-    """List what --graph may name: the graphs of config.toml, and its assistants, which are graphs with a configuration.
+    """List the names for --graph: the graphs of config.toml, and its assistants, which are graphs with a configuration.
 
     Example: turnkeeper assistants list
     """
@@ -265,7 +265,7 @@ def show(
     name: Annotated[str, typer.Argument(help="The name of an assistant or a graph.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what a name stands for: its graph, and the context, config and input that it gives it.
+    """Show the graph behind a name, and the context, config and input that the name gives it.
 
     Example: turnkeeper assistants show weekly
     """

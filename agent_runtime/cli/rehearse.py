@@ -1,4 +1,4 @@
-"""`turnkeeper categories rehearse`: past turns under a proposed category. Loaded only by that command."""
+"""The command `turnkeeper categories rehearse`: replay past turns under a proposed category."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,10 +36,10 @@ def past_turns(
     """Return turns with their tool calls, newest first.
 
     Args:
-        connection: an open transaction.
-        task: only turns of the task of this name or id.
-        since: only turns that began then or later.
-        limit: the most turns.
+        connection: the connection of an open transaction.
+        task: only turns of the task with this name or id.
+        since: only turns that began at this time or later.
+        limit: maximum number of turns.
     """
     query = select(turns).order_by(turns.c.number.desc()).limit(limit)
     query = query.where(turns.c.channel == channel) if channel else query
@@ -93,7 +93,7 @@ _COLUMNS = columns(
 
 @dataclass(frozen=True)
 class Found:
-    """A rehearsal. `held_back`: the file declares the category autonomous, and the workspace does not allow that."""
+    """A rehearsal. `held_back`: the file declares the category autonomous, but the settings do not allow that."""
 
     category: Category
     turns: list[rehearsal.PastTurn]
@@ -106,8 +106,8 @@ def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: st
     settings = load_settings(place)
     category, declared = read_draft(file, settings)
     turns = _past(place, channel=channel, task=task, since=_since(since), limit=limit)
-    nowhere: Any = None  # the tools are asked for their scopes and never called
-    foreign = any(agent.graph for agent in settings.agents.values())  # its tools are in no scope map
+    nowhere: Any = None  # the tools report their scopes and are never called
+    foreign = any(agent.graph for agent in settings.agents.values())  # a graph's own tools have no scope map
     own = [*workspace_tools(nowhere), *agent_tools(nowhere), *lifecycle_tools(nowhere), *loop_tools(nowhere)]
     specs = [] if foreign else [*own, *subagent_tools(nowhere)]
     tools = {spec.tool.name: rehearsal.ToolFacts(scope=spec.scope, effect=spec.effect) for spec in specs}
@@ -116,7 +116,7 @@ def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: st
 
 
 def show(found: Found, output: Output, *, only_least: bool) -> None:
-    """Print a rehearsal, or only the least category that would have been enough."""
+    """Print a rehearsal, or only the smallest sufficient category."""
     least = _text(found)
     if only_least and output in FOR_PEOPLE:
         print(least)
@@ -137,7 +137,7 @@ def show(found: Found, output: Output, *, only_least: bool) -> None:
     for line in _summary(found):
         note(line)
     if found.turns:
-        note("the least that would have been enough:")
+        note("the smallest sufficient category:")
         print(least)
 
 

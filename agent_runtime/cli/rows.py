@@ -1,4 +1,4 @@
-"""Short texts for tables and the conversation: instants, spans, calls, and the command that answers. Pure."""
+"""Short texts for tables and the conversation: instants, durations, calls, and the command that answers. Pure."""
 
 import json
 import re
@@ -26,17 +26,17 @@ FOR_PEOPLE = frozenset({Output.TABLE, Output.WIDE})
 
 
 def shown(at: str | None) -> str:
-    """Write an instant of a row for a person; `-` for none."""
+    """Format an instant of a row for a person; `-` if there is none."""
     return when(parse_rfc3339(at)) if at else "-"
 
 
 def lines_of(row: Mapping[str, Any], words: str, **given: str) -> list[tuple[str, str]]:
-    r"""Return a row as labelled lines, for `show_record`; a line without a value is left out.
+    r"""Return a row as labelled lines, for `show_record`; a line without a value is omitted.
 
     Args:
-        row: its instants are written for a person, its lists one item a line.
-        words: the lines in order, each `label=key`, or `key` alone where the label is the same; `_` is a blank.
-        given: values of lines by their labels, where the row's own is not what a person reads.
+        row: the row; its instants are formatted for a person, and its lists have one item per line.
+        words: the lines in order, each `label=key`, or only `key` if the label is the same; `_` is a space.
+        given: values by label, which replace those of the row.
 
     >>> lines_of({"turn_id": "t-1", "note": "", "sources": ["a", "b"]}, "turn=turn_id note sources state", state="open")
     [('turn', 't-1'), ('sources', 'a\nb'), ('state', 'open')]
@@ -55,10 +55,10 @@ def columns(words: str, **cells: Callable[[Mapping[str, Any]], str]) -> tuple[Co
     """Return the columns of a table, for `show_rows`.
 
     Args:
-        words: the columns in order, each `HEADING=key`, or `HEADING` alone where the key is the same in small letters;
-            `_` is a blank. `+` before it: only in the wide output. `#` before it: aligned right, for numbers.
-            `~` before it: left out first on a narrow terminal.
-        cells: by key, what a column shows where that is not the row's value.
+        words: the columns in order, each `HEADING=key`, or only `HEADING` if the key is its lower-case form; `_` is a
+            space. `+` before it: only in the wide output. `#` before it: aligned right, for numbers. `~` before it:
+            omitted first on a narrow terminal.
+        cells: by key, functions that replace the row's value in a column.
 
     >>> [(one.header, one.value({"page_id": "garden", "tags": []})) for one in columns("PAGE=page_id +TAGS")]
     [('PAGE', 'garden'), ('TAGS', '-')]
@@ -83,7 +83,7 @@ def _cell(key: str, row: Mapping[str, Any]) -> str:
 
 
 def span(start: str | None, end: str | None) -> str:
-    """Write how long something took; `-` while it lasts.
+    """Format a duration; `-` if it has not ended.
 
     >>> span("2026-03-02T09:00:00Z", "2026-03-02T09:01:30Z"), span("2026-03-02T09:00:00Z", None)
     ('1m 30s', '-')
@@ -95,7 +95,7 @@ def span(start: str | None, end: str | None) -> str:
 
 
 def left(interrupt: Mapping[str, Any], now: datetime) -> str:
-    """Write how long an author has left to answer what he is asked; `-` where it waits without end, or no more.
+    """Format the time until an approval expires; `-` if it is not pending or does not expire.
 
     >>> asked = {"status": "pending", "expires_at": "2026-03-02T10:00:00Z"}
     >>> left(asked, parse_rfc3339("2026-03-02T09:15:00Z")), left(asked | {"status": "resolved"}, datetime.now(UTC))
@@ -108,7 +108,7 @@ def left(interrupt: Mapping[str, Any], now: datetime) -> str:
 
 
 def call_text(tool: str, args: Mapping[str, Any], *, whole: bool = False) -> str:
-    """Write a tool call as a function call, long arguments shortened but for `whole`.
+    """Format a tool call as a function call; shorten long arguments unless `whole`.
 
     >>> call_text("memory_put", {"tier": "channel", "text": "x" * 100})[:40]
     'memory_put(tier="channel", text="xxxxxxx'
@@ -119,7 +119,7 @@ def call_text(tool: str, args: Mapping[str, Any], *, whole: bool = False) -> str
 
 
 def clipped(text: str, most: int) -> str:
-    r"""Return a text on one line, at most so long.
+    r"""Return a text on one line, with at most this many characters.
 
     >>> clipped("one\n  two three", 9)
     'one two …'
@@ -129,7 +129,7 @@ def clipped(text: str, most: int) -> str:
 
 
 def broken(text: str) -> str:
-    r"""Return Markdown whose lines end where they end in the text, as those who write for a conversation mean it.
+    r"""Return Markdown whose line breaks are those of the text, as writers of chat messages expect.
 
     >>> broken("- one\nThen\nthis")
     '- one\n\nThen  \nthis'
@@ -150,7 +150,7 @@ def _runs_on(line: str, then: str) -> bool:
 
 
 def answer_text(text: str) -> str:
-    """Write a tool's answer in a line: of a JSON object what its fields say, and of its lists how long they are.
+    """Format a tool's answer in one line; of a JSON object, show each field, and each list by its length.
 
     >>> answer_text('{"pages": [{"page": "garden"}, {}], "more": false, "title": "Garden"}')
     'pages: 2, more: false, title: Garden'
@@ -164,7 +164,7 @@ def answer_text(text: str) -> str:
 
 
 def fields_text(text: str, role: str) -> str:
-    """Write a JSON object of an agent a field to a line, what is in it indented; empty for any other text.
+    """Format an agent's JSON object as one line per field, with nested values indented; empty for any other text.
 
     >>> print(fields_text('{"sky": "rain", "report": {"depth": 7, "at": ["pond", "brook"]}, "late": null}', "agent"))
     sky: rain
@@ -182,7 +182,7 @@ def fields_text(text: str, role: str) -> str:
 
 
 def _lines_of(value: object, indent: str = "") -> Iterator[str]:
-    """Yield the lines of an object or a list; a list's items stand behind dashes."""
+    """Yield the lines of an object or a list; a list's items follow dashes."""
     named = (
         value.items() if isinstance(value, dict) else [("", one) for one in value] if isinstance(value, list) else []
     )
@@ -203,13 +203,13 @@ def _field(value: object) -> str:
 
 
 def resolve_command(interrupt: Mapping[str, Any]) -> str:
-    """Return the command that answers what an author is asked."""
+    """Return the command that decides an approval."""
     command = f"turnkeeper approvals resolve {str(interrupt['interrupt_id'])[:ID_DIGITS]}"
     return f"{command} {ways(interrupt)[0]}"
 
 
 def grants(interrupt: Mapping[str, Any]) -> list[str]:
-    """Return the command after which no later fire of the category asks for what is missing; empty if none does that.
+    """Return the command that grants what an approval lacks to its category; empty if no command can.
 
     >>> grants({"kind": "permission", "task_name": "t", "category": "garden", "missing_scope": "tool:look"})
     ['turnkeeper categories grant garden tool:look']
@@ -217,19 +217,19 @@ def grants(interrupt: Mapping[str, Any]) -> list[str]:
     missing, stem = str(interrupt["missing_scope"]), f"turnkeeper categories grant {interrupt['category']}"
     if not interrupt["task_name"] or interrupt["kind"] not in {"permission", "proposal"}:
         return []
-    if interrupt["kind"] == "proposal":  # the scope is granted, and the category does not act by itself
+    if interrupt["kind"] == "proposal":  # the scope is granted, but the category is not autonomous
         return [f"{stem} --autonomous"]
-    beyond = missing.startswith(("effect:", "recurring:")) or " " in missing  # what no list of a category holds
+    beyond = missing.startswith(("effect:", "recurring:")) or " " in missing  # no list of a category can contain it
     return [] if beyond or not missing else [f"{stem} {missing}"]
 
 
 def can_stand(interrupt: Mapping[str, Any]) -> bool:
-    """Return whether an author can approve what he is asked for its task, from now on."""
+    """Return True if the author can approve the call for its task permanently."""
     return interrupt["kind"] != "question" and bool(interrupt["task_name"]) and not interrupt["once_only"]
 
 
 def ways(interrupt: Mapping[str, Any]) -> list[str]:
-    """Return the options by which what an author is asked can be decided.
+    """Return the options of the command that can decide an approval.
 
     >>> ways({"kind": "permission"})
     ['--approve', '--reject "why"', "--edit '{…}'"]
@@ -249,12 +249,12 @@ def ways(interrupt: Mapping[str, Any]) -> list[str]:
 
 
 def request_in(interrupt: Mapping[str, Any]) -> Request | None:
-    """Return the calls that a question of the graph's own asks about; None where it has no form that we know."""
+    """Return the calls that a graph's own question asks about; None if its form is unknown."""
     return from_dict(interrupt["args"]) if interrupt["kind"] == "question" else None
 
 
 def plain_question(interrupt: Mapping[str, Any]) -> Question:
-    """Return a question as it stands; one without a value for anything else."""
+    """Return a plain question; without a value for any other kind."""
     return question_in(interrupt["args"]) if interrupt["kind"] == "question" else Question()
 
 
@@ -263,7 +263,7 @@ def arguments_text(args: Mapping[str, Any]) -> str:
 
 
 def options_text(question: Question) -> str:
-    """Return the options of a question, numbered: by its number one can be picked in `triage`.
+    """Return a question's options with the numbers by which `triage` accepts them.
 
     >>> options_text(Question(value={"options": ["yes", "no"]}))
     '[1] yes  [2] no'
@@ -272,7 +272,7 @@ def options_text(question: Question) -> str:
 
 
 def request_text(asks: Request) -> str:
-    """Return in full what a graph asks about: each call, what the graph says of it, and how it may be decided."""
+    """Describe in full what a graph asks about: each call, the graph's note on it, and the possible decisions."""
     lines = []
     for number, call in enumerate(asks.calls, 1):
         id_ = f"  (call {call.call_id})" if call.call_id else ""
@@ -281,12 +281,12 @@ def request_text(asks: Request) -> str:
         lines += [f"   the graph says: {line}" for line in call.note.splitlines() if line.strip()]
         lines.append(f"   takes: {', '.join(call.takes)}")
     if all(call.counts(asks.form) for call in asks.calls):
-        lines.append("an approval lets exactly this run once, whatever the category grants")
+        lines.append("an approval lets exactly this call run once, even if the category grants it")
     return "\n".join(lines)
 
 
 def waiting_line(*, waiting: int, proposed: int, deviations: int) -> str:
-    """Return in one line what waits for the author, and where to decide it; empty when nothing does.
+    """Summarize in one line what waits for the author, and where to decide it; empty if nothing waits.
 
     >>> waiting_line(waiting=2, proposed=1, deviations=0)
     '2 decisions waiting: turnkeeper approvals list; 1 proposal: turnkeeper triage'
@@ -301,7 +301,7 @@ def _many(number: int, name: str) -> str:
 
 
 def asked(interrupt: Mapping[str, Any], *, whole: bool = False) -> str:
-    """Return in one line what an author is asked; long arguments are shortened but for `whole`."""
+    """Describe an approval in one line; shorten long arguments unless `whole`."""
     if (asks := request_in(interrupt)) is not None:
         if asks.form == "step":
             return f"may {asks.calls[0].tool} run? {asks.calls[0].note.splitlines()[0]}"
@@ -316,7 +316,7 @@ def asked(interrupt: Mapping[str, Any], *, whole: bool = False) -> str:
 
 
 def instant(message: Any, field: str) -> str | None:
-    """Return an instant of a message as RFC 3339, or None where it is not set."""
+    """Return an instant of a message as RFC 3339, or None if it is not set."""
     at: datetime | None = getattr(message, field).ToDatetime(tzinfo=UTC) if message.HasField(field) else None
     return None if at is None else rfc3339(at)
 
@@ -332,6 +332,6 @@ def show_cut(
     cursor: str,
     in_words: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> None:
-    """Print a page of a list that is read whole. Raises InvalidInput or Conflict for a cursor that leads nowhere."""
+    """Print a page of a list that is read whole. Raises InvalidInput or Conflict if the cursor is not valid."""
     found, told = page_of(rows, key, limit=limit, cursor=cursor)
     show_page(found, shown, output, name_key=key, page=told, footer=footer, in_words=in_words)

@@ -1,4 +1,4 @@
-"""`turnkeeper turns` and `turnkeeper threads`."""
+"""The commands `turnkeeper turns` and `turnkeeper threads`."""
 
 import json
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id, or t
 ThreadId = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id, or the beginning of it.")]
 Metadata = Annotated[
     list[str] | None,
-    typer.Option("--metadata", metavar="KEY=VALUE", help="What is said of the thread; or a JSON object."),
+    typer.Option("--metadata", metavar="KEY=VALUE", help="Metadata of the thread; or a JSON object."),
 ]
 _LONGEST_METADATA = 1 << 20
 _MOST_LOOKED_AT = 1000
@@ -89,14 +89,14 @@ def list_(
 
 @app.command("show")
 def show(turn: TurnId, output: OutputOption = Output.TABLE) -> None:
-    """Show one turn: what started it, how it stands, and how it ended.
+    """Show one turn: its trigger, its state, and its outcome.
 
     Example: turnkeeper turns show turn-8ddc61
     """
     row = _turn(turn, read)
     show_record(row, output, name_key="turn_id", lines=_lines(row))
     if output in FOR_PEOPLE and row["summary"]:
-        note(f"all it said: turnkeeper conversation show --thread {row['thread_id']}")
+        note(f"all its messages: turnkeeper conversation show --thread {row['thread_id']}")
 
 
 @app.command("cancel")
@@ -105,9 +105,9 @@ def cancel(
     reason: Annotated[str, typer.Option("--reason", help="A reason to store with the turn.")] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Cancel a turn: it stops at its next await, its checkpoints stay, and its thread can go on.
+    """Cancel a turn: it stops at its next await, its checkpoints stay, and its thread can continue.
 
-    The cancel is on disk when this command returns, even if the turn needs a moment to stop.
+    The cancellation is on disk when this command returns, even if the turn needs a moment to stop.
 
     Example: turnkeeper turns cancel turn-8ddc61 --reason "wrong prompt"
     """
@@ -118,7 +118,7 @@ def cancel(
     if answer.status == "running":
         note("the turn stops at its next await")
     elif _is_over(row):
-        note("the turn was over already; nothing changed")
+        note("the turn was already over; nothing changed")
 
 
 def _turn(given: str, ask: Ask) -> Row:
@@ -165,7 +165,7 @@ def list_threads(
     limit: terminal.LimitOption = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List threads, the one with the newest turn first; with --metadata those of which all of that was said.
+    """List threads, newest turn first; with --metadata, only threads with all of these metadata.
 
     Example: turnkeeper threads list --channel general
     """
@@ -182,7 +182,7 @@ def list_threads(
 
 @threads_app.command("show")
 def show_thread(thread: ThreadId, limit: terminal.LimitOption = 20, output: OutputOption = Output.TABLE) -> None:
-    """Show a thread: where it stands, and its newest turns.
+    """Show a thread: its state and its newest turns.
 
     Example: turnkeeper threads show task-5877fe71
     """
@@ -210,13 +210,13 @@ def show_thread(thread: ThreadId, limit: terminal.LimitOption = 20, output: Outp
 def put_thread(
     thread: Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id; default a new thread.")] = "",
     channel: Annotated[
-        str, typer.Option("--channel", help="Where a new thread appears.", autocompletion=complete_channel)
+        str, typer.Option("--channel", help="The channel of a new thread.", autocompletion=complete_channel)
     ] = "",
     metadata: Metadata = None,
-    new: Annotated[bool, typer.Option("--new", help="Refuse a thread that is there already.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Refuse a thread that already exists.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Describe a thread with metadata of your own, also before its first turn. `key=null` removes a key.
+    """Set your own metadata of a thread, even before its first turn. `key=null` removes a key.
 
     Example: turnkeeper threads put --channel general --metadata owner=ada
     """
@@ -230,7 +230,7 @@ def put_thread(
 
 
 def _metadata(texts: list[str] | None) -> str:
-    """Return what options say of metadata as a JSON object; empty for nothing. Raises InvalidInput."""
+    """Return the metadata options as a JSON object; empty if there are none. Raises InvalidInput."""
     found: dict[str, Any] = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
@@ -257,16 +257,16 @@ def import_(
         list[str] | None, typer.Option("--thread", help="Only the thread of this id; may be repeated.")
     ] = None,
     channel: Annotated[
-        str, typer.Option("--channel", help="Where they appear; default: each in a channel of its own id.")
+        str, typer.Option("--channel", help="Their channel; default: for each thread a channel with its id.")
     ] = "",
-    category: Annotated[str, typer.Option("--category", help="Of their turns; default conversation.")] = "",
-    graph: Annotated[str, typer.Option("--graph", help="The graph that they are of; default the default one.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be imported.")] = False,
+    category: Annotated[str, typer.Option("--category", help="Category of their turns; default conversation.")] = "",
+    graph: Annotated[str, typer.Option("--graph", help="Their graph; default: the default graph.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be imported.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Take over the threads of your own LangGraph program, with their history: all of them, or none.
+    """Import the threads of your own LangGraph program with their history: all of them, or none.
 
-    The file is only read. A second import changes nothing; it is refused where a thread went on in the file since.
+    The file is only read. A second import changes nothing; it is refused if a thread has continued in the file since.
 
     Example: turnkeeper threads import ./checkpoints.sqlite
     """

@@ -113,7 +113,7 @@ def test_an_answer_is_taken_as_json_and_the_command_says_so(project: Constellati
     question = asked(project)
     answer = '{"decisions": [{"type": "reject"}, {"type": "respond", "message": "he knows"}]}'
     done = project.attempt("agent-runtime", "approvals", "resolve", question["interrupt_id"], "--answer", answer)
-    assert (done.returncode, "the answer was taken as JSON" in done.stderr) == (0, True)
+    assert (done.returncode, "the answer was read as JSON" in done.stderr) == (0, True)
     project.until_outcome("letters", "succeeded")
     assert "he knows" in project.command("agent-runtime", "conversation", "show", "general")
     assert not (tmp_path / "sent").exists()

@@ -34,7 +34,7 @@ def test_one_approval_for_the_task_is_the_last_one(constellation: Constellation)
     assert constellation.ask("agent-runtime", "approvals", "list") == [pending], "nothing was decided"
 
     said = constellation.attempt("agent-runtime", "approvals", "approve", id_, "--for-task").stderr
-    assert "standing exception 1: the same call of task errand runs without a question from now" in said
+    assert "standing exception 1: the same call of task errand now runs without approval" in said
     constellation.until_outcome("errand", "succeeded")
 
     constellation.stop(AGENT_RUNTIME)

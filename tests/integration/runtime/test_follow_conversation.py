@@ -410,7 +410,7 @@ async def test_the_command_says_that_the_graph_failed_on_its_answer(
             said = capsys.readouterr()
             assert "the graph failed on this answer: AttributeError: 'bool' object has no attribute 'get'" in said.err
             assert f"{question.interrupt_id[:10]} --answer '{object_}'" in said.err
-            assert "the turn goes on" not in said.err
+            assert "the turn continues" not in said.err
         both = io.StringIO()
         monkeypatch.setattr(sys, "stdin", io.StringIO("approve\n"))
         monkeypatch.setattr(sys, "stderr", both)

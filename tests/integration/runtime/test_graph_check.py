@@ -185,7 +185,7 @@ def test_it_says_what_a_project_asks_for_and_does_not_find(shell: Shell) -> None
 
 def test_it_reads_well(shell: Shell) -> None:
     shown = shell(app, "graph", "check", shell.write(WAITER))
-    assert "input:     topic (required); no field takes the prompt\n" in shown
+    assert "input:     topic (required); no field receives the prompt\n" in shown
     assert "verdict:   every tool call is guarded\n" in shown
 
 
@@ -225,7 +225,7 @@ def test_it_names_a_node_that_waits_for_a_terminal(shell: Shell) -> None:
     assert found["reads_terminal"] == ["model/model"]
     shown = " ".join(shell(app, "graph", "check", reference).split())
     assert "a turn has no terminal" in shown
-    assert "every tool call is guarded; a turn that comes to what reads a terminal fails" in shown
+    assert "every tool call is guarded; a turn that reads from a terminal fails" in shown
     assert "turnkeeper categories grant" not in shown, "the home has no category of its own"
     (shell.home.categories / "house.toml").write_text('name = "house"\n[scopes]\ntools = ["tool:look"]\n')
     shown = shell(app, "graph", "check", reference)

@@ -114,7 +114,7 @@ def test_a_person_reads_tool_arguments_and_what_may_be_answered() -> None:
         "send  (call c1)",
         '   text = "hi"',
         "   takes: approve, reject, edit, respond",
-        "an approval lets exactly this run once, whatever the category grants",
+        "an approval lets exactly this call run once, even if the category grants it",
     ]
     without = rows.request_in(_row(DECISIONS))
     assert without is not None

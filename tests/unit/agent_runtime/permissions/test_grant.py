@@ -82,7 +82,7 @@ def test_a_second_time_changes_nothing(garden: Home, capsys: pytest.CaptureFixtu
     before = [path.read_bytes() for path in files]
     assert grant(garden, "garden", "tool:read_beds", "--autonomous") == 0
     assert [path.read_bytes() for path in files] == before
-    assert "all of it is granted already" in capsys.readouterr().err
+    assert "everything is already granted" in capsys.readouterr().err
 
 
 def test_a_shipped_category_is_overridden_by_a_copy(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
