@@ -28,7 +28,7 @@ ForTaskOption = Annotated[
 ]
 AnyValueOption = Annotated[
     list[str] | None,
-    typer.Option("--any-value", metavar="ARG", help="With --for-task: whatever the value of this argument is."),
+    typer.Option("--any-value", metavar="ARG", help="With --for-task: allow any value of this argument."),
 ]
 _KEYS = ("id", "decision", "message")  # of a decision in a JSON list, besides its args
 _COLUMNS = columns(

@@ -24,9 +24,9 @@ def test_one_approval_for_the_task_is_the_last_one(constellation: Constellation)
     several = wire.ResolveInterruptsRequest(decisions=[forged])
     proved = Identity.of_daemon("task-runner", "agent-runtime", constellation.home)
     for via in ("", "my-bot/api", "my-bot/mcp/k1", proved):
-        with pytest.raises(Denied, match="by an author himself alone"):
+        with pytest.raises(Denied, match="only be set by an author himself"):
             runtime(constellation, via).ResolveInterrupt(forged)
-        with pytest.raises(Denied, match="by an author himself alone"):
+        with pytest.raises(Denied, match="only be set by an author himself"):
             runtime(constellation, via).ResolveInterrupts(several)
     assert ("ResolveInterrupt", "", "my-bot/api") in acts(constellation, "act.refused")
     bulk = constellation.attempt("agent-runtime", "approvals", "decide", "--approve", id_, "--for-task")

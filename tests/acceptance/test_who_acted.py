@@ -47,7 +47,7 @@ def invented_fire() -> agent_runtime_pb2.FireRequest:
 
 def test_nobody_but_the_daemons_says_that_an_agent_made_a_task_or_that_a_task_fired(constellation: Constellation):
     for via in ("", "my-bot/api", "agent-runtime/cli"):
-        with pytest.raises(Denied, match="set by agent-runtime alone"):
+        with pytest.raises(Denied, match="only be set by agent-runtime"):
             runner(constellation, via).CreateTask(invented_task())
         with pytest.raises(Denied, match="only task-runner may call Fire"):
             runtime(constellation, via).Fire(invented_fire())

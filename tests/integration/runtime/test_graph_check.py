@@ -153,7 +153,7 @@ graph.add_node("booking", ToolNode([book]))
 graph.add_edge("booking", "model")
 """)
     assert shell.check(reference)["calls_inside"] == ["book calls look"]
-    assert "tools in tools: book calls look: each such call is judged by itself" in " ".join(
+    assert "tools in tools: book calls look: each such call is judged separately" in " ".join(
         shell(app, "graph", "check", reference).split()
     )
 
@@ -321,7 +321,7 @@ def test_it_names_nodes_that_make_tools_and_tools_that_share_a_name(shell: Shell
     assert (found["makes_tools"], found["shared_names"]) == (["model"], ["look"])
     assert found["tools"] == [{"name": "look", "scope": "tool:look", "effect": "write", "granted_by": []}]
     shown = shell(app, "graph", "check", reference)
-    assert "model: they are listed only where the code names them" in shown
+    assert "model: only tools that the code names are listed" in shown
     assert "look: two different tools have this name" in shown
 
 

@@ -389,7 +389,7 @@ async def test_of_one_key_eight_requests_of_mcp_are_answered_at_once_and_a_ninth
         refused = await post(mine)
         assert b" 429 " in refused
         assert b"retry-after: 5" in refused
-        assert b"8 of one key; wait for one" in refused
+        assert b"8 per key; wait for one" in refused
         another = asyncio.create_task(post(other))
         while idle.streams.open < 9:
             await look_again()

@@ -277,7 +277,7 @@ class Served:
         found = [one for one in asked if shown.get(one.interrupt_id) == one.args_hash]
         if len(shown) != 1 or not found:
             if not waiting:
-                what = "no approval of this thread is pending"
+                what = "nothing waits for a decision on this thread"
                 raise Conflict(what, where=_WHERE, hint="send a message instead")
             raise Conflict(
                 f"approval {waiting[0].interrupt_id} was not shown to this key", where=_WHERE, hint=LOOK_AGAIN

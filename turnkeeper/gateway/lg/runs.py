@@ -98,7 +98,7 @@ class Runs:
     async def _thread(self, runtime: Any, thread_id: str, asked: RunRequest) -> wire.Thread:
         """Return the named thread, or create one: clients ask for it before its turn has begun."""
         if not thread_id and (asked.decides or asked.rejects):
-            raise Conflict("no approval is pending on a new thread", where="command.resume", hint="name the thread")
+            raise Conflict("nothing waits on a new thread", where="command.resume", hint="name the thread")
         try:
             if thread_id:
                 return await self._api.thread(runtime, thread_id)
@@ -123,7 +123,9 @@ class Runs:
         """Reject a thread's pending approvals; return the turn that asked last. Raises Conflict if none is pending."""
         waiting = await self._api.asked(runtime, thread_id)
         if not waiting:
-            raise Conflict("no approval of this thread is pending", where="command", hint="send a message instead")
+            raise Conflict(
+                "nothing waits for a decision on this thread", where="command", hint="send a message instead"
+            )
         decisions = [
             wire.ResolveInterruptRequest(
                 interrupt_id=one.interrupt_id, decision="reject", message="ignored", args_hash=one.args_hash

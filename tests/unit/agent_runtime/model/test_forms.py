@@ -119,7 +119,7 @@ def test_a_person_reads_tool_arguments_and_what_may_be_answered() -> None:
     without = rows.request_in(_row(DECISIONS))
     assert without is not None
     assert "the graph says: harmless" in rows.request_text(without)
-    assert "whatever the category" not in rows.request_text(without), "which call it is about is not known"
+    assert "even if the category" not in rows.request_text(without), "which call it is about is not known"
     assert rows.resolve_command(_row(INBOX)) == "turnkeeper approvals resolve 0123456789 --approve"
     assert rows.asked(_row(INBOX)) == 'send(text="hi"): the graph asks you'
 

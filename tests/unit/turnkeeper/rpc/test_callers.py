@@ -206,13 +206,13 @@ def made_up() -> dict[str, tuple[str, Any]]:
 async def test_what_only_the_runtime_may_set_is_refused_from_any_other_caller(home: Home, method: str, request_: Any):
     async with serving(home, "task-runner") as (agrees, stub):
         for via in ("agent-runtime/cli", "agent-runtime/api"):
-            with pytest.raises(Denied, match="set by agent-runtime alone") as refused:
+            with pytest.raises(Denied, match="only be set by agent-runtime") as refused:
                 await call(stub, method, request_, Identity(via).metadata(method, request_))
             assert refused.value.hint == "leave it out"
-        with pytest.raises(Denied, match="proves nothing"):
+        with pytest.raises(Denied, match="sends no proof"):
             await call(stub, method, request_, ((VIA, "agent-runtime/daemon"),))
         runner = Identity.of_daemon("task-runner", "task-runner", home)
-        with pytest.raises(Denied, match="set by agent-runtime alone"):
+        with pytest.raises(Denied, match="only be set by agent-runtime"):
             await call(stub, method, request_, runner.metadata(method, request_))
         assert agrees.came == []
         await call(stub, method, request_, peer_of(home, "task-runner").metadata(method, request_))
@@ -229,7 +229,7 @@ async def test_what_an_author_sets_himself_is_refused_from_a_program(home: Home,
             runner = peer_of(home, "agent-runtime")
             for said in ((), Identity("my-bot/api").metadata(method), Identity("a/mcp").metadata(method),
                          runner.metadata(method, request)):  # fmt: skip
-                with pytest.raises(Denied, match="by an author himself alone"):
+                with pytest.raises(Denied, match="only be set by an author himself"):
                     await call(stub, method, request, said)
         assert (agrees.came, len(acts(home, "act.refused"))) == ([], 8)
         for surface in ("cli", "conversation", "web"):
@@ -243,11 +243,11 @@ async def test_what_a_person_typed_is_read_as_an_order_only_on_an_authors_surfac
     typed = schedules_pb2.CreateTaskRequest(loop=True, words="15m check the build")
     async with serving(home, "task-runner") as (agrees, stub):
         for via in ("", "my-bot/api", "a-client/mcp/k1"):
-            with pytest.raises(Denied, match="by an author himself alone") as refused:
+            with pytest.raises(Denied, match="only be set by an author himself") as refused:
                 await call(stub, "CreateTask", typed, Identity(via).metadata("CreateTask"))
             assert refused.value.where == "words"
         agents = peer_of(home, "task-runner")
-        with pytest.raises(Denied, match="by an author himself alone"):
+        with pytest.raises(Denied, match="only be set by an author himself"):
             await call(stub, "CreateTask", typed, agents.metadata("CreateTask", typed))
         assert agrees.came == []
         await call(stub, "CreateTask", typed, Identity("a-client/web").metadata("CreateTask"))

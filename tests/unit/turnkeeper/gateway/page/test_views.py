@@ -59,7 +59,7 @@ def test_a_proposed_page_is_compared_with_the_version_that_it_was_made_from() ->
     assert list(card.diff)[1:] == [" a", "-c", "+b"]
     stale = views.card_of_candidate(proposed, agents.Page(page_id="p", body="x", version=3))
     assert not stale.diff
-    assert ("", "the page has changed since: it is at version 3 now") in stale.facts
+    assert ("", "the page has changed since: it is now at version 3") in stale.facts
 
 
 def test_a_decision_is_named_by_its_task_and_the_first_words_of_its_arguments() -> None:
