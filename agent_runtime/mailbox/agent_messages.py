@@ -113,10 +113,8 @@ class AgentMessages:
     async def answer_owed(self) -> None:
         """Send the answers of workers' finished turns; answers that were sent before are not sent again."""
         for ended in await self._store.read(_over):
-            if ended.parent is not None:
-                await self._acceptor.accept(_answer(ended, ended.parent))
-            elif ended.turn is not None and not ended.delegation.parent:
-                await self._acceptor.accept(_reply(ended, ended.turn))
+            if (answer := _answer(ended)) is not None:
+                await self._acceptor.accept(answer)
             await self._store.write(mail.answered, ended.delegation.turn_id)
 
     async def _check(self, worker: str, text: str) -> None:
@@ -176,39 +174,25 @@ def _over(connection: Connection) -> list[_Ended]:
     ]
 
 
-def _answer(ended: _Ended, parent: TurnRecord) -> Trigger:
+def _answer(ended: _Ended) -> Trigger | None:
+    """Return the answer to the agent that waits for an ended turn.
+
+    It goes to the turn that asked. A message that an agent in a terminal sent unasked has no such turn. Its answer is
+    on the thread of its own turn.
+    """
     item = ended.delegation
-    key = f"agent:answer:{item.turn_id}"
-    by_fire = ended.turn is not None and ended.turn.kind == AGENT_KINDS["fire"]
-    return _trigger(
-        parent,
-        key,
-        thread_id=parent.thread_id,
-        agent=item.sender,
-        grant=parent.grant,
-        prompt=sendable(_words(ended), LONGEST_MESSAGE),
-        kind=AGENT_KINDS["fire" if by_fire else "author"],
-        sender=item.agent,
-        parent=item.turn_id,
-        hops=item.hops + 1,
-    )
+    of = ended.parent if ended.parent is not None or item.parent else ended.turn
+    if of is None:
+        return None
+    kind = ended.turn.kind if ended.turn is not None else AGENT_KINDS["author"]
+    said = sendable(_words(ended), LONGEST_MESSAGE)
+    return _reply(of, item, f"agent:answer:{item.turn_id}", agent=item.sender, sender=item.agent, prompt=said, kind=kind)
 
 
-def _reply(ended: _Ended, turn: TurnRecord) -> Trigger:
-    """Return agent0's answer to a message that an agent in a terminal sent unasked."""
-    item = ended.delegation
-    return _trigger(
-        turn,
-        f"agent:answer:{item.turn_id}",
-        thread_id=turn.thread_id,
-        agent=item.sender,
-        grant=turn.grant,
-        prompt=sendable(_words(ended), LONGEST_MESSAGE),
-        kind=turn.kind,
-        sender=item.agent,
-        parent=item.turn_id,
-        hops=item.hops + 1,
-    )
+def _reply(of: TurnRecord, item: Delegation, key: str, **message: str) -> Trigger:
+    """Return the answer to a message, on the thread of a turn and with that turn's grant."""
+    where: dict[str, Any] = {"thread_id": of.thread_id, "grant": of.grant}
+    return _trigger(of, key, parent=item.turn_id, hops=item.hops + 1, **where, **message)
 
 
 def _trigger(of: TurnRecord, key: str, **message: Any) -> Trigger:
@@ -389,18 +373,8 @@ def _turn_of(letter: Envelope) -> str:
 
 def _answer_of(letter: Envelope, item: Delegation, parent: TurnRecord) -> Trigger:
     by_fire = parent.trigger == "fire" or parent.kind == AGENT_KINDS["fire"]
-    return _trigger(
-        parent,
-        letter.idempotency_key,
-        thread_id=parent.thread_id,
-        agent=FIRST_AGENT,
-        grant=parent.grant,
-        prompt=letter.text,
-        kind=AGENT_KINDS["fire" if by_fire else "author"],
-        sender=letter.sender,
-        parent=item.turn_id,
-        hops=item.hops + 1,
-    )
+    said = {"agent": FIRST_AGENT, "sender": letter.sender, "prompt": letter.text}
+    return _reply(parent, item, letter.idempotency_key, kind=AGENT_KINDS["fire" if by_fire else "author"], **said)
 
 
 def is_peer(agent: str) -> bool:
