@@ -11,7 +11,6 @@ import typer
 from agent_runtime.cli import rows as texts
 from agent_runtime.cli.client import Ask, again, change, complete_channel, find, read, refused, rows
 from agent_runtime.cli.rows import ID_DIGITS, asked, clipped, columns, left, lines_of, resolve_command, shown
-from agent_runtime.model import forms
 from agent_runtime.model.approval import DEEPEST_ARGS, EXPIRED, LONGEST_ARGS
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper import console as terminal
@@ -19,6 +18,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config import json_text
 from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
 from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.rpc import forms
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 app = typer.Typer(help="Approvals: what waits for your decision.", rich_markup_mode=None)

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from agent_runtime.model.forms import WAYS, Question, Request, from_dict, option_text, question_in
 from agent_runtime.model.mapping import parsed
 from turnkeeper.console import Column, Output, show_page, when
+from turnkeeper.rpc.forms import WAYS, Question, Request, from_dict, option_text, question_in
 from turnkeeper.rpc.pages import page_of
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 
@@ -242,7 +242,7 @@ def ways(interrupt: Mapping[str, Any]) -> list[str]:
     if interrupt["kind"] == "question" and asks is None:
         picks = [f"--answer {shlex.quote(option_text(one))}" for one in plain_question(interrupt).options[:1]]
         return picks or ['--answer "…"', "--approve", "--reject"]
-    takes = WAYS[:3] if asks is None else [way for way in WAYS if all(way in call.takes for call in asks.calls)]
+    takes = WAYS[:3] if asks is None else asks.takes
     if asks is not None and len(asks.calls) > 1:
         return [_OPTIONS[way] for way in takes if way != "edit"] + ["--call '1 approve' --call …"]
     return [_OPTIONS[way] for way in takes]

@@ -186,7 +186,9 @@ def _answer(ended: _Ended) -> Trigger | None:
         return None
     kind = ended.turn.kind if ended.turn is not None else AGENT_KINDS["author"]
     said = sendable(_words(ended), LONGEST_MESSAGE)
-    return _reply(of, item, f"agent:answer:{item.turn_id}", agent=item.sender, sender=item.agent, prompt=said, kind=kind)
+    return _reply(
+        of, item, f"agent:answer:{item.turn_id}", agent=item.sender, sender=item.agent, prompt=said, kind=kind
+    )
 
 
 def _reply(of: TurnRecord, item: Delegation, key: str, **message: str) -> Trigger:

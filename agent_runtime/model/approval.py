@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from agent_runtime.model import forms
 from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
 from turnkeeper.config import json_text
 from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.rpc import forms
 from turnkeeper.times import format_duration, rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -247,31 +247,13 @@ def answer_to(asked: InterruptRecord | RaisedInterrupt, thread_id: str, decided:
         }
     if decided.decision == "answer" and decided.args is not None:
         return decided.args
-    asks = request_of(asked)
+    asks = forms.request_in(asked)
     if asks is not None and (decided.decision != EXPIRED or all("reject" in call.takes for call in asks.calls)):
         return forms.answer(asks, [_choice(decided)] * len(asks.calls))
     if decided.decision == "answer":
-        return next(iter(question_of(asked).picked(decided.message)), decided.message)
+        return next(iter(forms.question_of(asked).picked(decided.message)), decided.message)
     # A graph may test `if interrupt(…)`, and any object would count as a yes, so return True or False.
     return (decided.args or {}) if decided.decision == "edit" else decided.decision == "approve"
-
-
-def request_of(asked: InterruptRecord | RaisedInterrupt) -> forms.Request | None:
-    """Return the calls that a graph's own question is about; None if its form is unknown."""
-    if asked.kind != "question":
-        return None
-    if isinstance(asked, RaisedInterrupt):
-        return forms.from_dict(asked.args)
-    return forms.from_dict(json.loads(asked.args_json)) if asked.args_json else None
-
-
-def question_of(asked: InterruptRecord | RaisedInterrupt) -> forms.Question:
-    """Return a question in the graph's own words; empty for other kinds and for questions of earlier versions."""
-    if asked.kind != "question":
-        return forms.Question()
-    if isinstance(asked, RaisedInterrupt):
-        return forms.question_in(asked.args)
-    return forms.question_in(json.loads(asked.args_json) if asked.args_json else None)
 
 
 def _choice(decided: AuthorDecision) -> forms.Choice:
@@ -323,7 +305,7 @@ def approved_before(asked: Iterable[InterruptRecord], call: RaisedInterrupt) -> 
     records = list(asked)
     used = {one.message for one in records if one.kind in GUARDED and one.decision}
     for one in records:
-        asks = request_of(one)
+        asks = forms.request_in(one)
         if asks is None or one.status != "resolved" or one.decision in {"reject", EXPIRED}:
             continue
         approved = forms.approved(asks, forms.choices_in(asks, resume_value(one)))
@@ -360,7 +342,7 @@ def read_decision(request: wire.ResolveInterruptRequest, asked: InterruptRecord)
     if request.decision == "edit":
         decided = replace(decided, message=request.message)
     _check_fits(asked, decided)
-    if not request.args_hash and request_of(asked) is not None:  # the decision may count for the guard
+    if not request.args_hash and forms.request_in(asked) is not None:  # the decision may count for the guard
         raise InvalidInput("does not say which calls were shown", where="args_hash", hint="copy it from the question")
     return decided
 
@@ -384,7 +366,7 @@ def _check_fits(asked: InterruptRecord, decided: AuthorDecision) -> None:
     if isinstance(decided.args, dict) and {"decision", "args_hash"} <= set(decided.args):
         what = "looks like the answer to a tool call, but this is the graph's own question"
         raise InvalidInput(what, where="args_json", hint="leave out decision or args_hash")
-    asks = request_of(asked)
+    asks = forms.request_in(asked)
     if asks is None:
         return
     if decided.decision == "answer" and decided.args is not None:

@@ -12,12 +12,12 @@ from rich.text import Text
 from agent_runtime.cli.chat.render import Change, Lines, Panels, Safe, render
 from agent_runtime.cli.client import again, change, change_in_conversation, complete_channel, refused
 from agent_runtime.cli.rows import asked, can_stand, clipped, options_text, plain_question, request_in, ways
-from agent_runtime.model.forms import option_text
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.console import console, note
 from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import TurnkeeperError
+from turnkeeper.rpc.forms import option_text
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Does = Literal["approve", "for_task", "reject", "edit", "answer", "say", "help", "list", "quit", "nothing", "problem"]

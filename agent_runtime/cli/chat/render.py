@@ -20,10 +20,10 @@ from rich.text import Text
 
 from agent_runtime.cli import rows
 from agent_runtime.model.conversation import mark_text
-from agent_runtime.model.forms import Request, option_text
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.clock import SystemClock
 from turnkeeper.console.unseen import in_words, plain, prose
+from turnkeeper.rpc.forms import Request, option_text
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})

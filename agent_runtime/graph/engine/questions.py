@@ -13,8 +13,8 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 from langgraph.types import StateSnapshot
 
 from agent_runtime.graph.engine.inputs import as_json, messages_of
-from agent_runtime.model import forms
 from agent_runtime.model.approval import RaisedInterrupt, read_interrupt
+from turnkeeper.rpc import forms
 
 Given = dict[tuple[str, str], list[Any]]  # by checkpoint and step: the answers of the step
 

@@ -17,9 +17,9 @@ from langgraph.pregel._algo import should_interrupt
 from langgraph.types import StateSnapshot
 
 from agent_runtime.graph.engine import inputs
-from agent_runtime.model import forms
 from agent_runtime.model.approval import RaisedInterrupt, read_interrupt
 from turnkeeper.errors import InvalidInput
+from turnkeeper.rpc import forms
 
 LONGEST_STATE = 4000  # characters of the state that the author is shown
 _OF_LANGGRAPH = frozenset({"source", "step", "parents"})

@@ -11,19 +11,19 @@ Both clients get a tool call in one object: agent-chat-ui reads `args`, and agen
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from turnkeeper.console.unseen import as_json, plain
 from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.rpc import forms
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 _ALLOWED = ("approve", "edit", "reject")
 _WAYS = {
     "approve": "approve", "accept": "approve", "edit": "edit", "reject": "reject", "ignore": "reject",
-    "respond": "answer", "response": "answer",
+    "respond": "respond", "response": "respond",
 }  # fmt: skip
-_OF_INBOX = {"approve": "accept", "reject": "ignore", "edit": "edit", "answer": "response"}
 _WHERE = "command.resume"
 FORMS = "give {'decisions': [{'type': 'approve'}]}, [{'type': 'accept', 'args': null}] or {INTERRUPT_ID: either}"
 LOOK_AGAIN = "look at the thread again, then decide; or name the interrupt: {INTERRUPT_ID: decision}"
@@ -41,25 +41,20 @@ def value_of(asked: wire.Interrupt) -> dict[str, Any]:
     if not calls:
         return _question(asked)
     named = [
-        {"name": one["tool"], "args": args, "arguments": args, "description": _seen(one["note"], args)}
-        for one, args in ((one, one["args"]) for one in calls)
+        {"name": one.tool, "args": one.args, "arguments": one.args, "description": _seen(one.note, one.args)}
+        for one in calls
     ]
-    configs = [{"action_name": one["tool"], "allowed_decisions": list(one["takes"])} for one in calls]
+    configs = [{"action_name": one.tool, "allowed_decisions": list(one.takes)} for one in calls]
     return {"action_requests": named, "review_configs": configs, "turnkeeper": _about(asked)}
 
 
-def _calls(asked: wire.Interrupt) -> list[dict[str, Any]]:
+def _calls(asked: wire.Interrupt) -> Sequence[forms.Call]:
     """Return the calls that an approval is about; empty for a plain question."""
     if asked.kind != "question":
         args = json.loads(asked.args_json or "{}")
-        return [{"tool": asked.tool, "args": args, "takes": _ALLOWED, "note": _described(asked)}]
-    return list(_request(asked).get("calls", []))
-
-
-def _request(asked: wire.Interrupt) -> dict[str, Any]:
-    """Return the calls of a graph's own question and the form of its answer; empty if it has neither."""
-    args = json.loads(asked.args_json) if asked.args_json else None
-    return args if isinstance(args, dict) and set(args) == {"form", "calls"} else {}
+        return [forms.Call(tool=asked.tool, args=args, takes=_ALLOWED, note=_described(asked))]
+    request = forms.request_in(asked)
+    return () if request is None else request.calls
 
 
 def _described(asked: wire.Interrupt) -> str:
@@ -76,8 +71,7 @@ def _seen(note: str, args: Any) -> str:
 
 def _question(asked: wire.Interrupt) -> dict[str, Any]:
     config = {"allow_respond": True, "allow_ignore": True, "allow_accept": False, "allow_edit": False}
-    said = json.loads(asked.args_json) if asked.args_json else None
-    value = said.get("value") if isinstance(said, dict) else None
+    value = forms.question_of(asked).value
     action = {"action": "question", "args": value if isinstance(value, dict) else {}}
     answer = (
         f"Answer it in an inbox, on the page, or with: turnkeeper approvals resolve {asked.interrupt_id} --answer TEXT"
@@ -92,19 +86,12 @@ def _about(asked: wire.Interrupt) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """A client's decision about one call.
+class Choice(forms.Choice):
+    """The client's decision about one call, with the name of the tool if the client gives it.
 
-    Attributes:
-        way: approve, edit, reject or answer.
-        text: the reason of a rejection, or the answer.
-        args: the new arguments, or the ones shown; None if none are given.
-        name: of the tool, if it is given.
+    `args` are the arguments to run with, or those that were shown; None if none are given.
     """
 
-    way: str
-    text: str = ""
-    args: Mapping[str, Any] | None = None
     name: str = ""
 
 
@@ -114,7 +101,7 @@ def read_choices(value: object) -> list[Choice] | None:
     >>> read_choices({"decisions": [{"type": "reject", "message": "too dear"}]})
     [Choice(way='reject', text='too dear', args=None, name='')]
     >>> read_choices([{"type": "response", "args": "Tuesday"}])
-    [Choice(way='answer', text='Tuesday', args=None, name='')]
+    [Choice(way='respond', text='Tuesday', args=None, name='')]
     """
     found = value.get("decisions") if isinstance(value, dict) and "decisions" in value else value
     said = found if isinstance(found, list) else [found]
@@ -150,8 +137,8 @@ def decide(asked: wire.Interrupt, value: object) -> wire.ResolveInterruptRequest
         if choices is None or len(choices) != 1:
             raise InvalidInput(f"is not a decision about one call of {asked.tool}", where=_WHERE, hint=FORMS)
         return _about_call(request, asked, choices[0])
-    if _request(asked):
-        return _in_form(request, asked, choices)
+    if (asks := forms.request_in(asked)) is not None:
+        return _in_form(request, asks, choices)
     return _answer(request, choices, value)
 
 
@@ -173,36 +160,23 @@ def _about_call(
 
 
 def _in_form(
-    request: wire.ResolveInterruptRequest, asked: wire.Interrupt, choices: Sequence[Choice] | None
+    request: wire.ResolveInterruptRequest, asks: forms.Request, choices: Sequence[Choice] | None
 ) -> wire.ResolveInterruptRequest:
-    """Return a decision in the form that the graph asked for, from either of the client's forms."""
-    form, calls = _request(asked)["form"], _calls(asked)
+    """Return a decision in the form that the graph asked for, from either of the clients' forms."""
+    calls = asks.calls
     if choices is None or len(choices) not in {1, len(calls)}:
         raise InvalidInput(f"is not a decision about {len(calls)} calls", where=_WHERE, hint=FORMS)
     each = choices if len(choices) == len(calls) else [choices[0]] * len(calls)
     for call, choice in zip(calls, each, strict=True):
-        if choice.name and choice.name != call["tool"]:
-            what = f"decides about {choice.name[:80]}, and {call['tool']} waits"
+        if choice.name and choice.name != call.tool:
+            what = f"decides about {choice.name[:80]}, and {call.tool} waits"
             raise Conflict(what, where=_WHERE, hint=LOOK_AGAIN)
-    write = _as_response if form == "inbox" else _as_decision
-    written = [write(call, choice) for call, choice in zip(calls, each, strict=True)]
-    whole = {"decisions": written} if form == "decisions" else written if form == "inbox" else written[0]
-    request.decision, request.args_json = "answer", json.dumps(whole, ensure_ascii=False)
+    given = [replace(choice, args=choice.args or call.args) for call, choice in zip(calls, each, strict=True)]
+    answer: Any = forms.answer(asks, given)
+    if asks.form == "inbox":  # an acceptance there says nothing of the arguments
+        answer = [{**one, "args": None} if one["type"] == "accept" else one for one in answer]
+    request.decision, request.args_json = "answer", json.dumps(answer, ensure_ascii=False)
     return request
-
-
-def _as_decision(call: Mapping[str, Any], choice: Choice) -> dict[str, Any]:
-    if choice.way == "edit":
-        return {"type": "edit", "edited_action": {"name": call["tool"], "args": dict(choice.args or call["args"])}}
-    said = {"message": choice.text} if choice.text and choice.way != "approve" else {}
-    return {"type": "respond" if choice.way == "answer" else choice.way, **said}
-
-
-def _as_response(call: Mapping[str, Any], choice: Choice) -> dict[str, Any]:
-    if choice.way in {"approve", "edit"}:
-        action = {"action": call["tool"], "args": dict(choice.args or call["args"])}
-        return {"type": _OF_INBOX[choice.way], "args": action if choice.way == "edit" else None}
-    return {"type": _OF_INBOX[choice.way], "args": choice.text if choice.way == "answer" else None}
 
 
 def _answer(
@@ -210,8 +184,9 @@ def _answer(
 ) -> wire.ResolveInterruptRequest:
     """Return the answer to a plain question: text or any JSON."""
     if choices is not None and len(choices) == 1:
-        request.decision, request.message = choices[0].way, choices[0].text
-        if choices[0].way == "edit":
+        way = choices[0].way
+        request.decision, request.message = "answer" if way == "respond" else way, choices[0].text
+        if way == "edit":
             request.args_json = json.dumps(choices[0].args or {}, ensure_ascii=False)
         return request
     if value is None or value == "":

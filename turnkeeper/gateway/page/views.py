@@ -10,6 +10,7 @@ from typing import Any
 
 from turnkeeper.console.unseen import in_words, plain
 from turnkeeper.gateway.page.text import fields, instant, pretty, unmarked
+from turnkeeper.rpc import forms
 from turnkeeper.times import format_rough
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
@@ -98,52 +99,30 @@ class Card:
 
 
 def card_of_interrupt(one: agents.Interrupt) -> Card:
-    calls = _calls_asked(one)
-    title = ", ".join(str(call.get("tool")) for call in calls) or one.tool or one.kind
-    args = calls[0].get("args") if len(calls) == 1 else calls
-    shown = json.dumps(args, indent=2, ensure_ascii=False) if calls else pretty(one.args_json)
-    value = _value_of(one)
-    if one.kind == "question" and not calls:
+    asks, question = forms.request_in(one), forms.question_of(one)
+    calls = json.loads(one.args_json)["calls"] if asks is not None else []
+    title = ", ".join(call["tool"] for call in calls) or one.tool or one.kind
+    shown = pretty(one.args_json)
+    if one.kind == "question":
+        value = question.value if not calls else calls[0]["args"] if len(calls) == 1 else calls
         shown = json.dumps(value, indent=2, ensure_ascii=False) if isinstance(value, dict | list) else ""
     facts = {"missing scope": one.missing_scope, "category": one.category, "only this once": one.once_only}
     return Card(
         kind="interrupt", id=one.interrupt_id, does=_DOES.get(one.kind, one.kind), title=title,
-        ways=_ways(one, calls) if one.status == "pending" else (), turn_id=one.turn_id,
+        ways=_ways(one, asks, question) if one.status == "pending" else (), turn_id=one.turn_id,
         channel=one.channel, task=one.task_name, at=one.created_at, state=one.decision or one.status, args=shown,
         args_hash=one.args_hash,
-        body=one.question, facts=fields(facts), note=one.message, options=_options(value),
+        body=one.question, facts=fields(facts), note=one.message, options=[*map(forms.option_text, question.options)],
         expires_at=one.expires_at if one.HasField("expires_at") else None,
     )  # fmt: skip
 
 
-def _calls_asked(one: agents.Interrupt) -> list[dict[str, Any]]:
-    """Return the calls of a graph's own question; empty if the question is about no calls."""
-    try:
-        says = json.loads(one.args_json) if one.kind == "question" else {}
-        return [dict(call) for call in says["calls"]] if set(says) == {"form", "calls"} else []
-    except (ValueError, TypeError):
-        return []
-
-
-def _value_of(one: agents.Interrupt) -> Any:
-    """Return the value of a plain question; None for any other kind."""
-    said = json.loads(one.args_json) if one.kind == "question" and one.args_json else None
-    return said["value"] if isinstance(said, dict) and set(said) == {"value"} else None
-
-
-def _options(value: object) -> list[str]:
-    """Return the answers that a question offers, in the form in which they are typed."""
-    found = value.get("options", value.get("choices")) if isinstance(value, dict) else None
-    fits = isinstance(found, list) and all(isinstance(one, str | int | float) for one in found)
-    return [one if isinstance(one, str) else json.dumps(one) for one in found] if fits and found else []
-
-
-def _ways(one: agents.Interrupt, calls: Sequence[Mapping[str, Any]]) -> list[str]:
-    if calls:
-        takes = [way for way in ("approve", "reject", "edit", "respond") if all(way in call["takes"] for call in calls)]
-        return ["answer" if way == "respond" else way for way in takes if way != "edit" or len(calls) == 1]
+def _ways(one: agents.Interrupt, asks: forms.Request | None, question: forms.Question) -> list[str]:
+    if asks is not None:
+        takes = [way for way in asks.takes if way != "edit" or len(asks.calls) == 1]
+        return ["answer" if way == "respond" else way for way in takes]
     if one.kind == "question":
-        return ["answer"] if _options(_value_of(one)) else ["approve", "reject", "answer"]
+        return ["answer"] if question.options else ["approve", "reject", "answer"]
     return ["approve", "reject", "edit", *(["for_task"] if one.task_name and not one.once_only else [])]
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from agent_runtime.cli import approvals, rows
 from agent_runtime.model.approval import EXPIRED, AuthorDecision, answer_to, read_interrupt
-from agent_runtime.model.forms import approved, choices_in, from_dict, read, with_ids, with_tools
 from turnkeeper.errors import InvalidInput
+from turnkeeper.rpc.forms import approved, choices_in, from_dict, read, with_ids, with_tools
 
 SEND = {"name": "send", "args": {"text": "hi"}, "description": "harmless\x1b[31m"}
 CONFIG = {"action_name": "send", "allowed_decisions": ["approve", "edit", "reject"]}

@@ -61,6 +61,11 @@ class Request:
     form: Form
     calls: tuple[Call, ...]
 
+    @property
+    def takes(self) -> list[str]:
+        """The decisions that every call takes."""
+        return [way for way in WAYS if all(way in call.takes for call in self.calls)]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the request as JSON."""
         return asdict(self)
@@ -138,10 +143,26 @@ def question_in(data: object) -> Question:
 
 def from_dict(data: object) -> Request | None:
     """Return the request from its `to_dict`; None for any other data."""
-    if not isinstance(data, Mapping) or set(data) != {"form", "calls"}:
+    if not isinstance(data, Mapping) or set(data) != {"form", "calls"} or not isinstance(data["calls"], list | tuple):
         return None
     calls = tuple(Call(**{**call, "takes": tuple(call["takes"])}) for call in data["calls"])
     return Request(form=data["form"], calls=calls)
+
+
+def request_in(asked: Any) -> Request | None:
+    """Return the calls that a question is about, from its record or its message; None if its form is unknown."""
+    return from_dict(_said_in(asked))
+
+
+def question_of(asked: Any) -> Question:
+    """Return a question in the graph's own words; empty for other kinds and for questions of earlier versions."""
+    return question_in(_said_in(asked))
+
+
+def _said_in(asked: Any) -> object:
+    if asked.kind != "question":
+        return None
+    return asked.args if hasattr(asked, "args") else json.loads(asked.args_json or "null")
 
 
 def read(value: object, schema: object = None) -> Request | None:
