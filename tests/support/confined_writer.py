@@ -38,7 +38,7 @@ FORGED: dict[str, tuple[Any, str]] = {
     "timeless": ({"body": "x", "ts": "yesterday"}, "RFC 3339"),
 }
 RAW: dict[str, tuple[bytes, str]] = {
-    "twice": (b'{"body": "x", "from": "codex", "from": "author"}', "a key stands twice"),
+    "twice": (b'{"body": "x", "from": "codex", "from": "author"}', "a key occurs twice"),
     "nan": (b'{"body": "x", "meta": {"n": NaN}}', "not JSON"),
     "deep": (b'{"body": "x", "meta": ' + b"[" * 60 + b"]" * 60 + b"}", "nested deeper"),
     "half": (b'{"body": "x"', "not JSON"),

@@ -1,8 +1,8 @@
 """Receipts for envelopes: a line in the day's ledger, and an `ack` envelope to a sender that asked for one.
 
 `logs/channel-acks-<date>.jsonl` is an event log that all processes share. A line names the envelope and never carries
-its text. Both receipts are written before the envelope is archived. After a crash in between, they are written
-again with the same ids.
+its text. Both receipts are written before the envelope is archived. If a crash comes in between, the next process
+writes both again with the same ids.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ def _receipt(claimed: Claimed) -> dict[str, Any]:
 
 
 def ack_id(envelope: Envelope) -> str:
-    """Return the id of an envelope's receipt, which is the same each time the receipt is written."""
+    """Return the id of an envelope's receipt. It is the same each time the receipt is written."""
     text = json.dumps([envelope.to, envelope.sender, envelope.id])
     return f"ack-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
@@ -58,7 +58,7 @@ def ack_id(envelope: Envelope) -> str:
 def ack_of(envelope: Envelope, *, at: datetime, by_key: bool = False) -> Envelope:
     """Return the `ack` envelope that acknowledges an envelope.
 
-    With `by_key`, envelopes that share an idempotency key have the same ack, so that an inbox takes it once.
+    With `by_key`, envelopes that share an idempotency key share one ack, so that an inbox stores only one.
     """
     receipt = ack_id(replace(envelope, id=envelope.idempotency_key) if by_key else envelope)
     return Envelope(
@@ -78,7 +78,7 @@ def ack_of(envelope: Envelope, *, at: datetime, by_key: bool = False) -> Envelop
 def acknowledge(
     claimed: Claimed, *, ledger: AckLedger, clock: Clock, put_to: Callable[[str], Callable[[Envelope], Put] | None]
 ) -> Put | None:
-    """Write the received line. If the sender wants an ack and has an inbox, put an ack there. Call before archive.
+    """Write the received line. If the sender wants an ack and has an inbox, put one there. Call before archive.
 
     Args:
         claimed: the received envelope.
@@ -94,7 +94,7 @@ def acknowledge(
 
 
 def read_acks(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the receipts of all days in order of time, each id once."""
+    """Yield the receipts of all days, ordered by time, each id once."""
     records: dict[str, dict[str, Any]] = {}
     for record in read_events(folder, _PREFIX):
         records.setdefault(str(record.get("id", "")), record)

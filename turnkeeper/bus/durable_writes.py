@@ -1,9 +1,9 @@
 """Writing envelopes: names that sort in writing order, then temporary file, sync, link, and one sync of the folder.
 
-A name holds nanoseconds (20 digits), pid, random hex, sequence and sender. The order holds between processes and over
-a clock that steps back: a put that begins after another was answered gets a later name. The last nanosecond given out
-stands in `.newest`, read and raised under its lock; the names that lie in the folders make good a file that was lost or
-is behind.
+A name holds nanoseconds (20 digits), pid, random hex, sequence and sender. The order holds between processes and after
+the clock steps back: a put that begins after another was answered gets a later name. `.newest` holds the last
+nanosecond given out; a process reads and raises it under its lock. If that file is lost or outdated, the names of the
+files in the folders replace it.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from turnkeeper.times import to_us
 
 MARK = ".newest"
 _NAME = re.compile(r"(\d{20})-(\d{1,10})-[0-9a-f]{8}-\d{6,12}-[a-z0-9@-]+\.json", re.ASCII)
-_LATEST_NS = 9 * 10**18  # in the year 2255; a forged later name does not raise our names
+_LATEST_NS = 9 * 10**18  # in the year 2255; a forged later name does not raise our own names
 _DIGITS = 20
 _TAG_DIGITS = 8
 
@@ -37,7 +37,7 @@ class Names:
         self._sequence = 0
 
     def draw(self, senders: Sequence[str], *, lying: Iterable[str]) -> list[str]:
-        """Return one name for each sender, later than every name drawn before; `lying` is read at the first draw."""
+        """Return one name for each sender, later than every earlier name. `lying`, the existing names, is read once."""
         if self._last_ns < 0:
             self._last_ns = max((ns_of(name) or 0 for name in lying), default=0)
         first, tags = self._reserve(len(senders)), self._entropy.hex(_TAG_DIGITS * len(senders))
@@ -94,14 +94,14 @@ def _number(digits: bytes) -> int:
 
 Failure = TurnkeeperError | None
 SMALLEST_GROUP = 4
-_CHUNK = 256  # descriptors are not held: the bound is on what one pass of syncs waits for
-# File systems whose syncfs(2) writes data and names and reports errors, as fsync(2) of each file would.
+_CHUNK = 256  # descriptors are not held open: the limit bounds what one pass of syncs waits for
+# On these file systems syncfs(2) writes data and names, and reports errors as fsync(2) of each file would.
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "f2fs", "tmpfs"})
 _SYNCFS_REPORTS = (5, 8)  # Source: syncfs(2), VERSIONS
 
 
 class GroupingFiles(SystemFiles):
-    """The machine's file system. It syncs a group of new files once if that is safe, else each file."""
+    """The machine's file system, which syncs a group of new files at once if that is safe, else one by one."""
 
     def __init__(self) -> None:
         self._one_pass: dict[int, bool] = {}
@@ -123,7 +123,7 @@ class GroupingFiles(SystemFiles):
 
 
 def link_all(files: Files, inbox: Path, items: Sequence[tuple[str, bytes]]) -> list[Failure]:
-    """Put each (name, data) into `inbox`; when this returns, those without a failure are on disk under their names.
+    """Put each (name, data) into `inbox`. On return, each file without a failure is on disk under its name.
 
     A failed file is not in `inbox`, unless a reader took the file between its link and a failed sync of the folder.
     """

@@ -1,10 +1,10 @@
 """One message between agents: its fields, what is valid, its bytes, and the wrapper in which a model sees it.
 
-It is checked when it is written and again when it is read: a file in an inbox may come from anywhere. No message may
-contain a wrapper itself: one that could close its wrapper and open another would speak in somebody else's name.
+An envelope is checked when it is written and again when it is read, because any program may put a file into an inbox.
+No message may contain a wrapper: it could close its own wrapper and open one that names another sender.
 
-Its JSON is what every reader reads alike: no duplicate keys, no NaN, no infinity, bounded depth and numbers, UTF-8
-only. Source: RFC 7493 (I-JSON) for the rules; the bounds are ours.
+The JSON must read alike everywhere: no duplicate keys, no NaN, no infinity, bounded depth and numbers, UTF-8 only.
+Source: RFC 7493 (I-JSON) for the rules; the bounds are ours.
 """
 
 import json
@@ -20,20 +20,20 @@ from typing import Any, NamedTuple, NoReturn
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import parse_rfc3339, rfc3339
 
-# A slash may be one of its look-alikes, which NFKC leaves as they are; a prefix may stand before the name. What
-# was matched is never tried another way (`++`): others write the text, and it is read in one pass.
+# The slash may be a look-alike that NFKC keeps; a prefix may precede the name. The possessive `++` prevents
+# backtracking, because the text is untrusted and must be read in one pass.
 _TOKEN = re.compile(r"<\s*+(?:[/\\\u2044\u2215\u29f8]\s*+)?(?:[\w.-]++:)?channel\b", re.IGNORECASE)
-# Shown as nothing: format, control, combining marks, unassigned (among them the reserved default-ignorables).
+# Characters that display as nothing: format, control, combining marks, unassigned (with reserved default-ignorables).
 _UNSEEN_CATEGORIES = frozenset({"Cf", "Cc", "Cn", "Co", "Mn", "Me"})
-_FILLERS = frozenset("\u115f\u1160\u3164\uffa0")  # Hangul fillers are letters that show as nothing
+_FILLERS = frozenset("\u115f\u1160\u3164\uffa0")  # Hangul fillers are letters that display as nothing
 _LABEL_FORBIDDEN = frozenset('<>"')
 LONGEST_LABEL = 255
 
 
 def check_text(text: str, *, where: str = "text") -> None:
-    """Raise InvalidInput for a wrapper token, however it is spelled, or a character that has no UTF-8 form.
+    """Raise InvalidInput for a wrapper token, however it is spelled, or for a character without a UTF-8 form.
 
-    Width, case, and characters that show as nothing make no difference.
+    Differences of width, case and invisible characters do not hide a token.
     """
     try:
         text.encode("utf-8")
@@ -46,7 +46,7 @@ def check_text(text: str, *, where: str = "text") -> None:
 
 
 def check_label(value: str, *, where: str) -> None:
-    """Raise InvalidInput unless `value` can stand in an attribute: short, in plain sight, no markup. Empty is one."""
+    """Raise InvalidInput unless `value` can stand in an attribute: short, visible, no markup. Empty is valid."""
     if len(value) > LONGEST_LABEL:
         raise InvalidInput(f"is longer than {LONGEST_LABEL} characters", where=where)
     for character in value:
@@ -55,7 +55,7 @@ def check_label(value: str, *, where: str) -> None:
 
 
 def wrapped(*, sender: str, kind: str, thread: str, text: str) -> str:
-    """Return what a model is shown of a message whose fields were checked.
+    """Return the wrapper in which a model sees a message. The caller has checked the fields.
 
     >>> wrapped(sender="agent1", kind="message", thread="t1", text="done")
     '<channel source="agent" from="agent1" kind="message" thread="t1">done</channel>'
@@ -93,13 +93,13 @@ __all__ = [
 VERSION = 1
 LARGEST_BYTES = 4 << 20
 KINDS = frozenset({"message", "fire", "loop-tick", "handoff", "shutdown", "ack", "escalation"})
-# What the contract says of a fire: what asked for it, and what became of the times that were missed before it.
+# Fields of a fire in the contract: what caused it, and how many earlier times were missed.
 FIRE_KINDS = frozenset({"scheduled", "manual", "backfill", "wake", "event"})
 CATCH_UP_POLICIES = frozenset({"skip", "run-once", "run-all"})
 _PARTY = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|agent0@[a-z][a-z0-9-]{0,31}", re.ASCII)
 _KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
-# Made once: `json.dumps` makes one for each call. What was checked holds no circle.
+# Made once, because `json.dumps` makes one for each call. A checked envelope contains no cycle.
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 _REQUIRED = ("v", "id", "from", "to", "kind", "ts")
 _TEXTS = ("id", "from", "to", "kind", "thread", "swarm", "idempotency_key", "text", "ts")
@@ -112,15 +112,15 @@ class Envelope:
 
     Attributes:
         id: drawn by the writer, unique.
-        sender: who wrote it; a channel overwrites a forged one with the identity it verified.
-        to: the agent whose inbox it is put in.
+        sender: who wrote the envelope; a channel replaces it with the identity that the channel verified.
+        to: the agent whose inbox receives the envelope.
         kind: one of `KINDS`.
-        thread: the conversation thread it belongs to; empty for none.
+        thread: the conversation thread; empty for none.
         swarm: a label for a group of agents working together; empty for none.
-        idempotency_key: putting a second one with the same key into the same inbox changes nothing; empty for none.
+        idempotency_key: an inbox drops a second envelope with the same key; empty for none.
         requires_ack: the reader writes an ack line and answers with an `ack` envelope.
         text: what a model or a person reads.
-        at: when it was written.
+        at: when the envelope was written.
         meta: JSON object with what programs read; a fire's whole trigger.
     """
 
@@ -137,7 +137,7 @@ class Envelope:
     meta: dict[str, Any] = field(default_factory=dict)
 
     def checked(self) -> "Envelope":
-        """Return the envelope if every field is valid. Raises InvalidInput naming the first that is not."""
+        """Return the envelope if every field is valid. Raises InvalidInput that names the first invalid field."""
         for name, value in (("from", self.sender), ("to", self.to)):
             if not _PARTY.fullmatch(value):
                 raise InvalidInput(f"{value[:40]!r} is not an agent's or channel's name", where=name)
@@ -157,7 +157,7 @@ class Envelope:
 
 
 class Encoded(NamedTuple):
-    """A checked envelope's bytes, and what the bus needs to know of it to put them."""
+    """A checked envelope's bytes, and the fields that the bus needs to put the envelope."""
 
     to: str
     sender: str
@@ -166,7 +166,7 @@ class Encoded(NamedTuple):
 
 
 def encoded(envelope: Envelope) -> Encoded:
-    """Return an envelope as it is put. Raises InvalidInput as :func:`encode` does."""
+    """Encode an envelope for a put. Raises InvalidInput as :func:`encode` does."""
     return Encoded(envelope.to, envelope.sender, envelope.idempotency_key, encode(envelope))
 
 
@@ -181,7 +181,7 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def written(envelope: Envelope) -> str:
-    """Return the text of an envelope that was checked."""
+    """Return the JSON text of a checked envelope."""
     fields: dict[str, Any] = {
         "v": VERSION,
         "id": envelope.id,
@@ -200,7 +200,7 @@ def written(envelope: Envelope) -> str:
 
 
 def decode(data: bytes) -> Envelope:
-    """Read one envelope back. Raises InvalidInput for anything that :func:`encode` would not have written."""
+    """Decode one envelope. Raises InvalidInput for bytes that :func:`encode` would not have written."""
     if len(data) > LARGEST_BYTES:
         raise InvalidInput("is too large", where="envelope")
     fields = parse_object(data, where="envelope")
@@ -220,17 +220,17 @@ def decode(data: bytes) -> Envelope:
 
 
 def shown(envelope: Envelope) -> str:
-    """Return what a model is shown: the text in a wrapper that says whom it is from."""
+    """Return the text as a model sees it, in a wrapper that names the sender."""
     return wrapped(sender=envelope.sender, kind=envelope.kind, thread=envelope.thread, text=envelope.text)
 
 
 def with_sender(envelope: Envelope, verified: str) -> Envelope:
-    """Return the envelope as coming from the identity that its channel verified."""
+    """Return the envelope with the identity that its channel verified as the sender."""
     return replace(envelope, sender=verified)
 
 
 def parse_instant(text: str) -> datetime:
-    """Return the time of an envelope. Raises InvalidInput."""
+    """Parse the time of an envelope. Raises InvalidInput."""
     try:
         if _RFC3339.fullmatch(text):
             return parse_rfc3339(text)
@@ -249,8 +249,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parse_object(data: bytes, *, where: str) -> dict[str, Any]:
-    """Read one JSON object. Raises InvalidInput naming `where`, for any other bytes."""
-    # What opens few brackets needs no closer look: that reads the text twice.
+    """Parse one JSON object. Raises InvalidInput that names `where` for any other bytes."""
+    # A text with few brackets cannot nest too deep; counting the depth would read the text twice.
     if data.count(b"[") + data.count(b"{") > DEEPEST and _nesting(data) > DEEPEST:
         raise InvalidInput(f"is nested deeper than {DEEPEST} levels", where=where)
     try:
@@ -259,15 +259,15 @@ def parse_object(data: bytes, *, where: str) -> dict[str, Any]:
         raise InvalidInput(f"is not JSON as the bus writes it: {error}", where=where) from error
     if not isinstance(fields, dict):
         raise InvalidInput("is not a JSON object", where=where)
-    if b"\\u" in data:  # only an escape can still bring in what has no UTF-8 form; the rest was refused above
+    if b"\\u" in data:  # only an escape can still produce a lone surrogate; the decoder refused all others above
         check_value(fields, where=where)
     return fields
 
 
 def check_value(value: object, *, where: str) -> None:
-    """Raise InvalidInput for a value that would not read back as it is, or that :func:`parse_object` refuses.
+    """Raise InvalidInput for a value that JSON would change, or that :func:`parse_object` refuses.
 
-    A tuple is taken as the list that it becomes.
+    A tuple is accepted as the list that it becomes.
     """
     if _is_plain(value, DEEPEST):
         return
@@ -282,7 +282,7 @@ def check_value(value: object, *, where: str) -> None:
 
 
 def _is_plain(value: object, deepest: int) -> bool:
-    """Tell whether a value is one of those, by far the most, that nothing can be wrong with; quickly."""
+    """Return True if the value is of a common kind that is always valid, False if it needs a full check."""
     if type(value) is dict:
         if not all(type(key) is str and key.isascii() for key in value):
             return False
@@ -305,12 +305,12 @@ def _is_plain(value: object, deepest: int) -> bool:
 
 
 def _inside(level: list[object], where: str) -> list[object]:
-    """Check the values of one level; return those of the next."""
+    """Check the values of one level. Return the values of the next level."""
     inside: list[object] = []
     for item in level:
         kind = type(item)
         if (kind is str and item.isascii()) or kind is bool or item is None:  # type: ignore[attr-defined]
-            continue  # by far the most, and nothing can be wrong with them
+            continue  # most values are of these types, and they are always valid
         _check_scalar(item, where)
         if isinstance(item, dict | list | tuple):
             inside += _children(item, where)
@@ -350,7 +350,7 @@ def _nesting(data: bytes) -> int:
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key occurs twice")
     return fields
 
 
@@ -374,7 +374,7 @@ def _finite_float(digits: str) -> float:
     return value
 
 
-# Made once, as the encoder.
+# Made once, like the encoder.
 _STRICT = json.JSONDecoder(
     object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite_float
 )

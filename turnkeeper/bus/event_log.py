@@ -1,6 +1,6 @@
 """The event log: one JSON line an event, one file a day, one `O_APPEND` write for each group of lines.
 
-Each process has files of its own; the receipts of envelopes are one file for all (`turnkeeper/bus/acks.py`). Required
+Each process has its own files; all processes share the file of envelope receipts (`turnkeeper/bus/acks.py`). Required
 keys: `at` (RFC 3339 UTC), `process`, `pid`, `event`. The rest are fields of the event: ids, states, counts; never a
 prompt, a message, an argument or a secret.
 """
@@ -21,15 +21,15 @@ from turnkeeper.times import rfc3339
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _AS_JSON_DOES = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
-_JSON = json.JSONEncoder(separators=(",", ":"), default=str)  # made once: `json.dumps` makes one for each call
+_JSON = json.JSONEncoder(separators=(",", ":"), default=str)  # made once, because `json.dumps` makes one for each call
 
 
 class EventLog:
-    """Appends events of one process. A line is whole or absent, also with several writers on one file.
+    """Writer of one process's events. A line is written whole or not at all, even if several processes write one file.
 
-    An event says what has happened; failing to log it undoes nothing. So `emit` raises OSError only for a durable
-    event. Others that cannot be written are lost, with one warning on stderr until writing works again. The first one
-    written then is `events.lost`, with their count.
+    An event reports what has already happened, and a failure to log it undoes nothing. So `emit` raises OSError only
+    for a durable event. Other events that cannot be written are lost, with one warning on stderr until writing works
+    again. The first event written then is `events.lost`, with the number of lost events.
 
     Attributes:
         trouble: why events are lost at the moment; empty while they are written.
@@ -41,7 +41,7 @@ class EventLog:
     ) -> None:
         """Write files whose names begin with `prefix`, `events-<process>` unless given.
 
-        A file that is a link is written through it, or, without `follows_links`, cannot be written.
+        If the file is a link, write through it; without `follows_links`, refuse to write.
         """
         self._folder = folder
         self._prefix = prefix or f"events-{process}"
@@ -56,11 +56,11 @@ class EventLog:
         self.count: Callable[[Sequence[tuple[str, Mapping[str, Any]]]], object] = len
 
     def emit(self, event: str, *, durable: bool = False, **fields: Any) -> None:
-        """Append one event; with `durable`, return only when it is on disk, or raise OSError."""
+        """Append one event. With `durable`, return only when the event is on disk, or raise OSError."""
         self.emit_all([(event, fields)], durable=durable)
 
     def emit_all(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, durable: bool = False) -> None:
-        """Append events as :meth:`append` does; a failure is raised only with `durable`."""
+        """Append events as :meth:`append` does. Raise a failure only with `durable`."""
         missed = [("events.lost", {"count": self._lost})] if self._lost else []
         self.count(events)
         try:
@@ -70,7 +70,7 @@ class EventLog:
                 raise
             self._lost += len(events)
             if not self.trouble:
-                with contextlib.suppress(OSError):  # it is often on the same disk
+                with contextlib.suppress(OSError):  # the log is often on the same disk as the fault
                     sys.stderr.write(f"warning: {self._folder}: events cannot be written: {error.strerror}\n")
                     sys.stderr.flush()
             self.trouble = f"{self._folder}: events cannot be written: {error.strerror}"
@@ -80,7 +80,7 @@ class EventLog:
     def append(self, events: Sequence[tuple[str, Mapping[str, Any]]], *, durable: bool) -> None:
         """Append events, each a name and its fields, in order, with one time and in one write. Raises OSError.
 
-        A write lets go of the interpreter's lock, and getting it back beside a busy thread costs more than the write.
+        Use one write: each write releases the interpreter's lock, and waiting for the lock costs more than the write.
         """
         if not events:
             return
@@ -91,7 +91,7 @@ class EventLog:
 
     def _write(self, day: str, data: bytes, *, durable: bool) -> None:
         descriptor, written = self._open(day), 0
-        if self._torn:  # what a full disk cut short must not swallow the event after it
+        if self._torn:  # end a line that a full disk cut short, so that it does not swallow the next event
             data = b"\n" + data
         while written < len(data):
             written += os.write(descriptor, data[written:])
@@ -100,7 +100,7 @@ class EventLog:
             os.fdatasync(descriptor)
 
     def close(self) -> None:
-        """Close the file; a later emit opens it again."""
+        """Close the file. A later emit opens it again."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor, self._day = None, ""
@@ -120,10 +120,10 @@ LATE_S = 0.25
 def told_if_late(
     log: EventLog, event: Callable[[], Sequence[tuple[str, Mapping[str, Any]]]], *, again: bool = False
 ) -> Iterator[None]:
-    """Write events, each a name and its fields, if the block takes long; for a block in an event loop.
+    """Write events, each a name and its fields, if the block takes long. For a block in an event loop.
 
-    What reaches a process is in its trail so, however long a store then keeps the process waiting. Where the store
-    answers at once, what it answered is all there is to tell. With `again`, ask for more events until the block ends.
+    The log then shows a request even if the store keeps the process waiting. If the store answers at once, the answer's
+    own events are enough. With `again`, call `event` for more events until the block ends.
     """
     late: asyncio.TimerHandle
 
@@ -144,9 +144,9 @@ def told_if_late(
 
 
 def record_act(folder: Path, program: str, command: str, subject: str, clock: Clock, *, reason: str = "") -> None:
-    """Record what an author did by a command that calls no daemon, and why, if that was said.
+    """Record an author's command that calls no daemon, with the author's reason if there is one.
 
-    Where no log can be written there is no record.
+    If the log cannot be written, write no record.
     """
     if os.access(folder, os.W_OK):
         via = f"{program}/cli"
@@ -156,7 +156,7 @@ def record_act(folder: Path, program: str, command: str, subject: str, clock: Cl
 
 def _line(record: Mapping[str, Any]) -> bytes:
     """Return a record as one line of JSON in ASCII, without control characters."""
-    with contextlib.suppress(TypeError):  # what only the slower encoder takes: long integers, lone surrogates
+    with contextlib.suppress(TypeError):  # only the slower encoder accepts these: long integers, lone surrogates
         line = orjson.dumps(record, default=str, option=_AS_JSON_DOES)
         if line.isascii() and b"\x7f" not in line:
             return line
@@ -164,7 +164,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def read_events(folder: Path, prefix: str = "events") -> Iterator[dict[str, Any]]:
-    """Yield every event of the files so named, by time. A line torn by a crash, and what is no event, is skipped."""
+    """Yield every event of the files with this prefix, by time. Skip torn lines and lines that are no events."""
     records = []
     for path in sorted(folder.glob(f"{prefix}-*.jsonl")):
         for line in path.read_bytes().split(b"\n"):
@@ -172,7 +172,7 @@ def read_events(folder: Path, prefix: str = "events") -> Iterator[dict[str, Any]
                 record = json.loads(line)
                 if isinstance(record, dict) and isinstance(record.get("at"), str):
                     records.append(record)
-    # Without the Z, a whole second comes before its fractions.
+    # Without the Z, a whole second sorts before its fractions.
     yield from sorted(records, key=lambda record: str(record["at"]).removesuffix("Z"))
 
 
@@ -180,7 +180,7 @@ Told = Callable[[Mapping[str, Any]], None]
 
 
 def count_events(log: EventLog, counts: Mapping[str, Told]) -> None:
-    """Call `counts[name]` with the fields of each event of that name, besides what was called before."""
+    """Call `counts[name]` with the fields of each event of that name, after any function that `log` already calls."""
     before = log.count
 
     def take(events: Sequence[tuple[str, Mapping[str, Any]]]) -> None:

@@ -1,12 +1,12 @@
 """An agent's folders: which envelope owns an idempotency key, where each is, how much may wait, what is removed.
 
-An agent without a database has nobody who would say which envelope owns a key. When an envelope with a key is claimed,
-the claimer links it exclusively as `delivered/.key-<digest>`: the envelope whose file that is owns the key, and any
-other with the same key is dropped. The name lies beside the delivered envelopes, so that the sync that makes an archive
-durable makes it durable too. It can be made anew from them, and ends with them when they are pruned. From the same
-files, whoever put envelopes with keys learns where each of them is.
+For an agent without a database, files decide which envelope owns a key. When a process claims an envelope with a key,
+it links the file exclusively as `delivered/.key-<digest>`. The envelope with that file owns the key; any other with the
+same key is dropped. The link stands beside the delivered envelopes, so the sync that makes an archive durable covers it
+too. It can be rebuilt from them, and is removed when they are pruned. The sender of an envelope with a key finds its
+state in the same files.
 
-Quarantine is never emptied: a person looks at it, and queues again or removes by hand.
+Quarantine is never emptied automatically: a person looks at an envelope, then requeues or removes it.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class KeyLinks:
         self._files = files
 
     def settle(self, key: str, name: str) -> bool:
-        """Take the key for the claimed envelope `name`; False if another one owns it."""
+        """Take the key for the claimed envelope `name`. Return False if another envelope owns the key."""
         mine, link = self._claimed / name, self._link(key)
         for _ in range(_TRIES):
             try:
@@ -49,7 +49,7 @@ class KeyLinks:
                 pass
             else:
                 return True
-            with contextlib.suppress(FileNotFoundError):  # pruned between the two looks
+            with contextlib.suppress(FileNotFoundError):  # pruned between the two reads
                 found = link.stat()
                 if found.st_ino == mine.stat().st_ino:
                     return True
@@ -59,7 +59,7 @@ class KeyLinks:
         return False
 
     def name_of(self, key: str) -> str:
-        """Return the name of the envelope that owns a key; empty if it is being moved."""
+        """Return the name of the envelope that owns a key. Empty while the envelope is being moved."""
         with contextlib.suppress(FileNotFoundError):
             owner = self._link(key).stat().st_ino
             for folder in (self._claimed, self._delivered):
@@ -70,19 +70,19 @@ class KeyLinks:
         return ""
 
     def inode_of(self, key: str) -> int | None:
-        """Return the file of the envelope that owns a key; None where none was claimed, or its file is gone."""
+        """Return the inode of the envelope that owns a key. None if the key was never claimed or its file is gone."""
         with contextlib.suppress(FileNotFoundError):
             found = self._link(key).stat()
             return found.st_ino if found.st_nlink > 1 else None
         return None
 
     def by_inode(self) -> dict[int, str]:
-        """Return the names of all key links by the file they are a name of."""
+        """Return the names of all key links by inode."""
         with os.scandir(self._delivered) as entries:
             return {entry.inode(): entry.name for entry in entries if entry.name.startswith(PREFIX)}
 
     def rebuild(self) -> None:
-        """Make the links that are missing, as after a restore that copied the files. Only while nobody claims."""
+        """Create missing links, as after a restore that copied the files. Call only while no process claims."""
         for name in self.by_inode().values():
             if (self._delivered / name).stat().st_nlink == 1:
                 self._forget_orphan(self._delivered / name)
@@ -99,7 +99,7 @@ class KeyLinks:
                 self._files.link(path, self._link(key))
 
     def _forget_orphan(self, link: Path) -> None:
-        """Remove a key link that is the last name of its file. Two claimers never do it to each other's."""
+        """Remove a key link that is the last name of its file. Two claimers cannot remove each other's link."""
         descriptor = os.open(self._delivered, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -121,7 +121,7 @@ def _visible(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 class EnvelopeState(StrEnum):
-    """Where an envelope is, as whoever put it sees it."""
+    """An envelope's place, as its sender sees it."""
 
     WAITING = "waiting"
     CLAIMED = "claimed"
@@ -131,10 +131,10 @@ class EnvelopeState(StrEnum):
 
 
 def envelope_states(folder: Path, wanted: Mapping[str, str], files: Files) -> dict[str, EnvelopeState]:
-    """Return where envelopes are, by key; `wanted` holds the name under which each was put.
+    """Return the state of each envelope, by key. `wanted` holds the name under which each was put.
 
-    An envelope moves on while we look, so the places are read in the order in which it passes them: it is found in one
-    that it has left a moment ago, or in the next, and never seen further than it is.
+    Envelopes move while the folders are read. The folders are read in the order of the moves, so each envelope is found
+    in the folder that it just left or in the next one, and never ahead of its true state.
     """
     waiting = set(files.names(folder / "inbox"))
     claimed = set(files.names(folder / "claimed"))
@@ -147,13 +147,13 @@ def envelope_states(folder: Path, wanted: Mapping[str, str], files: Files) -> di
 def _further(
     folder: Path, left: Mapping[str, str], claimed_inodes: Mapping[int, str], files: Files
 ) -> dict[str, EnvelopeState]:
-    """Return where those are that neither wait nor are claimed under their own names."""
+    """Return the state of envelopes that neither wait nor are claimed under their own names."""
     links = KeyLinks(folder, files)
     owners = {key: links.inode_of(key) for key in left}
     delivered, set_aside = set(files.names(folder / "delivered")), set(files.names(folder / "quarantine"))
     found = {}
     for key, name in left.items():
-        if owners[key] in claimed_inodes:  # claimed under another name, or again by the reader that adopted it
+        if owners[key] in claimed_inodes:  # claimed under another name, or adopted by a later reader
             found[key] = EnvelopeState.CLAIMED
         elif owners[key] is not None or name in delivered:
             found[key] = EnvelopeState.DELIVERED
@@ -171,15 +171,15 @@ def _inodes(folder: Path, names: set[str]) -> dict[int, str]:
 
 
 REASON = ".reason"
-_COUNT_AGAIN = 1024  # puts at least between two counts of the files, which other processes add to and remove from too
-_WRITERS = 8  # each may use such a part of the room there is before it counts again: together they fill it and no more
+_COUNT_AGAIN = 1024  # puts at least between two counts of the files, because other processes add and remove files too
+_WRITERS = 8  # the part of the free room that one process may use between counts; all together do not overfill it
 _LARGEST_STEP_S = 86_400
-_STALE_S = 86_400  # a temporary file older than this is nobody's, also where its writer's pid lives again
+_STALE_S = 86_400  # an older temporary file has no writer, even if its pid is in use again
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """What may wait in one inbox. Up to eight writing processes may together pass it by a thousand envelopes each.
+    """The room of one inbox. Up to eight writing processes may together exceed it by a thousand envelopes each.
 
     Attributes:
         most_waiting: envelopes.
@@ -191,7 +191,7 @@ class Quota:
 
 
 class Capacity:
-    """Counts down what an inbox still takes; counts the files again, the more often the less that is."""
+    """Count of the free room in an inbox. The less room there is, the more often the files are counted again."""
 
     def __init__(self, folder: Path, quota: Quota) -> None:
         self._folder = folder
@@ -200,7 +200,7 @@ class Capacity:
         self._unwritten = self._unwritten_bytes = 0
 
     def reserve(self, size_bytes: int) -> None:
-        """Reserve room for one envelope. Raises Exhausted: the sender is to wait until the agent has caught up."""
+        """Reserve room for one envelope. Raises Exhausted: the sender must wait until the agent has caught up."""
         if self._left < 1 or self._left_bytes < size_bytes or self._is_stale():
             self._count()
         if self._left < 1:
@@ -213,7 +213,7 @@ class Capacity:
         self._unwritten_bytes += size_bytes
 
     def settle(self) -> None:
-        """Say that every reserved envelope is written or will never be: the next count finds the files themselves."""
+        """Mark every reservation as written or abandoned, because the next count sees the files themselves."""
         self._unwritten = self._unwritten_bytes = 0
 
     def _is_stale(self) -> bool:
@@ -237,9 +237,9 @@ class Retention:
     """How long delivered envelopes are kept; whichever bound is reached first.
 
     Attributes:
-        keep_s: seconds since the envelope was put.
-        most: how many, the newest.
-        seen: the file with the time that the runtime saw last. A clock more than a day ahead of it is not believed.
+        keep_s: seconds after the envelope was put.
+        most: the number of newest envelopes kept.
+        seen: the file with the runtime's last known time. A clock more than a day ahead of it is not trusted.
     """
 
     keep_s: int = 14 * 86_400
@@ -248,7 +248,7 @@ class Retention:
 
 
 def prune(folder: Path, *, files: Files, clock: Clock, retention: Retention) -> int:
-    """Remove delivered envelopes past retention, oldest first, each with its key; return how many."""
+    """Remove delivered envelopes past retention, oldest first, each with its key. Return the number removed."""
     delivered = folder / "delivered"
     names = [name for name in files.names(delivered) if not name.startswith(".")]
     now_ns = _believed_ns(to_us(clock.now()) * 1000, retention.seen)
@@ -269,7 +269,7 @@ def prune(folder: Path, *, files: Files, clock: Clock, retention: Retention) -> 
 
 
 def _believed_ns(now_ns: int, seen: Path | None) -> int:
-    """Return the time by which envelopes are old: the clock's, but at most a day after the last believed time."""
+    """Return the time that decides which envelopes are old: the clock's, at most a day past the last known time."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         known = json.loads(seen.read_bytes()) if seen is not None else {}
         last_s = known["at"] if known["before"] is None else known["before"]
@@ -278,7 +278,7 @@ def _believed_ns(now_ns: int, seen: Path | None) -> int:
 
 
 def sweep(folder: Path, *, files: Files, clock: Clock) -> int:
-    """Remove temporary files of dead writers, and reasons whose envelope is not in quarantine; return how many."""
+    """Remove temporary files of dead writers, and reasons whose envelope left quarantine. Return the number removed."""
     now_ns = to_us(clock.now()) * 1000
     stale = [
         folder / "inbox" / name

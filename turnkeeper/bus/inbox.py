@@ -1,4 +1,4 @@
-"""An agent's inbox of files: put durably, claim, archive, adopt after a crash, quarantine what is malformed.
+"""An agent's inbox of files: durable put, claim, archive, adoption after a crash, quarantine of malformed files.
 
 ::
 
@@ -7,10 +7,10 @@
               └───────────────────────────requeue─────────────┘
 
 A put writes a temporary file, syncs it, links it into `inbox/` (which fails if the name exists), removes the
-temporary name and syncs the folder; only then does it answer. Delivery is at least once: what a crash left in
-`claimed/` is adopted by the next process of that agent. The idempotency key makes the effect once: by the unique row
-that the agent writes, or, for an agent without a database, by `settles_keys` (`turnkeeper/bus/folders.py`). The keys
-held in memory are a hint: they save the second file where one process puts twice, and nothing depends on them.
+temporary name and syncs the folder; then it answers. Delivery is at least once: the agent's next process adopts
+envelopes that a crash left in `claimed/`. The idempotency key makes the effect happen once: through the unique row that
+the agent writes or, for an agent without a database, through `settles_keys` (`turnkeeper/bus/folders.py`). The keys in
+memory are only a hint that saves a second file if one process puts twice.
 """
 
 import contextlib
@@ -39,23 +39,23 @@ from turnkeeper.times import parse_rfc3339, rfc3339
 __all__ = ["FOLDERS", "MOST_WAITING", "OUTGOING", "Claimed", "Inbox", "Put", "Quota", "Retention"]
 
 FOLDERS = ("inbox", "claimed", "delivered", "quarantine")
-OUTGOING = ("outbox", "taken", "refused")  # of an agent in a terminal, in the order in which a message moves
+OUTGOING = ("outbox", "taken", "refused")  # of an agent in a terminal, in the order of a message's moves
 MOST_WAITING = Quota().most_waiting
 _MOST_HINTS = 2 * MOST_WAITING
 _PRUNE_EVERY = 1024  # archives
-_MOST_STUCK = 100  # names passed over in one claim because they cannot be moved
+_MOST_STUCK = 100  # names skipped in one claim because they cannot be moved
 _LARGEST_REASON = 1 << 16
 _MOST_OF_A_NAME = 1000
-_LONGEST_NAME = 240  # bytes; with the suffix it stays under the 255 of the usual file systems
+_LONGEST_NAME = 240  # bytes; with the suffix a name stays under the 255 of the usual file systems
 
 
 @dataclass(frozen=True, kw_only=True)
 class Put:
-    """What a put came to.
+    """The result of a put.
 
     Attributes:
-        name: the envelope's name on the bus; the earlier one's for a duplicate.
-        fresh: False where an envelope with this key lay here already, so that nothing was written.
+        name: the envelope's name on the bus; for a duplicate, the earlier envelope's.
+        fresh: False if an envelope with this key was already here, so that nothing was written.
     """
 
     name: str
@@ -67,9 +67,9 @@ class Claimed:
     """An envelope that this process has taken and must archive or quarantine.
 
     Attributes:
-        name: its name on the bus.
-        envelope: what it says, checked.
-        fault: why it must not be acted on, though it can be read: it was changed after it was put. Empty otherwise.
+        name: the envelope's name on the bus.
+        envelope: the checked envelope.
+        fault: why a readable envelope must not be acted on: it was changed after it was put. Empty otherwise.
     """
 
     name: str
@@ -79,12 +79,12 @@ class Claimed:
 
 @dataclass(frozen=True, kw_only=True)
 class Quarantined:
-    """What was set aside, whole.
+    """A file in quarantine, unchanged.
 
     Attributes:
-        name: its name in quarantine; :meth:`Quarantine.release` takes it.
+        name: the file's name in quarantine; :meth:`Quarantine.release` takes it.
         reason: why, in one line.
-        at: when it was set aside; None where the reason is lost.
+        at: when the file was quarantined; None if the reason file is lost.
     """
 
     name: str
@@ -93,12 +93,12 @@ class Quarantined:
 
 
 class Inbox:
-    """One agent's four folders. Any number of processes may put; those that claim are processes of that agent.
+    """One agent's four folders. Any number of processes may put; only processes of that agent claim.
 
-    An envelope that was answered for is in exactly one of four places: waiting, claimed, delivered, quarantined. It
-    is handed out at least once, byte for byte as it was put, in the order of the answers. Of several envelopes with
-    one key, at most one is handed out, by the files or by the unique row of the agent that reads them.
-    `tests/conformance/bus/` is this contract as tests. Not for several threads at once.
+    An answered envelope is in exactly one of four places: waiting, claimed, delivered, quarantined. It is handed out at
+    least once, byte for byte as it was put, in the order of the answers. If several envelopes share a key, at most one
+    is handed out; the files or a unique row of the reading agent decide which. `tests/conformance/bus/` holds this
+    contract as tests. An inbox is not safe for several threads at once.
     """
 
     def __init__(
@@ -113,17 +113,17 @@ class Inbox:
         quota: Quota | None = None,
         retention: Retention | None = None,
     ) -> None:
-        """Make the folders where they are missing.
+        """Create missing folders.
 
         Args:
             folder: the agent's folder, as :meth:`turnkeeper.config.home.Home.inbox` names it.
             files: the file system.
-            clock: names the files and says what is old.
+            clock: gives the times in names, and decides what is old.
             entropy: makes names unique.
-            settles_keys: the reader has no unique row for keys, so the files decide which envelope owns one. Every
-                process that claims from this folder must say the same.
-            seals: seals what is put here and says what may be read; without it nothing is sealed or asked for.
-            quota: what may wait here.
+            settles_keys: the reader has no unique row for keys, so the files decide which envelope owns a key. Every
+                process that claims from this folder must pass the same value.
+            seals: seals each put and checks the seal of each read; None neither seals nor checks.
+            quota: how many envelopes may wait here.
             retention: how long delivered envelopes are kept.
         """
         self.folder = folder
@@ -143,14 +143,14 @@ class Inbox:
         self._listed: deque[str] = deque()
         self._unread: deque[str] = deque()
         self._archived = 0
-        self.set_aside: list[tuple[str, str]] = []  # what a claim quarantined, with its reason; its reader empties it
+        self.set_aside: list[tuple[str, str]] = []  # quarantined by a claim; the reader empties the list
 
     def waiting(self) -> int:
-        """Return how many envelopes wait in `inbox/`."""
+        """Return the number of envelopes in `inbox/`."""
         return len(self._visible("inbox"))
 
     def known(self, key: str) -> Envelope | None:
-        """Return the envelope with this key that waits or is claimed, as far as this process knows."""
+        """Return the waiting or claimed envelope with this key, None if this process knows of none."""
         name = self._hinted(key)
         for folder in ("inbox", "claimed") if name else ():
             with contextlib.suppress(FileNotFoundError, InvalidInput, Corrupt):
@@ -160,7 +160,7 @@ class Inbox:
     def read(self, place: str, name: str) -> Envelope:
         """Return the envelope of this name in one of the four folders.
 
-        Raises FileNotFoundError; InvalidInput and Corrupt for what is none, or is not sealed as it must be; Exhausted.
+        Raises FileNotFoundError; InvalidInput or Corrupt for a malformed file or a bad seal; Exhausted.
         """
         return self._opened(self._files.read(f"{self._paths[place]}/{name}", LARGEST_FILE))
 
@@ -168,11 +168,11 @@ class Inbox:
         return self._seals.opened(data) if self._seals is not None else decode(unsealed(data))
 
     def put(self, envelope: Envelope) -> Put:
-        """Put one envelope; when this returns it is on disk.
+        """Put one envelope. On return it is on disk.
 
         Raises:
-            InvalidInput: it is malformed; nothing was written.
-            Exhausted: no room for it; it may be put again under its key.
+            InvalidInput: the envelope is malformed; nothing was written.
+            Exhausted: no room; the caller may put it again under its key.
         """
         (answer,) = self.put_each([envelope])
         if isinstance(answer, Put):
@@ -180,27 +180,27 @@ class Inbox:
         raise answer
 
     def put_each(self, envelopes: Sequence[Envelope]) -> list[Put | TurnkeeperError]:
-        """Put many envelopes; answer for each, in order: what it came to, or the error that met it alone."""
+        """Put many envelopes. Return, in order, the result or the error of each."""
         given = [_encoded(envelope) for envelope in envelopes]
         answers = iter(self.put_encoded([item for item in given if not isinstance(item, InvalidInput)]))
         return [item if isinstance(item, InvalidInput) else next(answers) for item in given]
 
     def claim(self, limit: int) -> list[Claimed]:
-        """Take up to `limit` waiting envelopes, in the order they were written. Malformed ones go to quarantine.
+        """Take up to `limit` waiting envelopes, in the order they were written. Quarantine malformed ones.
 
-        Raises Exhausted if the machine has no room to take even one; nothing is lost, and a later claim goes on.
+        Raises Exhausted if the machine has no room to take even one; nothing is lost, and a later claim continues.
         """
         self._check_folders()
         stale = bool(self._listed)
         taken = self._take(limit)
         if stale and not taken:
-            taken = self._take(limit)  # another process took all that the last listing showed
+            taken = self._take(limit)  # another process took everything in the last listing
         return taken
 
     def adopt(self) -> list[Claimed]:
-        """Return what earlier processes claimed and never archived, in order; also sweep up what dead writers left.
+        """Return envelopes that earlier processes claimed and never archived, in order. Remove dead writers' files.
 
-        Only for the one process that claims: it would adopt what another is working on.
+        Only for the one process that claims: it would also adopt envelopes that another process is working on.
         """
         self._check_folders()
         sweep(self.folder, files=self._files, clock=self._clock)
@@ -211,26 +211,26 @@ class Inbox:
         adopted = []
         for name in self._visible("claimed"):
             if _same_file(self._places["claimed"] / name, self._places["delivered"] / name):
-                self._deliver([name])  # a crash came between link and unlink: it was done
+                self._deliver([name])  # a crash between link and unlink: the envelope was archived
             else:
                 adopted += self._read_claimed(name)
         return adopted
 
     def archive(self, claimed: Claimed) -> None:
-        """Move a claimed envelope to `delivered/`, durably. Doing it twice changes nothing."""
+        """Move a claimed envelope to `delivered/`, durably. A second call changes nothing."""
         self.archive_all([claimed])
 
     def archive_all(self, claimed: Sequence[Claimed]) -> None:
-        """Move many to `delivered/` with one sync. Raises Exhausted: do it again, nothing is lost."""
+        """Move many envelopes to `delivered/` with one sync. Raises Exhausted: call again, nothing is lost."""
         self._deliver([item.name for item in claimed])
         if self._hints is not None:
             for item in claimed:
                 self._hints.pop(item.envelope.idempotency_key, None)
 
     def withdraw(self, name: str, *, claimed: bool = False) -> bool:
-        """Archive a waiting envelope without handing it out; False if a reader has claimed it. Raises Exhausted.
+        """Archive a waiting envelope without handing it out. Return False if a reader has claimed it. Raises Exhausted.
 
-        With `claimed` also one that was claimed, which is for the process that has dealt with it.
+        With `claimed`, archive a claimed envelope too; only the process that has handled it may do so.
         """
         target = self._free_name("claimed", name)
         try:
@@ -244,17 +244,17 @@ class Inbox:
         return True
 
     def quarantine(self, name: str, reason: str) -> None:
-        """Move a claimed file aside, whole, with the reason beside it."""
+        """Move a claimed file to quarantine, whole, with the reason beside it."""
         self._quarantine.put(name, reason)
 
     def quarantined(self) -> list[Quarantined]:
-        """Return what was set aside, in order."""
+        """Return the quarantined files, in order."""
         return self._quarantine.items()
 
     def requeue(self, name: str, *, vouched: bool = False) -> Put:
-        """Let a quarantined envelope wait again, once it is valid. Raises NotFound, InvalidInput or Exhausted.
+        """Queue a quarantined envelope again, once it is valid. Raises NotFound, InvalidInput or Exhausted.
 
-        One that is not sealed as it must be is refused, unless it is `vouched` for: then it is sealed now.
+        Refuse an envelope whose seal is missing or wrong, unless the author vouched for it: then seal it now.
         """
         data = self._quarantine.read(name)
         decode(unsealed(data))
@@ -269,7 +269,7 @@ class Inbox:
         return released
 
     def put_encoded(self, items: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
-        """Put many that were encoded before; answer for each as :meth:`put_each`."""
+        """Put many encoded envelopes. Return the results as :meth:`put_each` does."""
         decided: list[Put | TurnkeeperError | int] = []
         fresh: list[Encoded] = []
         first: dict[str, int] = {}
@@ -292,7 +292,7 @@ class Inbox:
         return [item if not isinstance(item, int) else _once(written[item], item, answered) for item in decided]
 
     def _repeat_or_refuse(self, key: str, size_bytes: int) -> Put | TurnkeeperError | None:
-        """Return the earlier put of this key, or the lack of room; None where it is to be written."""
+        """Return the earlier put of this key, or the error for lack of room. None if the envelope is to be written."""
         try:
             earlier = self._earlier(key) if key else None
             if earlier is None:
@@ -308,7 +308,7 @@ class Inbox:
     def _earlier(self, key: str) -> Put | None:
         name = self._hinted(key)
         if name and any(os.path.lexists(f"{self._paths[place]}/{name}") for place in ("inbox", "claimed")):
-            # Another process may have linked it and not yet synced; an answer means that it is on disk.
+            # Another process may have linked the file and not yet synced it; an answer means that it is on disk.
             self._files.sync_folder(self._places["inbox"])
             return Put(name=name, fresh=False)
         if self._hints is not None:
@@ -320,7 +320,7 @@ class Inbox:
     def _write_or_refuse(self, fresh: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
         try:
             return self._write(fresh)
-        except TurnkeeperError as error:  # no room for a name, or the key for seals cannot be read
+        except TurnkeeperError as error:  # no room for a name, or the sealing key cannot be read
             return [error] * len(fresh)
 
     def _write(self, fresh: Sequence[Encoded]) -> list[Put | TurnkeeperError]:
@@ -350,7 +350,7 @@ class Inbox:
                 if self._unread:
                     taken += self._read_claimed(self._unread[0])
                     self._unread.popleft()
-            except Exhausted as error:  # a name that cannot be moved must not hold up those behind it
+            except Exhausted as error:  # a name that cannot be moved must not block the names after it
                 stuck.append(error)
                 if self._unread:
                     break
@@ -360,18 +360,18 @@ class Inbox:
 
     def _move_to_claimed(self, name: str) -> None:
         target = self._free_name("claimed", name)
-        with machine_errors(self.folder), contextlib.suppress(FileNotFoundError):  # another process was first
+        with machine_errors(self.folder), contextlib.suppress(FileNotFoundError):  # another process claimed it first
             self._files.rename(f"{self._paths['inbox']}/{name}", f"{self._paths['claimed']}/{target}")
             self._unread.append(target)
 
     def _read_claimed(self, name: str) -> list[Claimed]:
         try:
-            with machine_errors(self.folder):  # an error that the file is not to blame for quarantines nothing
+            with machine_errors(self.folder):  # an error that is not the file's fault quarantines nothing
                 envelope = self.read("claimed", name)
         except FileNotFoundError:
             return []
         except (InvalidInput, Corrupt) as error:
-            # Its reader may know what it was, and record that it came to nothing, before it sets it aside.
+            # The reader may know the envelope's turn, and record its end before the envelope is quarantined.
             with contextlib.suppress(InvalidInput):
                 if isinstance(error, Damaged):
                     return [Claimed(name=name, envelope=decode(error.content), fault=str(error))]
@@ -390,7 +390,7 @@ class Inbox:
         done = []
         with machine_errors(delivered):
             for name in names:
-                with contextlib.suppress(FileNotFoundError):  # archived before
+                with contextlib.suppress(FileNotFoundError):  # already archived
                     self._link_delivered(name)
                     done.append(name)
             if done:
@@ -410,7 +410,7 @@ class Inbox:
                 self._files.link(source, self._places["delivered"] / self._free_name("delivered", name))
 
     def _check_folders(self) -> None:
-        """Raise InvalidInput if an agent that writes to its own folders has put a link in place of one."""
+        """Raise InvalidInput if an agent that writes to its own folders replaced a folder by a link."""
         for place in self._places.values() if self._links is not None else ():
             make_private(place)
 
@@ -420,7 +420,7 @@ class Inbox:
         prune(self.folder, files=self._files, clock=self._clock, retention=self._retention)
 
     def _free_name(self, folder: str, name: str) -> str:
-        """Return `name`, or one like it where a foreign writer's choice is taken: a rename overwrites."""
+        """Return `name`, or a similar one if a foreign writer already used it, because a rename overwrites."""
         if not os.path.lexists(f"{self._paths[folder]}/{name}"):
             return name
         stem, dot, suffix = name.rpartition(".")
@@ -439,7 +439,7 @@ class Inbox:
             self._hints = {}
             for folder in ("claimed", "inbox"):
                 for name in self._visible(folder):
-                    # What cannot be read is quarantined, with its reason, when it is claimed.
+                    # A file that cannot be read is quarantined, with the reason, when it is claimed.
                     with contextlib.suppress(InvalidInput, Corrupt, FileNotFoundError):
                         envelope = self.read(folder, name)
                         if envelope.idempotency_key:
@@ -457,7 +457,7 @@ class Inbox:
 def open_inbox(
     home: Home, agent: str, *, hosted: bool, files: Files, clock: Clock, entropy: Entropy, keys: KeyFile | None = None
 ) -> Inbox:
-    """Return an agent's inbox. One that the runtime hosts takes only what is sealed, and has rows for keys."""
+    """Open an agent's inbox. A hosted agent's inbox accepts only sealed envelopes; its reader has rows for keys."""
     seals, kept = Seals(home, agent, required=hosted, keys=keys), Retention(seen=home.time_seen("agent-runtime"))
     own: dict[str, Any] = {"settles_keys": not hosted, "seals": seals, "retention": kept}
     return Inbox(home.inbox(agent), files=files, clock=clock, entropy=entropy, **own)
@@ -471,7 +471,7 @@ def _encoded(envelope: Envelope) -> Encoded | InvalidInput:
 
 
 def _once(answer: Put | TurnkeeperError, place: int, answered: set[int]) -> Put | TurnkeeperError:
-    """Return a group's answer; the second of two equal keys in it is told that the first was fresh."""
+    """Return the answer for one item of a group. The second of two equal keys is a duplicate of the first."""
     if place in answered and isinstance(answer, Put):
         return Put(name=answer.name, fresh=False)
     answered.add(place)
@@ -487,7 +487,7 @@ def _same_file(one: Path, other: Path) -> bool:
 
 
 class Quarantine:
-    """One agent's quarantine; with another `place`, what was refused of what it sends, which is only looked at."""
+    """One agent's quarantine or, with another `place`, the read-only folder of refused outgoing envelopes."""
 
     def __init__(self, folder: Path, *, files: Files, clock: Clock, place: str = "quarantine") -> None:
         self._agent = folder
@@ -496,35 +496,35 @@ class Quarantine:
         self._clock = clock
 
     def put(self, name: str, reason: str) -> None:
-        """Move a claimed file here, whole. Raises Exhausted; nothing is lost then."""
+        """Move a claimed file here, whole. Raises Exhausted; then nothing is lost."""
         note = {"name": name, "reason": reason, "at": rfc3339(self._clock.now())}
         target = self._free_name(name)
         with machine_errors(self._folder):
-            with contextlib.suppress(FileExistsError):  # a crash came before the move: the first reason stands
+            with contextlib.suppress(FileExistsError):  # a crash came before the move: keep the first reason
                 self._files.write_synced(self._folder / f"{target}{REASON}", json.dumps(note).encode())
             self._files.rename(self._agent / "claimed" / name, self._folder / target)
             self._files.sync_folder(self._folder)
 
     def items(self) -> list[Quarantined]:
-        """Return what lies here, in order."""
+        """Return the quarantined files, in order."""
         names = [name for name in self._files.names(self._folder) if not name.startswith(".")]
         return [self._item(name) for name in names if not name.endswith(REASON) or f"{name}{REASON}" in names]
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a file that lies here. Raises NotFound or InvalidInput."""
+        """Return the bytes of a quarantined file. Raises NotFound or InvalidInput."""
         try:
             return self._files.read(self.path(name), LARGEST_FILE)
         except Corrupt as error:
             raise InvalidInput(error.what, where=name) from error
 
     def path(self, name: str) -> Path:
-        """Return where a file that lies here is. Raises NotFound."""
+        """Return the path of a quarantined file. Raises NotFound."""
         if not name or "/" in name or name.startswith(".") or not os.path.lexists(self._folder / name):
             raise NotFound("no such quarantined envelope", where=name[:80], hint="list them: inbox quarantine")
         return self._folder / name
 
     def release(self, name: str) -> str:
-        """Move an envelope back into the inbox and remove its reason; return its name there."""
+        """Move an envelope back into the inbox and remove its reason. Return its name in the inbox."""
         target = self._agent / "inbox" / name
         if os.path.lexists(target):
             raise Conflict("an envelope of this name waits already", where=name)
@@ -543,7 +543,7 @@ class Quarantine:
             return Quarantined(name=name, reason="unknown: its reason is lost", at=None)
 
     def _free_name(self, name: str) -> str:
-        """Return a name for it here: its own if that is short enough and free, as a rename overwrites."""
+        """Return the file's name if it is short and free, else a similar one, because a rename overwrites."""
         raw = os.fsencode(name)
         short = name if len(raw) <= _LONGEST_NAME else f"{hashlib.sha256(raw).hexdigest()[:32]}.json"
         for place in range(_MOST_OF_A_NAME):

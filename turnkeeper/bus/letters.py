@@ -1,4 +1,4 @@
-"""Letters: what an agent outside the runtime sends, as files in its outbox, and the ids that follow from a letter."""
+"""Letters: files that an agent outside the runtime sends through its outbox, and the ids derived from a letter."""
 
 import hashlib
 import json
@@ -13,11 +13,11 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.storage.files import SystemFiles, create, machine_errors
 
 LONGEST_MESSAGE = 256 << 10  # bytes of a text between agents
-MOST_HOPS = 8  # messages in one exchange, since an author or a fire began it
+MOST_HOPS = 8  # messages in one exchange, counted from the author's or the fire's message
 
 
 def turn_id_of(*parts: str | int) -> str:
-    """Return the id of the turn that a fire's attempt, or a message's request, will be.
+    """Return the id of the turn for a fire's attempt or a message's request.
 
     >>> turn_id_of("task-00000001@x", 1)
     'turn-8ddc61531901bed8'
@@ -27,18 +27,18 @@ def turn_id_of(*parts: str | int) -> str:
 
 
 def letter_key(sender: str, given: str, name: str = "") -> str:
-    """Return the idempotency key of a letter: from the key that it gives, or from the name of its file."""
+    """Return the idempotency key of a letter, made from the letter's own key or else from its file name."""
     text = json.dumps([sender, given or name, bool(given)])
     return f"agent:out:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 def turn_of_letter(sender: str, given: str) -> str:
-    """Return the id of the turn that a letter with a key of its own becomes."""
+    """Return the id of the turn for a letter that has its own key."""
     return turn_id_of("agent", letter_key(sender, given))
 
 
 def put_letter(home: Home, letter: Envelope, *, clock: Clock, entropy: Entropy) -> str:
-    """Put an envelope into the outbox of its sender, whole and synced; return its name. Raises Exhausted."""
+    """Put an envelope into its sender's outbox, whole and synced. Return its name. Raises Exhausted."""
     folder, data = home.inbox(letter.sender), encode(letter)
     outbox, files = folder / "outbox", SystemFiles()
     with machine_errors(outbox):
@@ -46,7 +46,7 @@ def put_letter(home: Home, letter: Envelope, *, clock: Clock, entropy: Entropy) 
         (name,) = Names(folder, clock=clock, entropy=entropy).draw([letter.sender], lying=os.listdir(outbox))
         fresh = outbox / f".{name}.tmp"
         create(fresh, data, sync=True)
-        # A rename, not a link: for a moment a link would be a file with two names, which may be another's.
+        # Rename, not link: a link would briefly give the file two names, and the runtime refuses hard links.
         fresh.rename(outbox / name)
         files.sync_folder(outbox)
     return name

@@ -1,11 +1,10 @@
 """Seals: only this home's programs put envelopes into the inboxes of the agents that the runtime hosts.
 
-A seal is an HMAC-SHA-256 with the home's key over the bytes that `encode` made, so over sender, recipient, kind, id and
-everything else. It stands at the end of the file, as the last member of `meta`, where readers that know nothing of
-seals find one more field for programs. It is taken out before anything else is read: digests, and what is handed out,
-are the same with a seal and without.
+A seal is an HMAC-SHA-256 with the home's key over the bytes that `encode` made, and so over every field. The seal is
+the last member of `meta`, at the end of the file; a reader that does not know seals ignores this member. The seal is
+removed before anything else is read, so digests and the delivered envelope are the same with a seal and without.
 
-Every envelope is sealed when it is put, whoever hosts its agent. Only readers of hosted agents ask for the seal.
+Every envelope is sealed when it is put, whoever hosts its agent. Only readers of hosted agents require the seal.
 """
 
 import hmac
@@ -24,7 +23,7 @@ from turnkeeper.storage.files import SystemFiles, replace_whole
 from turnkeeper.storage.keys import Key, KeyFile
 
 LARGEST_FILE = LARGEST_BYTES + 256  # an envelope with its seal
-_CONTEXT = b"turnkeeper envelope 1\0"  # what this key signs apart from anything else that it may ever sign
+_CONTEXT = b"turnkeeper envelope 1\0"  # separates these signatures from any other use of the same key
 _EMPTY = b'"meta":{}}'
 _SEAL = re.compile(rb',?"seal":"([0-9a-f]{1,32}):([0-9a-f]{64})"\}\}\Z')
 _WORKER = re.compile(r"agent[0-9]+", re.ASCII)
@@ -39,13 +38,13 @@ def seal(data: bytes, key: Key) -> bytes:
 
 
 def unsealed(data: bytes) -> bytes:
-    """Return an envelope's bytes without its seal, which is not looked at."""
+    """Return an envelope's bytes without the seal. The seal is not verified."""
     found = _SEAL.search(data, max(0, len(data) - _LONGEST))
     return data[: found.start()] + b"}}" if found else data
 
 
 def key_id_of(data: bytes) -> str:
-    """Return the id of the key that a seal names; empty where there is none."""
+    """Return the id of the key that a seal names. Empty if there is no seal."""
     found = _SEAL.search(data, max(0, len(data) - _LONGEST))
     return found[1].decode() if found else ""
 
@@ -55,7 +54,7 @@ def _mac(data: bytes, key: Key) -> str:
 
 
 class Damaged(InvalidInput):
-    """An envelope with a seal of a key that this home has, and other content than was sealed."""
+    """An envelope whose seal names a key of this home but does not match the content."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__("does not belong to this content: the envelope was changed", where="seal")
@@ -63,20 +62,20 @@ class Damaged(InvalidInput):
 
 
 class Seals:
-    """Seals what is put into one inbox, and opens what is read from it."""
+    """The sealer and verifier of one inbox's envelopes."""
 
     def __init__(self, home: Home, agent: str, *, required: bool, keys: KeyFile | None = None) -> None:
-        """Take the agent whose inbox it is; with `required`, only what was sealed for that agent is opened."""
+        """Bind the seals to an inbox's agent. With `required`, open only envelopes that were sealed for that agent."""
         self._agent = agent
         self._required = required
         self._keys = keys or KeyFile(home)
 
     @contextmanager
     def sealing(self) -> Iterator[Callable[[bytes], bytes]]:
-        """Give what seals; put what it returns before leaving. Raises Corrupt if the key is lost.
+        """Yield the sealing function; put the sealed bytes before leaving the block. Raises Corrupt if the key is lost.
 
-        Before the home has its first key nothing is sealed. Whoever makes the key waits until such puts are over, and
-        seals what they left.
+        Before the home has its first key, nothing is sealed. The process that makes the key waits until such puts end,
+        then seals these envelopes.
         """
         keys = self._keys.read()
         if keys:
@@ -90,8 +89,8 @@ class Seals:
         """Return the envelope in a file's bytes.
 
         Raises:
-            InvalidInput: it is no envelope, or is not sealed as it must be; Damaged if it was changed since.
-            Exhausted: the key cannot be read now, which says nothing about the envelope.
+            InvalidInput: the bytes are no envelope, or the seal is bad; Damaged if the content was changed.
+            Exhausted: the key cannot be read now; the envelope may be valid.
         """
         content = unsealed(data)
         if self._required:
@@ -102,7 +101,7 @@ class Seals:
         return envelope
 
     def seal_file(self, path: Path) -> None:
-        """Seal an envelope that lies in a file already. Raises InvalidInput, Corrupt, Exhausted."""
+        """Seal an envelope that is already in a file. Raises InvalidInput, Corrupt, Exhausted."""
         with suppress(IndexError):  # no key yet: nothing is sealed
             _seal_file(path, self._keys.read()[0])
 
@@ -111,11 +110,11 @@ class Seals:
         try:
             key = self._keys.get(key_id)
             if not key_id and not self._keys.read():
-                return  # the home has no key yet, and whoever makes the first seals what lies here
+                return  # the home has no key yet; the process that makes the first key seals this file
         except Corrupt as error:
             raise Exhausted(error.what, where=error.where, hint=error.hint) from error
         if not key_id:
-            raise InvalidInput("has none: no program of this home put it here", where="seal", hint=REQUEUE)
+            raise InvalidInput("is missing: no program of this home put it here", where="seal", hint=REQUEUE)
         if key is None:
             raise InvalidInput("was made with a key that this home does not have", where="seal", hint=REQUEUE)
         if not hmac.compare_digest(seal(content, key), data):
@@ -123,18 +122,18 @@ class Seals:
 
     def _check_recipient(self, envelope: Envelope) -> None:
         if envelope.to != self._agent:
-            raise InvalidInput(f"is sealed for {envelope.to}, and lies in the inbox of {self._agent}", where="to")
+            raise InvalidInput(f"is sealed for {envelope.to} but was found in the inbox of {self._agent}", where="to")
 
 
 def make_first_key(home: Home, *, at: datetime, entropy: Entropy) -> bool:
-    """Make the home's key for envelopes if it has none; return whether it was made.
+    """Make the home's key for envelopes if it has none. Return True if it was made.
 
-    What lies in the inboxes of workers at that moment is sealed, once: it was put by a version without seals. A worker
-    may be hosted only later. Only for the process that reads these inboxes, before it reads them.
+    Then seal, once, the envelopes in the inboxes of workers, because a version without seals put them. Include inboxes
+    of workers that are not hosted yet. Only for the process that reads these inboxes, before it reads them.
 
     Raises:
         Corrupt: the key was lost.
-        Exhausted: no room; do it again.
+        Exhausted: no room; call again.
     """
     workers = [path for path in home.inbox("agent0").parent.glob("agent*") if _WORKER.fullmatch(path.name)]
     folders = [worker / place for worker in sorted(workers) for place in ("inbox", "claimed")]
@@ -143,7 +142,7 @@ def make_first_key(home: Home, *, at: datetime, entropy: Entropy) -> bool:
         for folder in folders:
             for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
                 if not name.startswith("."):
-                    with suppress(InvalidInput, Corrupt, FileNotFoundError):  # it is set aside when it is claimed
+                    with suppress(InvalidInput, Corrupt, FileNotFoundError):  # its claim quarantines it
                         _seal_file(folder / name, key)
             if folder.is_dir():
                 SystemFiles().sync_folder(folder)

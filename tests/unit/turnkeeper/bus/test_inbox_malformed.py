@@ -148,7 +148,7 @@ MALFORMED = {
     "empty": (b"", "not JSON"),
     "not text": (b"\xff\xfe", "not JSON"),
     "a list": (b"[]", "not a JSON object"),
-    "duplicate-keys": (encode(message("one"))[:-1] + b',"text":"two"}', "a key stands twice"),
+    "duplicate-keys": (encode(message("one"))[:-1] + b',"text":"two"}', "a key occurs twice"),
     "nan": (changed(meta={"x": float("nan")}), "NaN"),
     "infinite": (encode(message("one")).replace(b'"meta":{}', b'"meta":{"x":1e309}'), "number"),
     "deep": (encode(message("one")).replace(b'"meta":{}', b'"meta":{"x":' + b"[" * 99 + b"]" * 99 + b"}"), "nested"),
