@@ -1,16 +1,16 @@
-"""What was decided and how it ended, as records in a chain of hashes that is signed.
+"""Records of decisions and outcomes, in a signed chain of hashes.
 
-A record is written in the transaction of what it tells, so neither exists without the other. Its content is JSON that
-holds ids, names and hashes, never a text of a person. A record's hash covers its content and the hash of the record
-before: an edit, a removal or another order shows.
+A record is written in the transaction of the change that it records, so neither exists without the other. Its content
+is JSON that holds ids, names and hashes, never a person's text. A record's hash covers its content and the previous
+record's hash, so an edit, a removal or a reordering is detected.
 
-A store that is a file has one chain. Every minute the process that owns the store signs the newest hash with the home's
-key, so that nobody without that key can write the chain anew. A store that machines share has a chain for each home and
-key, named by the key's public half; its newest hash is signed in the transaction of each record. Each machine keeps in
-its home up to where it has seen every chain.
+The store of one home has one chain. Every minute the process that owns the store signs the newest hash with the home's
+key, so that the chain cannot be rewritten without the key. A shared store has a chain for each home and key, named by
+the key's public half; its newest hash is signed in the transaction of each record. Each machine keeps the head that it
+last saw of every chain in its home.
 
-A record that is pruned loses its content and keeps its hashes: the rest can be checked as before. What a chain holds is
-described in `docs/audit.md`; `turnkeeper/constellation/audit/verify.py` checks it.
+A pruned record loses its content and keeps its hashes, so the remaining chain can still be checked. `docs/audit.md`
+describes the records; `turnkeeper/constellation/audit/verify.py` checks them.
 """
 
 import hashlib
@@ -33,34 +33,34 @@ from turnkeeper.storage.statements import TEXT, Statement, number_in_order, of_s
 from turnkeeper.times import rfc3339, to_us
 
 BEGIN, HEAD, PRUNED = "begin", "head", "pruned"  # kinds of records about the chain itself
-# Likewise, of chains of a shared store: another key goes on; the end was not as it had been signed; the database was
-# put back to an earlier time.
+# Kinds of records about chains of a shared store: the next key continues the chain; the end did not match its
+# signature; the database was restored to an earlier time.
 ROTATED, BROKEN, RESTORED = "rotated", "broken", "restored"
-SCHEMAS = {"task-runner": "runner", "agent-runtime": "runtime"}  # of a shared database, by who writes there
+SCHEMAS = {"task-runner": "runner", "agent-runtime": "runtime"}  # in a shared database, by writing process
 SIGN_EVERY_S = 60.0
 Fact = Mapping[str, Any]
 
 
 def table_of(metadata: sa.MetaData) -> sa.Table:
-    """Return the table of a store's chain; `metadata` is the store's."""
+    """Return the table of a store's chain. `metadata` is the store's."""
     return sa.Table(
         "audit",
         metadata,
-        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),  # 1 and up, without a gap
+        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),  # consecutive numbers from 1
         sa.Column("at_us", sa.BigInteger, nullable=False),
-        sa.Column("body", TEXT),  # JSON; null once it is pruned
+        sa.Column("body", TEXT),  # JSON; null after pruning
         sa.Column("content_hash", sa.LargeBinary, nullable=False),  # SHA-256 of the body
-        sa.Column("hash", sa.LargeBinary, nullable=False),  # SHA-256 of the hash before, the content's and at_us
+        sa.Column("hash", sa.LargeBinary, nullable=False),  # SHA-256 of the previous hash, the content's hash and at_us
     )
 
 
 def shared_tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table]:
-    """Return the tables of a shared store: the ends of its chains, and the records."""
+    """Return the tables of a shared store: the heads of its chains, and the records."""
     ends = sa.Table(
         "audit_chains",
         metadata,
         sa.Column("chain", TEXT, primary_key=True),  # the public half of its key, in hexadecimal digits
-        sa.Column("node", TEXT, nullable=False),  # as the machine called itself last
+        sa.Column("node", TEXT, nullable=False),  # the machine's latest name
         sa.Column("number", sa.BigInteger, nullable=False),
         sa.Column("hash", sa.LargeBinary, nullable=False),
         sa.Column("signature", sa.LargeBinary, nullable=False),
@@ -79,12 +79,12 @@ def shared_tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table]:
 
 
 def digest(text: str) -> str:
-    """Return the SHA-256 of a text, as 64 hexadecimal digits; of none, nothing."""
+    """Return the SHA-256 of a text, as 64 hexadecimal digits. Empty for an empty text."""
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
 
 
 def linked(number: int, before: bytes, at: datetime, facts: Sequence[Fact]) -> list[dict[str, Any]]:
-    """Return the records of facts, behind the record of that number and hash."""
+    """Return one record for each fact, chained to the record with the number and hash `before`."""
     rows, at_us = [], str(to_us(at)).encode()
     for number, fact in enumerate(facts, number + 1):  # noqa: B020, PLR1704  it goes on from there
         body = json.dumps({**fact, "at": rfc3339(at)}, sort_keys=True, separators=(",", ":"))
@@ -95,15 +95,15 @@ def linked(number: int, before: bytes, at: datetime, facts: Sequence[Fact]) -> l
 
 
 class Recorder:
-    """As whom a process writes into a shared store: by a key of its home, whose public half names its chain.
+    """A process's identity in a shared store: a key of its home, whose public half names the chain.
 
     Attributes:
         public: the name of the chain.
-        earlier: as whom it wrote before the key was replaced, the latest first.
+        earlier: the identities with earlier, replaced keys, latest first.
     """
 
     def __init__(self, keys: Sequence[Key], node: str) -> None:
-        """Take the keys, the one in use first, and the name of the machine."""
+        """Take the keys, the current one first, and the name of the machine."""
         self._key, self.node = _private(keys[0]), node
         self.public, self.earlier = public_key(keys[0]), [Recorder([key], node) for key in keys[1:]]
         self._last, self._signed_in = b"", object()
@@ -111,18 +111,18 @@ class Recorder:
 
     @classmethod
     def of(cls, home: Home, at: datetime, entropy: Entropy, node: str) -> "Recorder":
-        """Return that of a home, which gets a key if it never had one. Raises Corrupt where its key was lost."""
+        """Return a home's recorder, and make a key if the home never had one. Raises Corrupt if the key was lost."""
         return cls(key_of(home, at, entropy), node)
 
     def sign(self, store: str, number: int, newest: bytes, transaction: object) -> bytes:
-        """Sign the end of the chain, in a transaction."""
+        """Sign the head of the chain, in a transaction."""
         self._last, self._signed_in = newest, transaction
         return bytes(self._key.sign(_said(store, number, newest.hex())))
 
     def has_signed(self, store: str, number: int, newest: bytes, signature: bytes, transaction: object) -> bool:
-        """Return whether the end of a chain is one that this key signed, and none from before one that was committed.
+        """Return True if this key signed the head and the head is not older than a committed one.
 
-        What the same transaction has signed may be undone yet.
+        A head signed in the same transaction does not count as committed, because it may be rolled back.
         """
         if number < self._reached.get(store, 0) or not (
             newest == self._last or is_signed(self.public, store, number, newest, signature)
@@ -134,14 +134,14 @@ class Recorder:
 
 
 class SharedChains:
-    """The chains of a store that machines share. Every method belongs to the transaction that is open."""
+    """The chains of a shared store. Every method runs in the transaction that is open on the connection."""
 
     def __init__(self, store: str, schema: str | None = None) -> None:
-        """Take who writes there, and the schema where that is not the connection's own."""
+        """Take the name of the process that writes there, and the schema if it is not the connection's own."""
         self._store, self._metadata = store, sa.MetaData(schema=schema)
         self.ends, records = shared_tables_of(self._metadata)
         self._own = [self.ends, records]
-        alone = table_of(self._metadata)  # the chain of all machines, before each had its own; or that of a moved home
+        alone = table_of(self._metadata)  # the old chain of all machines, or that of a moved home
         mine: Any = sa.bindparam("of")
         end, row = self.ends.c, records.c
         found = sa.select(end.number, end.hash, end.signature).where(end.chain == mine)
@@ -161,9 +161,9 @@ class SharedChains:
         self._hash_alone = Statement(sa.select(alone.c.hash).where(alone.c.number == sa.bindparam("at")))
 
     def begin(self, connection: sa.Connection, at: datetime, of: Recorder, known: Callable[[], Fact]) -> None:
-        """Make the tables, once, and write the first record of a recorder's chain; the key before names the new one.
+        """Create the tables and write a chain's first record, once. Name the new chain in the earlier key's chain.
 
-        `known` says up to where the store holds what is on no record, if that is so of any.
+        `known` returns the last ids that the store held before its first record.
         """
         if self._exists(connection) and self._base(connection, of)[0]:
             return
@@ -176,9 +176,9 @@ class SharedChains:
             self.append(connection, at, [self._begun(of) | dict(known())], of)
 
     def append(self, connection: sa.Connection, at: datetime, facts: Sequence[Fact], of: Recorder) -> None:
-        """Write a record for each fact into a recorder's chain, and sign its end. Other chains are not waited for."""
+        """Write a record for each fact into a recorder's chain, and sign its head. Do not wait for other chains."""
         number, before, is_whole = self._base(connection, of)
-        if not number and facts[0]["kind"] != BEGIN:  # somebody took the chain away
+        if not number and facts[0]["kind"] != BEGIN:  # the chain was removed
             facts = [self._begun(of), *facts]
         elif not is_whole:
             facts = [{"kind": BROKEN, "after": number}, *facts]
@@ -192,7 +192,7 @@ class SharedChains:
         return {"kind": BEGIN, "store": self._store, "chain": of.public, "node": of.node}
 
     def _base(self, connection: sa.Connection, of: Recorder) -> tuple[int, bytes, bool]:
-        """Return the number and hash of a chain's end, and whether that is as it was signed; keep others from it."""
+        """Return the number and hash of a chain's head, and True if its signature is valid. Lock the head."""
         if found := self._end.rows(connection, of=of.public):
             number, newest, signature = found[0][0], bytes(found[0][1]), bytes(found[0][2])
             is_whole = of.has_signed(self._store, number, newest, signature, connection.get_transaction())
@@ -201,7 +201,7 @@ class SharedChains:
         return (left[0][0], bytes(left[0][1]), False) if left else (0, b"", True)
 
     def prune(self, connection: sa.Connection, at: datetime, before: datetime, of: Recorder, *, rows: int) -> int:
-        """Remove the content of records older than `before`, in every chain; return of how many."""
+        """Remove the content of records older than `before`, in every chain. Return the number of records."""
         removed, facts, us = 0, [], to_us(before)
         for chain, _, number, *_ in self._all.rows(connection):
             first = self._first_kept.value(connection, of=chain, before=us) or number + 1
@@ -215,13 +215,13 @@ class SharedChains:
         return removed
 
     def restored(self, connection: sa.Connection, at: datetime, of: Recorder, incarnation: str) -> None:
-        """Record that the database was put back to an earlier time, and up to where each chain reaches since."""
+        """Record that the database was restored to an earlier time, with the number that each chain then reaches."""
         self.begin(connection, at, of, dict)
         ends = [[head["chain"], head["through"]] for head in self.heads(connection)]
         self.append(connection, at, [{"kind": RESTORED, "incarnation": incarnation, "ends": ends}], of)
 
     def heads(self, connection: sa.Connection) -> Iterator[dict[str, Any]]:
-        """Yield up to where each chain reaches, as the database says; also that of all machines, which is unsigned."""
+        """Yield the head of each chain in the database, also the unsigned head of the old chain of all machines."""
         if not self._exists(connection):
             return
         for chain, node, number, newest, signature in self._all.rows(connection):
@@ -238,14 +238,14 @@ class SharedChains:
         return connection.exec_driver_sql("SELECT to_regclass(%s)", (str(self.ends),)).scalar() is not None
 
     def holds(self, connection: sa.Connection, head: Fact) -> bool:
-        """Return whether a chain still holds a record that was seen there."""
+        """Return True if a chain still holds the record that a head names."""
         statement, of = (self._hash, {"of": head["chain"]}) if head["chain"] else (self._hash_alone, {})
         found = statement.value(connection, at=head["through"], **of)
         return found is not None and bytes(found).hex() == head["hash"]
 
 
 class Chain:
-    """What a store has on record. Every method belongs to the transaction that is open on the connection."""
+    """The records of a store. Every method runs in the transaction that is open on the connection."""
 
     def __init__(self, table: sa.Table, store: str) -> None:
         """Take the store's table, and the name of the process that owns the store."""
@@ -267,9 +267,9 @@ class Chain:
         known: Callable[[], Fact],
         recorder: Recorder | None = None,
     ) -> None:
-        """Write the first record, once: what happened earlier has none. `known` says up to where that was.
+        """Write the first record, once. `known` returns the last ids from before that record.
 
-        From now on this process writes as `recorder` into a store that machines share; or as it was said before.
+        From now on this process writes as `recorder` into a shared store; None keeps the recorder that was set before.
         """
         if of_server(connection):
             of = recorder or self._recorders.get(connection.engine) or Recorder([_drawn(entropy)], "")
@@ -290,17 +290,17 @@ class Chain:
         self._add.run_each(connection, linked(number, before, at, facts))
 
     def write_as(self, connection: sa.Connection, recorder: Recorder) -> None:
-        """Say as whom this process writes into the store that machines share."""
+        """Set the recorder with which this process writes into a shared store."""
         self._recorders[connection.engine] = recorder
 
     def recorder(self, connection: sa.Connection, at: datetime) -> Recorder:
-        """Return as whom this process writes; where that was not said, by a key of its own."""
+        """Return the recorder of this process. If none was set, make one with a new key."""
         if connection.engine not in self._recorders:
             self.begin(connection, at, SystemEntropy(), dict)
         return self._recorders[connection.engine]
 
     def sign(self, connection: sa.Connection, at: datetime, key: Key) -> Fact | None:
-        """Sign the newest hash and record that; return the signed head. None where the newest record is one already."""
+        """Sign the newest hash and record the head. Return the head, None if the newest record is one already."""
         last = self._last.rows(connection)
         if not last or json.loads(self._body.value(connection, of=last[0][0]) or "{}").get("kind") == HEAD:
             return None
@@ -309,9 +309,9 @@ class Chain:
         return {"store": self.store, "at": rfc3339(at), **head}
 
     def prune(self, connection: sa.Connection, at: datetime, before: datetime, *, rows: int) -> int:
-        """Remove the content of records older than `before`, up to the first that is not; return of how many.
+        """Remove the content of records older than `before`, up to the first that is not. Return the number of records.
 
-        `rows` is how many rows were pruned that the records tell of.
+        `rows` is the number of pruned rows that the records describe.
         """
         if of_server(connection):
             return self._shared.prune(connection, at, before, self.recorder(connection, at), rows=rows)
@@ -331,12 +331,12 @@ def signed_head(store: str, through: int, newest: str, key: Key) -> Fact:
 
 
 def _said(store: str, through: int, newest: str) -> bytes:
-    """Return what is signed to say up to where a chain reaches."""
+    """Return the bytes to sign for a chain's head."""
     return f"turnkeeper audit 1\n{store}\n{through}\n{newest}\n".encode()
 
 
 def is_signed(public: str, store: str, number: int, newest: bytes, signature: bytes) -> bool:
-    """Return whether a key has signed the end of a chain; `public` is its public half."""
+    """Return True if a key has signed the head of a chain. `public` is the key's public half."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  as rarely as a key is made
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
 
@@ -354,14 +354,14 @@ def public_key(key: Key) -> str:
 
 
 def _private(key: Key) -> Any:
-    """Return the key with which heads are signed: a key's secret is its seed."""
+    """Return the private key that signs heads. Its seed is the home key's secret."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415  once a minute
 
     return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(key.secret))
 
 
 def append_alone(path: Path, store: str, at: datetime, facts: Sequence[Fact]) -> None:
-    """Write records into the chain of a store's file that no process has open."""
+    """Append records to the chain in a store's file. No process may have the file open."""
     engine = sa.create_engine(f"sqlite:///{path}")
     with engine.begin() as connection:
         Chain(table_of(sa.MetaData()), store).append(connection, at, facts)
@@ -369,7 +369,7 @@ def append_alone(path: Path, store: str, at: datetime, facts: Sequence[Fact]) ->
 
 
 def key_of(home: Home, at: datetime, entropy: Entropy) -> tuple[Key, ...]:
-    """Return the keys with which a home signs, the one in use first; the first is made here. Raises Corrupt."""
+    """Return a home's signing keys, the current one first. Make the first key if none exists. Raises Corrupt."""
     keys = KeyFile(home, AUDIT)
     if not keys.read():
         keys.create(at, entropy, before=lambda _key: None)
@@ -381,9 +381,9 @@ def _drawn(entropy: Entropy) -> Key:
 
 
 class Signer:
-    """Signs a store's chain while its process runs, and keeps the signed heads in a file beside the store.
+    """The signer of a store's chain while its process runs. It keeps the signed heads in a file beside the store.
 
-    What a chain's end was is then known although somebody cuts it off.
+    The file shows where the chain ended even if its last records are cut off.
     """
 
     def __init__(
@@ -396,20 +396,20 @@ class Signer:
         entropy: Entropy,
         emit: Callable[..., None],
     ) -> None:
-        """Take the home whose key signs, and what runs a function of a connection in a transaction of the store."""
+        """Take the home whose key signs, and `run`, which runs a function of a connection in a store transaction."""
         self._home, self._transact, self._chain = home, run, chain
         self._clock, self._entropy, self._emit = clock, entropy, emit
         self._keys = KeyFile(home, AUDIT)
         self.trouble = ""
 
     async def run(self) -> None:
-        """Sign once a minute, for ever."""
+        """Sign once a minute until cancelled."""
         while True:
             await self._clock.sleep(SIGN_EVERY_S)
             await self.sign()
 
     async def sign(self) -> None:
-        """Sign what is new. What stands in the way is logged once; the records stay unsigned until it passes."""
+        """Sign the new records. Log a failure once; the records stay unsigned until signing works again."""
         try:
             at = self._clock.now()
             await self._sign(at, key_of(self._home, at, self._entropy))
@@ -426,14 +426,14 @@ class Signer:
 
 
 class Witness(Signer):
-    """Sees up to where each chain of a shared database reaches, and keeps that in the home.
+    """The watcher of all chains of a shared database. It keeps the heads that it saw in the home.
 
-    So a chain that is written anew, or cut off, does not fit what any other machine has seen. A key that was put into
-    use goes on where the one before ended.
+    A rewritten or truncated chain does not match the heads that other machines saw. A new key continues the chain of
+    the key before.
     """
 
     async def run(self) -> None:
-        """Look at once, and then once a minute, for ever."""
+        """Check at once, and then once a minute until cancelled."""
         await self.sign()
         await super().run()
 
@@ -463,16 +463,16 @@ class Witness(Signer):
 
 
 def signer_of(is_shared: bool) -> type[Signer]:
-    """Return what looks after the records of a home's own store, or of one that machines share."""
+    """Return the class that signs or watches the records: of a home's own store, or of a shared one."""
     return Witness if is_shared else Signer
 
 
 def seen_now(
     before: Sequence[Fact], fits: Collection[int], heads: Sequence[Fact], at: str
 ) -> tuple[list[Fact], list[str]]:
-    """Return what a machine has seen of all chains by now, and what no longer fits; that is kept, and told once.
+    """Merge the heads that a machine saw with the present ones. Return them, and each contradiction once.
 
-    `fits` are the indices of what was seen before and is still so; `heads` are how far the chains reach.
+    `fits` are the indices of earlier heads that the chains still hold; `heads` are the present heads.
     """
     latest: dict[tuple[str, str], Fact] = {}
     kept, strange = [], []
@@ -496,7 +496,7 @@ def seen_now(
 
 
 def read_seen(path: Path) -> list[Fact]:
-    """Return what a machine has seen of chains. Raises Corrupt."""
+    """Return the heads that a machine has seen. Raises Corrupt."""
     if not path.exists():
         return []
     try:
@@ -505,4 +505,4 @@ def read_seen(path: Path) -> list[Fact]:
             return list(seen)
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
-    raise Corrupt("is not what a machine has seen of the records", where=str(path), hint="restore it from a backup")
+    raise Corrupt("is not a list of the chain heads that were seen", where=str(path), hint="restore it from a backup")

@@ -1,11 +1,11 @@
-"""Damage of SQLite files: found as a daemon starts, behind its back, or when a damaged page is first touched.
+"""Damage of SQLite files: found as a daemon starts, in the background, or when a damaged page is first read.
 
-A daemon reads its stores when it starts: all of a small one, as much of a large one as a short time allows. A thread of
-its own reads the rest. An error that says that a file is malformed is not believed at once, since a failing disk raises
-it too: the file is read again. Damage that is certain ends the process as kill -9 would, which loses nothing that was
-acknowledged. A note beside the file, `<file>.damaged`, then lets the next start read all of it before anything else.
+A daemon reads its stores when it starts: a small one whole, a large one for a short time. A thread reads the rest in
+the background. An error that says that a file is malformed is first checked by another read, since a failing disk
+raises it too. Confirmed damage ends the process as kill -9 would, which loses no acknowledged work. A note beside the
+file, `<file>.damaged`, makes the next start read the whole file before anything else.
 
-A store whose file is removed while it is in use is put back from what the process has open, and the process ends.
+If a store's file is removed while it is in use, it is restored from the open descriptor, and the process ends.
 """
 
 import contextlib
@@ -30,21 +30,21 @@ _AGAIN_S = 0.01
 _MOST_COPIES = 5
 _PAGE_BYTES = 4096
 _PAGE_SIZES = {1 << power for power in range(9, 17)}
-_BIG_ENDIAN = 0x377F0683  # a log's first number if its checksums read words so
+_BIG_ENDIAN = 0x377F0683  # a log starts with this number if its checksums read words in this order
 _LOG_HEADER, _FRAME_HEADER, _LARGEST_LOG = 32, 24, 64 << 20  # bytes
-_FAILED_READ = "error code="  # what a check says of a page that the disk did not give
+_FAILED_READ = "error code="  # the result of a check for a page that the disk did not return
 
 
 def damage_of(path: Path, *, within_s: float | None = None, indexes: bool = False) -> str | None:
-    """Read a store; return the first thing that is wrong with it, empty for nothing.
+    """Read a store. Return its first fault, empty if there is none.
 
     Args:
-        path: the file. One that is not there or is empty has no damage.
-        within_s: read for so long at most; None for as long as it takes.
+        path: the file. A missing or empty file has no damage.
+        within_s: the longest time to read; None for no limit.
         indexes: compare every index with its table, too, which takes several times as long.
 
     Returns:
-        None where the time was too short.
+        None if the time was too short.
 
     Raises:
         sqlite3.Error: the machine cannot read the file at present.
@@ -59,16 +59,16 @@ def damage_of(path: Path, *, within_s: float | None = None, indexes: bool = Fals
 
 
 def _check_readable(file: Path) -> None:
-    """Raise sqlite3.OperationalError if the disk does not give every byte of a file.
+    """Raise sqlite3.OperationalError if the disk does not return every byte of a file.
 
-    SQLite calls a page malformed that the disk refuses with EIO. Then nothing is known of the page.
+    SQLite reports a page as malformed if the disk fails with EIO. Then the page itself may be sound.
     """
     try:
         with contextlib.ExitStack() as opened:
             if (identity := _identity(file)) is None:
                 return
             try:
-                held = _held(identity)  # to open and close a file that SQLite has open here would drop its locks
+                held = _held(identity)  # closing another descriptor would drop SQLite's locks on the file
             except LookupError:
                 held = opened.enter_context(file.open("rb")).fileno()
             place = 0
@@ -80,7 +80,7 @@ def _check_readable(file: Path) -> None:
 
 def _read(path: Path, log: Path, within_s: float | None, *, indexes: bool) -> str | None:
     check = "integrity_check" if indexes else "quick_check"
-    # Without a log nobody has it open, and `immutable` keeps SQLite from making one.
+    # Without a log no process has the file open, and `immutable` keeps SQLite from making a log.
     how = "mode=ro" if log.exists() else "immutable=1"
     try:
         store = sqlite3.connect(f"file:{path}?{how}", uri=True, timeout=10, check_same_thread=False)
@@ -99,12 +99,12 @@ def _read(path: Path, log: Path, within_s: float | None, *, indexes: bool) -> st
 
 @contextlib.contextmanager
 def _limited(store: sqlite3.Connection, within_s: float | None) -> Iterator[None]:
-    """Interrupt what the store does in the block once the time is over."""
+    """Interrupt the store's statements in the block once the time is over."""
     over = threading.Event()
 
     def interrupt() -> None:
         over.wait(within_s)
-        while not over.wait(_AGAIN_S):  # one that comes before the statement has begun has no effect
+        while not over.wait(_AGAIN_S):  # an interrupt before the statement has begun has no effect
             store.interrupt()
 
     if within_s is None:
@@ -120,11 +120,11 @@ def _limited(store: sqlite3.Connection, within_s: float | None) -> Iterator[None
 
 
 def commits_behind_damage(path: Path) -> int | None:
-    """Return how many whole commits of a store's write-ahead log stand behind a damaged frame; None without one.
+    """Return the number of whole commits behind a damaged frame of a write-ahead log. None without such a frame.
 
-    SQLite reads the log up to such a frame, and forgets the commits behind it. A frame is also damaged if a crash cut
-    its commit short, or a later commit overwrote half of one that was taken back. At most one commit stands behind it
-    then. Only for a store that no process has open.
+    SQLite reads the log up to that frame, and drops the commits behind it. A frame also counts as damaged if a crash
+    cut its commit short, or a later commit overwrote half of a rolled-back one. Then at most one commit stands behind
+    it. Only for a store that no process has open.
     """
     log = path.with_name(f"{path.name}-wal")
     if not log.exists():
@@ -141,7 +141,7 @@ def commits_behind_damage(path: Path) -> int | None:
     commits, is_ours, size = 0, False, _FRAME_HEADER + page_bytes
     for number, start in enumerate(range(_LOG_HEADER, len(data) - size + 1, size)):
         header, page = data[start : start + _FRAME_HEADER], data[start + _FRAME_HEADER : start + size]
-        of_log = header[8:16] == salts  # others are from before the log was begun anew
+        of_log = header[8:16] == salts  # others are from before the log was restarted
         expected = _checksum(page, _checksum(header[:8], before, order), order)
         before = struct.unpack(">II", header[16:])
         if of_log and expected == before:
@@ -155,7 +155,7 @@ def commits_behind_damage(path: Path) -> int | None:
 
 
 def _checksum(data: bytes, before: tuple[int, ...], order: str) -> tuple[int, int]:
-    """Return SQLite's checksum of a log up to the end of `data`, given the one up to its beginning."""
+    """Return SQLite's checksum of a log up to the end of `data`, given the checksum up to its beginning."""
     first, second = before
     words = struct.unpack(f"{order}{len(data) // 4}I", data)
     for one, other in zip(words[::2], words[1::2], strict=True):
@@ -165,7 +165,7 @@ def _checksum(data: bytes, before: tuple[int, ...], order: str) -> tuple[int, in
 
 
 def trouble_of(path: Path, *, within_s: float | None = None) -> TurnkeeperError | None:
-    """Return that a store is damaged, or that the machine cannot read it at present; None if nothing was found."""
+    """Return the error for a store that is damaged or cannot be read at present. None if no fault was found."""
     try:
         found = damage_of(path, within_s=within_s)
     except sqlite3.Error as error:
@@ -174,12 +174,12 @@ def trouble_of(path: Path, *, within_s: float | None = None) -> TurnkeeperError 
 
 
 def is_malformed(error: object) -> bool:
-    """Tell whether an error, SQLite's own or SQLAlchemy's around it, says that a file is damaged."""
+    """Return True if an error, from SQLite or wrapped by SQLAlchemy, says that a file is damaged."""
     return _code(error) in _MALFORMED
 
 
 def _code(error: object) -> int:
-    """Return SQLite's code of an error, its own or SQLAlchemy's around it; 0 for any other error."""
+    """Return SQLite's code of an error, also if SQLAlchemy wraps it. 0 for any other error."""
     found = getattr(error, "orig", error)
     return getattr(found, "sqlite_errorcode", 0) & 0xFF if isinstance(found, sqlite3.Error) else 0
 
@@ -190,19 +190,19 @@ def corrupt(path: Path, what: str) -> Corrupt:
 
 
 def refuse_damaged(path: Path, within_s: float = START_S) -> bool:
-    """Read a store before it is used; return whether all of it was read.
+    """Read a store before it is used. Return True if all of it was read.
 
-    A store beside which a note lies is read completely, however long that takes; the note of a sound one is removed.
+    If a note stands beside the store, read all of it, however long that takes. If the store is sound, remove the note.
 
     Raises:
-        Corrupt: it is damaged.
+        Corrupt: the store is damaged.
     """
     note = _note(path)
     if not path.exists() or not path.stat().st_size:
         note.unlink(missing_ok=True)
         return True
     found = None
-    with contextlib.suppress(sqlite3.Error):  # whoever opens it says what the machine cannot do
+    with contextlib.suppress(sqlite3.Error):  # the program that opens the store reports the machine's fault
         found = damage_of(path, within_s=None if note.exists() else within_s)
     if found:
         raise corrupt(path, found)
@@ -212,13 +212,13 @@ def refuse_damaged(path: Path, within_s: float = START_S) -> bool:
 
 
 class StoreWatch:
-    """Keeps a daemon from starting on a damaged store, and ends it when damage shows later.
+    """The guard of a daemon's stores: no start on a damaged store, and an end of the process if damage shows later.
 
     Attributes:
         active: the process's one watch, while it is entered.
 
     Args:
-        report: is told of damage before the process ends, on any thread.
+        report: called with the damage before the process ends, on any thread.
         end: ends the process; as kill -9 does, unless a test passes another.
         clock: the machine's, unless a test passes another.
     """
@@ -242,7 +242,7 @@ class StoreWatch:
         self._opened: dict[Path, tuple[int, int] | None] = {}
 
     def __enter__(self) -> Self:
-        """Read the stores for a short while each, and what is left of them in the background. Raises Corrupt."""
+        """Read each store for a short while, and read the rest in the background. Raises Corrupt."""
         unread = [path for path in self._paths if not refuse_damaged(path)]
         StoreWatch.active = self
         if unread:
@@ -259,9 +259,9 @@ class StoreWatch:
                     self._stop(path, found)
 
     def look(self) -> None:
-        """Read the stores, one of which was said to be malformed. If it is, the process ends; its caller waits.
+        """Check the stores after an error said that one is malformed. If it is, end the process; the caller waits.
 
-        A disk that fails says so again and again, so the stores are read every few seconds at most.
+        A failing disk repeats the error, so read the stores at most once in a few seconds.
         """
         with self._once:
             now = self._clock.monotonic()
@@ -274,10 +274,10 @@ class StoreWatch:
                         self._stop(path, found)
 
     def keep(self) -> None:
-        """End the process if files of stores were removed or replaced: what it writes would be lost with them.
+        """End the process if a store's files were removed or replaced, because its writes would be lost.
 
-        Their content is still open. It is put back, or beside the file that lies there now. Raises OSError if it
-        cannot be written; then the process continues, for the next call to try again.
+        First write the content, which is still open, under the store's name or beside the new file. Raises OSError if
+        that fails; then the process continues, and the next call tries again.
         """
         lost = [path for path in self._paths if self._is_lost(path)]
         saved = {path: _save(path, self._opened) for path in lost}  # all of them, before the process ends
@@ -291,14 +291,14 @@ class StoreWatch:
         for file in (path, path.with_name(f"{path.name}-wal")):
             found = _identity(file)
             if self._opened.setdefault(file, found) is None:
-                self._opened[file] = found  # a log is made by the first write
+                self._opened[file] = found  # the first write makes a log
             lost |= found != self._opened[file]
         return lost
 
     def make_room(self) -> None:
-        """Move what is in the stores' logs into the stores, and empty the logs: each of them may be 4 MiB, and full.
+        """Move the content of the stores' logs into the stores, and empty the logs, which may hold 4 MiB each.
 
-        A store whose file has to grow for it gets the room that another one's log gives back.
+        If a store must grow for that, it gets the room that another store's log frees.
         """
         with self._once:
             now = self._clock.monotonic()
@@ -315,7 +315,7 @@ class StoreWatch:
         self._end(error)
 
     def _tell(self, path: Path, error: Corrupt, found: str) -> None:
-        with contextlib.suppress(OSError):  # without the note, the next start reads for a short while only
+        with contextlib.suppress(OSError):  # without the note, the next start reads the store only briefly
             _note(path).write_text(f"{found}\n", encoding="utf-8")
         with contextlib.suppress(OSError):
             self._report(error)
@@ -326,9 +326,9 @@ def _writing(path: Path) -> sqlite3.Connection:
 
 
 def _save(path: Path, opened: Mapping[Path, tuple[int, int] | None]) -> Corrupt:
-    """Write what this process has open of a store under its name, or beside it; return what to tell of it.
+    """Write the open content of a store under its name, or beside the file there. Return the error to report.
 
-    Raises OSError where there is no room: try again.
+    Raises OSError if there is no room; call again.
     """
     log = path.with_name(f"{path.name}-wal")
     open_ = {file: identity for file in (path, log) if (identity := opened.get(file))}
@@ -342,11 +342,11 @@ def _save(path: Path, opened: Mapping[Path, tuple[int, int] | None]) -> Corrupt:
             elif not replaced:
                 _saved(file).unlink()
         if replaced and path in lost and log not in lost:
-            log.unlink(missing_ok=True)  # it belongs to what was in use, and would spoil what lies there now
+            log.unlink(missing_ok=True)  # the log belongs to the old file, and would damage the new one
     except (FileNotFoundError, LookupError) as error:
         return Corrupt(f"was removed while it was in use, and cannot be put back: {error}", where=str(path), hint=HINT)
     if replaced:
-        hint = f"the file that lies there is used from now on; what was in use is in {_saved(path)}"
+        hint = f"the new file is used from now on; the old content is in {_saved(path)}"
         return Corrupt("was replaced while it was in use", where=str(path), hint=hint)
     hint = "it was put back from what was still open; nothing needs to be done"
     return Corrupt("was removed while it was in use", where=str(path), hint=hint)
@@ -357,7 +357,7 @@ def _saved(file: Path) -> Path:
 
 
 def _copy_all(opened: Mapping[Path, tuple[int, int]]) -> None:
-    """Copy open files beside their names, again while they are written. Raises LookupError for one that is not open."""
+    """Copy open files beside their names, and again if they change. Raises LookupError for a file that is not open."""
     held = {file: _held(identity) for file, identity in opened.items()}
     for _ in range(_MOST_COPIES):
         before = [_state(number) for number in held.values()]
@@ -368,7 +368,7 @@ def _copy_all(opened: Mapping[Path, tuple[int, int]]) -> None:
 
 
 def _held(wanted: tuple[int, int]) -> int:
-    """Return a descriptor of this process on a file, whatever its name is now. Raises LookupError."""
+    """Return this process's descriptor of a file, whatever the file's name is now. Raises LookupError."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             found = os.fstat(int(name))
@@ -383,7 +383,7 @@ def _state(held: int) -> tuple[int, int]:
 
 
 def _copy(held: int, target: Path) -> None:
-    """Copy an open file. It is not opened again: to close it would drop SQLite's locks."""
+    """Copy an open file without opening it again, because closing it would drop SQLite's locks."""
     with target.open("wb") as file:
         while chunk := os.pread(held, 1 << 20, file.tell()):
             file.write(chunk)
@@ -400,10 +400,10 @@ def _identity(file: Path) -> tuple[int, int] | None:
 
 
 def judged(error: BaseException, where: str) -> BaseException:
-    """Look into an error that may come from damage of the file `where`; return what to tell the caller.
+    """Check an error that may come from damage of the file `where`. Return the error for the caller.
 
-    A process with a watch ends here if a store of its own is damaged. A command is told by Corrupt. An error that does
-    not come from damage is returned as it is. If it says that the disk is full, the watch empties the stores' logs.
+    If the process has a watch and the damage is real, end the process. In a command, return Corrupt. Return any other
+    error unchanged. If it says that the disk is full, the watch first empties the stores' logs.
     """
     if _code(error) == sqlite3.SQLITE_FULL and StoreWatch.active is not None:
         StoreWatch.active.make_room()

@@ -16,29 +16,29 @@ from turnkeeper.errors import Corrupt, Exhausted, MachineTrouble, TurnkeeperErro
 _PROBE = b"\0" * (64 << 10)
 
 
-Place = Path | str  # making a Path costs more than many an operation on it
+Place = Path | str  # making a Path costs more than many file operations
 
 
 class Files(Protocol):
-    """Operations on plain files in private directories. Each may raise OSError, or Exhausted where there is no room."""
+    """Operations on plain files in private directories. Each may raise OSError, or Exhausted if there is no room."""
 
     def write_synced(self, path: Place, data: bytes) -> None:
         """Create `path`, mode 0600, with `data`, and sync the file. Raises FileExistsError."""
 
     def write_group(self, items: Sequence[tuple[str, bytes]]) -> list[TurnkeeperError | None]:
-        """Create the files as :meth:`write_synced` does; answer for each. A failed one leaves no file."""
+        """Create the files as :meth:`write_synced` does. Return each file's error; a failed write leaves no file."""
 
     def link(self, source: Place, target: Place) -> None:
-        """Give `source` the second name `target`. Raises FileExistsError: never overwrites."""
+        """Give `source` the second name `target`. Raises FileExistsError rather than overwrite."""
 
     def rename(self, source: Place, target: Place) -> None:
-        """Move a name; overwrites `target`."""
+        """Move a name. Overwrites `target`."""
 
     def unlink(self, path: Place) -> None:
-        """Remove a name; one that is gone already is no error."""
+        """Remove a name. A missing name is no error."""
 
     def sync_folder(self, folder: Path) -> None:
-        """Put the folder's names on disk."""
+        """Sync the folder's names to disk."""
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a folder, sorted."""
@@ -46,8 +46,8 @@ class Files(Protocol):
     def read(self, path: Place, largest: int) -> bytes:
         """Return a plain file's bytes.
 
-        Raises FileNotFoundError; Corrupt for a link, a folder or one too large; MachineTrouble where the machine has no
-        descriptor left or its disk fails, which says nothing about the file.
+        Raises FileNotFoundError; Corrupt for a link, a folder or too large a file; MachineTrouble if the machine has no
+        free descriptor or its disk fails, which says nothing about the file.
         """
 
 
@@ -55,14 +55,14 @@ class SystemFiles:
     """The machine's file system."""
 
     def write_synced(self, path: Place, data: bytes) -> None:
-        """Create `path` with `data` and sync it; on failure leave no partial file."""
+        """Create `path` with `data` and sync it. On failure leave no partial file."""
         try:
             create(path, data, sync=True)
         except OSError as error:
             raise _typed(error, path) from error
 
     def write_group(self, items: Sequence[tuple[str, bytes]]) -> list[TurnkeeperError | None]:
-        """Create the files, each synced by itself."""
+        """Create the files, and sync each one separately."""
         return [attempt(path, self.write_synced, path, data) for path, data in items]
 
     def link(self, source: Place, target: Place) -> None:
@@ -115,7 +115,7 @@ def _unlink(path: Place) -> None:
 
 
 def create(path: Place, data: bytes, *, sync: bool) -> None:
-    """Create `path`, mode 0600, with `data`; on failure leave no partial file. Raises OSError."""
+    """Create `path`, mode 0600, with `data`. On failure leave no partial file. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         written = 0
@@ -131,7 +131,7 @@ def create(path: Place, data: bytes, *, sync: bool) -> None:
 
 
 def replace_whole(path: Path, data: bytes) -> None:
-    """Write a file anew: under a name of its own, synced, then in place of the old one. Raises Exhausted."""
+    """Replace a file: write a temporary file, sync it, then rename it over the old one. Raises Exhausted."""
     fresh = path.with_name(f".{path.name}.tmp")
     with machine_errors(path):
         fresh.unlink(missing_ok=True)
@@ -140,7 +140,7 @@ def replace_whole(path: Path, data: bytes) -> None:
 
 
 def append_synced(path: Path, line: bytes) -> None:
-    """Append a line to a file, mode 0600, and sync it; a line that a crash cut short is ended. Raises Exhausted."""
+    """Append a line to a file, mode 0600, and sync it. First end a line that a crash cut short. Raises Exhausted."""
     with machine_errors(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -154,9 +154,9 @@ def append_synced(path: Path, line: bytes) -> None:
 
 @contextlib.contextmanager
 def machine_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError inside the block into Exhausted; one that says a name exists or is gone passes as it is.
+    """Turn an OSError inside the block into Exhausted, except FileExistsError and FileNotFoundError.
 
-    What the machine is to blame for is MachineTrouble, a kind of Exhausted.
+    A fault of the machine becomes MachineTrouble, a kind of Exhausted.
     """
     try:
         yield
@@ -167,12 +167,12 @@ def machine_errors(path: Path) -> Iterator[None]:
 
 
 def attempt(path: Place, work: Callable[..., None], *arguments: Any) -> TurnkeeperError | None:
-    """Do work on a file; return the error of which its caller is to be told, if any."""
+    """Do work on a file. Return the error to report to the caller, None if there is none."""
     try:
         work(*arguments)
     except Exhausted as error:
         return error
-    except (FileExistsError, FileNotFoundError) as error:  # the name is taken, or the temporary file was swept away
+    except (FileExistsError, FileNotFoundError) as error:  # the name is taken, or the temporary file was removed
         return Exhausted(f"was not written: {error.strerror}", where=str(path), hint="try again")
     except OSError as error:
         return no_room(error, path)
@@ -187,11 +187,11 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def why_unwritable(folder: Path) -> MachineTrouble | None:
-    """Return why nothing can be written into a folder; None where something can. It leaves nothing behind."""
+    """Return the reason why a folder cannot be written. None if it can. The test leaves no file behind."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        # A file system without unnamed files answers otherwise: ask for the permission at least.
+        # A file system without unnamed files fails with another error: check at least the permission.
         denied = None if os.access(folder, os.W_OK | os.X_OK) else OSError(errno.EACCES, os.strerror(errno.EACCES))
         return machine_trouble(denied if denied and error.errno != errno.EROFS else error, str(folder), ours=True)
     try:
@@ -208,6 +208,6 @@ def _typed(error: OSError, path: Place) -> Exception:
 
 
 def no_room(error: OSError, path: Place) -> Exhausted:
-    """Return what a caller is told of an error that is neither its own nor the file's."""
+    """Return the error for the caller if neither the caller nor the file is at fault."""
     trouble = machine_trouble(error, str(path), ours=True)
     return trouble or MachineTrouble(f"cannot be written: {error.strerror}", where=str(path), hint="try again")

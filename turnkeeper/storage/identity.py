@@ -1,11 +1,11 @@
-"""The identity of a home's stores: a start stops at a store that is missing, empty, another home's or put back.
+"""The identity of a home's stores: no start on a store that is missing, empty, another home's or restored.
 
-Each store has a number of its own in the header of its file, and beside it a count of the starts of its process. The
-home keeps both in `state/store-made-<name>`. The signed heads of its records say how far a store must reach. After a
-kill, a damaged frame of its log tells that commits behind it are lost, and the event log names some of them.
+Each store has its own number in the header of its file, and a count of its process's starts. The home keeps both in
+`state/store-made-<name>`. The signed heads of its records say how far a store must reach. After a kill, a damaged frame
+of its log shows that commits behind it are lost, and the event log names some of them.
 
-Stores of an earlier version have no number: the first start draws one. Until then rows of the other stores tell that a
-store was used.
+Stores of an earlier version have no number: the first start draws one. Before that, rows of the other stores show that
+a store was used.
 """
 
 import json
@@ -31,9 +31,9 @@ from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.keys import AUDIT, KeyFile
 from turnkeeper.storage.locking import is_held
 
-LOST = "lost"  # the kind of the record that says that the author accepted the loss of a store
+LOST = "lost"  # the kind of the record for a store whose loss the author accepted
 _LOST_OPTION = "turnkeeper restore --lost"
-_LARGEST_TAIL = 1 << 20  # bytes of the file of signed heads, in which the last head of a store is looked for
+_LARGEST_TAIL = 1 << 20  # bytes from the end of the file of signed heads that are searched for a store's last head
 _WAIT_S = 10.0
 _MOST_NAMED = 20
 
@@ -43,11 +43,11 @@ class _Kind:
     """One of a home's stores.
 
     Attributes:
-        holds: what is gone with the store.
+        holds: the data that is lost with the store.
         process: the process whose records the store has; empty if it has none.
         owner: the process that writes it.
         traces: other stores, each with a query that finds a row if this store was used.
-        told: an event that its process writes after a commit, the field with an id, and a query that finds the id.
+        told: an event written after a commit, its field with an id, and a query that finds the id.
     """
 
     holds: str
@@ -87,13 +87,13 @@ _KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Made:
-    """What a home knows of a store.
+    """A home's knowledge of a store.
 
     Attributes:
-        number: the store's own number; 0 if it is not known yet.
-        starts: how often a process began to use the store.
+        number: the store's own number; 0 while unknown.
+        starts: how many times a process began to use the store.
         heads_from: the offset in the file of signed heads from which they apply to the store.
-        lost: the record to write at the next start, which uses the store as it lies there; None without one.
+        lost: the record to write at the next start, which accepts the store as it is; None if there is none.
     """
 
     number: int = 0
@@ -103,7 +103,7 @@ class _Made:
 
 
 def faults(home: Home) -> Iterator[Corrupt]:
-    """Yield why the daemons must not start on the home's files, an error for each such store. Changes nothing."""
+    """Yield an error for each store that prevents the daemons from starting on the home's files. Changes nothing."""
     for name, kind in _KINDS.items():
         fault = fault_of(home, home.run.parent / name, is_open=is_held(home, kind.owner))
         if fault and not is_held(home, kind.owner):
@@ -111,14 +111,14 @@ def faults(home: Home) -> Iterator[Corrupt]:
 
 
 def require(home: Home, *paths: Path) -> None:
-    """Raise Corrupt if a store is not the one that the home has used last."""
+    """Raise Corrupt if a store is not the one that the home used last."""
     for path in paths:
         if fault := fault_of(home, path):
             raise fault
 
 
 def numbers(home: Home) -> frozenset[int]:
-    """Return the numbers of a home's stores, which a copy of the home has, too; none that cannot be read."""
+    """Return the numbers of a home's stores, which a copy of the home shares. Skip unreadable stores."""
     found = set()
     for name in _KINDS:
         with suppress(Corrupt, MachineTrouble):
@@ -127,10 +127,10 @@ def numbers(home: Home) -> frozenset[int]:
 
 
 def fault_of(home: Home, path: Path, *, is_open: bool = False) -> Corrupt | None:
-    """Return the error that a store is missing, empty, another home's, or lacks something; None if it does not.
+    """Return the error for a store that is missing, empty, incomplete or another home's. None if it is sound.
 
-    Damage of the file is not looked for, and that of its log only unless a process has it open. Raises Corrupt if the
-    home's note about the store cannot be read.
+    Do not look for damage of the file, and for damage of its log only unless a process has it open. Raises Corrupt if
+    the home's note about the store cannot be read.
     """
     made, kind = _read(home, path), _KINDS[path.name]
     if made.lost is not None:
@@ -144,7 +144,7 @@ def fault_of(home: Home, path: Path, *, is_open: bool = False) -> Corrupt | None
                 if not is_open and what != "is empty":
                     what = "; ".join(filter(None, [_lost_commits(home, path, store), what]))
         except sqlite3.Error:
-            return None  # another check finds what is wrong with it
+            return None  # another check reports this fault
     used = what not in {"is empty", "is missing"} or made.number or head or _has_traces(home, kind)
     if not (what and used):
         return None
@@ -157,7 +157,7 @@ def _holds_tables(store: sqlite3.Connection) -> bool:
 
 
 def _strange(store: sqlite3.Connection, made: _Made, head: Fact | None) -> str:
-    """Say in what a store differs from what the home knows of it; empty if in nothing."""
+    """Return how a store differs from the home's knowledge of it. Empty if it does not."""
     (number,), (starts,) = (store.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version"))
     if made.number and number != made.number:
         return "is not the store of this home"
@@ -176,21 +176,21 @@ def _strange(store: sqlite3.Connection, made: _Made, head: Fact | None) -> str:
 
 
 def _lost_commits(home: Home, path: Path, store: sqlite3.Connection) -> str:
-    """Say which commits a store lost by a damaged frame of its log, as far as events tell; empty if it lost none."""
+    """Return the commits that a store lost by a damaged frame of its log, as far as events show. Empty if none."""
     if (behind := commits_behind_damage(path)) is None:
         return ""
     event, field, query = _KINDS[path.name].told
     trails = sorted(home.logs.glob(f"events-{_KINDS[path.name].owner}-*.jsonl"))[-1:] if event else []
     ids = [line[field] for trail in trails for line in _lines(trail, 0) if line.get("event") == event]
     gone = [each for each in dict.fromkeys(ids) if not store.execute(query, [each]).fetchone()]
-    if behind < 2 and not gone:  # a crash that cut a commit short looks alike
+    if behind < 2 and not gone:  # a crash that cut a commit short looks the same
         return ""
     named = f", among them {', '.join(gone[-_MOST_NAMED:])}" if gone else ""
     return f"lost {max(behind, 1)} commits or more behind a damaged frame of {path.name}-wal{named}"
 
 
 def _has_traces(home: Home, kind: _Kind) -> bool:
-    """Return True if a row of another store tells that a store of this kind was used."""
+    """Return True if a row of another store shows that a store of this kind was used."""
     for sibling, query in kind.traces:
         path = home.run.parent / sibling
         with suppress(sqlite3.Error), ExitStack() as opened:
@@ -201,7 +201,7 @@ def _has_traces(home: Home, kind: _Kind) -> bool:
 
 
 def _last_head(path: Path, process: str, start: int) -> Fact | None:
-    """Return the last signed head of a process's store, from an offset in the file on; None if there is none."""
+    """Return the last signed head of a process's store behind an offset in the file. None if there is none."""
     for head in reversed(_lines(path, start)) if process and path.exists() else ():
         with suppress(ValueError, KeyError, TypeError):
             signed = head["through"], bytes.fromhex(head["hash"]), bytes.fromhex(head["signature"])
@@ -211,7 +211,7 @@ def _last_head(path: Path, process: str, start: int) -> Fact | None:
 
 
 def _lines(path: Path, start: int) -> list[dict[str, Any]]:
-    """Return the last objects of a file that has one to a line, from an offset on."""
+    """Return the last objects of a JSON-lines file behind an offset."""
     with path.open("rb") as file:
         end = file.seek(0, 2)
         file.seek(max(start, end - _LARGEST_TAIL) if start <= end else end)
@@ -232,9 +232,9 @@ async def take(
     entropy: Entropy,
     starts: bool,
 ) -> None:
-    """Note that a process uses stores which it has opened; with `starts`, count that. Each of them gets a number.
+    """Record that a process uses stores that it opened, and give each a number. With `starts`, count a start.
 
-    A loss that the author accepted goes on record, by `run` in a transaction of the store that has the `chain`.
+    Record a loss that the author accepted, by `run` in a transaction of the store that has the `chain`.
     """
     for path in paths:
         made = _read(home, path)
@@ -257,21 +257,21 @@ def _number(home: Home, path: Path, made: _Made, drawn: int, *, starts: bool) ->
 
 
 def accept(home: Home, name: str) -> str:
-    """Let the next start use a store as it is, or a new one if none is there; return the fault that was accepted.
+    """Let the next start use a store as it is, or a new one if it is missing. Return the accepted fault.
 
-    A copy of the store's log stays beside it. The caller holds the locks of the processes. Raises InvalidInput,
-    Corrupt, or Conflict if nothing is wrong with the store.
+    Keep a copy of the store's log beside it. The caller holds the locks of the processes. Raises InvalidInput, Corrupt,
+    or Conflict if nothing is wrong with the store.
     """
     if name not in _KINDS:
         raise InvalidInput(f"the home has no store {name[:80]!r}", where="--lost", hint=meant(name, _KINDS))
     path, process = home.run.parent / name, _KINDS[name].process
     if (fault := fault_of(home, path)) is None:
-        raise Conflict("is the store of this home, and lacks nothing that is known", where=str(path))
+        raise Conflict("is the store of this home, and is not known to lack anything", where=str(path))
     made, fact = _read(home, path), {"kind": LOST, "file": name, "why": fault.what}
     if head := _last_head(home.audit_heads, process, made.heads_from):
         signed = signed_head(f"{LOST} {process}", head["through"], head["hash"], KeyFile(home, AUDIT).read()[0])
         fact = {**signed, **fact}
-    with suppress(FileNotFoundError):  # the next start drops what SQLite cannot read of it
+    with suppress(FileNotFoundError):  # the next start drops frames that SQLite cannot read
         shutil.copyfile(path.with_name(f"{name}-wal"), path.with_name(f"{name}-wal.lost"))
     size = home.audit_heads.stat().st_size if home.audit_heads.exists() else 0
     _write(home, path, _Made(starts=made.starts, heads_from=size, lost=fact))

@@ -1,6 +1,6 @@
-"""Locks held by flock for as long as a process lives: one holder for each process name and home, one reader an inbox.
+"""Locks held by flock while a process runs: one holder for each process name and home, one reader for each inbox.
 
-Lock files are never unlinked: a second opener would lock a file that nobody else can see. Their descriptors are
+Lock files are never unlinked: a process that opens the name again would lock a different file. Their descriptors are
 close-on-exec, so that a child never keeps a lock.
 """
 
@@ -26,7 +26,7 @@ class ProcessLock:
     """The right to be `process` on this home, held until closed or until the process dies.
 
     Attributes:
-        after: the pid of the process that had it before, if that ended without letting it go; else None.
+        after: the pid of the previous holder, if that process ended without releasing the lock; else None.
     """
 
     after: int | None = None
@@ -41,16 +41,16 @@ class ProcessLock:
         """Take the lock and write the pid file. Raises Conflict if another process holds it."""
         self._descriptor = self._take()
         self.after = _read_pid(self._pid_path)
-        with contextlib.suppress(OSError):  # the lock holds without it, and `holder_pid` looks on
+        with contextlib.suppress(OSError):  # the lock does not need the file, and `holder_pid` also asks the kernel
             self._pid_path.write_text(f"{os.getpid()}\n", encoding="ascii")
         return self
 
     def keep(self) -> list[str]:
-        """Put back what others removed or changed: the folder and its mode, the lock, the pid file; return what.
+        """Restore the lock's files if they were removed or changed: the folder and its mode, the lock, the pid file.
 
-        Raises:
-            Conflict: another process has taken the lock, whose file was removed; this one must end.
-            OSError: it cannot be put back now.
+        Return a description of each. Raises:
+            Conflict: another process has taken the lock, whose file was removed; this process must end.
+            OSError: the files cannot be restored now.
         """
         repaired = _keep_private(self._lock_path.parent)
         if self._descriptor is not None and not _is_file_of(self._lock_path, self._descriptor):
@@ -72,7 +72,7 @@ class ProcessLock:
             self._descriptor = None
 
     def _take(self) -> int:
-        """Open the lock's file and lock it; the folder is made where it was removed."""
+        """Open the lock's file and lock it. Create the folder if it was removed."""
         with contextlib.suppress(FileExistsError):
             self._lock_path.parent.mkdir(mode=0o700)
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -107,7 +107,7 @@ def _is_file_of(path: Path, descriptor: int) -> bool:
 
 
 def _holder_by_kernel(path: Path) -> int | None:
-    """Return the pid of who took a lock, from the kernel's table; None where it has none or does not say."""
+    """Return the pid of a lock's holder from the kernel's table. None if the table has none or cannot be read."""
     with contextlib.suppress(OSError):
         inode = path.stat().st_ino
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
@@ -120,8 +120,8 @@ def _holder_by_kernel(path: Path) -> int | None:
 def _taken(descriptor: int) -> bool:
     """Take the lock and return True; return False if another process holds it.
 
-    A process that asks whether the lock is held shares it for a moment, which is long on a busy machine. Askers are
-    waited for longer than a holder.
+    A process that checks a lock shares it for a moment, which can be long on a busy machine. Wait longer for a check to
+    end than for a holder.
     """
     clock, refused, asked = SystemClock(), 0, 0
     while not _locks(descriptor, fcntl.LOCK_EX):
@@ -145,7 +145,7 @@ def _locks(descriptor: int, kind: int) -> bool:
 
 
 def is_held(home: Home, process: str) -> bool:
-    """Tell whether a live process holds the lock. Asks the kernel, not the pid file."""
+    """Return True if a running process holds the lock. Asks the kernel, not the pid file."""
     return _is_locked(home.lock(process))
 
 
@@ -161,7 +161,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def holder_pid(home: Home, process: str) -> int | None:
-    """Return the pid of the lock's holder, or None when nobody holds it."""
+    """Return the pid of the lock's holder. None if no process holds it."""
     if not is_held(home, process):
         return None
     pid = _read_pid(home.pid(process))
@@ -175,7 +175,7 @@ def _read_pid(path: Path) -> int | None:
 
 
 def _pid_in(path: Path) -> int | None:
-    """Return the pid that a file names; None if it is gone or names none. Raises OSError if it cannot be read now."""
+    """Return the pid in a file. None if the file is gone or has no pid. Raises OSError if it cannot be read now."""
     try:
         text = path.read_text(encoding="ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):
@@ -191,7 +191,7 @@ def _holder(path: Path) -> str:
 class ReaderLock:
     """The right to claim from one agent's folder, held until closed or until the process dies.
 
-    Any number of processes put. A second that claims would adopt, and hand out again, what the first is working on.
+    Any number of processes may put. A second claimer would adopt and hand out envelopes that the first is working on.
     """
 
     def __init__(self, folder: Path, reader: str) -> None:
@@ -205,17 +205,17 @@ class ReaderLock:
         return self
 
     def keep(self) -> list[str]:
-        """Put the lock's file back where it was removed; return what was.
+        """Restore the lock's file if it was removed. Return a description of the repair.
 
         Raises:
-            Conflict: another process reads meanwhile, or the home was moved; this one must claim no more.
-            OSError: it cannot be put back now.
+            Conflict: another process has become the reader, or the home was moved; this process must claim no more.
+            OSError: the file cannot be restored now.
         """
         path = self._folder / _READER
         try:
             if self._descriptor is None or _is_file_of(path, self._descriptor):
                 return []
-        except NotADirectoryError:  # a file that leads to where the home is now lies in the place of the home
+        except NotADirectoryError:  # a file that points to the home's new place stands in its old place
             raise Conflict("the home was moved", where=str(self._folder), hint="start the reader again") from None
         before, self._descriptor = self._descriptor, self._take()
         os.close(before)
@@ -234,7 +234,7 @@ class ReaderLock:
             raise Conflict(
                 what, where=str(self._folder), hint="an inbox can have only one reader; stop the other one first"
             ) from error
-        with contextlib.suppress(OSError):  # the lock holds without the name, as on a full disk
+        with contextlib.suppress(OSError):  # the lock holds without the name, for example on a full disk
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{self._reader}, pid {os.getpid()}\n".encode(), 0)
         return descriptor
@@ -247,7 +247,7 @@ class ReaderLock:
 
 
 def reader_of(folder: Path) -> str:
-    """Return who claims from an agent's folder now, empty for nobody. Asks the kernel, not the file."""
+    """Return the reader of an agent's folder, empty if there is none. Asks the kernel, not the file."""
     path = folder / _READER
     if not _is_locked(path):
         return ""

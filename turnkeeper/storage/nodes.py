@@ -1,7 +1,7 @@
 """The processes that share one database, and when each was last seen, by the database's clock.
 
-A process writes its row every two seconds. One that has not for ten is taken for gone: nothing else depends on that, as
-every claim and every lease ends by itself.
+A process updates its row every two seconds. A process without an update for ten seconds counts as gone. Only the status
+depends on that, because every claim and every lease expires by itself.
 """
 
 import hashlib
@@ -31,14 +31,14 @@ from turnkeeper.storage.statements import IN_FORCE, TEXT, Statement, alone, now_
 from turnkeeper.times import format_duration, from_us, rfc3339
 
 SCHEMA = "runner"  # of the table, in a shared database
-WEB = "web"  # the role of a daemon that answers the page of its machine, and does nothing by itself
+WEB = "web"  # the role of a daemon that serves its machine's page and does nothing on its own
 BEAT_S = 2.0
 GONE_AFTER_S = 10.0
 FORGOTTEN_AFTER_S = 86_400.0
-ALERT_AFTER_S = 60.0  # without a beat of any process of a machine; by one that has itself beaten for so long
+ALERT_AFTER_S = 60.0  # without a beat of any process of a machine; the alerting process must have beaten that long
 ALERTED = (1 << 63) - 1
-AGENTS = "agents"  # the fact that names the agents which a runtime hosts
-UNUSABLE = "cannot be used: "  # begins what a fact says of a category that its machine cannot read
+AGENTS = "agents"  # the fact that lists the agents of a runtime
+UNUSABLE = "cannot be used: "  # prefix of a fact about a category that its machine cannot read
 CLAIM_S = 15.0
 _NOW = Statement(sa.select(now_us()))
 _SAID = ("node_id", "name", "role", "host", "version", "draining", "owner", "alerted_us")
@@ -52,15 +52,15 @@ class Node(NamedTuple):
     """A process that shares the database.
 
     Attributes:
-        node_id: of one life of the process.
-        name: of its machine.
+        node_id: the id of one run of the process.
+        name: the name of its machine.
         role: `task-runner`, `agent-runtime` or `web`.
-        offset_s: how far its machine's clock is ahead of the database's.
-        draining: it ends in good order, and begins nothing.
-        silent_s: how long ago it was seen.
-        owner: as what it owns threads; empty for one that owns none.
-        facts: what it works with: digests, by what they are of.
-        alerted_us: when a node began to alert the author to its silence; `ALERTED` once it has.
+        offset_s: seconds by which its machine's clock is ahead of the database's.
+        draining: True while it shuts down and begins nothing.
+        silent_s: seconds since it was last seen.
+        owner: the id under which it owns threads; empty if it owns none.
+        facts: digests of its configuration and code, by subject.
+        alerted_us: when a node began to alert the author to its silence; `ALERTED` after the alert.
     """
 
     node_id: str
@@ -83,11 +83,11 @@ class Node(NamedTuple):
 
 
 def table_of(metadata: sa.MetaData) -> Table:
-    """Return the table; `metadata` is that of the runner's store."""
+    """Return the table. `metadata` is the one of the runner's store."""
     return Table(
         "nodes",
         metadata,
-        sa.Column("node_id", TEXT, primary_key=True),  # one life of a process
+        sa.Column("node_id", TEXT, primary_key=True),  # one run of a process
         sa.Column("name", TEXT, nullable=False),
         sa.Column("role", TEXT, nullable=False),
         sa.Column("host", TEXT, nullable=False),
@@ -98,12 +98,12 @@ def table_of(metadata: sa.MetaData) -> Table:
         sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("owner", TEXT, nullable=False, server_default=""),
         sa.Column("facts_json", TEXT, nullable=False, server_default="{}"),
-        sa.Column("alerted_us", sa.BigInteger, nullable=False, server_default="0"),  # of its silence, by whichever node
+        sa.Column("alerted_us", sa.BigInteger, nullable=False, server_default="0"),  # of its silence, by any node
     )
 
 
 def digest(value: object) -> str:
-    """Return a short digest of what can be written as JSON, to tell by it whether machines have the same.
+    """Return a short digest of a JSON value, which shows whether machines have the same value.
 
     >>> digest({"b": 1, "a": 2}) == digest({"a": 2, "b": 1}), len(digest(""))
     (True, 12)
@@ -112,7 +112,7 @@ def digest(value: object) -> str:
 
 
 class Nodes:
-    """Reads and writes the table. Every method belongs to the transaction that is open on the connection."""
+    """Reads and writes of the table. Every method runs in the transaction that is open on the connection."""
 
     def __init__(self, table: Table) -> None:
         self._beat = Statement(upsert(table, [table.c.node_id], ["beat_us", "offset_us", *_CHANGE]))
@@ -122,18 +122,18 @@ class Nodes:
         self._all = Statement(sa.select(table).order_by(table.c.role, table.c.name, table.c.node_id))
 
     def beat(self, connection: Connection, node: dict[str, Any]) -> int:
-        """Write that a process lives; return the database's time."""
+        """Write that a process is running. Return the database's time."""
         at = int(_NOW.value(connection))
         self._beat.run(connection, **({"started_us": at} | node), beat_us=at)
         self._forget.run(connection, before=at - int(FORGOTTEN_AFTER_S * 1e6))
         return at
 
     def leave(self, connection: Connection, node_id: str) -> None:
-        """Write that a process has ended in good order."""
+        """Write that a process has shut down."""
         self._leave.run(connection, node_id=node_id)
 
     def listed(self, connection: Connection) -> list[Node]:
-        """Return all processes that were seen within a day, by role and name."""
+        """Return all processes that were seen within a day, ordered by role and name."""
         at = int(_NOW.value(connection))
         return [
             Node(
@@ -148,9 +148,9 @@ class Nodes:
         ]
 
     def gone(self, connection: Connection) -> list[Node]:
-        """Return the machines, by their newest process, that this process is to alert the author to, and no other.
+        """Return the machines to which this process must alert the author, each as its newest process.
 
-        Whoever has not said within a minute that it did, leaves it to another.
+        If a process does not confirm an alert within a minute, another process takes it over.
         """
         if not alone(connection, "gone"):
             return []
@@ -160,12 +160,12 @@ class Nodes:
         return found
 
     def alerted(self, connection: Connection, node: Node, at_us: int = ALERTED) -> None:
-        """Write that the author was alerted to the silence of a machine, or since when somebody is about it."""
+        """Write that the author was alerted to a machine's silence, or when a process began the alert."""
         self._alerted.run(connection, of=node.node_id, alerted_us=at_us)
 
 
 def silent(found: Sequence[Node], at_us: int) -> list[Node]:
-    """Return the machines that have been silent for long, by their newest process, of which nobody has told."""
+    """Return the machines that have long been silent and that no process has reported, each as its newest process."""
     newest: dict[tuple[str, str], Node] = {}
     for node in sorted(found, key=lambda node: node.beat_at):
         newest[node.name, node.host] = node
@@ -178,12 +178,12 @@ def name_of(settings: NodeSettings) -> str:
 
 
 def nodes_of(schema: str | None = SCHEMA) -> Nodes:
-    """Return the nodes in a schema of the connection's database, for whoever does not own the table."""
+    """Return the nodes in a schema of the connection's database, for a process that does not own the table."""
     return Nodes(table_of(sa.MetaData(schema=schema)))
 
 
 def lacking(facts: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> frozenset[str]:
-    """Return the digests of categories and graphs that others have and one has not.
+    """Return the digests of categories and graphs that other machines have and this one lacks.
 
     >>> lacking({"category a": "1", "config x": "2"}, [{"category a": "3", "config x": "4"}, {"category a": "1"}])
     frozenset({'3'})
@@ -193,15 +193,15 @@ def lacking(facts: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> fr
 
 
 def can_begin(facts: Mapping[str, str], needed: Iterable[str], agent: str) -> bool:
-    """Return whether a runtime with these facts has what a fire needs, and hosts its agent."""
+    """Return True if a runtime with these facts has everything that a fire needs, and hosts its agent."""
     has_all = not any(facts.get(what, UNUSABLE).startswith(UNUSABLE) for what in needed)
     return has_all and agent in facts.get(AGENTS, agent).split()
 
 
 def refuse_restored(clock: Clock) -> Callable[[Connection], None]:
-    """Return what raises Conflict in a process that ran, or was stopped, while its database was put back and marked.
+    """Return a check that raises Conflict if the database was restored while this process ran or was stopped.
 
-    It looks each `BEAT_S`, so that who was stopped for longer looks before anything else.
+    It runs every `BEAT_S`, so a process that was stopped for longer runs it before any other work.
     """
     known, looked = "", clock.monotonic() - BEAT_S
 
@@ -211,7 +211,7 @@ def refuse_restored(clock: Clock) -> Callable[[Connection], None]:
             return
         found = connection.exec_driver_sql("SELECT value FROM runtime.meta WHERE key = 'incarnation'").scalar()
         if known and found != known:
-            what = "was put back to an earlier time while this process ran, which writes no more"
+            what = "was put back to an earlier time while this process ran; it stops writing"
             raise Conflict(what, where="the shared database", hint="start it again: turnkeeper up")
         known, looked = found or "", now
 
@@ -219,21 +219,21 @@ def refuse_restored(clock: Clock) -> Callable[[Connection], None]:
 
 
 class Beat:
-    """Writes every two seconds that this process lives, and sets its clock by the database's.
+    """The heartbeat of this process, which every two seconds also sets its clock by the database's.
 
     Attributes:
-        facts: what the process works with, asked at each beat.
-        owner: likewise, as what it owns threads.
-        on_gone: alerts the author to a machine that is gone, named by its newest process.
+        facts: returns the digests of the process's configuration and code; called at each beat.
+        owner: returns the id under which the process owns threads; called at each beat.
+        on_gone: alerts the author to a machine that is gone, given its newest process.
         on_seen: called at each beat with all processes, and the time.
-        lacking: what others of its role work with, as of the last beat, and this process does not.
-        others: the facts of others of its role that begin something, as of the last beat.
+        lacking: digests that others of its role had at the last beat and this process lacks.
+        others: facts at the last beat of the others of its role that are not draining.
     """
 
     def __init__(
         self, run: Callable[..., Awaitable[Any]], clock: SharedClock, *, node_id: str, name: str, role: str
     ) -> None:
-        """Take what runs a function of a connection in a transaction of the database."""
+        """Take `run`, which runs a function of a connection in a transaction of the database."""
         self._transact, self._nodes, self._clock = run, nodes_of(), clock
         self._node: dict[str, Any] = {"node_id": node_id, "name": name or platform.node(), "role": role}
         self._node |= {"host": platform.node(), "version": __version__, "draining": False, "alerted_us": 0}
@@ -252,9 +252,9 @@ class Beat:
             await self._clock.sleep(BEAT_S)
 
     async def look(self) -> None:
-        """Alert the author to machines that are gone, unless another does.
+        """Alert the author to machines that are gone, unless another process does.
 
-        Who was silent himself, or sees the server's clock set, cannot tell yet.
+        Skip this if this process was silent itself, or if the server's clock was set.
         """
         if self._clock.monotonic() - self._steady_since < ALERT_AFTER_S:
             return
@@ -283,19 +283,19 @@ class Beat:
             self._steady_since = self._last
 
     async def set_clock(self) -> None:
-        """Set the clock by the database's, and write nothing."""
+        """Set the clock by the database's. Write nothing."""
         asked = self._clock.monotonic()
         at = from_us(await self._transact(_NOW.value))
         self._clock.set(at, self._clock.monotonic() - asked)
 
     async def is_alone(self) -> bool:
-        """Return whether no other process of this role lives."""
+        """Return True if no other process of this role is running."""
         mine = self._node["node_id"], self._node["role"]
         found: list[Node] = await self._transact(self._nodes.listed)
         return not any(node.lives and node.role == mine[1] and node.node_id != mine[0] for node in found)
 
     async def last_other(self) -> datetime | None:
-        """Return when another process of this role was last seen; None if one lives, or none is known."""
+        """Return when another process of this role was last seen. None if one is running or none is known."""
         if not await self.is_alone():
             return None
         found: list[Node] = await self._transact(self._nodes.listed)
@@ -303,7 +303,7 @@ class Beat:
         return max((each.beat_at for each in found if each.role == mine[1] and each.node_id != mine[0]), default=None)
 
     async def drain(self) -> None:
-        """Write that this process begins nothing any more."""
+        """Write that this process begins no more work."""
         self._node["draining"] = True
         await self.once()
 
@@ -312,7 +312,7 @@ class Beat:
 
 
 def alert(home: Home, emit: Callable[..., object], node: Node) -> None:
-    """Leave an alert that a machine is gone for the supervisor of this one, which sends it."""
+    """Leave an alert that a machine is gone. The supervisor of this machine sends it."""
     since = rfc3339(node.beat_at.replace(microsecond=0))
     text = f"machine {node.name} ({node.host}) has not been seen since {since}; see: turnkeeper status"
     key = f"{since.replace(':', '')}-{digest([node.name, node.host])}"
@@ -322,30 +322,30 @@ def alert(home: Home, emit: Callable[..., object], node: Node) -> None:
 
 
 def date_alerts(home: Home, found: Sequence[Node], at: datetime) -> None:
-    """Date the alerts about machines that are back: they still wait to be read, and nothing is wrong any more."""
+    """Mark unread alerts about machines that are back: the fault is over."""
     back = {digest([node.name, node.host]) for node in found if node.lives}
     for path in home.run.parent.glob("escalate-failed-*-nodes"):
-        with suppress(FileNotFoundError, ValueError):  # it was sent just now, or is no alert
+        with suppress(FileNotFoundError, ValueError):  # the alert was sent just now, or the file is no alert
             says = json.loads(path.read_bytes())
             if path.name.split("-")[-2] in back and not says.get("over_at"):
                 replace_whole(path, json.dumps(says | {"over_at": rfc3339(at)}, sort_keys=True).encode())
 
 
 class Claim:
-    """What one home alone does for all that share a database: its own as long as it says so every few seconds.
+    """A task that one home alone performs for all that share a database, while it renews its claim every few seconds.
 
     Attributes:
-        holder: whose it is, as was seen last.
+        holder: the home that held the claim when it was last read.
     """
 
     def __init__(self, database: Database, name: str, home: Home, node: NodeSettings) -> None:
-        """Claim `name` for a home; the same one takes it again at once, also after it was killed."""
+        """Claim `name` for a home. The same home can take the claim again at once, even after it was killed."""
         self._database, self._name = database, name
         self.mine = f"{name_of(node)} ({platform.node()}:{home.root})"
         self.holder = ""
 
     async def take(self) -> bool:
-        """Take it, or keep it, for 15 seconds; False if another home holds it."""
+        """Take or renew the claim for 15 seconds. Return False if another home holds it."""
         self.holder = await self._database.run(self._take)
         return self.holder == self.mine
 
@@ -355,7 +355,7 @@ class Claim:
         return str(_HOLDER.value(connection, of=self._name))
 
     async def let_go(self) -> None:
-        """Let another home take it at once."""
+        """Release the claim, so that another home can take it at once."""
         await self._database.run(lambda connection: _LET_GO.run(connection, of=self._name, mine=self.mine))
 
 
@@ -363,7 +363,7 @@ _slots = Table(
     "slots", sa.MetaData(schema=SCHEMA), sa.Column("name", TEXT, primary_key=True), sa.Column("holder", TEXT),
     sa.Column("until_us", sa.BigInteger),
 )  # fmt: skip
-# What lasts longer than a claim is from before the server's clock was set back.
+# A claim that lasts longer than that was made before the server's clock was set back.
 _lasts = _slots.c.until_us.between(now_us(), now_us() + int(CLAIM_S * 1e6))
 _free = ~_lasts | (_slots.c.holder == sa.literal_column("excluded.holder"))
 _CLAIM = Statement(upsert(_slots, [_slots.c.name], ["holder", "until_us"], where=_free))
@@ -407,10 +407,10 @@ _SERVER = """
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """What the database says.
+    """The state of a shared database.
 
-    `inboxes` are those of agents in terminals in which something waits or is set aside; `server` and `revisions` are
-    what its settings and its schemas are.
+    `inboxes` are those of agents in terminals that have waiting or quarantined envelopes; `server` and `revisions` are
+    its settings and the revisions of its schemas.
     """
 
     processes: Sequence[Row]
@@ -421,7 +421,7 @@ class Cluster:
 
 
 def read_cluster(url: str) -> Cluster:
-    """Read all of it. Raises TurnkeeperError where the database does not answer, or no daemon has made its tables."""
+    """Read the state. Raises TurnkeeperError if the database does not answer or no daemon has made its tables."""
     with _connected(url) as connection:
         connection.execute("SET default_transaction_read_only = on")
         return _read(lambda query: connection.execute(query.encode()).fetchall())
@@ -432,20 +432,20 @@ _STRIKE = """DELETE FROM runner.nodes WHERE name = %s
 
 
 def strike(url: str, name: str) -> int:
-    """Delete the processes of a machine that are stale; return how many there were. Raises NotFound, or Conflict."""
+    """Delete the stale processes of a machine. Return their number. Raises NotFound, or Conflict."""
     with _connected(url) as connection:
         if count := connection.execute(_STRIKE.encode(), (name, GONE_AFTER_S)).rowcount:
             return int(count)
         found = connection.execute("SELECT name FROM runner.nodes").fetchall()
     names = sorted({str(row["name"]) for row in found})
     if name in names:
-        raise Conflict("lives, or was seen seconds ago", where=name, hint="stop it there: turnkeeper down")
+        raise Conflict("is running, or was seen seconds ago", where=name, hint="stop it there: turnkeeper down")
     raise NotFound("no machine has this name", where=name, hint=f"there are: {', '.join(names)}" if names else "")
 
 
 @contextmanager
 def _connected(url: str) -> Iterator[Any]:
-    """Give a connection of its own. Raises as `read_cluster`."""
+    """Yield a separate connection. Raises as `read_cluster`."""
     import psycopg  # noqa: PLC0415  only where a server is used
     from psycopg.rows import dict_row  # noqa: PLC0415
 
@@ -464,7 +464,7 @@ def _connected(url: str) -> Iterator[Any]:
     except psycopg.OperationalError as error:
         why = str(error).partition("\n")[0]
         hint = unconnected(why) or (
-            "start it, or put [store] url right; the daemons go on by themselves once it answers"
+            "start it, or correct [store] url; the daemons continue by themselves once it answers"
         )
         raise Unreachable(f"does not answer: {why}", where=url, hint=hint) from error
 
@@ -502,7 +502,7 @@ def _process(row: Row) -> dict[str, Any]:
 
 
 def current(processes: Sequence[Row]) -> list[Row]:
-    """Return the processes without those that a later one of the same machine and role has taken the place of."""
+    """Return the processes without those that a later process of the same machine and role replaced."""
     found: dict[tuple[str, str, str], list[Row]] = {}
     for row in processes:
         found.setdefault((row["name"], row["host"], row["role"]), []).append(row)
@@ -541,7 +541,7 @@ def _machine(name: str, host: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _status(rows: Sequence[Row]) -> str:
-    """Return what all processes are, or which of them is not ready.
+    """Return the common state of all processes, or the ones that are not ready.
 
     >>> _status([{"role": "task-runner", "state": "ready"}, {"role": "agent-runtime", "state": "stale"}])
     'runtime stale'
@@ -557,7 +557,7 @@ def _role(row: Row) -> str:
 
 
 def roles_line(roles: Sequence[str]) -> str:
-    """Return what the processes of a machine are, and how many where several machines have one name.
+    """Return the roles of a machine's processes, with counts if several machines share one name.
 
     >>> roles_line(["runtime", "runner"]), roles_line(["runtime", "runner", "runtime"])
     ('runner,runtime', 'runner,2 x runtime')
@@ -567,12 +567,12 @@ def roles_line(roles: Sequence[str]) -> str:
 
 
 def span(seconds: float) -> str:
-    """Say how long something lasts, in whole seconds."""
+    """Return a duration as text, in whole seconds."""
     return format_duration(timedelta(seconds=int(seconds)))
 
 
 def queue_line(queue: Row) -> str:
-    """Say what waits.
+    """Return a sentence about the waiting and quarantined envelopes.
 
     >>> queue_line({"waiting": 2, "oldest_s": 61.0, "quarantined": 0}), queue_line({"waiting": 0, "quarantined": 1})
     ('2 envelopes wait for a runtime, the oldest for 1m1s', 'no envelope waits; 1 is quarantined')

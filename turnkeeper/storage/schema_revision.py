@@ -1,4 +1,4 @@
-"""Which version of its schema a store has, asked without opening the store for writing; and how it gets the newest."""
+"""The version of a store's schema, read without opening the store for writing, and the upgrade to the newest."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -15,25 +15,25 @@ from turnkeeper.errors import Conflict, Corrupt, InvalidInput, unopened
 from turnkeeper.storage.damage import judged
 
 T = TypeVar("T")
-CHANGES = 0x7475726E  # the lock of a server under which a schema is changed
-MOST_TRIES = 10  # of a change, where tables are in use
-_GAVE_WAY = {"40001", "40P01", "55P03"}  # PostgreSQL's codes for what met others, or could not get a lock in time
-# The migrations of each schema of a database that machines share.
+CHANGES = 0x7475726E  # the lock of a server that guards schema changes
+MOST_TRIES = 10  # of a change, if tables are in use
+_GAVE_WAY = {"40001", "40P01", "55P03"}  # PostgreSQL's codes for a conflict with other sessions, or a lock timeout
+# The migrations of each schema of a shared database.
 STORES = {"runner": "task_runner.store:migrations", "runtime": "agent_runtime.store:migrations"}
 
 
 def check_revision(path: Path, migrations: str) -> None:
-    """Refuse a store that a newer version of the program has written. Changes nothing.
+    """Raise Conflict for a store that a newer version of the program wrote. Changes nothing.
 
     Args:
-        path: the store; one that is not there, or has no schema yet, is accepted.
+        path: the store; a missing file, or a store without a schema, is accepted.
         migrations: the folder of Alembic's migrations, as `package:folder` or as a path. Its files are named
             `REVISION_words.py`.
 
     Raises:
         Conflict: the store has a revision that this program does not know.
         Corrupt: the file cannot be read as a store.
-        MachineTrouble: the machine cannot read it at the moment.
+        MachineTrouble: the machine cannot read the file at the moment.
     """
     try:
         found = revision_of(path)
@@ -43,7 +43,7 @@ def check_revision(path: Path, migrations: str) -> None:
 
 
 def refuse_newer(found: str | None, migrations: str, where: str) -> None:
-    """Raise Conflict if `migrations` do not know the revision that was found in the store at `where`."""
+    """Raise Conflict if `migrations` do not contain the revision of the store at `where`."""
     known = known_revisions(migrations)
     if found is not None and found not in known:
         what = f"was written by a newer version (its schema is {found}, this program knows {max(known)})"
@@ -51,12 +51,12 @@ def refuse_newer(found: str | None, migrations: str, where: str) -> None:
 
 
 def newest(migrations: str) -> str:
-    """Return the last revision, by the names of the files: to load each of them takes as long as to open a store."""
+    """Return the last revision, from the names of the files, because loading them takes as long as opening a store."""
     return max(known_revisions(migrations))
 
 
 def revision_of(path: Path) -> str | None:
-    """Return the revision of a store's schema; None for one that is not there, or has none. Raises `sqlite3.Error`."""
+    """Return the revision of a store's schema. None if there is no store or schema. Raises `sqlite3.Error`."""
     if not path.is_file() or not path.stat().st_size:
         return None
     with closing(_reader(path)) as store:
@@ -67,10 +67,10 @@ def revision_of(path: Path) -> str | None:
 
 
 def read_current(path: Path, migrations: str, read: Callable[[Any], T]) -> T | None:
-    """Return what `read` finds on a connection to a store, which it cannot change; rows have their columns' names.
+    """Return the result of `read` on a read-only connection to a store. Rows have names of columns.
 
-    None where the schema is not the newest, or the file cannot be read: whoever opens the store for good says why. The
-    caller holds the lock of the process that owns the store.
+    None if the schema is not the newest or the file cannot be read; the program that opens the store for good reports
+    the reason. The caller holds the lock of the process that owns the store.
     """
     try:
         if revision_of(path) != newest(migrations):
@@ -83,13 +83,13 @@ def read_current(path: Path, migrations: str, read: Callable[[Any], T]) -> T | N
 
 
 def _reader(path: Path) -> sqlite3.Connection:
-    # Where there is no log nobody has it open: `immutable` keeps SQLite from making one beside it.
+    # Without a log no process has the file open; `immutable` keeps SQLite from making a log beside it.
     how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
     return sqlite3.connect(f"file:{path}?{how}", uri=True, timeout=10)
 
 
 def is_older(path: Path, migrations: str) -> bool:
-    """Return whether a store has tables of an earlier version; False if it cannot be read."""
+    """Return True if a store has tables of an earlier version. False if it cannot be read."""
     try:
         return revision_of(path) not in {None, newest(migrations)}
     except sqlite3.Error:
@@ -97,7 +97,7 @@ def is_older(path: Path, migrations: str) -> bool:
 
 
 def older_stores(home: Home) -> list[Path]:
-    """Return the files of a home whose tables are of an earlier version; none if its stores are a server's."""
+    """Return the files of a home whose tables are of an earlier version. Empty if its stores are on a server."""
     with suppress(InvalidInput):
         if shared_url_in(home.config):
             return []
@@ -106,15 +106,15 @@ def older_stores(home: Home) -> list[Path]:
 
 
 def told(path: Path) -> str:
-    """Return a sentence for a person who reads an older store."""
+    """Return a sentence for a person who reads a store with an older schema."""
     return f"{path.name} has an older schema: `turnkeeper up` will bring it up to date"
 
 
 @contextmanager
 def readable(path: Path, migrations: str) -> Iterator[Path]:
-    """Yield the file of a store; if its schema is older, a copy with the newest one, which is removed afterwards.
+    """Yield the file of a store or, if its schema is older, an upgraded copy, which is removed afterwards.
 
-    A program that opened the copy for reading can read on after this. Raises Corrupt or MachineTrouble.
+    A program that opened the copy can read it even after that. Raises Corrupt or MachineTrouble.
     """
     if not is_older(path, migrations):
         yield path
@@ -132,7 +132,7 @@ def readable(path: Path, migrations: str) -> Iterator[Path]:
 
 
 def _copy(path: Path, target: Path) -> None:
-    """Copy a store as it is; once more if another program opened it meanwhile, which an immutable file rules out."""
+    """Copy a store as it is. If another program opened it meanwhile, copy again: an immutable file may not change."""
     log = path.with_name(f"{path.name}-wal")
     was_open = log.exists()
     with closing(_reader(path)) as source:
@@ -146,7 +146,7 @@ def _copy(path: Path, target: Path) -> None:
 
 
 def known_revisions(migrations: str) -> frozenset[str]:
-    """Return the revisions of `migrations`, by the names of the files."""
+    """Return the revisions of `migrations`, from the names of the files."""
     package, _, folder = migrations.rpartition(":")
     spec = find_spec(package) if package else None
     places = spec.submodule_search_locations if spec else None
@@ -155,7 +155,7 @@ def known_revisions(migrations: str) -> frozenset[str]:
 
 
 def migrate(engine: Any, migrations: str, where: str, *, read_only: bool, upgrade: bool) -> None:
-    """Bring a store's schema up to date, or, unless it may be changed, insist that it is. Raises as `Database`."""
+    """Upgrade a store's schema or, if it may not be changed, require the newest. Raises as `Database`."""
     from alembic.runtime.migration import MigrationContext  # noqa: PLC0415  who only asks should not load it
 
     with engine.connect() as connection:
@@ -184,9 +184,9 @@ def _upgrade(engine: Any, migrations: str, where: str) -> None:
 
     config = _config(migrations)
     with engine.begin() as connection:
-        if engine.dialect.name == "postgresql":  # of several processes that start at once, one does it
+        if engine.dialect.name == "postgresql":  # if several processes start at once, one of them upgrades
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({CHANGES})")
-            # Who waits for a table that somebody reads for long holds up all others.
+            # A session that waits for a table that a long read holds blocks all other sessions.
             connection.exec_driver_sql("SET LOCAL lock_timeout = '2s'")
             found = MigrationContext.configure(connection).get_current_revision()
             refuse_older_nodes(connection, migrations, found, where)
@@ -195,10 +195,10 @@ def _upgrade(engine: Any, migrations: str, where: str) -> None:
 
 
 def refuse_older_nodes(connection: Any, migrations: str, found: str | None, where: str) -> None:
-    """Raise Conflict if a machine lives that could not go on with the newest schema.
+    """Raise Conflict if a machine is running that could not continue with the newest schema.
 
-    A migration that programs of an earlier revision cannot live with names the oldest that can: `oldest_reader`. Who
-    lives knows no later revision than the one found, or would have brought the tables there.
+    A migration that earlier programs cannot run with names the oldest that can, in `oldest_reader`. A running program
+    knows no later revision than `found`; otherwise it would have upgraded the tables.
     """
     from alembic.script import ScriptDirectory  # noqa: PLC0415
 

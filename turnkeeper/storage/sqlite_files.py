@@ -1,4 +1,4 @@
-"""SQLite files as a backup and a restore see them: copied while a process has them open, changed while none has."""
+"""SQLite files in a backup and a restore: copied while a process has them open, changed while none has."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,12 +13,12 @@ _BUSY_S = 30.0
 
 @contextmanager
 def snapshots(paths: Sequence[Path]) -> Iterator[dict[Path, sqlite3.Connection]]:
-    """Open one snapshot of several files, all of the same instant: writers wait while the snapshots begin.
+    """Open snapshots of several files, all of the same instant: writers wait while the snapshots begin.
 
-    A file that is not there is left out.
+    Skip missing files.
 
     Raises:
-        Corrupt: one of them cannot be read, now or while the snapshots are open.
+        Corrupt: a file cannot be read, now or while the snapshots are open.
     """
     present = [path for path in paths if path.exists()]
     try:
@@ -39,13 +39,13 @@ def snapshots(paths: Sequence[Path]) -> Iterator[dict[Path, sqlite3.Connection]]
 
 
 def reader(path: Path, wait_s: float) -> sqlite3.Connection:
-    """Open a file that others may write, as it is now; the connection can write nothing, and keeps no writer waiting.
+    """Open a file that others may write. The connection cannot write, and makes no writer wait.
 
     Args:
-        wait_s: how long to wait for somebody who has locked it.
+        wait_s: seconds to wait for a process that has locked the file.
 
     Raises:
-        sqlite3.Error: it cannot be read at present, or is no database.
+        sqlite3.Error: the file cannot be read at present, or is no database.
     """
     store = sqlite3.connect(locator(path), uri=True, timeout=wait_s, isolation_level=None)
     try:
@@ -61,7 +61,7 @@ def reader(path: Path, wait_s: float) -> sqlite3.Connection:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a snapshot as :func:`reader` does, and wait for those who have the file locked. Raises Corrupt."""
+    """Open a snapshot as :func:`reader` does, and wait for processes that have locked the file. Raises Corrupt."""
     try:
         with closing(reader(path, _BUSY_S)) as snapshot:
             yield snapshot
@@ -70,7 +70,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def is_open_file(store: Any) -> bool:
-    """Tell whether what runs SQL reads a file, and not a server's database."""
+    """Return True if the connection reads a file, not a server's database."""
     return isinstance(store, sqlite3.Connection)
 
 
@@ -79,14 +79,14 @@ def has_table(snapshot: sqlite3.Connection, name: str) -> bool:
 
 
 def locator(path: Path) -> str:
-    """Return the URI by which a file is opened for reading only, without a trace beside it."""
-    # Without a log nobody has it open, and `immutable` keeps SQLite from making one.
+    """Return the URI that opens a file read-only and makes no file beside it."""
+    # Without a log no process has it open; `immutable` keeps SQLite from making one.
     how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
     return f"{path.absolute().as_uri()}?{how}"
 
 
 def copy(snapshot: sqlite3.Connection, target: Path) -> None:
-    """Write what a snapshot shows to a new file, mode 0600, without a log beside it."""
+    """Write a snapshot to a new file, mode 0600, without a log beside it."""
     target.touch(mode=0o600)
     with closing(sqlite3.connect(target, isolation_level=None)) as written:
         snapshot.backup(written)
@@ -104,11 +104,11 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 class Cell(NamedTuple):
-    """A text or a run of bytes in a row.
+    """A text or bytes value in a row.
 
     Attributes:
-        row: the whole row, by its columns' names.
-        rowid: by which SQLite finds it.
+        row: the whole row, by names of columns.
+        rowid: SQLite's id of the row.
     """
 
     table: str
@@ -119,7 +119,7 @@ class Cell(NamedTuple):
 
 
 def cells(store: sqlite3.Connection) -> Iterator[Cell]:
-    """Yield every text and every run of bytes of every table."""
+    """Yield every text and every bytes value of every table."""
     tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
     for (table,) in store.execute(tables).fetchall():
         found = store.execute(f'SELECT rowid, * FROM "{table}"')  # noqa: S608  a name of its own
@@ -133,9 +133,9 @@ def cells(store: sqlite3.Connection) -> Iterator[Cell]:
 
 @contextmanager
 def alone(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a file that no process has open, to overwrite what it holds; the change is committed at the end.
+    """Open a file that no process has open, to overwrite its content. Commit the change at the end.
 
-    The file is then packed, and its log emptied: nothing that was removed or overwritten is left in either.
+    Then pack the file and empty its log, so that neither still holds removed or overwritten data.
     """
     with closing(_connect(path)) as store:
         store.execute("PRAGMA secure_delete=ON")

@@ -1,7 +1,7 @@
-"""Statements for SQLite and PostgreSQL. All that differs between the two stands in this module.
+"""Statements for SQLite and PostgreSQL. This module holds all differences between the two.
 
-For a fire or a turn, what SQLAlchemy does between a statement and the database costs more than SQLite itself: a
-:class:`Statement` is compiled once, then the database's own driver runs its text.
+For a fire or a turn, SQLAlchemy's own work on a statement costs more than SQLite itself. So a :class:`Statement` is
+compiled once, then the database's own driver runs its text.
 """
 
 import itertools
@@ -23,26 +23,26 @@ from sqlalchemy.sql.functions import FunctionElement
 from turnkeeper.errors import Conflict, InvalidInput, Unreachable
 
 Values = Mapping[str, Any]
-# Text of any length. A server has an order of its own for text; lists are in the order of bytes, as in SQLite.
+# Text of any length. A server has its own order of text; lists are sorted by bytes, as in SQLite.
 TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
-# What numbers rows. SQLite numbers those of an INTEGER PRIMARY KEY itself; its integers have eight bytes in any case.
+# The type of row numbers. SQLite numbers an INTEGER PRIMARY KEY itself; its integers have eight bytes in any case.
 NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-NEVER_AGAIN: Any = {"sqlite_autoincrement": True}  # of a table: no number of a deleted row is given to a new one
-_ALONE = 0x616C6F6E  # of advisory locks of a server: those under which one process does what any might
-_SQLITE: Any = sqlite.dialect(paramstyle="named")  # as its driver takes a mapping
+NEVER_AGAIN: Any = {"sqlite_autoincrement": True}  # of a table: the number of a deleted row is not used again
+_ALONE = 0x616C6F6E  # of a server's advisory locks, under which one process does the work that any may do
+_SQLITE: Any = sqlite.dialect(paramstyle="named")  # the form in which its driver takes a mapping
 
 
 def partial(where: str) -> dict[str, Any]:
-    """Return the arguments of an index over the rows for which `where` is true: a flag is `flag = 1` or `flag = 0`."""
+    """Return the arguments of an index over the rows for which `where` is true. A flag is `flag = 1` or `flag = 0`."""
     booleans = re.sub(r"\b(\w+) = ([01])\b", lambda flag: f"{'' if flag[2] == '1' else 'NOT '}{flag[1]}", where)
     return {"sqlite_where": sa.text(where), "postgresql_where": sa.text(booleans)}
 
 
 class Statement:
-    """A statement that is compiled at its first use and run on a connection's open transaction.
+    """A statement that is compiled at its first use and run in a connection's open transaction.
 
-    Parameters are passed by the names of its `bindparam`s. An insert or update writes the columns among those names;
-    every run of a statement should pass the same ones. Errors are SQLAlchemy's, as those of any other statement.
+    Parameters are passed by the names of its `bindparam`s. An insert or update writes the columns among those names, so
+    every run of a statement should pass the same names. Errors are SQLAlchemy's.
     """
 
     def __init__(self, statement: Executable) -> None:
@@ -53,37 +53,37 @@ class Statement:
         self._flags = [str(column.key) for column in selected if isinstance(column.type, sa.Boolean)]
 
     def rows(self, connection: sa.Connection, **values: Any) -> list[tuple[Any, ...]]:
-        """Return the rows that a query finds, as the driver has them: the flags of SQLite are 0 and 1."""
+        """Return the rows of a query as the driver returns them. Flags of SQLite are 0 and 1."""
         found: list[tuple[Any, ...]] = self._execute(connection, values).fetchall()
         return found
 
     def dicts(self, connection: sa.Connection, **values: Any) -> list[dict[str, Any]]:
-        """Return the rows that a query finds, each by its columns' names, with flags as booleans."""
+        """Return the rows of a query, each by names of columns, with flags as booleans."""
         rows = [dict(zip(self._names, row, strict=True)) for row in self._execute(connection, values)]
         for row, name in itertools.product(rows, self._flags):
             row[name] = bool(row[name])
         return rows
 
     def first_dict(self, connection: sa.Connection, **values: Any) -> dict[str, Any] | None:
-        """Return the first row that a query finds, as :meth:`dicts` does; None without one."""
+        """Return the first row of a query, as :meth:`dicts` does. None if there is none."""
         found = self.dicts(connection, **values)
         return found[0] if found else None
 
     def values(self, connection: sa.Connection, **values: Any) -> list[Any]:
-        """Return the first column of what a query finds."""
+        """Return the first column of a query's rows."""
         return [row[0] for row in self._execute(connection, values)]
 
     def value(self, connection: sa.Connection, **values: Any) -> Any:
-        """Return the first column of the first row that a query finds; None without one."""
+        """Return the first column of a query's first row. None if there is none."""
         found = self._execute(connection, values).fetchone()
         return None if found is None else found[0]
 
     def run(self, connection: sa.Connection, **values: Any) -> int:
-        """Change rows; return how many."""
+        """Change rows. Return their number."""
         return int(self._execute(connection, values).rowcount)
 
     def run_each(self, connection: sa.Connection, many: Sequence[Values]) -> None:
-        """Change rows once for each of `many`, all of the same names."""
+        """Change rows once for each of `many`, which all have the same names."""
         if not many:
             return
         sql, given = self._compile(connection, tuple(many[0]))
@@ -101,7 +101,7 @@ class Statement:
             raise _translated(connection, sql, error) from error
 
     def _compile(self, connection: sa.Connection, names: tuple[str, ...]) -> tuple[str, Values]:
-        """Return the text for parameters of these names, and the values that stand in the statement itself."""
+        """Return the SQL text for parameters of these names, and the values that the statement itself holds."""
         dialect = connection.dialect
         key = dialect.name, names
         if key not in self._compiled:
@@ -109,14 +109,14 @@ class Statement:
             compiled = statement.compile(
                 dialect=_SQLITE if dialect.name == "sqlite" else dialect, column_keys=names or None
             )
-            # A parameter that a caller forgets is an error, not a null.
+            # A missing parameter is an error, not a null.
             given = {name: value for name, value in compiled.params.items() if value is not None}
             self._compiled[key] = str(compiled), given
         return self._compiled[key]
 
 
 class NumberedInsert:
-    """An insert into a table whose primary key is a number that the database gives."""
+    """An insert into a table whose primary key is a number that the database assigns."""
 
     def __init__(self, table: sa.Table, **same: Any) -> None:
         """Write `same`, expressions by column, in each row, beside the columns that a row names."""
@@ -125,36 +125,36 @@ class NumberedInsert:
         self._plain, self._returning = Statement(row), Statement(row.returning(number))
 
     def run_each(self, connection: sa.Connection, many: Sequence[Values]) -> list[int]:
-        """Insert rows, all of the same columns; return their numbers in the same order."""
+        """Insert rows, which all have the same columns. Return their numbers in the same order."""
         if not many:
             return []
         if connection.dialect.name != "sqlite":
             return [self._returning.value(connection, **values) for values in many]
         self._plain.run_each(connection, many)
-        # A file has one writer, and gives each row the greatest number so far plus one.
+        # A file has one writer, and numbers each row with the greatest number so far plus one.
         (last,) = _driver(connection).execute("SELECT last_insert_rowid()").fetchone()
         return list(range(last - len(many) + 1, last + 1))
 
 
 class Listed(list[Any]):
-    """Values that are passed as one parameter, for :func:`among`."""
+    """Values that are passed as one parameter to :func:`among`."""
 
 
 sqlite3.register_adapter(Listed, json.dumps)
 
 
 class _Condition(FunctionElement[bool]):
-    """A condition that each database spells in its own way."""
+    """A condition that each database spells differently."""
 
     type = sa.Boolean()
 
     def self_group(self, against: object = None) -> "_Condition":  # noqa: ARG002
-        """Return it as it is: SQLite would use no index for a condition that is compared with 1."""
+        """Return the condition unchanged: SQLite would use no index for a condition compared with 1."""
         return self
 
 
 class _Among(_Condition):
-    """That a column's value is one of those in a parameter."""
+    """The condition that a column's value is one of a parameter's values."""
 
     inherit_cache = True
 
@@ -172,7 +172,7 @@ def _among_in_postgresql(element: _Among, compiler: Any, **how: Any) -> str:
 
 
 class _Like(_Condition):
-    """That a text is like a pattern, whatever the case of its ASCII letters."""
+    """The condition that a text matches a pattern, ignoring the case of ASCII letters."""
 
     inherit_cache = True
 
@@ -180,7 +180,7 @@ class _Like(_Condition):
 @compiles(_Like)
 def _like(element: _Like, compiler: Any, **how: Any) -> str:
     column, pattern = (compiler.process(each, **how) for each in element.clauses)
-    word = "LIKE" if compiler.dialect.name == "sqlite" else "ILIKE"  # a server's LIKE tells cases apart
+    word = "LIKE" if compiler.dialect.name == "sqlite" else "ILIKE"  # a server's LIKE is case-sensitive
     return f"{column} {word} {pattern} ESCAPE '/'"
 
 
@@ -190,14 +190,14 @@ def upsert(
     change: Collection[str] | Values = (),
     where: sa.ColumnElement[bool] | None = None,
 ) -> postgresql.Insert:
-    """Return an insert that changes the row with equal columns `same`, where there is one.
+    """Return an insert that changes the row with equal columns `same` if it exists.
 
     Args:
         same: the columns of a unique index.
         change: the columns that take the new values; or columns with other values; empty to keep the row as it is.
-        where: the row that is there changes only if it is so.
+        where: the condition under which an existing row changes.
     """
-    row = postgresql.insert(table)  # SQLite took the syntax over from PostgreSQL
+    row = postgresql.insert(table)  # SQLite adopted the syntax from PostgreSQL
     if not change:
         return row.on_conflict_do_nothing(index_elements=same)
     changes = change if isinstance(change, Mapping) else {name: row.excluded[name] for name in change}
@@ -205,19 +205,19 @@ def upsert(
 
 
 def among(column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[bool]:
-    """Return that a column is one of the values that :func:`listed` makes of those passed as parameter `name`."""
+    """Return the condition that a column is one of the values passed, by :func:`listed`, as parameter `name`."""
     plain = sa.Text() if isinstance(column.type, sa.String) else column.type
     return _Among(column, sa.bindparam(name, type_=sa.ARRAY(plain)))
 
 
 def holds(column: sa.ColumnElement[str], part: str) -> sa.ColumnElement[bool]:
-    """Return that a text holds another, whatever the case of ASCII letters."""
+    """Return the condition that a text contains another, ignoring the case of ASCII letters."""
     escaped = part.replace("/", "//").replace("%", "/%").replace("_", "/_")
     return _Like(column, sa.literal(f"%{escaped}%"))
 
 
 def cursor_at(number: int) -> str:
-    """Return a cursor for the page behind a row, opaque to whoever passes it on.
+    """Return an opaque cursor for the page behind a row.
 
     >>> number_of(cursor_at(42))
     42
@@ -226,63 +226,63 @@ def cursor_at(number: int) -> str:
 
 
 def number_of(cursor: str) -> int:
-    """Return the number of the row that a cursor was made at; 0 for an empty one. Raises InvalidInput."""
+    """Return the number of the row at which a cursor was made. 0 for an empty cursor. Raises InvalidInput."""
     if not cursor:
         return 0
     with suppress(ValueError):
         word, _, number = urlsafe_b64decode(cursor.encode()).decode().partition(" ")
         if word == "after" and number.isascii() and number.isdecimal() and len(number) < 19:
             return int(number)
-    raise InvalidInput(f"{cursor[:60]!r} is no cursor", where="cursor", hint="pass the one that the page before gave")
+    raise InvalidInput(f"{cursor[:60]!r} is no cursor", where="cursor", hint="pass the cursor of the page before")
 
 
 def one_of(column: sa.ColumnElement[Any], values: Iterable[str]) -> sa.ColumnElement[bool]:
-    """Return that a column is one of some values that never change."""
+    """Return the condition that a column is one of some constant values."""
     return sa.or_(*(column == value for value in sorted(values)))
 
 
 def listed(values: Collection[str] | Collection[int]) -> Listed:
-    """Return values as the parameter that :func:`among` takes."""
+    """Return values as a parameter for :func:`among`."""
     return Listed(values)
 
 
 def of_server(connection: sa.Connection) -> bool:
-    """Return whether other processes may write the same database: it is a server's, not a file."""
+    """Return True if other processes may write the database, because it is on a server."""
     return connection.dialect.name != "sqlite"
 
 
-# What a server answers for when it acknowledges a commit, by its own words. `local` and `remote_write` say less than
-# `on` only where there are standbys: then what was acknowledged may be lost at a failover.
+# The durability of an acknowledged commit, by its setting. `local` and `remote_write` are weaker than `on` only with
+# standbys: then a failover may lose acknowledged commits.
 _KEPT = (
     "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('synchronous_standby_names')"
 )
 
 
 AT_STANDBY = "name the primary; if it waits at the end of a recovery, end that: SELECT pg_wal_replay_resume()"
-# What :func:`turnkeeper.storage.server.url.in_schema` asks of a session; a pooler may drop it without a word.
+# The settings that :func:`turnkeeper.storage.server.url.in_schema` asks for; a pooler may drop them silently.
 IN_FORCE = "SELECT current_setting('search_path') || ' ' || current_setting('idle_in_transaction_session_timeout')"
 _DIRECTLY = "a pooler, such as PgBouncer, stands in between: let [store] url name PostgreSQL itself"
 _PASSWORD = "put its password into PGPASSWORD, in the environment or the home's .env, or into ~/.pgpass"  # noqa: S105
 _UNCONNECTED = {
     "no password supplied": _PASSWORD,
     "password authentication failed": _PASSWORD,
-    "no pg_hba.conf entry": "let this machine in by the server's pg_hba.conf",
+    "no pg_hba.conf entry": "allow this machine in the server's pg_hba.conf",
     "unsupported startup parameter": _DIRECTLY,
     "does not exist": "make the role and its database: createuser ROLE, createdb --owner ROLE NAME",
 }
 
 
 def unconnected(why: str) -> str:
-    """Return what to do where a server of PostgreSQL's lets nobody in, by what it says: its driver has no code for it.
+    """Return a hint for a refused connection to PostgreSQL, from its message, because there is no error code.
 
-    >>> unconnected('FATAL:  no pg_hba.conf entry for host "10.0.0.2"'), unconnected("Connection refused")
-    ("let this machine in by the server's pg_hba.conf", '')
+    >>> unconnected('FATAL: no pg_hba.conf entry for host "10.0.0.2"'), unconnected("Connection refused") ("allow this
+    machine in the server's pg_hba.conf", '')
     """
     return next((hint for said, hint in _UNCONNECTED.items() if said in why), "")
 
 
 def refuse_weak(connection: sa.Connection, where: str) -> None:
-    """Raise Unreachable at a standby, and Conflict where the server may lose what it has acknowledged."""
+    """Raise Unreachable for a standby, and Conflict if the server may lose acknowledged commits."""
     is_standby, kept, standbys = connection.exec_driver_sql(_KEPT).one()
     if is_standby:
         raise Unreachable("is a standby, which takes no writes", where=where, hint=AT_STANDBY)
@@ -292,14 +292,14 @@ def refuse_weak(connection: sa.Connection, where: str) -> None:
 
 
 def refuse_pooler(in_force: str, schema: str, where: str) -> None:
-    """Raise Conflict if a session has not what was asked of it, by IN_FORCE: tables would come into another schema."""
+    """Raise Conflict if a session lacks the settings it asked for, since tables would go into another schema."""
     if in_force != f"{schema} 10s":
         what = f"does not set search_path and idle_in_transaction_session_timeout as a session asked: {in_force}"
         raise Conflict(what, where=where, hint=_DIRECTLY)
 
 
 def loses(synchronous_commit: str, standbys: str) -> bool:
-    """Return whether a server with these settings may lose a commit that it has acknowledged.
+    """Return True if a server with these settings may lose a commit that it has acknowledged.
 
     >>> loses("local", ""), loses("local", "first"), loses("off", ""), loses("remote_apply", "first")
     (False, True, True, False)
@@ -308,15 +308,15 @@ def loses(synchronous_commit: str, standbys: str) -> bool:
 
 
 def number_in_order(connection: sa.Connection) -> None:
-    """Let whoever else numbers rows of the store wait until this transaction ends: numbers rise as commits come."""
+    """Make other writers that number rows of the store wait until this transaction ends, so numbers follow commits."""
     if of_server(connection):
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock('audit'::regclass::oid::bigint)")
 
 
 def alone(connection: sa.Connection, name: str) -> bool:
-    """Return whether no other process does what is called `name`, and keep it so until this transaction ends.
+    """Take the right to do the work `name` until this transaction ends. Return False if another process has it.
 
-    A file has one owner, who does everything.
+    A file has one owner, which does all work.
     """
     if not of_server(connection):
         return True
@@ -335,27 +335,27 @@ def _driver_errors(connection: sa.Connection) -> type[Exception]:
 
 
 def _translated(connection: sa.Connection, sql: str, error: Exception) -> BaseException:
-    """Return a driver's error as SQLAlchemy's, without the parameters: they may hold what should not be printed."""
+    """Return a driver's error as SQLAlchemy's, without the parameters, because they may hold private data."""
     base = _driver_errors(connection)
     return DBAPIError.instance(sql, None, error, base, hide_parameters=True, dialect=connection.dialect)
 
 
 def storable(text: str) -> str:
-    """Return a text as both databases take it: a question mark for NUL, and for what has no UTF-8 form."""
+    """Return a text in a form that both databases accept, with a question mark for NUL and lone surrogates."""
     return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def total(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return the sum of whole numbers as a whole number; null of no rows."""
+    """Return the sum of whole numbers as a whole number. Null if there are no rows."""
     return sa.cast(sa.func.sum(column), sa.BigInteger)
 
 
 class _Function(FunctionElement[Any]):
-    """A function of one column that each database spells in its own way."""
+    """A function of one column that each database spells differently."""
 
 
 class unindexed(_Function):  # noqa: N801  used as a function
-    """A column for a condition that SQLite is to use no index for. PostgreSQL chooses by what it counted."""
+    """A column for a condition for which SQLite must use no index. PostgreSQL decides by its statistics."""
 
     type = TEXT
     inherit_cache = True
@@ -369,14 +369,14 @@ class size_of(_Function):  # noqa: N801
 
 
 class last_number(_Function):  # noqa: N801
-    """The highest number that a numbered column ever had, also of rows that are gone; null for none."""
+    """The highest number that a numbered column ever had, also of deleted rows. Null if there is none."""
 
     type = sa.BigInteger()
     inherit_cache = True
 
 
 class now_us(FunctionElement[int]):  # noqa: N801
-    """The time by the database's own clock, in microseconds since 1970, also within a transaction that takes long."""
+    """The time of the database's clock, in microseconds since 1970, current even within a long transaction."""
 
     type = sa.BigInteger()
     inherit_cache = True

@@ -349,7 +349,7 @@ def test_status_and_doctor_tell_of_all_machines_and_where_they_differ(cluster: C
         server_itself.execute(f"SELECT pg_terminate_backend(pid) {others}".encode(), mine)
     said = command(one, "status")
     assert re.search(r"agent-runtime +running", said.stdout), "this machine's processes are known without the database"
-    assert "not currently accepting connections; start it, or put [store] url right" in said.stderr
+    assert "not currently accepting connections; start it, or correct [store] url" in said.stderr
 
 
 def test_a_command_that_does_a_runners_work_once_leaves_no_machine_to_be_missed(cluster: Cluster) -> None:

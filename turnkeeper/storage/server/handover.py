@@ -1,14 +1,14 @@
-"""What waits for threads in a database that several machines share: put by who hands over, read by a thread's owner.
+"""The queue of envelopes for threads in a shared database: senders put envelopes, and the thread's owner reads them.
 
-A row is an envelope: a fire as its request's bytes, any other trigger as an envelope's, or nothing but the wish that
-somebody looks at the thread. Rows of a thread are dealt with in the order of their numbers. The transaction that writes
-a row is the whole hand-over: it is there, or it is not. A notification only shortens the wait for it.
+A row is an envelope: a fire as its request's bytes, any other trigger as an envelope's bytes, or only a request to look
+at the thread. Rows of a thread are handled in the order of their numbers. The transaction that writes a row is the
+whole hand-over: the row is there, or it is not. A notification only shortens the wait for it.
 
-    waiting      nobody has begun it; who wrote it may still delete it
-    claimed      the owner of its thread has it; the next owner gets it again
-    quarantined  it cannot be dealt with, and stays for whoever looks into it
+    waiting      not begun; the sender may still delete it
+    claimed      the thread's owner has it; after a change of owner, the next owner gets it again
+    quarantined  it cannot be handled, and stays for a person to look at
 
-What was dealt with is deleted in a transaction of its thread's owner: what was taken for ever stands in `keys`.
+The thread's owner deletes a row in the transaction that handles it; keys that were taken permanently stand in `keys`.
 """
 
 import json
@@ -26,15 +26,15 @@ from turnkeeper.storage import schema_revision, statements
 from turnkeeper.storage.server.url import noticing
 from turnkeeper.times import to_us
 
-SCHEMA = "runtime"  # of the tables of agent-runtime, in a shared database
-NEWS = "turnkeeper_envelopes"  # the channel of notifications that envelopes wait
-OUTCOMES = "turnkeeper_outcomes"  # likewise, that there are turn events, or events that happened inside turns
-TASKS = "turnkeeper_tasks"  # likewise, that an author has changed tasks
-FOLLOWED = "turnkeeper_followed"  # likewise, that somebody follows a conversation
-WORDS = "turnkeeper_words"  # likewise, what a turn says just now
+SCHEMA = "runtime"  # of the runtime's tables, in a shared database
+NEWS = "turnkeeper_envelopes"  # the channel for news of waiting envelopes
+OUTCOMES = "turnkeeper_outcomes"  # the channel for news of turn events, or of events inside turns
+TASKS = "turnkeeper_tasks"  # the channel for news that an author has changed tasks
+FOLLOWED = "turnkeeper_followed"  # the channel for news that a client follows a conversation
+WORDS = "turnkeeper_words"  # the channel for the present output of a turn
 LOOK_S = 1.0
 FIRE, ENVELOPE, LOOK = "fire", "envelope", "look"
-# The tables of checkpoints. What is a checkpoint's own stands in bytes: it may hold what a text cannot, as a NUL.
+# The tables of checkpoints. A checkpoint's own data is stored as bytes, because it may hold a NUL, which text cannot.
 CHECKPOINTS = (
     """CREATE TABLE IF NOT EXISTS checkpoints (
         thread_id text COLLATE "C" NOT NULL, checkpoint_ns text COLLATE "C" NOT NULL DEFAULT '',
@@ -51,7 +51,7 @@ CHECKPOINTS = (
 
 
 def tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table, sa.Table]:
-    """Return the tables of envelopes, of owned threads and of owners; `metadata` is the runtime's."""
+    """Return the tables of envelopes, of owned threads and of owners. `metadata` is the runtime's."""
     envelopes = sa.Table(
         "envelopes",
         metadata,
@@ -76,23 +76,23 @@ def tables_of(metadata: sa.MetaData) -> tuple[sa.Table, sa.Table, sa.Table]:
         "threads",
         metadata,
         sa.Column("thread_id", statements.TEXT, primary_key=True),
-        sa.Column("epoch", sa.BigInteger, nullable=False),  # rises with each owner
-        sa.Column("owner", statements.TEXT, nullable=False),  # empty: nobody
-        # Of the code that the graph of its newest turn began with.
+        sa.Column("epoch", sa.BigInteger, nullable=False),  # rises with each change of owner
+        sa.Column("owner", statements.TEXT, nullable=False),  # empty if there is no owner
+        # of the code with which the graph of its newest turn began
         sa.Column("graph_digest", statements.TEXT, nullable=False, server_default=""),
         sa.Index("threads_by_owner", "owner", **statements.partial("owner <> ''")),
     )
     owners = sa.Table(
         "owners",
         metadata,
-        sa.Column("owner", statements.TEXT, primary_key=True),  # one life of a runtime
+        sa.Column("owner", statements.TEXT, primary_key=True),  # one run of a runtime
         sa.Column("until_us", sa.BigInteger, nullable=False),  # by the database's clock
     )
     return envelopes, threads, owners
 
 
 class Handover:
-    """Writes envelopes. Every method belongs to the transaction that is open on the connection."""
+    """The writer of envelopes. Every method runs in the transaction that is open on the connection."""
 
     def __init__(self, envelopes: sa.Table, owners: sa.Table, cancels: sa.Table) -> None:
         self._put = statements.Statement(statements.upsert(envelopes, [envelopes.c.key]))
@@ -106,7 +106,7 @@ class Handover:
         self._cancel = statements.Statement(statements.upsert(cancels, [cancels.c.turn_id]))
 
     def put_all(self, connection: sa.Connection, rows: Sequence[dict[str, Any]], at: datetime) -> list[bool]:
-        """Put envelopes: key, thread_id, agent, kind, envelope, and not_before_us where it is to wait. False: known."""
+        """Put envelopes with key, thread_id, agent, kind, envelope, optional not_before_us. False for a known key."""
         fresh = [
             bool(self._put.run(connection, **{"not_before_us": 0, **row}, state="waiting", at_us=to_us(at)))
             for row in rows
@@ -117,34 +117,34 @@ class Handover:
     def look(
         self, connection: sa.Connection, thread_id: str, why: str, at: datetime, *, until: datetime | None = None
     ) -> None:
-        """Have the owner of a thread look at it, not before `until`; `why` is as of no other look that waits.
+        """Request that the owner of a thread look at it, not before `until`. One request waits for each `why`.
 
-        How long that is counts, by the database's clock: the machine's may be another's.
+        The delay counts by the database's clock, because the machine's clock may differ.
         """
         due_us = 0 if until is None else self._now.value(connection) + to_us(until) - to_us(at)
         self.put_all(connection, [_look(thread_id, why, b"") | {"not_before_us": due_us}], at)
 
     def cancel(self, connection: sa.Connection, turn_id: str, thread_id: str, reason: str, at: datetime) -> None:
-        """Store a cancel, and have it carried out; the first reason stands."""
+        """Store a cancel, and request that the owner carry it out. The first reason stays."""
         self._cancel.run(connection, turn_id=turn_id, reason=reason, at_us=to_us(at))
         wish = json.dumps({"cancel": turn_id}).encode()
         self.put_all(connection, [_look(thread_id, f"cancel {turn_id}", wish)], at)
 
     def withdraw(self, connection: sa.Connection, key: str) -> bool:
-        """Delete what nobody has begun; False if somebody has."""
+        """Delete an envelope that was not begun. Return False if it was begun."""
         return bool(self._withdraw.run(connection, key=key))
 
     def waiting(self, connection: sa.Connection, most: int = 1_000_000) -> int:
-        """Return how many envelopes nobody has begun, up to so many."""
+        """Return the number of envelopes that were not begun, at most `most`."""
         return int(self._waiting.value(connection, most=most))
 
     def has_runtime(self, connection: sa.Connection) -> bool:
-        """Return whether a runtime lives that could take them."""
+        """Return True if a runtime is running that could take the envelopes."""
         return bool(self._live.value(connection))
 
 
 def handover_of(schema: str | None = SCHEMA) -> Handover:
-    """Return the hand-over to tables in a schema of the connection's database, for whoever does not own them."""
+    """Return the hand-over to tables in a schema of the connection's database, for a process that does not own them."""
     metadata = sa.MetaData(schema=schema)
     envelopes, _, owners = tables_of(metadata)
     columns = [sa.Column(name, statements.TEXT, primary_key=name == "turn_id") for name in ("turn_id", "reason")]
@@ -152,9 +152,9 @@ def handover_of(schema: str | None = SCHEMA) -> Handover:
 
 
 def announce(connection: sa.Connection) -> bool:
-    """Number what is written next in the order of commits, and tell other processes of it; False of a file.
+    """Number the following rows in the order of commits, and notify other processes. Return False for a file.
 
-    Who numbers rows of the same store waits until this transaction ends: a reader that goes by numbers skips none.
+    Other writers that number rows of the same store wait until this transaction ends, so a reader by number skips none.
     """
     statements.number_in_order(connection)
     notify(connection, [""], OUTCOMES)
@@ -162,14 +162,14 @@ def announce(connection: sa.Connection) -> bool:
 
 
 def notify(connection: sa.Connection, threads: Collection[str], channel: str = NEWS) -> None:
-    """Tell other processes, once the transaction is committed, that something waits for these threads."""
+    """Notify other processes, once the transaction is committed, that envelopes wait for these threads."""
     if statements.of_server(connection):
         for thread_id in threads:
             connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (channel, thread_id if len(thread_id) < 500 else ""))
 
 
 def tell(connection: sa.Connection, channel: str, said: str) -> None:
-    """Say something, of at most 7,999 bytes, to who listens."""
+    """Send a notification of at most 7,999 bytes to the listeners of a channel."""
     connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (channel, said))
 
 
@@ -180,9 +180,9 @@ async def listen(
     clock: Clock,
     channels: Collection[str] = (NEWS, OUTCOMES),
 ) -> None:
-    """Call `on_news` with the channel on which processes have told of a commit, and with what they said, for ever.
+    """Call `on_news` with the channel and the text of each notification, until cancelled.
 
-    Each second it is called with empty texts, too: no notification is needed, and without channels none is heard.
+    Also call it each second with empty texts, so no notification is needed; without channels it only does this.
     """
     while True:
         if channels:
@@ -214,7 +214,7 @@ def _look(thread_id: str, why: str, wish: bytes) -> dict[str, Any]:
     return {"key": key, "thread_id": thread_id, "agent": "", "kind": LOOK, "envelope": wish}
 
 
-# How PostgreSQL writes what queries of stores say in SQLite's words.
+# Maps SQLite's functions in queries of stores to PostgreSQL's.
 _SPELLED = (
     (r"json_each\((:\w+)\)", r"json_array_elements_text(\1::json) AS told(value)"),
     (r"json_each\(([\w.]+)\) AS (\w+)", r"json_array_elements(nullif(\1, '')::json) AS \2(value)"),
@@ -225,7 +225,7 @@ _SPELLED = (
 
 
 class SharedSnapshot:
-    """A shared database as it is at the first question, on a connection that cannot write; queries are SQLite's.
+    """A read-only snapshot of a shared database, taken at the first query. Queries are SQLite's.
 
     Raises, also while rows are read:
         Conflict: a newer version of the program has changed the tables.
@@ -234,7 +234,7 @@ class SharedSnapshot:
     """
 
     def __init__(self, url: str, schema: str, *, within_s: float = 60.0, named: bool = False) -> None:
-        """Connect. `schema` is whose tables are meant; rows are tuples, or, `named`, mappings."""
+        """Connect. `schema` holds the tables to read. Rows are tuples or, if `named`, mappings."""
         try:
             import psycopg.rows  # noqa: PLC0415  only where a server is used
         except ModuleNotFoundError as error:
@@ -261,7 +261,7 @@ class SharedSnapshot:
             self._connection.execute("SELECT set_config(%s, %s, true)", (name, value))
 
     def renew(self) -> None:
-        """Let what is read next be as it is then. Raises Unreachable."""
+        """Take a new snapshot at the next read. Raises Unreachable."""
         try:
             self._connection.rollback()
             self._begin()
@@ -269,10 +269,7 @@ class SharedSnapshot:
             raise _unread(error) from error
 
     def wait(self, seconds: float, channels: Collection[str]) -> None:
-        """Let the snapshot go, and wait until a process tells of a commit on a channel, or for so long.
-
-        Raises Unreachable. Afterwards :meth:`renew` begins another snapshot.
-        """
+        """Release the snapshot, and wait until a process notifies of a commit on a channel, or until the timeout."""
         try:
             self._connection.rollback()
             for channel in set(channels).difference(self._heard):
@@ -293,7 +290,7 @@ class SharedSnapshot:
                 schema_revision.refuse_newer(found, migrations, "the shared database")
 
     def execute(self, query: str, values: Any = ()) -> Iterator[Any]:
-        """Yield the rows of a query, some at a time."""
+        """Yield the rows of a query, in batches."""
         for pattern, spelled in _SPELLED:
             query = re.sub(pattern, spelled, query)
         self._count += 1
@@ -310,7 +307,7 @@ class SharedSnapshot:
 
 
 def copied_by(url: str) -> tuple[str, str]:
-    """Return the commands of PostgreSQL that copy what is ours in a database, and that put it back."""
+    """Return the PostgreSQL commands that dump our tables of a database, and that restore them."""
     where = f"-n runner -n {SCHEMA} --dbname={shlex.quote(url)}"
     put_back = f"pg_restore --clean --if-exists --single-transaction {where} turnkeeper.dump"
     return f"pg_dump --format=custom --file=turnkeeper.dump {where}", put_back

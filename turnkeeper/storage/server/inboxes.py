@@ -1,8 +1,8 @@
-"""The inboxes of agents in terminals, in a database that several machines share. Each function is one transaction.
+"""The inboxes of agents in terminals, in a shared database. Each function is one transaction.
 
-An envelope waits, is claimed, and was delivered or is quarantined. A reader claims while its lease of the inbox
-lasts, for 15 s from each renewal, by the database's clock. Each of its changes proves the lease's epoch in its own
-transaction, so that what a reader of before does when it wakes changes nothing. On one machine inboxes are folders.
+An envelope waits, is claimed, and is delivered or quarantined. A reader may claim during its lease of the inbox, 15 s
+from each renewal by the database's clock. Each change checks the lease's epoch in its own transaction, so an earlier
+reader that resumes changes nothing. On a single machine, inboxes are folders.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,14 +16,14 @@ from turnkeeper.storage.server.handover import notify
 from turnkeeper.storage.statements import of_server, storable
 from turnkeeper.times import to_us
 
-READ_S = 15  # that a reader's lease lasts after a renewal
-MOST_WAITING = 100_000  # as in folders: `turnkeeper/bus/folders.py`
-KEPT_S, MOST_KEPT = 14 * 86_400, 10_000  # likewise, of what was delivered
+READ_S = 15  # seconds of a reader's lease after a renewal
+MOST_WAITING = 100_000  # the same limit as in folders: `turnkeeper/bus/folders.py`
+KEPT_S, MOST_KEPT = 14 * 86_400, 10_000  # the same limits for delivered envelopes
 PRUNE_EVERY = 1024  # envelopes that a reader finishes
 
 
 class Item(Protocol):
-    """An envelope to be put: the agent that it is for, its key, and its bytes."""
+    """An envelope to be put: its recipient, its key, and its bytes."""
 
     @property
     def to(self) -> str: ...
@@ -34,13 +34,13 @@ class Item(Protocol):
 
 
 class NotReader(Conflict):
-    """Another process reads the inbox, or has read it since: this one changes nothing there."""
+    """The error that another process has become the reader of the inbox. This process changes nothing there."""
 
 
 def put_envelopes(connection: Connection, items: Sequence[Item], at: datetime) -> list[bool]:
-    """Put envelopes with keys into their agents' inboxes; False where one with this key was put before.
+    """Put envelopes with keys into their agents' inboxes. Return False for each key that is already there.
 
-    Raises Exhausted where an inbox is full; then none is put.
+    Raises Exhausted if an inbox is full; then no envelope is put.
     """
     for agent in sorted({item.to for item in items}):
         _sql(connection, "INSERT INTO inboxes VALUES (:agent, 0, '', 0) ON CONFLICT DO NOTHING", agent=agent)
@@ -52,12 +52,12 @@ def put_envelopes(connection: Connection, items: Sequence[Item], at: datetime) -
 
 
 def has_inbox(connection: Connection, agent: str) -> bool:
-    """Return whether anything was ever put into an agent's inbox, or read there."""
+    """Return True if an agent's inbox was ever written or read."""
     return _sql(connection, _READER, agent=agent).scalar() is not None
 
 
 def begin_reading(connection: Connection, agent: str, reader: str) -> int:
-    """Become the one reader of an inbox; return the epoch. Raises NotReader, naming the other, while one lives."""
+    """Become the one reader of an inbox. Return the epoch. Raises NotReader while another reader holds a lease."""
     epoch = _sql(connection, _BEGIN, agent=agent, reader=reader, read_us=READ_S * 1_000_000).scalar()
     if epoch is None:
         what = f"the inbox of {agent} is read by {_sql(connection, _READER, agent=agent).scalar()}"
@@ -68,22 +68,22 @@ def begin_reading(connection: Connection, agent: str, reader: str) -> int:
 
 
 def prune(connection: Connection, agent: str) -> None:
-    """Delete what was delivered longer ago than it is kept, or before so many others, once its fire is settled."""
+    """Delete delivered envelopes that are too old or too many, once their fires are settled."""
     _sql(connection, _PRUNE, agent=agent, kept_us=KEPT_S * 1_000_000, most=MOST_KEPT)
 
 
 def renew_reading(connection: Connection, agent: str, epoch: int) -> bool:
-    """Go on being the reader; False if there has been another one since."""
+    """Renew the reader's lease. Return False if there has been another reader since."""
     return bool(_sql(connection, _RENEW, agent=agent, epoch=epoch, read_us=READ_S * 1_000_000).rowcount)
 
 
 def end_reading(connection: Connection, agent: str, epoch: int) -> None:
-    """Be the reader no more: another may begin at once."""
+    """End the reader's lease, so that another reader may begin at once."""
     _sql(connection, _END, agent=agent, epoch=epoch)
 
 
 def check_reading(connection: Connection, agent: str, epoch: int) -> None:
-    """Hold the inbox until the transaction ends. Raises NotReader if there has been another reader since."""
+    """Lock the inbox until the transaction ends. Raises NotReader if there has been another reader since."""
     if _sql(connection, _CHECK, agent=agent, epoch=epoch).scalar() is None:
         raise NotReader(f"the inbox of {agent} has had another reader since", where="the shared database")
 
@@ -91,53 +91,50 @@ def check_reading(connection: Connection, agent: str, epoch: int) -> None:
 def claim_envelopes(
     connection: Connection, agent: str, epoch: int, limit: int, after: int
 ) -> list[tuple[int, str, bytes]]:
-    """Claim the oldest that wait, or that a reader of before had claimed: those with a number above `after`.
-
-    Return the number, the key and the envelope of each. Raises NotReader.
-    """
+    """Claim the oldest envelopes that wait, or that an earlier reader had claimed with a number above `after`."""
     check_reading(connection, agent, epoch)
     numbers = list(_sql(connection, _OLDEST, agent=agent, most=limit, after=after).scalars())
     return [(*row[:2], bytes(row[2])) for row in sorted(_sql(connection, _CLAIM, numbers=numbers).all())]
 
 
 def end_envelope(connection: Connection, agent: str, epoch: int, number: int, state: str, reason: str = "") -> None:
-    """Write that an envelope was delivered, or is set aside for a reason. Raises NotReader."""
+    """Write that an envelope was delivered, or is quarantined for a reason. Raises NotReader."""
     check_reading(connection, agent, epoch)
     _sql(connection, _END_ENVELOPE, number=number, state=str(state), reason=storable(reason))
 
 
 def count_envelopes(connection: Connection, agent: str, *states: str) -> int:
-    """Return how many envelopes of an agent are in one of these states."""
+    """Return the number of an agent's envelopes in these states."""
     query = "SELECT count(*) FROM inbox_envelopes WHERE agent = :agent AND state = ANY(:states)"
     return int(_sql(connection, query, agent=agent, states=[str(state) for state in states]).scalar())
 
 
 def envelope_states(connection: Connection, agent: str, keys: Collection[str]) -> dict[str, str]:
-    """Return the states of envelopes for an agent, by key; those that are not there left out."""
+    """Return the states of an agent's envelopes, by key. Leave out unknown keys."""
     query = "SELECT key, state FROM inbox_envelopes WHERE agent = :agent AND key = ANY(:keys)"
     return dict(_sql(connection, query, agent=agent, keys=list(keys)).all())
 
 
 def take_back(connection: Connection, agent: str, key: str, *, claimed: bool = False) -> bool:
-    """Delete an envelope that no reader has claimed, or, with `claimed`, any; return whether it was there."""
+    """Delete an envelope that no reader has claimed, or, with `claimed`, any. Return True if it was there."""
     query = "DELETE FROM inbox_envelopes WHERE agent = :agent AND key = :key AND (state = 'waiting' OR :claimed)"
     return bool(_sql(connection, query, agent=agent, key=key, claimed=claimed).rowcount)
 
 
 def requeue_envelope(connection: Connection, agent: str, key: str) -> bool:
-    """Let a quarantined envelope wait again, also one for an agent that is hosted; False if there is none."""
+    """Queue a quarantined envelope again, also for a hosted agent. Return False if there is none."""
     found = [_sql(connection, query, agent=agent, key=key).rowcount for query in _REQUEUE]
     notify(connection, [""])
     return any(found)
 
 
 def unrecorded_fires(connection: Connection) -> list[tuple[str, bytes]]:
-    """Return fires that wait in inboxes and have no row as terminal deliveries, each key with its envelope."""
+    """Return waiting or claimed fires without a row in `deliveries`, each as key and envelope."""
     return [(key, bytes(data)) for key, data in _sql(connection, _UNRECORDED)] if of_server(connection) else []
 
 
 def _sql(connection: Connection, query: str, **values: Any) -> Any:
-    """Run a statement of a server: on one machine inboxes are folders."""
+    """Run a statement on a server, because inboxes of a single machine are folders."""
     now_us = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
     return connection.execute(text(query.replace("now_us()", now_us)), values)
 
@@ -147,7 +144,7 @@ _COUNT_SOME = """SELECT count(*) FROM
 _PUT = """INSERT INTO inbox_envelopes (agent, key, envelope, state, at_us)
     VALUES (:agent, :key, :envelope, 'waiting', :at_us) ON CONFLICT DO NOTHING"""
 _READER = "SELECT reader FROM inboxes WHERE agent = :agent"
-# What lasts longer than a lease is from before the server's clock was set back.
+# A lease that lasts longer was made before the server's clock was set back.
 _BEGIN = """INSERT INTO inboxes VALUES (:agent, 1, :reader, now_us() + :read_us)
     ON CONFLICT (agent) DO UPDATE SET epoch = inboxes.epoch + 1, reader = :reader, until_us = excluded.until_us
     WHERE inboxes.until_us NOT BETWEEN now_us() AND now_us() + :read_us RETURNING epoch"""
