@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -124,7 +125,7 @@ def resolve(
     ] = None,
     answer: Annotated[
         str | None,
-        typer.Option("--answer", metavar="TEXT|JSON", help="Answer a question: as JSON if it is JSON, else as text."),
+        typer.Option("--answer", metavar="TEXT|JSON", help="Answer a question: an option, or JSON, or text."),
     ] = None,
     call: Annotated[
         list[str] | None,
@@ -145,7 +146,8 @@ def resolve(
     Example: turnkeeper approvals resolve 3f2a9c01 --reject "not today"
     """
     if (for_task or any_value) and not approve:
-        raise InvalidInput("only --approve can be extended to the task", where="--for-task", hint="add --approve")
+        hint = "add --approve" if answer is None else "leave --for-task out: a question is answered each time"
+        raise InvalidInput("only --approve can be extended to the task", where="--for-task", hint=hint)
     if any_value and not for_task:
         raise InvalidInput("is valid only with --for-task", where="--any-value")
     given = _decision(approve=approve, reject=reject, edit=edit, respond=respond, answer=answer, why=why, calls=call)
@@ -154,16 +156,15 @@ def resolve(
     if row["status"] != "pending" and row["decision"] != EXPIRED:
         what = f"was decided before: {row['decision']}" if row["decision"] else "is void: its turn is over"
         raise Conflict(f"approval {row['interrupt_id']} {what}", hint="see: turnkeeper approvals list")
-    decision, message, args_json = given if not call else _call_by_call(row, given, call)
-    if answer is not None and texts.plain_question(row).picked(answer):
-        message, args_json = answer, ""  # the option's text, even if it is valid JSON
-    standing = {"for_task": for_task, "any_value": any_value or ()}
-    done = to_json(change("ResolveInterrupt", _request(row, decision, message, args_json, **standing)))
+    standing: dict[str, Any] = {"for_task": for_task, "any_value": any_value or ()}
+    asked_for = _request(row, *(given if not call else _call_by_call(row, given, call)), **standing)
+    done = to_json(change("ResolveInterrupt", asked_for))
     _refuse_if_refused([done])
     lines = lines_of(done, "approval=interrupt_id decision turn=turn_id")
     show_record(done, output, name_key="interrupt_id", lines=lines)
     if answer is not None:
-        note("the answer was read as JSON" if args_json else "the answer was read as text")
+        as_text = f"option {asked_for.message}" if texts.plain_question(row).picked(answer) else "text"
+        note(f"the answer was read as {'JSON' if asked_for.args_json else as_text}")
     if why and row["kind"] == "question" and getattr(texts.request_in(row), "form", "inbox") == "inbox":
         note("this graph does not read reasons of rejections; the reason is only recorded")
     if done["exception"]:
@@ -228,13 +229,13 @@ def decide(
         *((id_, "approve", "", "") for id_ in approve or ()),
         *((id_, "reject", text, "") for id_, text in _parts(reject)),
         *((id_, "edit", "", _object(text, "--edit")) for id_, text in _parts(edit)),
-        *((id_, "answer", *_text_or_json(text)) for id_, text in _parts(answer)),
+        *((id_, "answer", text, None) for id_, text in _parts(answer)),
         *(_written(one) for one in _listed(decisions)),
     ]
     if not given:
         raise InvalidInput("give a decision: --approve, --reject, --edit, --answer or --decisions")
     found = rows(change, "ListInterrupts", wire.ListInterruptsRequest(all=True))
-    requests = [_request(_among(found, id_), *decision) for id_, *decision in given]
+    requests = [_request(_among(found, id_), way, text, args) for id_, way, text, args in given]
     answered = change("ResolveInterrupts", wire.ResolveInterruptsRequest(decisions=requests))
     done = [to_json(one) for one in answered.interrupts]
     _refuse_if_refused(done)
@@ -283,7 +284,9 @@ def _written(one: dict[str, Any]) -> tuple[str, str, str, str]:
     return (*(said[key] for key in _KEYS), "" if args is None else json.dumps(args, ensure_ascii=False))
 
 
-def _request(row: Row, decision: str, message: str, args_json: str, **standing: Any) -> Any:
+def _request(row: Row, decision: str, message: str, args_json: str | None, **standing: Any) -> Any:
+    if args_json is None:
+        message, args_json = _answer(texts.plain_question(row), message)
     return wire.ResolveInterruptRequest(
         interrupt_id=row["interrupt_id"],
         decision=decision,
@@ -303,8 +306,11 @@ def _decision(
     answer: str | None,
     why: str,
     calls: list[str] | None,
-) -> tuple[str, str, str]:
-    """Return the decision about all calls, its message and its JSON; no decision if only --call is given."""
+) -> tuple[str, str, str | None]:
+    """Return the decision about all that is asked, its message and its JSON; no decision where only --call says it.
+
+    The JSON is None for an answer as it was typed, which is read once the question is known.
+    """
     given = [approve, reject, edit is not None, respond is not None, answer is not None]
     if given.count(True) > 1 or not (any(given) or calls):
         what = "give exactly one of --approve, --reject, --edit, --respond and --answer"
@@ -314,10 +320,29 @@ def _decision(
     if edit is not None:
         return "edit", "", _object(edit, "--edit")
     if answer is not None:
-        return "answer", *_text_or_json(answer)
+        return "answer", answer, None
     if respond is not None:
         return "answer", respond, ""
     return ("approve", "", "") if approve else ("reject", why, "") if reject else ("", "", "")
+
+
+def _answer(asks: forms.Question, answer: str) -> tuple[str, str]:
+    """Return an answer's text, and its JSON if it is more than text or than an option.
+
+    Raises:
+        InvalidInput: the question has options, and the answer is none of them, no quoted text and no list or object.
+    """
+    if picked := asks.picked(answer):
+        return forms.option_text(picked[0]), ""
+    message, args_json = _text_or_json(answer)
+    if not asks.options:
+        return message, args_json
+    if not answer.lstrip().startswith(('"', "[", "{")):
+        otherwise = shlex.quote(json.dumps(answer, ensure_ascii=False))
+        hint = f"give the name or the number of one; any other answer as JSON: --answer {otherwise}"
+        what = f"{clipped(answer, 80)!r} is none of the options: {texts.options_text(asks)}"
+        raise InvalidInput(what, where="--answer", hint=hint)
+    return message, args_json or json.dumps(message, ensure_ascii=False)
 
 
 def _text_or_json(answer: str) -> tuple[str, str]:
@@ -329,10 +354,10 @@ def _text_or_json(answer: str) -> tuple[str, str]:
     return (value, "") if isinstance(value, str) else (answer, answer)
 
 
-def _call_by_call(row: Row, given: tuple[str, str, str], calls: list[str]) -> tuple[str, str, str]:
-    """Return the answer with one decision per call: from `--call`, or else the decision `given` for all."""
+def _call_by_call(row: Row, given: tuple[str, str, str | None], calls: list[str]) -> tuple[str, str, str]:
+    """Return the answer in which each call has a decision of its own: by `--call`, or else the one `given` for all."""
     asks = texts.request_in(row)
-    if asks is None or given[2]:
+    if asks is None or given[2] or (given[2] is None and _text_or_json(given[1])[1]):
         raise InvalidInput("decides one of several calls that a graph asks about at once", where="--call")
     ways = {"approve": "approve", "reject": "reject", "answer": "respond"}
     all_ = forms.Choice(way=ways[given[0]], text=given[1]) if given[0] else None

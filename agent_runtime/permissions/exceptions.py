@@ -85,7 +85,8 @@ class StandingException:
 def check_may_give(asked: InterruptRecord, turn: TurnRecord, any_value: tuple[str, ...]) -> None:
     """Raise InvalidInput or Conflict unless a standing exception may be given for this question."""
     if asked.kind not in GUARDED:
-        raise InvalidInput(f"a {asked.kind} needs an answer each time", where="for_task")
+        what = f"a {asked.kind} needs an answer each time"
+        raise InvalidInput(what, where="for_task", hint="answer it without --for-task")
     if asked.once_only:
         what = f"this call can only be approved once: {asked.once_only}"
         raise InvalidInput(what, where="for_task", hint="approve it without --for-task")

@@ -121,14 +121,15 @@ class Question:
         return {"value": self.value}
 
     def picked(self, text: str) -> list[Any]:
-        """Return the option that a text names, in a list; an empty list for any other text.
+        """Return the option that a text names, or else the option with this number; an empty list for any other text.
 
-        >>> Question(value={"options": ["yes", "No", 5]}).picked("no "), Question(value={"options": [5]}).picked("6")
-        (['No'], [])
+        >>> [Question(value={"options": ["yes", "No", 1]}).picked(text) for text in ("no ", "1", "2", "4")]
+        [['No'], [1], ['No'], []]
         """
         said, names = text.strip(), [(option_text(one), one) for one in self.options]
         same = [one for name, one in names if name == said]
-        return (same or [one for name, one in names if name.strip().casefold() == said.casefold()])[:1]
+        same = same or [one for name, one in names if name.strip().casefold() == said.casefold()]
+        return (same or [one for number, one in enumerate(self.options, 1) if str(number) == said])[:1]
 
 
 def option_text(option: object) -> str:

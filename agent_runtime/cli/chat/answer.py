@@ -388,8 +388,7 @@ def _answer_of(line: str, item: Item) -> Command:
     """Return the decision that a line makes about a question as it stands."""
     asks, (verb, _, rest) = plain_question(item.row), line.partition(" ")
     said = rest.strip() if verb in {"t", "answer"} and rest.strip() else line
-    numbered = asks.options[int(said) - 1 :][:1] if said in map(str, range(1, len(asks.options) + 1)) else ()
-    if picked := asks.picked(said) or list(numbered):
+    if picked := asks.picked(said):
         return Command(does="answer", item=item, text=option_text(picked[0]))
     decides = line in {"a", "approve"} or (verb in {"r", "reject"} and not (asks.options and rest))
     if not decides:

@@ -28,7 +28,7 @@ from tests.support.scripted import ScriptedModel, calls
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import NodeSettings
 from turnkeeper.console import run
-from turnkeeper.errors import EXIT_CONFLICT
+from turnkeeper.errors import EXIT_CONFLICT, EXIT_USAGE
 from turnkeeper.rpc.server import UnixServer
 from turnkeeper.storage.server import handover
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -427,6 +427,39 @@ async def test_the_command_says_that_the_graph_failed_on_its_answer(
         assert await asyncio.to_thread(run, app, [*resolve, "--answer", '{"approved": true}']) == 0
         ended = await bench.events(until=lambda one: one.state == STATES.SUCCEEDED)
         assert (ended[-1].turn_id, ended[-1].summary) == (event.turn_id, '{"prompt": "ordered"}')
+    await bench.close()
+
+
+@pytest.mark.parametrize("command", ["resolve", "decide"])
+async def test_a_command_picks_an_option_by_its_number_and_refuses_what_is_none(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    monkeypatch.setenv("TURNKEEPER_HOME", str(home.root))
+    bench: Any = AuthorsBench(home)
+    asks, answer = 'interrupt({"question": "Order it?", "price": 12}).get("approved")', "interrupt(OFFERS) == 'yes'"
+    offers = 'OFFERS = {"question": "Order it?", "options": ["yes", "no"]}\n'
+    bench.bring(offers + READS_AN_OBJECT.replace(asks, answer))
+    await bench.open()
+    await bench.run(prompt="go")
+    (question,) = await bench.pending()
+
+    async def answered(text: str, *more: str) -> int:
+        one = question.interrupt_id
+        given = [one, "--answer", text] if command == "resolve" else ["--answer", f"{one} {text}"]
+        return await asyncio.to_thread(run, app, ["approvals", command, *given, *more])
+
+    async with served(bench):
+        for text in ("3", "yse"):
+            assert await answered(text) == EXIT_USAGE
+            assert f"--answer: '{text}' is none of the options: [1] yes  [2] no" in capsys.readouterr().err
+        assert await answered("yes", "--for-task") == EXIT_USAGE
+        assert "add --approve" not in capsys.readouterr().err
+        assert await bench.pending() == [question]
+        assert await answered("1") == 0
+        said = capsys.readouterr().err
+        assert ("the answer was read as option yes" in said) == (command == "resolve")
+        ended = await bench.events(until=lambda one: one.state == STATES.SUCCEEDED)
+        assert ended[-1].summary == '{"prompt": "ordered"}'
     await bench.close()
 
 

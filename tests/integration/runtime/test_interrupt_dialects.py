@@ -299,6 +299,8 @@ async def test_a_message_answers_only_a_question_that_takes_text(field: Field) -
         (("answer", {"message": " NO "}), "'No'"),
         (("answer", {"message": "1"}), "'1'"),
         (("answer", {"message": "2"}), "2"),
+        (("answer", {"message": "5"}), "True"),
+        (("answer", {"message": "6"}), "'6'"),
         (("answer", {"message": "true"}), "True"),
         (("answer", {"message": "yes, but in blue"}), "'yes, but in blue'"),
         (json_answer('"NO"'), "'NO'"),

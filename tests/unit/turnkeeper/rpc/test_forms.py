@@ -8,7 +8,7 @@ import pytest
 from agent_runtime.cli import approvals, rows
 from agent_runtime.model.approval import EXPIRED, AuthorDecision, answer_to, read_interrupt
 from turnkeeper.errors import InvalidInput
-from turnkeeper.rpc.forms import approved, choices_in, from_dict, read, with_ids, with_tools
+from turnkeeper.rpc.forms import Question, approved, choices_in, from_dict, read, with_ids, with_tools
 
 SEND = {"name": "send", "args": {"text": "hi"}, "description": "harmless\x1b[31m"}
 CONFIG = {"action_name": "send", "allowed_decisions": ["approve", "edit", "reject"]}
@@ -150,6 +150,23 @@ def test_a_wrong_decision_about_one_call_is_refused(calls: list[str]) -> None:
 ])  # fmt: skip
 def test_an_answer_is_json_if_it_is_json_and_text_if_not(typed: str, message: str, as_json: str) -> None:
     assert approvals._text_or_json(typed) == (message, as_json)
+
+
+@pytest.mark.parametrize(("typed", "message", "as_json"), [
+    ("1", "yes", ""), (" NO", "no", ""), ("3", "7", ""), ("7", "7", ""),
+    ('"1"', "1", '"1"'), ('"later"', "later", '"later"'), ('{"when": 1}', '{"when": 1}', '{"when": 1}'),
+])  # fmt: skip
+def test_an_answer_is_an_option_by_name_or_number_or_exactly_what_is_quoted(
+    typed: str, message: str, as_json: str
+) -> None:
+    assert approvals._answer(Question(value={"options": ["yes", "no", 7]}), typed) == (message, as_json)
+
+
+@pytest.mark.parametrize("typed", ["yse", "4", "0", "true", "null", ""])
+def test_an_answer_that_is_no_option_is_refused_with_the_options(typed: str) -> None:
+    with pytest.raises(InvalidInput, match=r"none of the options: \[1\] yes  \[2\] no") as refused:
+        approvals._answer(Question(value={"options": ["yes", "no"]}), typed)
+    assert f"'\"{typed}\"'" in refused.value.hint
 
 
 @pytest.mark.parametrize(("value", "given"), [
