@@ -9,7 +9,7 @@ PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := turnkeeper task_runner agent_runtime
 
-.PHONY: demo demo-cluster test test-clients test-postgres check bench bench-base bench-check protos protos-check test-services wheel lock fit test-fit format clean
+.PHONY: demo demo-cluster test test-clients test-postgres check bench bench-base bench-check protos protos-check test-services wheel lock fit test-fit test-fit-short format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/python -m examples.demo
@@ -68,18 +68,22 @@ wheel: $(READY)
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 EXTRAS := dev openai anthropic notify calendars web-fetch postgres parquet otel web mcp
-RESOLVE = $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header $(addprefix --extra ,$(EXTRAS))
-lock: $(READY)  ## Resolve the newest versions that go together, the lowest ones, and the newest beside langgraph dev.
-	@$(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet uv
-	@$(RESOLVE) --extra bench --extra stubs pyproject.toml -o requirements.lock
-	@$(RESOLVE) --no-config --resolution lowest-direct pyproject.toml -o tests/fit/lowest.lock
-	@echo "langgraph-cli[inmem]>=0.4" | $(RESOLVE) --no-config pyproject.toml - -o tests/fit/beside.lock
+RESOLVE = $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header
+RESOLVE_ALL = $(RESOLVE) $(addprefix --extra ,$(EXTRAS))
+LOWEST = --no-config --resolution lowest-direct --only-binary :all:
+lock: $(BIN)/uv  ## Resolve the newest versions that go together, the lowest ones with all extras and with few, and the newest beside langgraph dev.
+	@$(RESOLVE_ALL) --extra bench --extra stubs pyproject.toml -o requirements.lock
+	@$(RESOLVE_ALL) $(LOWEST) pyproject.toml -o tests/fit/lowest.lock
+	@$(RESOLVE) $(LOWEST) --extra postgres --extra web pyproject.toml tests/fit/short.in -o tests/fit/bare.lock
+	@echo "langgraph-cli[inmem]>=0.4" | $(RESOLVE_ALL) --no-config pyproject.toml - -o tests/fit/beside.lock
 
-test-fit:  ## The suite's core on the lowest versions, beside langgraph dev, and on Python 3.12 and 3.13 where they are installed.
+test-fit: $(BIN)/uv  ## The suite's core on the lowest versions, beside langgraph dev, and on Python 3.12 and 3.13 where they are installed.
 	@tests/fit/legs.sh $(LEGS)
 
-fit: $(READY)  ## Resolve us beside packages and projects that agents use; asks the package index.
-	@$(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet uv
+test-fit-short: $(BIN)/uv  ## A fire, an approval and kill -9 on each of them, in two minutes.
+	@tests/fit/legs.sh --short $(LEGS)
+
+fit: $(BIN)/uv  ## Resolve us beside packages and projects that agents use; asks the package index.
 	@$(BIN)/python -m tests.fit
 
 format: $(READY)
@@ -87,7 +91,10 @@ format: $(READY)
 	@$(BIN)/ruff check --quiet --fix .
 
 clean:
-	@rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf $(VENV) .venv-* dist build .mypy_cache .ruff_cache .pytest_cache
+
+$(BIN)/uv: | $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
 $(READY): requirements.lock pyproject.toml
 	@echo "setting up $(VENV) (once)"
