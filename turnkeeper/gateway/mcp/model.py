@@ -3,14 +3,18 @@
 Texts of agents, tools and pages appear only inside JSON strings: no text can end its quotation.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
 
 from turnkeeper.console.unseen import prose
+from turnkeeper.v1 import agent_runtime_pb2 as runtime
+from turnkeeper.v1 import schedules_pb2 as runner
 
 LONGEST_TEXT = 8000
 CUT = " … (cut)"
@@ -22,6 +26,7 @@ def _clipped(text: object) -> object:
 
 
 Text = Annotated[str, BeforeValidator(_clipped)]
+Kind = TypeVar("Kind", bound=BaseModel)
 
 
 class When(BaseModel):
@@ -60,131 +65,86 @@ class Answer(View):
     summary: str = Field(description="the result, in one sentence by Turnkeeper")
 
 
+def _shows(message: Any, names: str) -> Callable[[type[Kind]], type[Kind]]:
+    """Give a view the named fields of a message and its spec, in this order; its own declarations keep their types."""
+    spec = message.DESCRIPTOR.fields_by_name.get("spec")
+    known = {**(spec.message_type.fields_by_name if spec else {}), **message.DESCRIPTOR.fields_by_name}
+
+    def declared(name: str) -> FieldInfo:
+        if known[name].cpp_type not in {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64}:
+            return FieldInfo.from_annotated_attribute(Text, "")  # also an instant
+        return FieldInfo.from_annotated_attribute(*((int | None, None) if known[name].has_presence else (int, 0)))
+
+    def fill(view: type[Kind]) -> type[Kind]:
+        own = view.__pydantic_fields__
+        view.__pydantic_fields__ = {name: own.get(name) or declared(name) for name in names.split()}
+        view.model_rebuild(force=True)
+        return view
+
+    return fill
+
+
+@_shows(runner.Nominal, "nominal_at local")
 class TimeView(View):
     """A scheduled time."""
 
     nominal_at: str = ""
-    local: str = ""
 
 
+@_shows(runner.Fire, "nominal_at fired_at ended_at outcome reason cause kind count attempt fire_id turn_id")
 class FireView(View):
     """An entry of a task's history."""
 
-    nominal_at: str = ""
-    fired_at: str = ""
-    ended_at: str = ""
-    outcome: str = ""
-    reason: str = ""
-    cause: str = ""
-    kind: str = ""
-    count: int = 0
-    attempt: int = 0
-    fire_id: str = ""
-    turn_id: str = ""
 
-
+@_shows(
+    runner.Task,
+    "name id state schedule timezone category channel prompt catch_up overlap max_fires end_at next_fire_at "
+    "last_fire_at last_outcome fires missed paused_until paused_note reason waits_for revision may_change",
+)
 class TaskView(View):
     """A task."""
 
-    name: str = ""
-    id: str = ""
-    state: str = ""
-    schedule: str = ""
-    timezone: str = ""
-    category: str = ""
-    channel: str = ""
-    prompt: Text = ""
-    catch_up: str = ""
-    overlap: str = ""
-    max_fires: int | None = None
-    end_at: str = ""
-    next_fire_at: str = ""
-    last_fire_at: str = ""
-    last_outcome: str = ""
-    fires: int = 0
-    missed: int = 0
-    paused_until: str = ""
-    paused_note: Text = ""
-    reason: Text = ""
-    waits_for: str = ""
-    revision: int = 0
     may_change: bool = Field(False, description="whether this client may change it")
 
 
+@_shows(
+    runtime.Interrupt,
+    "interrupt_id kind channel task_name turn_id tool args_json args_hash missing_scope question status decision "
+    "created_at expires_at",
+)
 class ApprovalView(View):
     """An approval that waits for the person."""
 
-    interrupt_id: str = ""
-    kind: str = ""
-    channel: str = ""
-    task_name: str = ""
-    turn_id: str = ""
-    tool: str = ""
-    args_json: Text = ""
-    args_hash: str = ""
-    missing_scope: str = ""
-    question: Text = ""
-    status: str = ""
-    decision: str = ""
-    created_at: str = ""
-    expires_at: str = ""
 
-
+@_shows(runtime.Candidate, "candidate_id kind channel title body created_at")
 class CandidateView(View):
     """A page or summary that an agent proposed."""
 
-    candidate_id: str = ""
-    kind: str = ""
-    channel: str = ""
-    title: Text = ""
-    body: Text = ""
-    created_at: str = ""
 
-
+@_shows(runtime.Deviation, "deviation_id kind page_id says found source created_at")
 class DeviationView(View):
     """A contradiction to a page."""
 
-    deviation_id: str = ""
-    kind: str = ""
-    page_id: str = ""
-    says: Text = ""
-    found: Text = ""
-    source: Text = ""
-    created_at: str = ""
 
-
+@_shows(runtime.Message, "role text at")
 class MessageView(View):
     """A message of a turn."""
 
-    role: str = ""
-    text: Text = ""
-    at: str = ""
 
-
+@_shows(runtime.ConversationTurn, "turn_id thread_id started_at ended_at status via error messages interrupts")
 class TurnView(View):
     """A turn of a conversation."""
 
-    turn_id: str = ""
-    thread_id: str = ""
-    started_at: str = ""
-    ended_at: str = ""
-    status: str = ""
     via: str = Field("", description="origin of an author's turn: PROGRAM/SURFACE/KEY")
-    error: Text = ""
     messages: list[MessageView] = []
     interrupts: list[ApprovalView] = []
 
 
+@_shows(runtime.Page, "page_id title body lifecycle origin version updated_at")
 class PageView(View):
     """A page of the workspace."""
 
-    page_id: str = ""
-    title: Text = ""
-    body: str = ""
-    lifecycle: str = ""
-    origin: str = ""
-    version: int = 0
-    updated_at: str = ""
+    body: str = ""  # whole, however long
 
 
 class TaskCreated(Answer):
@@ -303,9 +263,6 @@ class Decision(BaseModel):
 
     decision: Literal["approve", "reject", "answer"] = Field(description="approve: it runs once, as shown")
     note: str = Field("", max_length=4000, description="with reject: why; with answer: the answer")
-
-
-Kind = TypeVar("Kind", bound=BaseModel)
 
 
 def view(kind: type[Kind], message: Message, **more: Any) -> Kind:

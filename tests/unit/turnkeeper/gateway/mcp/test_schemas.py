@@ -1,0 +1,17 @@
+"""What MCP clients read of each tool: its arguments and its answer, field by field, with defaults and in order."""
+
+import json
+from pathlib import Path
+
+from turnkeeper.gateway.mcp.tools import tools
+
+KEPT = Path(__file__).with_name("schemas.jsonl")
+
+
+def test_the_schemas_of_the_tools_are_those_that_clients_know() -> None:
+    """To take a change that is meant: write the lines of `read` into the file, and review its difference."""
+    read = [
+        json.dumps({"tool": tool.name, "arguments": tool.parameters, "answer": tool.output_schema}, ensure_ascii=False)
+        for tool in tools()
+    ]
+    assert read == KEPT.read_text().splitlines()
