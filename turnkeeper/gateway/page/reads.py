@@ -101,10 +101,9 @@ class Reads:
             asking.runtime("GetConversation", asked, agents.Conversation()),
             asking.runner("ListTasks", schedules.ListTasksRequest(channel=channel), schedules.ListTasksResponse()),
         )
-        turns = [views.turn_of(turn) for turn in found.turns]
         return await self._shell.page(
-            request, "conversation.html", title=channel, channel=channel, turns=turns, channels=None, single=False,
-            waits=[task for task in tasks.tasks if task.waits_for],
+            request, "conversation.html", title=channel, channel=channel, turns=found.turns, channels=None,
+            single=False, waits=[task for task in tasks.tasks if task.waits_for],
             live=f"/ui/live?channel={self._shell.templates.filters['path'](channel)}",
         )  # fmt: skip
 
@@ -114,7 +113,7 @@ class Reads:
         about = await asking.runtime("GetTurn", agents.GetTurnRequest(turn_id=id_), agents.Turn())
         asked = agents.GetConversationRequest(thread_id=about.thread_id, limit=MOST_TURNS)
         found = await asking.runtime("GetConversation", asked, agents.Conversation())
-        turns = [views.turn_of(turn) for turn in found.turns if turn.turn_id == id_]
+        turns = [turn for turn in found.turns if turn.turn_id == id_]
         return await self._shell.page(
             request, "conversation.html", title=f"Turn {id_}", topics="turns", channel=about.channel, turns=turns,
             channels=None, single=True, about=about,
@@ -154,7 +153,7 @@ class Reads:
         )
         about = {
             "title": task.spec.name, "topics": "tasks", "task": task, "upcoming": upcoming.nominals,
-            "fires": [views.happened(fire) for fire in fires.fires], "form": views.form_of(task), "preview": None,
+            "fires": fires.fires, "form": views.form_of(task), "preview": None,
             "categories": [one.name for one in categories.categories], "schedules": views.SCHEDULES,
         }  # fmt: skip
         template = "task.html"

@@ -33,7 +33,9 @@ def environment() -> Environment:
         lstrip_blocks=True, auto_reload=False, finalize=text.printed,
     )  # fmt: skip
     made.filters |= {"markdown": text.markdown, "tone": views.tone, "path": lambda part: quote(str(part), safe="")}
-    made.globals |= {"span": text.span, "counted": text.counted, "happened": views.happened, "skips": views.skips}
+    made.globals |= {"span": text.span, "counted": text.counted, "why_of": views.why_of, "skips": views.skips}
+    made.globals |= {"said_in": views.said_in, "cards_in": views.cards_in, "mark_of": views.mark_of}
+    made.tests["open"] = lambda turn: turn.status in views.OPEN_TURN
     made.globals |= {"state_of": views.state_of, "in_words": in_words, "is_loop": views.is_loop}
     return made
 
@@ -128,9 +130,7 @@ class Shell:
     def turn(self, request: Request, turn: agents.ConversationTurn) -> str:
         times, session = self.times(), who_of(request).session
         here = f"/ui/conversations/{quote(request.query_params.get('channel', ''), safe='')}"
-        return self._turn.render(
-            turn=views.turn_of(turn), times=times, page_key=session.page_key if session else "", here=here
-        )
+        return self._turn.render(turn=turn, times=times, page_key=session.page_key if session else "", here=here)
 
     def _render(self, request: Request, template: str, **shown: Any) -> str:
         session = who_of(request).session

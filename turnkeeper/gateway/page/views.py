@@ -4,9 +4,9 @@ import difflib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnkeeper.console.unseen import in_words, plain
 from turnkeeper.gateway.page.text import fields, instant, pretty, unmarked
@@ -51,6 +51,7 @@ class Card:
         does: a short phrase before the title.
         title: the subject of the decision.
         ways: approve, reject, edit, answer, for_task; empty if the decision is no longer pending.
+        of: the message of the approval, candidate or deviation.
         args: the call's arguments, in full.
         args_hash: the hash of the arguments: the decision is valid only for them.
         body: Markdown written by the agent.
@@ -58,7 +59,6 @@ class Card:
         facts: labelled values.
         state: the outcome of the decision.
         note: the text given with the decision.
-        at: the time of the question or proposal.
         expires_at: when it expires unanswered.
     """
 
@@ -67,10 +67,7 @@ class Card:
     does: str
     title: str
     ways: Sequence[str]
-    turn_id: str
-    channel: str
-    task: str
-    at: Any
+    of: Any
     state: str
     args: str = ""
     args_hash: str = ""
@@ -95,7 +92,8 @@ class Card:
     @property
     def about(self) -> str:
         """The subject of the decision in one line: title, beginning, task."""
-        return f"{self.title}{f' {self.begins}' if self.begins else ''}{f', asked by {self.task}' if self.task else ''}"
+        task = f", asked by {self.of.task_name}" if self.of.task_name else ""
+        return f"{self.title}{f' {self.begins}' if self.begins else ''}{task}"
 
 
 def card_of_interrupt(one: agents.Interrupt) -> Card:
@@ -109,10 +107,9 @@ def card_of_interrupt(one: agents.Interrupt) -> Card:
     facts = {"missing scope": one.missing_scope, "category": one.category, "only this once": one.once_only}
     return Card(
         kind="interrupt", id=one.interrupt_id, does=_DOES.get(one.kind, one.kind), title=title,
-        ways=_ways(one, asks, question) if one.status == "pending" else (), turn_id=one.turn_id,
-        channel=one.channel, task=one.task_name, at=one.created_at, state=one.decision or one.status, args=shown,
-        args_hash=one.args_hash,
-        body=one.question, facts=fields(facts), note=one.message, options=[*map(forms.option_text, question.options)],
+        ways=_ways(one, asks, question) if one.status == "pending" else (), of=one, state=one.decision or one.status,
+        args=shown, args_hash=one.args_hash, body=one.question, facts=fields(facts), note=one.message,
+        options=[*map(forms.option_text, question.options)],
         expires_at=one.expires_at if one.HasField("expires_at") else None,
     )  # fmt: skip
 
@@ -142,9 +139,8 @@ def card_of_candidate(one: agents.Candidate, base: agents.Page | None = None) ->
     facts |= {"if accepted": becomes if one.lifecycle == "candidate" else ""}
     return Card(
         kind="candidate", id=one.candidate_id, does="proposes a page" if one.page_id else "proposes a summary",
-        title=one.title, ways=("approve", "reject") if one.lifecycle == "candidate" else (), turn_id=one.turn_id,
-        channel=one.channel, task=one.task_name, at=one.created_at, state=one.lifecycle, body=one.body, diff=diff,
-        facts=fields(facts), note=one.note,
+        title=one.title, ways=("approve", "reject") if one.lifecycle == "candidate" else (), of=one,
+        state=one.lifecycle, body=one.body, diff=diff, facts=fields(facts), note=one.note,
     )  # fmt: skip
 
 
@@ -153,89 +149,47 @@ def card_of_deviation(one: agents.Deviation) -> Card:
     facts = {"the page says": one.says, "what was found": one.found, "it stands in": one.source, "why": one.why}
     return Card(
         kind="deviation", id=one.deviation_id, does="contradicts the page", title=one.page_id,
-        ways=("approve", "reject") if one.lifecycle == "open" else (), turn_id=one.turn_id, channel=one.channel,
-        task=one.task_name, at=one.created_at, state=one.lifecycle, facts=fields(facts), note=one.note,
+        ways=("approve", "reject") if one.lifecycle == "open" else (), of=one, state=one.lifecycle,
+        facts=fields(facts), note=one.note,
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """A tool call with its result."""
+class Call(NamedTuple):
+    """A tool call with its result; None while there is none."""
 
     name: str
     args: str
     result: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Said:
+class Said(NamedTuple):
     """Consecutive text of one speaker, with the tool calls that follow it."""
 
     role: str
     text: str
-    at: Any
-    calls: Sequence[Call] = ()
+    calls: list[Call]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Turn:
-    """A turn as the conversation displays it."""
-
-    id: str
-    thread_id: str
-    status: str
-    mark: str
-    task: str
-    zone: str
-    nominal_at: Any
-    started_at: Any
-    ended_at: Any
-    said: Sequence[Said]
-    cards: Sequence[Card]
-    error: str
-    facts: Sequence[tuple[str, object]] = field(default_factory=tuple)
-
-    @property
-    def is_open(self) -> bool:
-        return self.status in OPEN_TURN
-
-
-def turn_of(turn: agents.ConversationTurn) -> Turn:
-    """Return a turn with its messages, approvals and proposals."""
+def said_in(turn: agents.ConversationTurn) -> list[Said]:
+    """Return a turn's messages; calls that no text separates stand together, each with its result."""
     results = {message.tool_call_id: message.text for message in turn.messages if message.tool_call_id}
-    said = _joined(_said(message, results) for message in turn.messages if not message.tool_call_id)
-    cards = [
+    found: list[Said] = []
+    for message in (one for one in turn.messages if not one.tool_call_id):
+        calls = [Call(call.name, pretty(call.args_json), results.get(call.id)) for call in message.tool_calls]
+        if found and calls and not message.text and found[-1].role == message.role:
+            found[-1].calls.extend(calls)
+        else:
+            found.append(Said(message.role, message.text, calls))
+    return found
+
+
+def cards_in(turn: agents.ConversationTurn) -> list[Card]:
+    """Return the cards of a turn's approvals and proposals."""
+    return [
         *map(card_of_interrupt, turn.interrupts),
         *map(card_of_candidate, turn.candidates),
         *map(card_of_deviation, turn.deviations),
     ]
-    tokens = f"{turn.tokens_in} in, {turn.tokens_out} out" if turn.tokens_in or turn.tokens_out else ""
-    return Turn(
-        id=turn.turn_id, thread_id=turn.thread_id, status=turn.status, mark=mark_of(turn.trigger),
-        task=turn.trigger.task, zone=turn.trigger.timezone, nominal_at=turn.trigger.nominal_at,
-        started_at=turn.started_at, ended_at=turn.ended_at, said=said, cards=cards, error=turn.error,
-        facts=fields({"category": turn.category, "agent": turn.agent, "tokens": tokens}),
-    )  # fmt: skip
-
-
-def _joined(said: Iterable[Said]) -> list[Said]:
-    """Merge consecutive calls that have no text between them."""
-    found: list[Said] = []
-    for one in said:
-        if found and not one.text and one.calls and found[-1].role == one.role:
-            found[-1] = replace(found[-1], calls=[*found[-1].calls, *one.calls])
-        else:
-            found.append(one)
-    return found
-
-
-def _said(message: agents.Message, results: Mapping[str, str]) -> Said:
-    calls = [_call(call, results) for call in message.tool_calls]
-    return Said(role=message.role, text=message.text, at=message.at, calls=calls)
-
-
-def _call(call: agents.ToolCall, results: Mapping[str, str]) -> Call:
-    return Call(name=call.name, args=pretty(call.args_json), result=results.get(call.id))
 
 
 def mark_of(mark: agents.TriggerMark) -> str:
@@ -246,42 +200,20 @@ def mark_of(mark: agents.TriggerMark) -> str:
     return f"{kind}, stands for {mark.stands_for} times" if mark.stands_for > 1 else kind
 
 
-@dataclass(frozen=True, kw_only=True)
-class Happened:
-    """A ledger entry as lists display it."""
-
-    fire: schedules.Fire
-    outcome: str
-    why: str
-
-    @property
-    def id(self) -> str:
-        """The id to which a page links."""
-        return f"fire-{self.fire.entry_id}"
-
-
-def happened(fire: schedules.Fire) -> Happened:
-    """Return a ledger entry with words for its outcome."""
+def why_of(fire: schedules.Fire) -> str:
+    """Return the reasons for a fire's outcome, as lists display them."""
     late = f"{format_rough(fire.late_s)} late" if fire.late_s >= 1 and fire.outcome != "skipped" else ""
     asked = {"manual": "run by hand", "backfill": "backfilled"}.get(fire.kind, "")
     many = f"stands for {fire.count} times" if fire.count > 1 and fire.outcome != "skipped" else ""
     times = f"{fire.count} times" if fire.count > 1 and fire.outcome == "skipped" else ""
-    return Happened(
-        fire=fire,
-        outcome=fire.outcome,
-        why=", ".join(filter(None, [asked, fire.reason, times, many, late, fire.cause])),
-    )
+    return ", ".join(filter(None, [asked, fire.reason, times, many, late, fire.cause]))
 
 
-def went_wrong(fires: Iterable[schedules.Fire], since: datetime) -> list[Happened]:
+def went_wrong(fires: Iterable[schedules.Fire], since: datetime) -> list[schedules.Fire]:
     """Return the fires that failed, were skipped or were caught up late since that time, in the given order."""
-    found = []
-    for fire in fires:
-        at = instant(fire.fired_at) or instant(fire.nominal_at)
-        bad = fire.outcome in {"failed", "skipped", "cancelled"} or fire.count > 1
-        if bad and at is not None and at >= since:
-            found.append(happened(fire))
-    return found
+    bad = (fire for fire in fires if fire.outcome in {"failed", "skipped", "cancelled"} or fire.count > 1)
+    times = ((fire, instant(fire.fired_at) or instant(fire.nominal_at)) for fire in bad)
+    return [fire for fire, at in times if at is not None and at >= since]
 
 
 def soonest(tasks: Iterable[schedules.Task], most: int) -> list[schedules.Task]:
@@ -454,5 +386,5 @@ def _mark(fire: schedules.Fire, at: datetime, window: Window) -> Mark:
     x = window.x(due if kind == "skipped" else began)
     late = window.x(began) - window.x(due) if kind != "skipped" and fire.late_s >= 1 else 0.0
     ran = window.x(ended) - window.x(began) if kind != "skipped" else 0.0
-    text = ": ".join(filter(None, [fire.outcome, happened(fire).why]))
+    text = ": ".join(filter(None, [fire.outcome, why_of(fire)]))
     return Mark(kind=kind, x=x, late=round(max(late, 0), 3), ran=round(max(ran, 0), 3), at=at, text=text)

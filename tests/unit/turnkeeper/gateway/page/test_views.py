@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from turnkeeper.gateway.page import acts, reads, text, views
+from turnkeeper.gateway.page import acts, reads, shell, text, views
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
 
@@ -99,10 +99,9 @@ def test_calls_stand_with_their_answers() -> None:
         ],
     )
     turn.messages.add(role="agent", tool_calls=[agents.ToolCall(id="3", name="c")])
-    shown = views.turn_of(turn)
-    assert [(call.name, call.result) for call in shown.said[0].calls] == [("a", "done"), ("b", None), ("c", None)]
-    assert len(shown.said) == 1
-    assert shown.is_open
+    (said,) = views.said_in(turn)
+    assert [(call.name, call.result) for call in said.calls] == [("a", "done"), ("b", None), ("c", None)]
+    assert shell.environment().tests["open"](turn)
 
 
 def test_a_form_changes_what_it_changed_and_nothing_else() -> None:
@@ -162,7 +161,7 @@ def test_what_went_wrong_is_what_failed_was_skipped_or_stands_for_more() -> None
         fire("failed", NOW - 30 * hour),
     ]
     found = views.went_wrong(fires, NOW - timedelta(days=1))
-    assert [(one.outcome, one.why) for one in found] == [
+    assert [(one.outcome, views.why_of(one)) for one in found] == [
         ("failed", "boom"), ("skipped", "missed, 3 times"), ("succeeded", "stands for 2 times"),
     ]  # fmt: skip
 
