@@ -5,7 +5,7 @@ from pathlib import Path
 
 from turnkeeper.gateway.mcp.tools import tools
 
-KEPT = Path(__file__).with_name("schemas.jsonl")
+KEPT = Path(__file__).with_name("model_schemas.jsonl")
 
 
 def test_the_schemas_of_the_tools_are_those_that_clients_know() -> None:
