@@ -1,7 +1,7 @@
-"""The daemon: `python -m agent_runtime.daemon --home DIR`, which is what `agent-runtime serve` becomes.
+"""The daemon: `python -m agent_runtime.daemon --home DIR`, which `agent-runtime serve` executes.
 
-LangGraph reads its environment when it is first imported, so this module sets that up before it imports anything that
-imports LangGraph: the serving itself stands in `agent_runtime/daemon/assembly.py`.
+LangGraph reads its environment on first import, so this module sets the environment before it imports any module that
+imports LangGraph. `agent_runtime/daemon/assembly.py` contains the server.
 """
 
 import argparse
@@ -20,14 +20,14 @@ from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "agent-runtime"
 ENVIRONMENT = {
-    "LANGGRAPH_STRICT_MSGPACK": "true",  # checkpoints name only known types
-    "LANGSMITH_TRACING": "false",  # nothing of a turn leaves the machine unasked
+    "LANGGRAPH_STRICT_MSGPACK": "true",  # checkpoints may contain only known types
+    "LANGSMITH_TRACING": "false",  # no data of a turn leaves the machine unless enabled
     "LANGCHAIN_TRACING_V2": "false",
 }
 
 
 def main(argv: list[str]) -> int:
-    """Serve until SIGTERM or SIGINT, or with --check only say whether it could; return the exit code."""
+    """Serve until SIGTERM or SIGINT, or with --check only report whether a start would work; return the exit code."""
     parser = argparse.ArgumentParser(prog="agent-runtime serve")
     parser.add_argument("--home", type=Path, default=None)
     parser.add_argument("--check", action="store_true")
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
 
 
 def _assembly() -> Any:
-    with loading():  # a quarter of the time until it serves, otherwise
+    with loading():  # saves a quarter of the start-up time
         return import_module("agent_runtime.daemon.assembly")
 
 
@@ -62,4 +62,4 @@ if __name__ == "__main__":
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(exit_code)  # the interpreter's own way out waits for every thread, and one of a graph's may hang
+    os._exit(exit_code)  # a normal exit waits for every thread, and a graph's thread may hang

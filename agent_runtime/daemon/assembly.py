@@ -1,4 +1,4 @@
-"""The runtime as a process: its parts are put together, served behind a socket, and drained at the end.
+"""The runtime's process: its parts are assembled, served on a socket, and drained at the end.
 
 Tests assemble a runtime in their own process.
 """
@@ -77,10 +77,10 @@ from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_ser
 
 MOST_AT_ONCE = 32
 PROCESS = "agent-runtime"
-MOST_THREADS = 1024  # started as they are needed; one that hangs is lost until the process ends
-DRAIN_GRACE_S = 60.0  # for running turns to come to a checkpoint
+MOST_THREADS = 1024  # started on demand; a thread that hangs is lost until the process ends
+DRAIN_GRACE_S = 60.0  # for running turns to reach a checkpoint
 CALLS_GRACE_S = 2.0
-LAST_GRACE_S = 8.0  # for what should take no time; a graph may have left something behind that never ends
+LAST_GRACE_S = 8.0  # for quick steps; a graph may have left a task that never ends
 
 
 @asynccontextmanager
@@ -95,27 +95,27 @@ async def assemble(
     place: Path | str | None = None,
     shared: str = "",
 ) -> AsyncIterator[Runtime]:
-    """Open the stores and put a runtime around them. The caller holds the process's lock.
+    """Open the stores and assemble a runtime. The caller holds the process's lock.
 
     Args:
         home: the state directory.
         settings: from its config file.
         environ: the process's environment.
-        clock: the machine's, unless a test passes another.
-        entropy: likewise.
-        build: makes the graph of tools, middleware and checkpointer; the one that the settings name, or the default
-            agent's, unless a test passes another.
-        place: where the turn table and the workspace are; as the settings say, unless a test passes a file or a URL.
-        shared: a database that several machines share, where the settings name one.
+        clock: default the machine's clock; tests pass another.
+        entropy: default the machine's randomness; tests pass another.
+        build: makes the graph from tools, middleware and checkpointer; default the configured graph or the default
+            agent; tests pass another.
+        place: the location of the turn table and the workspace; default from the settings; tests pass a file or a URL.
+        shared: a database that several machines share, if the settings name one.
 
     Raises:
         Corrupt: a store cannot be read.
-        InvalidInput: the settings name what cannot be run.
+        InvalidInput: the settings name a graph or model that cannot run.
     """
     shares = SharedClock() if shared and clock is None else None
     clock, entropy = clock or shares or SystemClock(), entropy or SystemEntropy()
     async with AsyncExitStack() as stack:
-        # An author's graph is loaded, and refused, before anything is opened or written.
+        # An author's graph is loaded or refused before any store is opened or written.
         graphs = Graphs() if build else await stack.enter_async_context(_authors_graphs(home, settings, environ))
         own = build or _builder(home, settings, environ, clock, graphs.default)
         log = EventLog(home.logs, PROCESS, clock)
@@ -141,7 +141,7 @@ async def assemble(
 
 
 async def _say_who_writes(database: Any, home: Home, settings: Settings, clock: Clock, entropy: Entropy) -> None:
-    """Have records that this process writes into a shared store signed with the home's key."""
+    """Sign the records that this process writes into a shared store with the home's key."""
     if not settings.store.is_shared:
         return
     recorder = Recorder.of(home, clock.now(), entropy, nodes.name_of(settings.node))
@@ -149,10 +149,10 @@ async def _say_who_writes(database: Any, home: Home, settings: Settings, clock: 
 
 
 async def check(home: Home) -> None:
-    """Load the settings, the categories, the model with its keys and the author's graph; open and write nothing.
+    """Load the settings, the categories, the model with its keys and the author's graph; open and write no store.
 
     Raises:
-        InvalidInput: a start would be refused for it, or fires of a category would be held.
+        InvalidInput: the settings would prevent a start, or would hold fires of a category.
     """
     settings = staffed(load_settings(home), home)
     Categories(home, settings).require_all()
@@ -164,7 +164,7 @@ async def check(home: Home) -> None:
 
 
 async def import_threads(home: Home, request: Any) -> Any:
-    """Import threads into a home whose daemon does not run; the caller holds the process's lock. No graph is loaded."""
+    """Import threads into a home without a running daemon; load no graph. The caller holds the process's lock."""
     settings = staffed(load_settings(home), home)
     if settings.store.is_shared:
         raise Unreachable(f"{PROCESS} does not run", where="[store]", hint="start it with: turnkeeper up")
@@ -182,9 +182,9 @@ async def import_threads(home: Home, request: Any) -> Any:
 
 
 async def serve(home: Home, lock: ProcessLock) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. The caller holds the process's lock, which is kept.
+    """Serve until SIGTERM or SIGINT, then drain. The caller holds the process's lock.
 
-    The process ends within the sum of the graces above, if need be as if by kill -9, which loses nothing.
+    The process ends within the sum of the grace periods above. If it is killed after that, nothing is lost.
     """
     use_threads()
     stop = asyncio.Event()
@@ -234,7 +234,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
             await _tell(runtime.beat, nodes.Beat.leave)
             if not is_lost:
                 await signer.sign()
-            servicer.close()  # only now: the outcomes of turns that ended meanwhile have been reported
+            servicer.close()  # only after the outcomes of turns that ended meanwhile have been reported
             await server.stop(CALLS_GRACE_S)
             observers.close()
             runtime.mailboxes.close()
@@ -242,14 +242,14 @@ async def serve(home: Home, lock: ProcessLock) -> None:
 
 
 async def _first_ended(stopping: asyncio.Task[Any], parts: list[asyncio.Task[Any]]) -> None:
-    """Wait until `stopping` or a part ends: that one by an error, as the home or the store is another's."""
+    """Wait until `stopping` or a part ends. A part ends only by an error: another process has the home or the store."""
     await asyncio.wait([stopping, *parts], return_when=asyncio.FIRST_COMPLETED)
     for part in filter(asyncio.Task.done, parts):
         part.result()
 
 
 def _beside(home: Home, runtime: Runtime, settings: Settings) -> tuple[Signer, list[asyncio.Task[None]]]:
-    """Start what goes on beside the turns: signing the records, and letting old turns go."""
+    """Start the background parts: signing of records, and deletion of old turns."""
     clock, log = runtime.clock, runtime.log
     sign = signer_of(settings.store.is_shared)
     signer = sign(home, runtime.store.write, audit, clock=clock, entropy=SystemEntropy(), emit=log.emit)
@@ -263,9 +263,9 @@ def _beside(home: Home, runtime: Runtime, settings: Settings) -> tuple[Signer, l
 
 
 class Threads(ThreadPoolExecutor):
-    """The threads in which graphs run what is not async. Nobody waits for them at the end.
+    """The threads in which graphs run synchronous code. The process does not wait for them at its end.
 
-    A tool that hangs in one holds up nothing but its own turn: a thread cannot be cancelled, only left behind.
+    A tool that hangs in a thread blocks only its own turn: a thread cannot be cancelled, only abandoned.
     """
 
     def __init__(self) -> None:
@@ -276,12 +276,12 @@ class Threads(ThreadPoolExecutor):
 
 
 def use_threads() -> None:
-    """Let the running loop use such threads: by default there are a few, and all of them have to end with the loop."""
+    """Make the running loop use :class:`Threads`: its default executor has few threads, and waits for all of them."""
     asyncio.get_running_loop().set_default_executor(Threads())
 
 
 async def _first_beat(database: Database, clock: SharedClock, settings: Settings, entropy: Entropy) -> nodes.Beat:
-    """Tell the machines that share the database of this process, and set its clock by the database's."""
+    """Announce this process to the machines that share the database, and set its clock by the database's clock."""
     role, node_id = PROCESS if "runtime" in settings.node.roles else nodes.WEB, f"{PROCESS}-{entropy.hex(12)}"
     beat = nodes.Beat(database.run, clock, node_id=node_id, name=settings.node.name, role=role)
     database.check = nodes.refuse_restored(clock)
@@ -290,7 +290,7 @@ async def _first_beat(database: Database, clock: SharedClock, settings: Settings
 
 
 async def _tell(beat: nodes.Beat | None, what: Callable[[nodes.Beat], Awaitable[None]]) -> None:
-    """Tell the other machines, where there are any; where the database is away, they see it by themselves."""
+    """Notify the other machines, if any; if the database is away, they detect the change by themselves."""
     if beat is not None:
         with suppress(MachineTrouble, Conflict):
             await what(beat)
@@ -298,7 +298,7 @@ async def _tell(beat: nodes.Beat | None, what: Callable[[nodes.Beat], Awaitable[
 
 @asynccontextmanager
 async def _reading(home: Home, settings: Settings) -> AsyncIterator[list[ReaderLock]]:
-    """Be the one reader of every hosted agent's inbox. Raises Conflict, naming the other, where there is one."""
+    """Become the only reader of every hosted agent's inbox. Raises Conflict if there is another reader."""
     with ExitStack() as locks:
         yield [locks.enter_context(ReaderLock(home.inbox(agent), PROCESS)) for agent in hosted(settings)]
 
@@ -318,7 +318,7 @@ def _end_at_last(after_s: float) -> None:
 def _authors_graphs(home: Home, settings: Settings, environ: Mapping[str, str]) -> AbstractAsyncContextManager[Graphs]:
     for name, agent in settings.agents.items():
         if agent.graph and name != FIRST_AGENT:
-            what = f"agents.{name}.graph: only {FIRST_AGENT} has a graph, and its workers run the same"
+            what = f"agents.{name}.graph: only {FIRST_AGENT} has a graph, and its workers run the same graph"
             raise InvalidInput(what, where=str(home.config), hint=f"write it under [agents.{FIRST_AGENT}]")
     if any(read_catalog(settings, home).references.values()):
         take_keys(home, environ)
@@ -326,7 +326,7 @@ def _authors_graphs(home: Home, settings: Settings, environ: Mapping[str, str]) 
 
 
 def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: Clock, opened: Opened | None) -> Build:
-    """Return what makes the author's graph, or the default agent's. Raises InvalidInput if that must not run."""
+    """Return the builder of the author's graph or of the default agent. Raises InvalidInput if it must not run."""
     if opened is None:
         return lambda specs, middleware, saver: build_graph(
             settings, home, specs, middleware=middleware, checkpointer=saver, clock=clock, environ=environ
@@ -336,7 +336,7 @@ def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: 
 
 
 def _lacked(data: bytes, categories: Categories, catalog: Catalog) -> list[str]:
-    """Return what a fire needs that this machine cannot use, by the names of facts; nothing for a damaged request."""
+    """Return the facts on which a fire depends but that this machine cannot use; empty for a damaged request."""
     found = []
     try:
         request = FireRequest.FromString(data)
@@ -354,7 +354,7 @@ def _lacked(data: bytes, categories: Categories, catalog: Catalog) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Basis:
-    """What the parts of a runtime are made with."""
+    """The dependencies from which the parts of a runtime are made."""
 
     home: Home
     settings: Settings
@@ -370,7 +370,7 @@ class _Basis:
     beat: nodes.Beat | None
 
     def runtime(self, build: Build, store: Store) -> Runtime:
-        """Put the parts together; `build` makes the graph."""
+        """Assemble the parts; `build` makes the graph."""
         clock, log = self.clock, self.log
         failpoints, arrived, live = Failpoints(self.environ), Signal(), LiveOutput()
         categories = Categories(self.home, self.settings)
@@ -486,7 +486,7 @@ class _Basis:
         return {f"graph {name}": digest_of(one.loaded.reference) for name, one in self.graphs.opened.items()}
 
     def _facts(self, categories: Categories) -> Callable[[], dict[str, str]]:
-        """Return what tells by which categories, graphs and settings this machine goes."""
+        """Return a function that describes the categories, graphs and settings of this machine."""
         same = {name: nodes.digest(said) for name, said in self.settings.common.items()}
         same |= self._digests_of_graphs() | {nodes.AGENTS: " ".join(hosted(self.settings))}
 
@@ -502,7 +502,7 @@ class _Basis:
         return now
 
     def _trouble(self, working: worker.Worker) -> str:
-        """Say what stands in the way: of a store, the inboxes, what a turn calls, a trigger without a turn, the log."""
+        """Describe the trouble of a store, the inboxes, calls of a turn, a trigger without a turn, or the log."""
         waits = next(iter(working.waits.values()), "")
         stores = self.database.trouble or self.saver.trouble
         return stores or working.unreadable or waits or working.ownerless() or self.log.trouble
@@ -516,7 +516,7 @@ class _Basis:
     def _workspace(self, store: Store) -> Workspace:
         def report(event: str, fields: Mapping[str, Any]) -> None:
             self.log.emit(event, **fields)
-            store.conversations.notify()  # a conversation shows what became of what was proposed in it
+            store.conversations.notify()  # a conversation shows the outcome of its proposals
             store.events.notify()
 
         return Workspace(self.database, self.clock, self.entropy, report, right=store.right)
@@ -542,9 +542,9 @@ class _Basis:
         subagents: Subagents,
         live: LiveOutput,
     ) -> Engines:
-        """Make the graphs, with every tool call watched, and their engines."""
+        """Make the graphs, with a guard on every tool call, and their engines."""
         settings, foreign, secrets = self.settings, self.graphs.default is not None, self._secrets()
-        # A foreign graph's tools are in no scope map, whatever they are called: only our very tools are.
+        # The scope map contains only our own tools, not a foreign graph's tools with the same names.
         seen = {self.graphs.catalog.label(name): one.inspection for name, one in self.graphs.opened.items()}
         found, inside = ({at: getattr(one, what) for at, one in seen.items()} for what in ("held", "inside"))
         gate = Gate({} if foreign else {spec.tool.name: spec for spec in specs}, judge, narrowing, found, inside)
@@ -570,7 +570,8 @@ class _Basis:
             graph = lend(graph, memory)
             if one is not None:
                 one.loaded.lent.store = memory
-            # Our own agent asks before each model call; calls inside a foreign graph can only be counted afterwards.
+            # Our own agent checks limits before each model call; calls inside a foreign graph can only be counted
+            # afterwards.
             allow = budget.check if of_author else None
             how["hash_of"] = partial(gate.hash_of, self.graphs.catalog.label(name))
             engines[name] = Engine(graph, self.saver, foreign=of_author, allow=allow, **how)
@@ -581,11 +582,11 @@ class _Basis:
         return Namespaces(tier=tier) if opened is None else opened.namespaces(tier)
 
     def _graphs(self) -> dict[str, Opened | None]:
-        """Return the graphs by name, the default one first; None for our own agent."""
+        """Return the graphs by name, the default one first; the value of our own agent is None."""
         return {self.graphs.catalog.default: None, **self.graphs.opened}
 
     def _secrets(self) -> frozenset[str]:
         if not self.graphs.opened and self.settings.model.name == OFFLINE:
-            return frozenset()  # nothing asks for a key, and no server can repeat it
+            return frozenset()  # no key was given, so no server can repeat it
         of_projects = self.graphs.environment
         return known_secrets(self.home, {**os.environ, **self.environ}, self.settings.model.base_url, of_projects)

@@ -1,4 +1,4 @@
-"""What the runtime counts and shows. `docs/metrics.md` lists it for people."""
+"""Metrics of the runtime. `docs/metrics.md` lists them for people."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,61 +25,61 @@ from turnkeeper.rpc.metrics import (
 _OVER = ("succeeded", "silent", "failed", "cancelled")
 _DECISIONS = ("approve", "edit", "reject", "answer", "expired")
 _PENDING = Gauge("turnkeeper_approvals_pending", f"approvals that wait for the author{OF_ALL}")
-_OPEN = Gauge("turnkeeper_turns_open", f"turns that have not come to an end, by their state{OF_ALL}", "state")
-_DEPTH = Gauge("turnkeeper_inbox_depth", "fires and messages in the inboxes of all agents, also those at work")
-_QUEUED = Gauge("turnkeeper_turns_queued", "what waits or runs in the lanes of all threads")
-_STORE = Gauge("turnkeeper_store_bytes", "what a store takes on disk, where it is a file", "store")
-_TROUBLE = Gauge("turnkeeper_machine_trouble", "1 while the machine stands in the way of the process, else 0")
+_OPEN = Gauge("turnkeeper_turns_open", f"turns that have not ended, by state{OF_ALL}", "state")
+_DEPTH = Gauge("turnkeeper_inbox_depth", "fires and messages in the inboxes of all agents, including claimed ones")
+_QUEUED = Gauge("turnkeeper_turns_queued", "triggers that wait or run in the lanes of all threads")
+_STORE = Gauge("turnkeeper_store_bytes", "size of a store on disk, if it is a file", "store")
+_TROUBLE = Gauge("turnkeeper_machine_trouble", "1 while machine trouble blocks the process, else 0")
 
 
 class Counted:
-    """What the runtime counts."""
+    """Counters of the runtime."""
 
     def __init__(self, steady: Callable[[], float]) -> None:
-        """Begin at nothing; `steady` reads a clock that never goes back."""
+        """Start at zero; `steady` reads a monotonic clock."""
         self._steady = steady
         self._began: dict[str, float] = {}
         self.received = Counter(
             "turnkeeper_fires_received",
-            "fires that came in; one that was known is not new",
+            "fires received; new is false for duplicates",
             "new",
             of=("true", "false"),
         )
-        self.messages = Counter("turnkeeper_messages_accepted", "messages of authors and agents that were taken")
-        self.turns = Counter("turnkeeper_turns", "turns that ran and came to their end", "outcome", of=_OVER)
+        self.messages = Counter("turnkeeper_messages_accepted", "accepted messages of authors and agents")
+        self.turns = Counter("turnkeeper_turns", "turns that ran and ended", "outcome", of=_OVER)
         self.duration = Histogram(
             "turnkeeper_turn_duration_seconds", "from a turn's start or resume to its end, its next question or a pause"
         )
-        self.asked = Counter("turnkeeper_approvals_asked", "approvals that were asked for")
-        self.decided = Counter("turnkeeper_approvals_decided", "approvals that were decided", "decision", of=_DECISIONS)
+        self.asked = Counter("turnkeeper_approvals_asked", "approvals requested")
+        self.decided = Counter("turnkeeper_approvals_decided", "approvals decided", "decision", of=_DECISIONS)
         self.waited = Histogram(
-            "turnkeeper_approval_wait_seconds", "from when an approval was asked for to its decision", steps=WAITS_S
+            "turnkeeper_approval_wait_seconds", "from the request of an approval to its decision", steps=WAITS_S
         )
         self.calls = Counter(
             "turnkeeper_model_calls",
-            "calls of a model's server, each try by itself",
+            "calls of a model's server, each attempt counted",
             "outcome",
             of=("answered", "retried", "failed"),
         )
-        self.call_s = Histogram("turnkeeper_model_call_duration_seconds", "how long a model took to answer")
+        self.call_s = Histogram("turnkeeper_model_call_duration_seconds", "duration of a model's answer")
         self.tokens = Counter(
             "turnkeeper_tokens",
-            "tokens that models reported or that were estimated",
+            "tokens, reported by models or estimated",
             "direction",
             of=("input", "output"),
         )
-        self.set_aside = Counter("turnkeeper_envelopes_quarantined", "envelopes that could not be read or dealt with")
+        self.set_aside = Counter("turnkeeper_envelopes_quarantined", "envelopes that could not be read or processed")
         self.all = (
             *(self.received, self.messages, self.turns, self.duration, self.asked, self.decided, self.waited),
             *(self.calls, self.call_s, self.tokens, self.set_aside),
         )
 
     def started(self, fields: Mapping[str, Any]) -> None:
-        """Note when a turn began to run."""
+        """Record when a turn began to run."""
         self._began[fields["turn_id"]] = self._steady()
 
     def stopped(self, fields: Mapping[str, Any]) -> None:
-        """Count a turn that ended or waits, and how long it ran."""
+        """Count a turn that ended or waits, and the duration of its run."""
         began = self._began.pop(fields["turn_id"], None)
         if began is not None:
             self.duration.add(self._steady() - began)
@@ -87,7 +87,7 @@ class Counted:
             self.turns.add(fields["state"])
 
     def resolved(self, fields: Mapping[str, Any]) -> None:
-        """Count a decision, and how long it was waited for."""
+        """Count a decision, and the time it took."""
         self.decided.add(fields["decision"])
         if (waited_s := fields.get("waited_s")) is not None:
             self.waited.add(waited_s)
@@ -117,7 +117,7 @@ class Counted:
 
 
 def export(home: Home, runtime: Runtime, settings: Settings, clock: Clock) -> Exporter | None:
-    """Return what serves the runtime's metrics, not yet serving; None where they are switched off."""
+    """Return the exporter of the runtime's metrics, before it serves; None if metrics are disabled."""
     if not settings.metrics.enabled:
         return None
     counted = Counted(clock.monotonic)

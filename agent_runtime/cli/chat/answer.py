@@ -1,4 +1,4 @@
-"""An author's answers to what waits: the lines typed while a conversation goes by, and `turnkeeper triage`."""
+"""An author's answers: the lines typed during a conversation, and the command `turnkeeper triage`."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ HELP = (
     "anything else is said to the agent (say … if it looks like one of these)"
 )
 REFUSED = "not done: "
-LONGEST_SHOWN = 2000  # characters of a proposal that a conversation has; then an ellipsis stands for the rest
+LONGEST_SHOWN = 2000  # characters of a proposal in a conversation; an ellipsis stands for the rest
 _VERBS: dict[str, Does] = {
     "a": "approve",
     "approve": "approve",
@@ -50,7 +50,7 @@ _UNDECIDED: dict[Kind, str] = {"interrupt": "pending", "candidate": "candidate",
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """Something that waits for the author, as it was shown: a decision binds to that."""
+    """A pending question, call or proposal as it was shown: a decision is bound to this state."""
 
     kind: Kind
     row: Row
@@ -69,21 +69,21 @@ class Item:
 
     @property
     def cut(self) -> bool:
-        """Whether what was shown is only its beginning, as a conversation has it of a long proposal."""
+        """Whether only the beginning was shown, as in a conversation with a long proposal."""
         body = str(self.row.get("body", ""))
         return self.kind == "candidate" and len(body) == LONGEST_SHOWN + 1 and body.endswith("…")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What an author typed.
+    """A parsed line of the author.
 
     Attributes:
-        does: what is to be done; `problem` when it cannot be.
-        item: with what; for a deviation, approve accepts what was found and reject keeps the page.
-        text: why, the answer, the arguments, what to say, or what the problem is; empty for approve. Of an approval for
-            the task, the arguments whose values do not matter.
-        keep: what is said ends no self-paced loop of its thread.
+        does: the action; `problem` if the line is not valid.
+        item: the subject; for a deviation, approve accepts the finding and reject keeps the page.
+        text: the reason, the answer, the arguments, the message, or the problem; empty for approve. For approval for
+            the task, the arguments that may have any value.
+        keep: the message does not end a self-paced loop of its thread.
     """
 
     does: Does
@@ -93,7 +93,7 @@ class Command:
 
 
 class Waiting:
-    """What waits in the turns that were shown, numbered as it came; a number is never given to another thing."""
+    """The pending items of the turns that were shown, numbered in order; a number is never reused."""
 
     def __init__(self) -> None:
         self._items: dict[int, Item] = {}
@@ -106,7 +106,7 @@ class Waiting:
                 self.put(Item(kind=kind, row=row), waits=row.get("status", row.get("lifecycle")) == undecided)
 
     def put(self, item: Item, *, waits: bool) -> None:
-        """Take in one thing that waits, or no longer does."""
+        """Add an item that waits, or remove one that no longer waits."""
         number = self.numbers.get(item.id)
         if not waits:
             self._items.pop(number or 0, None)
@@ -121,7 +121,7 @@ class Waiting:
         return self._items.get(number)
 
     def proposed(self, item: Item) -> Item | None:
-        """Return the proposal that is accepted with something: itself, or the one that a deviation is about."""
+        """Return the proposal that is accepted with an item: the item itself, or the candidate of a deviation."""
         candidate_id = str(item.row.get("candidate_id", ""))
         return self.get(self.numbers.get(candidate_id, 0))
 
@@ -130,7 +130,7 @@ class Waiting:
 
 
 def parse(line: str, waiting: Waiting) -> Command:
-    """Return what a line means. Pure.
+    """Parse a line. Pure.
 
     >>> parse("r 7 too long", Waiting()).text, parse("read it again", Waiting()).does
     ('nothing waits under 7; w shows what does', 'say')
@@ -199,14 +199,14 @@ def _edit_problem(item: Item, text: str, *, question: bool) -> str:
 def perform(
     command: Command, channel: str, request_id: str, change: Callable[[str, Any], Any], *, thread_id: str = ""
 ) -> str:
-    """Carry a command out; return in a line what came of it.
+    """Carry a command out; return one line about the result.
 
     Args:
         command: approve, reject, edit, answer or say.
-        channel: where something is said.
-        request_id: of what is said, so that it is taken once.
+        channel: the channel of a message.
+        request_id: the id of a message, which makes it idempotent.
         change: calls the runtime.
-        thread_id: on which thread; empty for that of the channel's newest turn.
+        thread_id: the thread of a message; empty for the thread of the channel's newest turn.
     """
     try:
         if command.item is None:
@@ -230,7 +230,7 @@ def perform(
 
 
 def would_end(channel: str, change: Callable[[str, Any], Any], *, thread_id: str = "") -> str:
-    """Return the self-paced loop that a message into a channel would end; empty for none, or where nobody answers."""
+    """Return the self-paced loop that a message into a channel would end; empty if there is none, or no answer."""
     look = wire.SendMessageRequest(channel=channel, thread_id=thread_id, look=True)
     try:
         return str(change("SendMessage", look).takes_over)
@@ -248,7 +248,7 @@ def _resolve(command: Command, item: Item, change: Callable[[str, Any], Any]) ->
         any_value=command.text.split() if command.does == "for_task" else (),
         message=command.text if command.does in {"reject", "answer"} and not as_json else "",
         args_json=command.text if as_json else "",
-        args_hash=item.row["args_hash"],  # of the arguments that were shown
+        args_hash=item.row["args_hash"],  # of the arguments shown
     )
     done = change("ResolveInterrupt", request)
     if command.does == "for_task":
@@ -261,7 +261,7 @@ def _resolve(command: Command, item: Item, change: Callable[[str, Any], Any]) ->
 
 _WAYS = {
     "candidate": "[a]ccept, [r]eject why",
-    "deviation": "[a]ccept what was found, [r] the page stands",
+    "deviation": "[a]ccept the finding, [r] keep the page",
     "permission": "[a]pprove, [f]or its task, [r]eject why, [e]dit JSON",
     "proposal": "[a]pprove, [f]or its task, [r]eject why, [e]dit JSON",
     "question": "your answer; or [a]pprove: True, [r]eject: False",
@@ -272,9 +272,9 @@ _OF_CALLS = {
 _LEAVES = "Enter skips, [q]uit"
 _WORDS: dict[str, Does] = _VERBS | {"for": "for_task", "text": "answer"}
 _DONE = {
-    "approve": "approved, and the turn goes on",
+    "approve": "approved, and the turn continues",
     "reject": "rejected, and the turn is told why",
-    "edit": "approved as you edited it, and the turn goes on",
+    "edit": "approved as you edited it, and the turn continues",
 }
 
 
@@ -313,7 +313,7 @@ def triage(
 
 
 def _waiting(channel: str) -> Iterator[wire.ConversationTurn]:
-    """Yield turns that hold one thing that waits, each."""
+    """Yield turns that hold one pending item each."""
     asked: Any = change("ListInterrupts", wire.ListInterruptsRequest(channel=channel))
     for interrupt in asked.interrupts:
         yield wire.ConversationTurn(turn_id=interrupt.turn_id, status="interrupted", interrupts=[interrupt])
@@ -337,14 +337,14 @@ def _show(turn: wire.ConversationTurn, item: Item) -> None:
 
 
 def _ask(waiting: Waiting, item: Item) -> Command | None:
-    """Return what the author decides on the one thing that waits; without an item: skip; None: leave."""
+    """Return the author's decision on the only pending item; without an item to skip it; None to leave."""
     offered = _ways_of(item)
     while True:
         sys.stdout.flush()
         print(f"{offered}, {_LEAVES}\n> ", end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
         if not sys.stdin.isatty():
-            print(line.strip(), file=sys.stderr, flush=True)  # as a terminal shows what is typed
+            print(line.strip(), file=sys.stderr, flush=True)  # echoed, as a terminal shows typed text
         command = typed(line, waiting, item) if line else None
         if command is None or command.does == "nothing" or command.item is not None:
             return command
@@ -366,10 +366,10 @@ def _is_question(item: Item) -> bool:
 
 
 def typed(line: str, waiting: Waiting, item: Item) -> Command | None:
-    """Return the decision that a line makes about the one item, which has number 1; None to leave. Pure.
+    """Parse a line as the decision on the only item, whose number is 1; None to leave. Pure.
 
-    Letters and whole words do the same. A question as it stands takes any line as its answer; the number or the name of
-    an option picks that.
+    Letters and whole words are equivalent. A plain question accepts any line as its answer; the number or the name of
+    an option selects that option.
     """
     line = line.strip()
     verb, _, rest = line.partition(" ")
@@ -385,7 +385,7 @@ def typed(line: str, waiting: Waiting, item: Item) -> Command | None:
 
 
 def _answer_of(line: str, item: Item) -> Command:
-    """Return the decision that a line makes about a question as it stands."""
+    """Parse a line as the decision on a plain question."""
     asks, (verb, _, rest) = plain_question(item.row), line.partition(" ")
     said = rest.strip() if verb in {"t", "answer"} and rest.strip() else line
     if picked := asks.picked(said):

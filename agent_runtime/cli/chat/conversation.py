@@ -1,4 +1,4 @@
-"""`turnkeeper conversation` and `turnkeeper send`."""
+"""The commands `turnkeeper conversation` and `turnkeeper send`."""
 
 import sys
 from importlib import import_module
@@ -22,12 +22,12 @@ from turnkeeper.times import parse_duration
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 app = typer.Typer(
-    help="The conversation of each channel: what triggered each turn and what came of it.", rich_markup_mode=None
+    help="The conversation of each channel: the trigger and the outcome of each turn.", rich_markup_mode=None
 )
 Channel = Annotated[
     str, typer.Argument(help="The channel's name, as `conversation list` shows it.", autocompletion=complete_channel)
 ]
-Follow = Annotated[bool, typer.Option("-f", "--follow", help="Keep running and print what is new, until Ctrl-C.")]
+Follow = Annotated[bool, typer.Option("-f", "--follow", help="Keep running and print changes, until Ctrl-C.")]
 LONGEST_WAIT_S = 3600.0
 _COLUMNS = columns(
     "CHANNEL #TURNS #WAITING #PROPOSED #DEVIATIONS LAST=last_at",
@@ -42,7 +42,7 @@ _COLUMNS = columns(
 def list_(
     cursor: terminal.CursorOption = "", limit: terminal.LimitOption = 1000, output: OutputOption = Output.TABLE
 ) -> None:
-    """List the channels that have a conversation, and how many decisions wait in each.
+    """List the channels that have a conversation, and the number of pending decisions in each.
 
     Example: turnkeeper conversation list
     """
@@ -57,15 +57,15 @@ def list_(
 @app.command("show")
 def show(
     channel: Channel = "",
-    thread: Annotated[str, typer.Option("--thread", help="Only this thread; then no channel is needed.")] = "",
+    thread: Annotated[str, typer.Option("--thread", help="Show only this thread; no channel is needed.")] = "",
     follow: Follow = False,
-    cursor: Annotated[str, typer.Option("--cursor", help="The turns before those of the page that said it.")] = "",
+    cursor: Annotated[str, typer.Option("--cursor", help="Show older turns: the cursor of the previous page.")] = "",
     limit: terminal.LimitOption = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the conversation of a channel, or of a thread, oldest turn first: triggers, messages, calls and proposals.
 
-    Where a turn waits for you, the command that answers it is shown. `-o wide` shows the answers of tools in full.
+    If a turn waits for you, the command that answers it is shown. `-o wide` shows the results of tools in full.
 
     Example: turnkeeper conversation show general --follow
     """
@@ -98,14 +98,14 @@ def _print_page(found: wire.Conversation, output: Output, *, older: bool) -> Non
     else:
         show_rows([to_json(turn) for turn in turns], (), output, name_key="turn_id")
     if not turns:
-        note("no turns before these" if older else "no turn has begun there yet")
+        note("no turns before these" if older else "no turn has begun here yet")
     if found.next_cursor:
         which = "" if older else "the newest "
         note(f"{which}{len(turns)} of {found.total} turns; those before them: --cursor {found.next_cursor}")
 
 
 def follow_channel(channel: str, limit: int, output: Output, thread: str = "") -> None:
-    """Print each turn as it comes, and what is new of it, until Ctrl-C."""
+    """Print each new turn and each change, until Ctrl-C."""
     people = output in FOR_PEOPLE
     if people and console().is_terminal and not console().is_dumb_terminal:
         follow_on_terminal(channel, limit=limit, wide=output is Output.WIDE, thread_id=thread)
@@ -134,16 +134,16 @@ Graph = Annotated[
 ]
 Context = Annotated[str, typer.Option("--context", help="The graph's context: a JSON object, or @FILE.")]
 Config = Annotated[str, typer.Option("--config", help="LangGraph's configurable: a JSON object, or @FILE.")]
-Input = Annotated[str, typer.Option("--input", help="Fields of the graph's input beside the message: JSON, or @FILE.")]
-Keep = Annotated[bool, typer.Option("--keep-loop", help="A self-paced loop of that thread goes on.")]
+Input = Annotated[str, typer.Option("--input", help="Fields of the graph's input besides the message: JSON, or @FILE.")]
+Keep = Annotated[bool, typer.Option("--keep-loop", help="A self-paced loop of that thread continues.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the answer and print it.")]
 Patience = Annotated[str, typer.Option("--timeout", help="The longest time that --wait waits.")]
 _POLL_S = 0.1
-_LOOPS = "agent_runtime.cli.chat.loops"  # knows the runner: loaded where it is needed
+_LOOPS = "agent_runtime.cli.chat.loops"  # imports the runner's client, so it is loaded only where it is needed
 _ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
 _ASKS = "interrupted"
 _WAITING = frozenset({_ASKS, "paused"})
-_KEPT = "kept"  # taken, and put aside until the thread's questions are answered
+_KEPT = "kept"  # accepted, and held until the thread's questions are answered
 
 
 def send(
@@ -152,29 +152,29 @@ def send(
     thread: Thread = "",
     new: New = False,
     new_channel: Annotated[
-        bool, typer.Option("--new-channel", help="Begin this channel, however similar to another one its name is.")
+        bool, typer.Option("--new-channel", help="Begin this channel even if its name resembles another channel's.")
     ] = False,
     graph: Graph = "",
     context: Context = "",
     config: Config = "",
     input_: Input = "",
     agent: Annotated[str, typer.Option("--agent", help="The hosted agent that answers; default agent0.")] = "",
-    category: Annotated[str, typer.Option("--category", help="Of the turn; default conversation.")] = "",
+    category: Annotated[str, typer.Option("--category", help="The turn's category; default conversation.")] = "",
     keep_loop: Keep = False,
     wait: Wait = False,
     timeout: Patience = "10m",
 ) -> None:
     """Send a message into a channel's conversation.
 
-    It continues the thread of the channel's newest turn, so the agent knows what was said there; --new begins a new
+    The message continues the thread of the channel's newest turn, so the agent knows its history; --new begins a new
     thread, and --thread continues another one. A channel that does not exist begins with the message. If its name may
-    be a misspelling of another channel's, you are asked first; without a terminal the other name is printed.
+    be a misspelling of another channel, the command asks first, or without a terminal suggests the other name.
 
-    A text that begins with /loop is about loops: /loop 15m PROMPT makes one in this conversation; /loop list; /loop
-    stop. //loop is sent as /loop. What is read from standard input is always a message.
+    A text that begins with /loop is about loops: /loop 15m PROMPT makes a loop in this conversation; /loop list; /loop
+    stop. //loop is sent as /loop. Text from standard input is always a message.
 
-    With --wait the exit code is 0 when the turn ended well, 1 when it failed or was cancelled, and 7 when it waits for
-    your decision.
+    With --wait the exit code is 0 if the turn ended well, 1 if it failed or was cancelled, and 7 if it waits for your
+    decision.
 
     Example: turnkeeper send general "When was the pump replaced?" --wait
     """
@@ -214,14 +214,14 @@ def _tell_sent(sent: wire.SendMessageResponse, *, chosen: bool) -> None:
     if sent.takes_over:
         note(f"{sent.takes_over}, a self-paced loop on this thread, ends by this message")
     if sent.beside:
-        note(f"{sent.beside} goes on; to take it over, write into its own thread: --thread {sent.beside}")
+        note(f"{sent.beside} continues; to take it over, write into its own thread: --thread {sent.beside}")
     if sent.pending_interrupts:
         count = len(sent.pending_interrupts)
         note(f"{count} decision{'s' if count > 1 else ''} waiting on this thread: turnkeeper approvals list")
 
 
 def _read_loop(text: str) -> tuple[str, Any]:
-    """Return a text as a message, and what it orders about loops; None if it orders nothing."""
+    """Return a text as a message, and its order about loops; None if it has no order."""
     if not text.lstrip().startswith(("/loop", "//loop")):
         return text, None
     loops = import_module(_LOOPS)
@@ -229,7 +229,7 @@ def _read_loop(text: str) -> tuple[str, Any]:
 
 
 def _look_before(request: wire.SendMessageRequest, *, new_channel: bool) -> None:
-    """Ask the author, before the message is sent, about a new channel and about the loop that it would take over."""
+    """Before sending, ask the author about a new channel, and about a loop that the message would take over."""
     to = wire.SendMessageRequest(
         channel=request.channel, thread_id=request.thread_id, new_thread=request.new_thread, look=True
     )
@@ -244,7 +244,7 @@ def _look_before(request: wire.SendMessageRequest, *, new_channel: bool) -> None
 
 
 def _check_channel(channel: str) -> None:
-    """Ask the author whether a new channel whose name resembles another one's is meant; without a terminal, say so.
+    """Ask the author whether to begin a new channel whose name resembles another's; without a terminal, refuse it.
 
     Raises NotFound if it is not meant.
     """
@@ -259,7 +259,7 @@ def _check_channel(channel: str) -> None:
 
 
 def _json_of(text: str) -> str:
-    """Return an option's JSON, from a file where it names one."""
+    """Return an option's JSON, read from a file if it names one."""
     if not text.startswith("@"):
         return text
     try:
@@ -269,11 +269,11 @@ def _json_of(text: str) -> str:
 
 
 def _await(turn_id: str, patience_s: float) -> wire.Turn:
-    """Return the turn once it has ended or waits for the author.
+    """Wait until a turn has ended or waits for the author; return it.
 
     Raises:
-        Denied: the thread waits for the author first, and the turn does not begin before that.
-        TurnkeeperError: it took too long; the turn goes on.
+        Denied: the thread waits for the author first, so the turn does not begin.
+        TurnkeeperError: the turn took too long; it continues.
     """
     clock = SystemClock()
     deadline = clock.monotonic() + patience_s
@@ -285,11 +285,11 @@ def _await(turn_id: str, patience_s: float) -> wire.Turn:
             raise Denied(turn.summary, hint="see: turnkeeper approvals list, or turnkeeper turns list --status paused")
         clock.block(_POLL_S)
     hint = f"see: turnkeeper turns show {turn_id}"
-    raise TurnkeeperError(f"no answer within {patience_s:.0f} s; the turn goes on", hint=hint)
+    raise TurnkeeperError(f"no answer within {patience_s:.0f} s; the turn continues", hint=hint)
 
 
 def _is_decided(turn: wire.Turn) -> bool:
-    """Return whether a turn goes on in a moment, maybe on another machine: all that it asked is decided."""
+    """Return True if a turn resumes in a moment, maybe on another machine: all of its questions are decided."""
     asked = {one["status"] for row in _rows_of(turn) for one in row["interrupts"]} if turn.status == _ASKS else set()
     return bool(asked) and "pending" not in asked
 

@@ -1,4 +1,4 @@
-"""Following a conversation over restarts of the runtime, and answering from a terminal while it goes by."""
+"""Following of a conversation across restarts of the runtime, and answers typed meanwhile in a terminal."""
 
 import codecs
 import os
@@ -24,12 +24,12 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 AGAIN_S = 0.5
 LOOPS = "agent_runtime.cli.chat.loops"
-MOST_WAITING = 256  # turns and pieces read and not shown yet; the runtime then sends fewer and longer pieces
+MOST_WAITING = 256  # turns and pieces read but not shown; above this, the runtime sends fewer and longer pieces
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The runtime does not answer; it is asked again until it does."""
+    """The runtime does not answer; the follower retries until it does."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ Event = wire.ConversationTurn | Lost | Found | TurnkeeperError
 
 
 class Following:
-    """Follows a channel in a thread of its own; `next` gives what came, in order."""
+    """Follows a channel in a background thread; `next` returns the events in order."""
 
     def __init__(
         self, channel: str, *, limit: int, live: bool, thread_id: str = "", on_event: Callable[[], object] | None = None
     ) -> None:
-        """`on_event` is called, in the thread that follows, when something came. With `thread_id`, follow only that."""
+        """Call `on_event` in the following thread on each event. With `thread_id`, follow only that thread."""
         self._on_event = on_event
         self._request = wire.WatchConversationRequest(channel=channel, limit=limit, live=live, thread_id=thread_id)
         self._waiting: queue.Queue[Event] = queue.Queue(MOST_WAITING)
@@ -55,25 +55,25 @@ class Following:
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
     def start(self) -> None:
-        """Begin. The thread ends with the process at the latest."""
+        """Start the following thread. The thread ends with the process at the latest."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Follow no longer; return when the thread has ended."""
+        """Stop following; return when the thread has ended."""
         self._over.set()
         if (caller := self._caller) is not None:
             caller.close()
         self._thread.join()
 
     def next(self, timeout_s: float | None = None) -> Event | None:
-        """Return what came next; None when nothing came in time."""
+        """Return the next event; None if there was none in time."""
         try:
             return self._waiting.get(timeout_s != 0.0, timeout_s)
         except queue.Empty:
             return None
 
     def show(self, view: View, timeout_s: float) -> bool:
-        """Show what came next; return whether anything came in time. Raises what the runtime refuses with."""
+        """Show the next event; return True if there was one in time. Raises the errors of the runtime."""
         event = self.next(timeout_s)
         if isinstance(event, TurnkeeperError):
             raise event
@@ -91,7 +91,7 @@ class Following:
                 try:
                     self._waiting.put(event, timeout=AGAIN_S)
                 except queue.Full:
-                    continue  # the reader is slow: the runtime sends no more until it has caught up
+                    continue  # the reader is slow: the runtime sends nothing more until it has caught up
                 break
             if self._on_event is not None and not self._over.is_set():
                 self._on_event()
@@ -136,20 +136,20 @@ class Following:
 
 LONGEST_LINE = 4000
 _ESCAPE = "\x1b"
-_FINAL = range(0x40, 0x7F)  # ends the sequence that a key sends
+_FINAL = range(0x40, 0x7F)  # the final byte of a key's escape sequence
 
 
 class Typed:
-    """What is being typed. It knows no terminal: `text` is for others to show."""
+    """The line that is being typed. Other classes show `text` on a terminal."""
 
     def __init__(self) -> None:
         self.text = ""
-        self.ended = False  # Ctrl-D on an empty line
+        self.ended = False  # set by Ctrl-D on an empty line
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._sequence = ""
 
     def feed(self, data: bytes) -> list[str]:
-        r"""Take what came from the keyboard; return the lines that it finished.
+        r"""Process bytes from the keyboard; return the finished lines.
 
         >>> typed = Typed()
         >>> typed.feed(b"ab\x7f\x1b[Ac\rd"), typed.text
@@ -167,7 +167,7 @@ class Typed:
         return lines
 
     def _in_sequence(self, character: str) -> bool:
-        """Leave out what arrows and other keys send."""
+        """Skip the escape sequences of arrows and other keys."""
         if character == _ESCAPE:
             self._sequence = character
         elif self._sequence == _ESCAPE and character in "[O":
@@ -196,7 +196,7 @@ class Typed:
 
 @contextmanager
 def key_by_key(descriptor: int) -> Iterator[None]:
-    """Have a terminal pass on each key at once and print none of them; as it was, afterwards. Ctrl-C stays Ctrl-C."""
+    """Make a terminal deliver each key at once without echo; restore it afterwards. Ctrl-C still interrupts."""
     before = termios.tcgetattr(descriptor)
     changed = termios.tcgetattr(descriptor)
     changed[3] &= ~(termios.ICANON | termios.ECHO)
@@ -208,7 +208,7 @@ def key_by_key(descriptor: int) -> Iterator[None]:
 
 
 def read_keys(descriptor: int) -> bytes:
-    """Return what has been typed; nothing when there is no keyboard any more."""
+    """Return the bytes typed so far; empty if the keyboard is gone."""
     try:
         return os.read(descriptor, LONGEST_LINE)
     except OSError:
@@ -216,9 +216,9 @@ def read_keys(descriptor: int) -> bytes:
 
 
 def follow_on_terminal(channel: str, *, limit: int, wide: bool, thread_id: str = "") -> None:
-    """Follow until the author leaves. Raises what the runtime refuses with."""
-    typing = sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()  # not as a job in the background
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is put right also when this is ended so
+    """Follow until the author leaves. Raises the errors of the runtime."""
+    typing = sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()  # not in a background job
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # restores the terminal also after SIGTERM
     screen = Screen(console(), wide=wide, typing=typing)
     with ExitStack() as stack:
         keyboard = sys.stdin.fileno() if typing else None
@@ -242,17 +242,17 @@ def follow_on_terminal(channel: str, *, limit: int, wide: bool, thread_id: str =
 
 
 class Dialogue:
-    """Shows what comes and does what the author types."""
+    """Shows events and carries out the author's lines."""
 
     def __init__(self, channel: str, screen: Screen, following: Following, *, thread_id: str = "") -> None:
         self._channel, self._thread_id = channel, thread_id
         self._screen = screen
         self._following = following
         self._typed = Typed()
-        self._unsent: Command | None = None  # it would end a loop: the author is asked
+        self._unsent: Command | None = None  # a message that would end a loop, until the author confirms it
 
     def run(self, keyboard: int | None, news: int) -> None:
-        """Show and do, until the author leaves; `news` and `keyboard` can be read when something came."""
+        """Show events and carry out lines until the author leaves; `news` and `keyboard` are descriptors to poll."""
         watched = [news] if keyboard is None else [news, keyboard]
         while True:
             self._screen.draw()
@@ -271,7 +271,7 @@ class Dialogue:
 
     def _do(self, line: str) -> bool:
         if line.lstrip().startswith(("/loop", "//loop")):
-            loops = import_module(LOOPS)  # knows the runner: loaded where it is needed
+            loops = import_module(LOOPS)  # imports the runner's client, so it is loaded only where it is needed
             if order := loops.parse_order(line):
                 self._order(loops, order)
                 return True
@@ -286,7 +286,7 @@ class Dialogue:
         elif command.does in {"problem", "nothing"}:
             self._screen.tell(command.text)
         elif command is not self._unsent and command.does == "say" and (loop := self._ends(command)):
-            self._screen.tell(f"{loop} ends by this. Enter: send; n: send, the loop goes on")
+            self._screen.tell(f"{loop} ends by this. Enter: send; n: send, the loop continues")
         else:
             self._unsent = None
             said = (self._channel, SystemEntropy().hex(32), change_in_conversation)
@@ -306,7 +306,7 @@ class Dialogue:
         return loop
 
     def _decided(self, line: str) -> Command | None:
-        """Return the message that was not sent yet, as its author wants it; None if something else was typed."""
+        """Return the unsent message as its author decided; None if another line was typed."""
         if self._unsent is None or line.strip() not in {"", "y", "n"}:
             self._unsent = None
         elif line.strip() == "n":
@@ -320,7 +320,7 @@ def _wake_pipe() -> Iterator[tuple[int, Callable[[], None]]]:
     os.set_blocking(writing, False)
 
     def wake() -> None:
-        with suppress(OSError):  # the pipe is full, or closed
+        with suppress(OSError):  # the pipe is full or closed
             os.write(writing, b".")
 
     try:

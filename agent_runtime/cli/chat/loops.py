@@ -1,7 +1,7 @@
-"""`/loop` where people talk: lines of an author about loops, done at the runner, and the loops of a channel.
+"""The command `/loop` in conversations: lines about loops, carried out by the runner, and the loops of a channel.
 
-Only what an author types is read so: the text of `send`, and the prompt of `conversation show --follow`. What agents,
-tools, other programs and pipes write is a message, whatever it begins with.
+Only text that an author types is parsed: the text of `send`, and the prompt of `conversation show --follow`. Text of
+agents, tools, other programs and pipes is always a message, even if it begins with /loop.
 """
 
 import threading
@@ -45,14 +45,14 @@ def held_tasks(channel: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a line orders: to make a loop of these words, to list, to stop one or all, or to say how it goes."""
+    """An order about loops: make a loop from these words, list loops, stop one or all, or show help."""
 
     does: Literal["make", "list", "stop", "help"]
     text: str = ""
 
 
 def parse_order(line: str) -> Order | None:
-    """Return what a line orders; None for one that is a message. Pure.
+    """Parse a line as an order; None if the line is a message. Pure.
 
     >>> parse_order("/loop 15m check the build")
     Order(does='make', text='15m check the build')
@@ -74,14 +74,14 @@ def parse_order(line: str) -> Order | None:
 
 
 def message_of(line: str) -> str:
-    """Return what a line says as a message: `//loop` is `/loop`."""
+    """Return a line as a message: `//loop` becomes `/loop`."""
     return line.replace("//loop", "/loop", 1) if line.lstrip().startswith("//loop") else line
 
 
 def carry_out(order: Order, channel: str, *, thread_id: str = "", new: bool = False, surface: str = "cli") -> list[str]:
-    """Do what a line orders; return in lines what came of it.
+    """Carry out an order; return lines about the result.
 
-    A loop belongs to the conversation in which it is made: its turns go on with that thread. Raises TurnkeeperError.
+    A loop belongs to the conversation in which it is made: its turns continue that thread. Raises TurnkeeperError.
     """
     if order.does == "help":
         return [HELP]
@@ -99,7 +99,7 @@ def carry_out(order: Order, channel: str, *, thread_id: str = "", new: bool = Fa
 
 
 def _thread_of(channel: str) -> str:
-    """Return the thread of a channel's conversation; nothing where there is none yet."""
+    """Return the thread of a channel's conversation; empty if there is none yet."""
     look = change("SendMessage", wire.SendMessageRequest(channel=channel, look=True))
     return str(look.thread_id) if look.continues else ""
 
@@ -130,14 +130,14 @@ def _stop(caller: Any, loops: list[Any], wanted: str, channel: str) -> list[str]
 
 
 def loops_of(caller: Any, channel: str, **how: Any) -> list[Any]:
-    """Return the loops of a channel that go on, next to fire first."""
+    """Return the active loops of a channel, ordered by next fire time, soonest first."""
     listed = caller.ListTasks(runner_wire.ListTasksRequest(channel=channel), **how).tasks
     found = [one for one in listed if (one.id.startswith("loop-") or one.kind == "dynamic") and one.state not in _OVER]
     return sorted(found, key=lambda one: (not one.HasField("next_fire_at"), one.next_fire_at.ToNanoseconds(), one.id))
 
 
 def line_of(loop: Any, now: datetime) -> str:
-    """Return a loop in a line: its id, iteration, when it comes next, and its prompt."""
+    """Describe a loop in one line: its id, iteration, next time and prompt."""
     number = loop.iteration if loop.kind == "dynamic" else loop.fires
     prompt = " ".join(loop.spec.prompt.split())
     return f"{loop.id} #{number} · {_next(loop, now)} · {prompt[:_LONGEST]}"
@@ -154,7 +154,7 @@ def _next(loop: Any, now: datetime) -> str:
 
 
 class LoopsShown:
-    """Looks at a channel's loops every second, in a thread of its own, as long as it is wanted."""
+    """Polls a channel's loops every second in a background thread."""
 
     def __init__(self, channel: str, show: Callable[[list[str]], None]) -> None:
         self._channel, self._show = channel, show
@@ -162,11 +162,11 @@ class LoopsShown:
         self._thread = threading.Thread(target=self._run, name="loops", daemon=True)
 
     def start(self) -> None:
-        """Begin. The thread ends with the process at the latest."""
+        """Start polling. The thread ends with the process at the latest."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no longer; return when the thread has ended."""
+        """Stop polling; return when the thread has ended."""
         self._over.set()
         self._thread.join()
 
@@ -186,7 +186,7 @@ class LoopsShown:
         try:
             loops = loops_of(caller, self._channel, deadline_s=REFRESH_S)
         except TurnkeeperError:
-            return []  # a conversation goes on without the runner; `turnkeeper status` tells of it
+            return []  # a conversation works without the runner; `turnkeeper status` reports that it is away
         now = SystemClock().now()
         lines = [line_of(loop, now) for loop in loops]
         more = [f"and {len(lines) - MOST_SHOWN} more: /loop list"] if len(lines) > MOST_SHOWN else []

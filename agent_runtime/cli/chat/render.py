@@ -1,8 +1,8 @@
-"""One turn of a conversation as a terminal or a pipe shows it, and what of it a reader has not been shown yet.
+"""Rendering of one turn of a conversation for a terminal or a pipe, limited to changes that the reader has not seen.
 
-`render` decides what is shown: heading, messages, calls, proposals and questions. A layout decides how: `Panels` draws
-rules, panels and Markdown on a terminal, `Lines` writes lines of text. `plain`, `prose` and `Safe` write out what a
-terminal would obey or not show. `Safe` is needed after them, because Markdown turns entities into characters.
+`render` selects the content: heading, messages, calls, proposals and questions. A layout formats it: `Panels` draws
+rules, panels and Markdown on a terminal, and `Lines` writes lines of text. `plain`, `prose` and `Safe` escape control
+and invisible characters. `Safe` runs after the others, because Markdown converts entities to characters.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,19 +27,19 @@ from turnkeeper.rpc.forms import Request, option_text
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
-MOST_KNOWN = 2000  # turns of which it is remembered what was shown
+MOST_KNOWN = 2000  # turns for which the shown part is remembered
 Kind = Literal["begun", "message", "candidate", "deviation", "interrupt", "ended"]
-_LISTS: tuple[Kind, ...] = ("candidate", "deviation", "interrupt")  # each a list of the turn, in the order shown
+_LISTS: tuple[Kind, ...] = ("candidate", "deviation", "interrupt")  # lists of a turn, in display order
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One thing to show of a turn.
+    """A change of a turn to show.
 
     Attributes:
-        kind: the turn itself, a message, something proposed, a contradiction, something asked, or how it ended.
-        turn: the turn in its newest form.
-        at: which of the turn's messages, candidates, deviations or interrupts; 0 for the rest.
+        kind: the turn itself, a message, a candidate, a deviation, an approval, or the end of the turn.
+        turn: the newest form of the turn.
+        at: the index among the turn's messages, candidates, deviations or interrupts; 0 otherwise.
     """
 
     kind: Kind
@@ -58,11 +58,11 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What a reader was shown of a turn.
+    """The part of a turn that a reader was shown.
 
     Attributes:
-        status: the turn's; empty when nothing of it was shown.
-        states: by id, the states of what it proposed, found and asked, as far as they were shown.
+        status: the turn's status; empty if nothing was shown.
+        states: the shown states of its candidates, deviations and interrupts, by id.
     """
 
     status: str = ""
@@ -71,7 +71,7 @@ class Known:
 
 
 def changes_of(turn: wire.ConversationTurn, known: Known | None = None) -> list[Change]:
-    """Return what of a turn is new to a reader, in the order in which to show it."""
+    """Return the changes of a turn that the reader has not seen, in display order."""
     known = known or Known()
     found = [] if known.status else [Change(kind="begun", turn=turn)]
     begin = len(found)
@@ -85,28 +85,28 @@ def changes_of(turn: wire.ConversationTurn, known: Known | None = None) -> list[
             asked_at = change.subject.created_at.ToNanoseconds()
             said = (one for one in found[begin:] if one.kind == "message")
             before = [one for one in said if one.message.at.ToNanoseconds() <= asked_at]
-            found.insert(begin + len(before) + answered, change)  # what came of it stands after it
+            found.insert(begin + len(before) + answered, change)  # its outcome follows it
             answered += 1
         else:
             found.append(change)
-    # A turn that waits for its author has just said so, and one that was shown whole began with how it ended.
+    # A turn that waits has just shown its question, and the heading of a turn shown whole includes its outcome.
     if known.status not in {"", turn.status} and turn.status not in {"interrupted", "running"}:
         found.append(Change(kind="ended", turn=turn))
     return found
 
 
 def known_of(turn: wire.ConversationTurn) -> Known:
-    """Return what a reader has been shown once all of this turn was."""
+    """Return the state of a reader after the whole turn was shown."""
     states = {one_id: state for _, _, one_id, state in _states(turn)}
     return Known(status=turn.status, messages=len(turn.messages), states=states)
 
 
 def _states(turn: wire.ConversationTurn) -> list[tuple[Kind, int, str, str]]:
-    """Return kind, place, id and state of what a turn proposed, found and asked."""
+    """Return kind, index, id and state of the turn's candidates, deviations and interrupts."""
     found = []
     for kind in _LISTS:
         if turn.status == "running" and kind != "interrupt":
-            continue  # what is proposed is shown after the words that go with it
+            continue  # a proposal is shown after the message that contains it
         for at, one in enumerate(getattr(turn, f"{kind}s")):
             state = _asked_state(one) if kind == "interrupt" else one.lifecycle
             found.append((kind, at, getattr(one, f"{kind}_id"), state))
@@ -114,19 +114,19 @@ def _states(turn: wire.ConversationTurn) -> list[tuple[Kind, int, str, str]]:
 
 
 def _asked_state(one: wire.Interrupt) -> str:
-    """Return what became of a question: one of which its author was reminded is shown again."""
+    """Return the state of an approval; a reminder changes it, so that the approval is shown again."""
     reminded = " reminded" if one.HasField("reminded_at") else ""
     return one.decision or f"{one.status}{reminded}"
 
 
 class Shown:
-    """Remembers what a reader was shown of the turns that came last."""
+    """Remembers the part of the newest turns that a reader was shown."""
 
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
 
     def take(self, turn: wire.ConversationTurn) -> list[Change]:
-        """Return what is new of a turn; from now on it counts as shown."""
+        """Return the changes of a turn, and mark them as shown."""
         found = changes_of(turn, self._known.pop(turn.turn_id, None))
         self._known[turn.turn_id] = known_of(turn)
         if len(self._known) > MOST_KNOWN:
@@ -134,7 +134,7 @@ class Shown:
         return found
 
     def is_open(self, turn_id: str) -> bool:
-        """Return whether a turn was shown and is not over."""
+        """Return True if a turn was shown and is not over."""
         known = self._known.get(turn_id)
         return known is not None and known.status not in ENDED
 
@@ -142,8 +142,8 @@ class Shown:
 WIDEST = 110
 PROMPT_LINES = 3
 EXCERPT_LINES = 12
-_LABEL = 9  # characters of the column of labels on a terminal
-MARGIN = 13  # characters before the text of a line in a pipe
+_LABEL = 9  # width of the label column on a terminal
+MARGIN = 13  # indentation of text lines in a pipe
 _NARROWEST_LINE, _WIDEST_LINE = 60, 160
 _ROLES = {"author": "bold green", "agent": "bold cyan", "prompt": "magenta", "note": "dim", "error": "bold red"}
 _STATUSES = {"succeeded": "green", "silent": "dim", "failed": "bold red", "cancelled": "yellow"}
@@ -157,19 +157,19 @@ Pairs = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """Something that waits for the author.
+    """A pending approval or proposal.
 
     Attributes:
-        does: what the turn does: proposes, contradicts, asks you.
-        kind: of proposal, contradiction or question.
-        id: by which commands take it.
-        commands: what decides it, with labels.
-        note: what the agent adds.
-        body: Markdown; a terminal shows its beginning, a pipe shows it only in full.
-        args: all arguments of a call: an approval binds to them.
+        does: the turn's action: proposes, contradicts, asks you.
+        kind: the kind of proposal, contradiction or question.
+        id: its id in commands.
+        commands: the commands that decide it, with labels.
+        note: the agent's note.
+        body: Markdown; a terminal shows its beginning, a pipe shows it only in wide output.
+        args: all arguments of a call: an approval is bound to them.
         facts: labelled values.
-        number: by which it can be answered at the prompt; None where there is no prompt.
-        style: of its frame.
+        number: its number for answers at the prompt; None if there is no prompt.
+        style: the style of its frame.
     """
 
     does: str
@@ -186,17 +186,17 @@ class Card:
 
     @property
     def heading(self) -> str:
-        """What it is, its number and its id."""
+        """Its kind, its number and its id."""
         at = f" [{self.number}]" if self.number is not None else ""
         return f"{self.does}{at} · {self.kind} · {self.id}"
 
 
 def render(change: Change, layout: "Layout", *, numbers: Numbers | None = None) -> list[RenderableType]:
-    """Return what shows one change of a turn.
+    """Render one change of a turn.
 
     Args:
-        layout: for a terminal or a pipe.
-        numbers: by id, the numbers under which what waits can be answered; None where there is no prompt.
+        layout: the format for a terminal or a pipe.
+        numbers: the numbers of pending items for answers, by id; None if there is no prompt.
     """
     turn = change.turn
     if change.kind == "message":
@@ -213,14 +213,14 @@ def render(change: Change, layout: "Layout", *, numbers: Numbers | None = None) 
 
 
 def cause(turn: wire.ConversationTurn) -> str:
-    """Return why there is a turn."""
+    """Describe the trigger of a turn."""
     if turn.HasField("trigger"):
         return mark_text(turn.trigger)
     return "the author wrote" if any(message.role == "author" for message in turn.messages) else "continued"
 
 
 def standing(turn: wire.ConversationTurn) -> str:
-    """Return the state of a turn, what it waits for, and how long it took."""
+    """Describe the state of a turn, what it waits for, and its duration."""
     if turn.status == "interrupted":
         return in_words(turn.status)
     if turn.status == "paused":
@@ -259,7 +259,7 @@ def _message(change: Change, layout: "Layout") -> Iterator[RenderableType]:
 
 
 def _answer(change: Change, *, wide: bool) -> str:
-    """Return a tool's answer, after its tool's name where the step had more calls than this one."""
+    """Return a tool's result, after the tool's name if the step has several calls."""
     text = change.message.text if wide else rows.answer_text(change.message.text)
     for message in reversed(change.turn.messages[: change.at]):
         named = {call.id: call.name for call in message.tool_calls}
@@ -269,7 +269,7 @@ def _answer(change: Change, *, wide: bool) -> str:
     return text
 
 
-Decided = tuple[str, str, str]  # a label, a line, and the decision
+Decided = tuple[str, str, str]  # label, line, and decision
 
 
 def _candidate(row: Row, numbers: Numbers) -> Card | Decided:
@@ -297,7 +297,7 @@ def _candidate(row: Row, numbers: Numbers) -> Card | Decided:
 
 
 def _accepted(row: Row) -> str:
-    """Return what changes if a proposal is accepted."""
+    """Describe the effect of accepting a proposal."""
     if not row["page_id"]:
         return "marked as accepted in this channel; no page changes"
     return f"it becomes page {row['page_id']} of your workspace, and the version before it is kept"
@@ -324,7 +324,7 @@ _WHILE_IT_WAITS = (("reminded", "reminded_at"), ("alerted", "escalated_at"), ("e
 
 
 def _waits(row: Row) -> Pairs:
-    """Return when the author was told of a question again, and how long he has left."""
+    """Return when the author was reminded of an approval, and how long he has left."""
     found = [(label, rows.shown(row[key])) for label, key in _WHILE_IT_WAITS if row[key]]
     return [
         (label, f"{at} ({rows.left(row, SystemClock().now())})" if label == "expires" else at) for label, at in found
@@ -360,7 +360,7 @@ def _asking(row: Row, number: int | None, **shown: Any) -> Card:
 
 
 def _plain_question(row: Row, number: int | None) -> Card:
-    """Return the card of a question as it stands: all of its value, with the answers that it offers."""
+    """Return the card of a plain question: its whole value, and the answers that it offers."""
     asks = rows.plain_question(row)
     options = [("options", rows.options_text(asks))] if asks.options else []
     keys = f"t {number} {option_text(asks.options[0]) if asks.options else f'text · a {number} · r {number}'}"
@@ -375,7 +375,7 @@ def _commands(row: Row, ways: Sequence[str]) -> Pairs:
 
 
 def _calls_asked_about(row: Row, asks: Request, number: int | None) -> Card:
-    """Return the card of a question in which a graph asks about calls of its own."""
+    """Return the card of a graph's question about its own calls."""
     ways = rows.ways(row)
     keys = " · ".join(_KEYS[key].format(number) for key in _KEYS if any(way.startswith(f"--{key}") for way in ways))
     told = {"title": f"the graph asks about {', '.join(call.tool for call in asks.calls)}", "note": row["message"]}
@@ -391,20 +391,20 @@ _WAITING = {"candidate": _candidate, "deviation": _deviation, "interrupt": _inte
 
 
 def tool_call(layout: "Layout", name: str, args_json: str, *, state: str = "") -> RenderableType:
-    """Return a tool call; the state of one that is not on record yet is done, failed or running."""
+    """Render a tool call; an unrecorded call has the state done, failed or running."""
     text = f"{name}({args_json})" if layout.wide else rows.call_text(name, parsed(args_json))
     return layout.folded(_MARKS.get(state, ("→", "cyan")), text)
 
 
 class Lines:
-    """Lines of text for a pipe or a simple terminal; calls and answers are shortened to `width`."""
+    """Lines of text for a pipe or a simple terminal; calls and results are shortened to `width`."""
 
     def __init__(self, *, width: int, wide: bool = False) -> None:
         self.wide = wide
         self._room = max(_NARROWEST_LINE, min(width, _WIDEST_LINE)) - MARGIN
 
     def heading(self, turn: wire.ConversationTurn) -> list[RenderableType]:
-        """Return two lines: when and why; turn, thread and state."""
+        """Return two lines: time and trigger; then turn, thread and state."""
         began = rows.shown(rows.instant(turn, "started_at"))
         where = plain(f"{turn.turn_id}  thread {turn.thread_id}  ")
         return [
@@ -413,7 +413,7 @@ class Lines:
         ]
 
     def said(self, role: str, text: str) -> Text:
-        """Return a text after who says it."""
+        """Return a text after its speaker."""
         return self._hanging(role, prose(text))
 
     def line(self, label: str, text: str, style: str = "") -> Text:
@@ -424,11 +424,11 @@ class Lines:
         return Text.assemble("  ", (f"{label:<{MARGIN - 2}}", _ROLES.get(label, "bold")), (body, style))
 
     def folded(self, mark: tuple[str, str], text: str) -> Text:
-        """Return a line, shortened but for `wide`."""
+        """Return a line, shortened unless `wide`."""
         return self._indented(f"{mark[0]} {text if self.wide else rows.clipped(text, self._room - 2)}")
 
     def card(self, card: Card) -> list[RenderableType]:
-        """Return its heading, then a line each."""
+        """Return the card's heading, then one line per field."""
         texts = [card.title, card.note, card.args, card.body.rstrip() if self.wide else ""]
         pairs = [*card.facts, *card.commands]
         widest = max(len(name) for name, _ in pairs) + 2
@@ -441,7 +441,7 @@ class Lines:
 
 
 def hung(line: Text, out: Console) -> Text:
-    """Return a line broken at words for a terminal, what follows the first standing under its text."""
+    """Break a line at words for a terminal; indent continuation lines to the start of its text."""
     margin = MARGIN
     if not out.is_terminal or out.width <= 2 * margin or line.cell_len <= out.width:
         return line
@@ -458,14 +458,14 @@ def hung(line: Text, out: Console) -> Text:
 class Panels:
     """Rules, panels and Markdown for a terminal, at most 110 characters wide.
 
-    With `wide`, prompts, arguments and the answers of tools are shown in full, as in `Lines`.
+    With `wide`, prompts, arguments and results of tools are shown in full, as in `Lines`.
     """
 
     def __init__(self, *, wide: bool = False) -> None:
         self.wide = wide
 
     def heading(self, turn: wire.ConversationTurn) -> list[RenderableType]:
-        """Return a rule, why there is the turn, and its category, thread, state and tokens."""
+        """Return a rule, the turn's trigger, and its category, thread, state and tokens."""
         style = "bold magenta" if turn.HasField("trigger") else "bold green"
         where = plain(" · ".join(part for part in (turn.category, f"thread {turn.thread_id}") if part))
         state = (standing(turn), status_style(turn.status))
@@ -476,7 +476,7 @@ class Panels:
         ]
 
     def said(self, role: str, text: str) -> RenderableType:
-        """Return what an agent says as Markdown, anything else as it is; a prompt's beginning."""
+        """Render an agent's text as Markdown and other text unchanged; shorten a prompt."""
         if role == "agent":
             return self._labelled(role, _markdown(text))
         most = PROMPT_LINES if role in {"prompt", "note"} and not self.wide else 0
@@ -486,7 +486,7 @@ class Panels:
         return self._labelled(label, Text(plain(text), style))
 
     def folded(self, mark: tuple[str, str], text: str) -> RenderableType:
-        """Return a line, cut at the terminal's edge but for `wide`."""
+        """Return a line, cut at the terminal's edge unless `wide`."""
         found = Text.assemble((f"{mark[0]} ", mark[1]), (plain(text), "dim"))
         if not self.wide:
             found = Text(" ").join(part for part in found.split() if part.plain) if "\n" in found.plain else found
@@ -528,7 +528,7 @@ def _columns(label: str, body: RenderableType, style: str, *, width: int | None 
 
 
 def rule(turn: wire.ConversationTurn, width: int) -> Text:
-    """Return the line above a turn that begins, or continues after another's lines."""
+    """Return the line above a turn that begins, or that continues after lines of another turn."""
     at, name = rows.shown(rows.instant(turn, "started_at")), plain(turn.turn_id)
     middle = max(2, width - len(at) - len(name) - 8)
     return Text.assemble(("── ", "dim"), (at, "bold"), (f" {'─' * middle} ", "dim"), (name, "dim"), (" ──", "dim"))
@@ -543,7 +543,7 @@ class _Rule:
 
 
 class Safe:
-    """What is inside, with every character written out that a terminal would obey or not show."""
+    """A renderable with control and invisible characters escaped."""
 
     def __init__(self, inside: RenderableType, written: Callable[[str], str] = prose) -> None:
         self._inside, self._written = inside, written
@@ -556,12 +556,12 @@ class Safe:
 
 
 def _markdown(text: str) -> RenderableType:
-    # Links are shown with their address: what a terminal makes of one, its reader cannot see.
+    # Show links with their address: a reader cannot see the target of a terminal's link.
     return _AtMost(Markdown(rows.broken(prose(text)), hyperlinks=False, code_theme="ansi_dark"), 0)
 
 
 class _Narrow:
-    """Keeps lines short enough to be read on a wide terminal."""
+    """Limits the length of lines to a readable width on a wide terminal."""
 
     def __init__(self, inside: RenderableType) -> None:
         self._inside = inside
@@ -571,7 +571,7 @@ class _Narrow:
 
 
 class _AtMost:
-    """At most so many lines of what is inside, and how many are left out; all of them for 0."""
+    """The first lines of a renderable, and the number of omitted lines; all lines if the limit is 0."""
 
     def __init__(self, inside: RenderableType, most: int) -> None:
         self._inside = inside

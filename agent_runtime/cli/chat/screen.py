@@ -1,8 +1,8 @@
-"""Three views of a conversation as it grows: `Screen` on a terminal, `LineView` in a pipe, `JsonView` for programs.
+"""Three views of a growing conversation: `Screen` on a terminal, `LineView` in a pipe, `JsonView` for programs.
 
-`Screen` prints what is finished once, as it will stand in the scrollback. Below it is a region of a few lines that is
-drawn anew at each change and never scrolls: the end of what agents write just now, the calls that run, a message to the
-reader, and what the author types.
+`Screen` prints finished output once, into the scrollback. Below it, a region of a few lines is redrawn at each change
+and never scrolls. It shows the end of the text that agents are writing, running calls, a message to the reader, and the
+author's input.
 """
 
 from dataclasses import dataclass, field
@@ -22,24 +22,24 @@ from turnkeeper.console import note
 from turnkeeper.console.unseen import as_json, plain, prose
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-MOST_SPEAKING = 3  # turns whose words are shown as they come
-MOST_REPORTED = 5  # of what a graph tells, as many as are shown at once
+MOST_SPEAKING = 3  # turns whose text is shown while they write
+MOST_REPORTED = 5  # reports of graphs shown at once
 LONGEST_SPEECH = 64 * 1024
 _PROMPT = "> "
 
 
 class View(Protocol):
-    """Shows a conversation as it grows."""
+    """A view of a growing conversation."""
 
     def take(self, turn: wire.ConversationTurn) -> None:
-        """Show what is new of a turn, or a piece of what it says."""
+        """Show the changes of a turn, or a piece of its text."""
 
     def tell(self, text: str) -> None:
         """Show a message to the reader."""
 
 
 class JsonView:
-    """Prints each turn as a line of JSON, whenever it changes."""
+    """Prints each turn as a line of JSON on each change."""
 
     def take(self, turn: wire.ConversationTurn) -> None:
         typer.echo(as_json(to_json(turn)))
@@ -50,14 +50,14 @@ class JsonView:
 
 
 def reported(layout: drawn.Layout, report: wire.GraphReport) -> Any:
-    """Return what a graph tells while it runs, after the subgraph that tells it."""
+    """Return the rendered report of a running graph, after the name of its subgraph."""
     text = report.text if layout.wide else rows.answer_text(report.text)
     return layout.line("tells", f"{report.source}: {text}" if report.source else text, "dim")
 
 
 @dataclass(kw_only=True)
 class _Speech:
-    """What was shown of the message that a turn is writing."""
+    """The shown part of the message that a turn is writing."""
 
     turn: wire.ConversationTurn
     after: int = 0
@@ -68,14 +68,14 @@ class _Speech:
 
 
 class LineView:
-    """Prints turns line by line, and the pieces of what they say; each thing once."""
+    """Prints turns and pieces of their text line by line, each once."""
 
     def __init__(self, out: Console, *, wide: bool = False) -> None:
         self._out = out
         self._layout = drawn.Lines(width=out.width, wide=wide)
         self._shown = drawn.Shown()
         self._turn = ""  # whose lines were printed last
-        self._open = ""  # the turn whose line has no end yet
+        self._open = ""  # the turn with an unfinished line
         self._speeches: dict[str, _Speech] = {}
 
     def take(self, turn: wire.ConversationTurn) -> None:
@@ -100,7 +100,7 @@ class LineView:
             self._out.print(drawn.hung(line, self._out) if isinstance(line, Text) else line, soft_wrap=True)
 
     def _unprinted(self, change: drawn.Change) -> drawn.Change:
-        """Print the end of a message whose beginning was printed; return what is left of it."""
+        """Print the rest of a message whose beginning was printed; return the remaining change."""
         turn_id, message = change.turn.turn_id, wire.Message()
         message.CopyFrom(change.message)
         before = self._speeches.pop(turn_id, None)
@@ -120,7 +120,7 @@ class LineView:
             self._out.print(drawn.hung(reported(self._layout, one), self._out), soft_wrap=True)
         if before.message != speech.message:
             before.message, before.text = speech.message, ""
-        # One turn speaks at a time: what another says meanwhile is printed when it is on record.
+        # One turn is shown while it writes: text of other turns is printed after it is recorded.
         if speech.text and speech.offset == len(before.text) and self._open in {"", turn_id}:
             self._piece(turn_id, speech.text)
             before.text += speech.text
@@ -136,7 +136,7 @@ class LineView:
         self._out.print(Text(prose(text).replace("\n", "\n" + " " * drawn.MARGIN)), end="", soft_wrap=True)
 
     def _begin(self, turn_id: str, *, again: bool) -> None:
-        """Begin a line; name the turn where another turn's lines came between."""
+        """Begin a line; name the turn if lines of another turn came between."""
         if self._open:
             self._out.print()
             self._open = ""
@@ -148,10 +148,10 @@ class LineView:
 
 
 class Screen:
-    """Shows turns, and what they say meanwhile."""
+    """Shows turns, and the text that they are writing."""
 
     def __init__(self, out: Console, *, wide: bool = False, typing: bool = False) -> None:
-        """Show a prompt and number what waits if `typing` is set."""
+        """Show a prompt and number pending items if `typing` is set."""
         self.waiting = Waiting()
         self._out = out
         self._layout = drawn.Panels(wide=wide)
@@ -171,11 +171,11 @@ class Screen:
             self._show(turn)
 
     def tell(self, text: str) -> None:
-        """Show a message below; the next one replaces it."""
+        """Show a message in the region; the next message replaces it."""
         self._status = text
 
     def show_loops(self, lines: list[str]) -> None:
-        """Show the channel's loops above the prompt, from the next time on that the region is drawn."""
+        """Show the channel's loops above the prompt, from the next redraw on."""
         self._loops = lines
 
     def print(self, text: str) -> None:
@@ -184,7 +184,7 @@ class Screen:
             self._out.print(drawn.Safe(Text(plain(text), "dim")))
 
     def type(self, text: str) -> None:
-        """Show what is typed so far."""
+        """Show the author's input."""
         self._typed = text
 
     def draw(self) -> None:
@@ -257,7 +257,7 @@ class Screen:
     def _speaking(self, speech: _Speech) -> RenderableType:
         parts: list[RenderableType] = []
         if self._last != speech.turn.turn_id:
-            parts.append(Text(plain(f"── {speech.turn.turn_id} goes on ──"), "dim"))
+            parts.append(Text(plain(f"── {speech.turn.turn_id} continues ──"), "dim"))
         if speech.text.strip():
             parts.append(self._layout.said("agent", f"{speech.text} ▌"))
         parts += [reported(self._layout, one) for one in speech.reports]

@@ -16,7 +16,7 @@ SURFACE = Surface(
         ),
         "conversation": Later(
             "agent_runtime.cli.chat.conversation:app",
-            "The conversation of each channel: what triggered each turn and what came of it.",
+            "The conversation of each channel: the trigger and the outcome of each turn.",
             Panel.TALK,
         ),
     },

@@ -1,4 +1,4 @@
-"""`turnkeeper memory`."""
+"""The commands `turnkeeper memory`."""
 
 import sys
 from typing import Annotated, Any
@@ -12,14 +12,14 @@ from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, 
 from turnkeeper.errors import InvalidInput
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-app = typer.Typer(help="What agents and you store in memory, in four tiers.", rich_markup_mode=None)
+app = typer.Typer(help="The memory of agents and authors, in four tiers.", rich_markup_mode=None)
 TIERS = "conversation, channel, workspace or account"
 Tier = Annotated[str, typer.Option("--tier", help=f"One of {TIERS}; --channel and --thread imply theirs.")]
 Channel = Annotated[str, typer.Option("--channel", help="The channel, for the channel tier.")]
 Thread = Annotated[str, typer.Option("--thread", help="The thread, for the conversation tier.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The entry's key.")]
-Json = Annotated[bool, typer.Option("--as-json", help="TEXT is a JSON value, for graphs that read it as one.")]
-Text = Annotated[str, typer.Argument(metavar="TEXT", help="What to remember; `-` takes it from standard input.")]
+Json = Annotated[bool, typer.Option("--as-json", help="TEXT is a JSON value, for graphs that expect JSON.")]
+Text = Annotated[str, typer.Argument(metavar="TEXT", help="The text to store; `-` reads it from standard input.")]
 _NAMESPACES = columns("NAMESPACE #ENTRIES", namespace=lambda row: " / ".join(row["namespace"]))
 _COLUMNS = columns(
     "TIER OF=owner KEY BY=written_by UPDATED=updated_at +CREATED=created_at +ORIGIN +TURN=turn_id TEXT",
@@ -37,7 +37,7 @@ def list_(
     limit: LimitOption = 100,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List memory entries, newest first: all, or those of one tier, channel or thread.
+    """List memory entries, newest first: all entries, or those of one tier, channel or thread.
 
     Example: turnkeeper memory list --channel general
     """
@@ -52,17 +52,17 @@ def list_(
 @watched
 def namespaces(
     prefix: Annotated[
-        list[str] | None, typer.Argument(metavar="LABEL", help="Only those that begin so; '*' is any label.")
+        list[str] | None, typer.Argument(metavar="LABEL", help="Only namespaces with this prefix; '*' is any label.")
     ] = None,
     suffix: Annotated[
-        list[str] | None, typer.Option("--suffix", help="Only those that end so; may be repeated.")
+        list[str] | None, typer.Option("--suffix", help="Only namespaces with this suffix; may be repeated.")
     ] = None,
-    depth: Annotated[int, typer.Option("--depth", min=0, help="Cut longer ones to so many labels.")] = 0,
+    depth: Annotated[int, typer.Option("--depth", min=0, help="Cut longer namespaces to this many labels.")] = 0,
     cursor: CursorOption = "",
     limit: LimitOption = 100,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the namespaces that entries are in, as LangGraph's store names them.
+    """List the namespaces of the entries, as LangGraph's store names them.
 
     Example: turnkeeper memory namespaces workspace --depth 2
     """
@@ -77,7 +77,7 @@ def namespaces(
 def get(
     key: Key, tier: Tier = "", channel: Channel = "", thread: Thread = "", output: OutputOption = Output.TABLE
 ) -> None:
-    """Show one entry: what it says, who wrote it, in which turn, and when.
+    """Show one entry: its text, its author, its turn and its time.
 
     Example: turnkeeper memory get bucket --channel general
     """
@@ -95,7 +95,7 @@ def put(
     json_: Json = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Store a text as its author. Agents read it and cannot change it. The same key replaces the text.
+    """Store a text as its author. Agents can read the text but not change it. The same key replaces the text.
 
     Example: turnkeeper memory put tone "Write in British English." --tier workspace
     """
@@ -112,7 +112,7 @@ def update(
     json_: Json = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Change the text of an existing entry. From then on it is yours, and agents cannot change it.
+    """Change the text of an existing entry. From then on the entry is yours, and agents cannot change it.
 
     Example: turnkeeper memory update tone "Write in American English." --tier workspace
     """
@@ -121,7 +121,7 @@ def update(
 
 @app.command("search")
 def search(
-    query: Annotated[str, typer.Argument(metavar="WORDS", help="Words to look for.")],
+    query: Annotated[str, typer.Argument(metavar="WORDS", help="Words to search for.")],
     tier: Tier = "",
     channel: Channel = "",
     thread: Thread = "",
@@ -129,7 +129,7 @@ def search(
     limit: LimitOption = 20,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Find entries by their words, the best match first.
+    """Find entries by their words, best match first.
 
     Example: turnkeeper memory search "release date"
     """
@@ -137,7 +137,7 @@ def search(
     request = wire.SearchMemoryRequest(query=query, tier=tier, owner=owner, limit=limit, cursor=cursor)
     answer = read("SearchMemory", request)
     rows = [to_json(entry) for entry in answer.entries]
-    footer = "" if rows else "no entry holds these words"
+    footer = "" if rows else "no entry contains these words"
     show_page(rows, _COLUMNS, output, name_key="key", page=answer, footer=footer)
 
 
@@ -145,14 +145,14 @@ def search(
 def forget(
     key: Key, tier: Tier = "", channel: Channel = "", thread: Thread = "", output: OutputOption = Output.TABLE
 ) -> None:
-    """Delete an entry, whoever wrote it, and show what it said.
+    """Delete an entry of any author, and show its text.
 
     Example: turnkeeper memory forget bucket --channel general
     """
     tier, owner = _place_of(tier, channel, thread)
     row = to_json(named(change, "ForgetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key)))
     if output in FOR_PEOPLE:
-        note(f"forgot {row['key']}, which said: {clipped(row['text'], 200)}")
+        note(f"forgot {row['key']}, its text was: {clipped(row['text'], 200)}")
     else:
         _show(row, output)
 
@@ -167,13 +167,13 @@ def _write(method: str, key: str, text: str, place: tuple[str, str], output: Out
     answer: Any = named(change, method, request)
     row = to_json(answer)
     if output in FOR_PEOPLE:
-        note(f"{row['key']} is remembered in the {row['tier']} memory")
+        note(f"{row['key']} is stored in the {row['tier']} memory")
     else:
         _show(row, output)
 
 
 def _tier_and_owner(tier: str, channel: str, thread: str) -> tuple[str, str]:
-    """Return the tier that the options name or imply, and its owner. Raises InvalidInput where they disagree."""
+    """Return the tier that the options name or imply, and its owner. Raises InvalidInput if they disagree."""
     if channel and thread:
         raise InvalidInput("give one of --channel and --thread", where="memory")
     implied = "channel" if channel else "conversation" if thread else tier
@@ -183,13 +183,13 @@ def _tier_and_owner(tier: str, channel: str, thread: str) -> tuple[str, str]:
 
 
 def _place_of(tier: str, channel: str, thread: str) -> tuple[str, str]:
-    """Return the one tier and owner that the options name. Raises InvalidInput where something is missing."""
+    """Return the tier and the owner that the options name. Raises InvalidInput if one is missing."""
     tier, owner = _tier_and_owner(tier, channel, thread)
     if not tier:
         raise InvalidInput(f"give a tier: {TIERS}", where="--tier")
     wanted = {"channel": "--channel", "conversation": "--thread"}.get(tier, "")
     if wanted and not owner:
-        raise InvalidInput(f"the {tier} tier wants {wanted}", where=wanted)
+        raise InvalidInput(f"the {tier} tier needs {wanted}", where=wanted)
     return tier, owner
 
 

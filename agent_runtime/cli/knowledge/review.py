@@ -1,4 +1,4 @@
-"""`turnkeeper candidates`, `deviations` and `revalidation`: what agents found and proposed, for you to decide."""
+"""The commands `turnkeeper candidates`, `deviations` and `revalidation`: the author's review of proposals."""
 
 from collections.abc import Mapping, Sequence
 from difflib import unified_diff
@@ -29,9 +29,9 @@ revalidation_app = typer.Typer(
 CandidateId = Annotated[str, typer.Argument(metavar="ID", help="The candidate's id, or the beginning of it.")]
 DeviationId = Annotated[str, typer.Argument(metavar="ID", help="The deviation's id, or the beginning of it.")]
 OfChannel = Annotated[
-    str, typer.Option("--channel", help="Only those of this channel.", autocompletion=complete_channel)
+    str, typer.Option("--channel", help="Show only those of this channel.", autocompletion=complete_channel)
 ]
-AlsoDecided = Annotated[bool, typer.Option("--all", help="Also those that are decided.")]
+AlsoDecided = Annotated[bool, typer.Option("--all", help="Also show decided ones.")]
 Note = Annotated[str, typer.Option("--note", help="A note to store with the decision.")]
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -80,7 +80,7 @@ def list_candidates(
     request = wire.ListCandidatesRequest(channel=channel, all=everything, status=status, limit=limit, cursor=cursor)
     answer = read("ListCandidates", request)
     found = [to_json(one) for one in answer.candidates]
-    footer = "decide with: turnkeeper candidates accept|reject ID" if found else "nothing is proposed"
+    footer = "decide with: turnkeeper candidates accept|reject ID" if found else "no candidate is open"
     terminal.show_page(found, _CANDIDATES, output, name_key="candidate_id", page=answer, footer=footer)
 
 
@@ -97,7 +97,7 @@ def show_candidate(candidate: CandidateId, output: OutputOption = Output.TABLE) 
 
 @app.command("diff")
 def diff(candidate: CandidateId) -> None:
-    """Show what a proposed page would change in the current page; of a new page, everything is new.
+    """Show what a proposed page would change in the current page; in a new page, everything is new.
 
     Example: turnkeeper candidates diff c-3f2a
     """
@@ -113,14 +113,14 @@ def diff(candidate: CandidateId) -> None:
     for line in unified_diff(page["body"].splitlines(), row["body"].splitlines(), *names, lineterm=""):
         console().print(Text(plain(line), _COLOURS.get(line[:1], "")), soft_wrap=True)
     if page["version"] != row["base_version"]:
-        note(f"made from version {row['base_version']}: the page has changed since, and this cannot be accepted")
+        note(f"made from version {row['base_version']}: the page has changed since, so it cannot be accepted")
 
 
 @app.command("accept")
 def accept(candidate: CandidateId, note: Note = "", output: OutputOption = Output.TABLE) -> None:
-    """Accept a candidate: a page takes its place in the workspace, a summary is marked as accepted in its channel.
+    """Accept a candidate: a page becomes part of the workspace, a summary is marked as accepted in its channel.
 
-    What is accepted is called canonical: agents read it as yours.
+    An accepted page is called canonical: agents read it as yours.
 
     The command fails with exit code 4 if the page has changed since the candidate was proposed.
 
@@ -171,7 +171,7 @@ def list_deviations(
     limit: terminal.LimitOption = 1000,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the contradictions of pages that you have not decided, newest first.
+    """List the open deviations: contradictions of pages that you have not decided, newest first.
 
     Example: turnkeeper deviations list --channel general
     """
@@ -186,7 +186,7 @@ def list_deviations(
 
 @deviations_app.command("show")
 def show_deviation(deviation: DeviationId, output: OutputOption = Output.TABLE) -> None:
-    """Show a deviation in full: what the page says, what contradicts it, and where that was found.
+    """Show a deviation in full: the statement of the page, the contradiction, and where it was found.
 
     Example: turnkeeper deviations show d-3f2a
     """
@@ -198,12 +198,12 @@ def resolve(
     deviation: DeviationId,
     keep_canonical: Annotated[bool, typer.Option("--keep-canonical", help="Keep the page as it is.")] = False,
     accept: Annotated[
-        bool, typer.Option("--accept", help="What was found is right; accept the candidate that it is about, if any.")
+        bool, typer.Option("--accept", help="The finding is right; also accept the candidate of the deviation, if any.")
     ] = False,
     note_: Note = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Close a deviation. Agents record deviations and cannot close one.
+    """Close a deviation. Agents record deviations but cannot close them.
 
     If no candidate belongs to the deviation, accepting it changes no page: write the page yourself.
 
@@ -238,13 +238,13 @@ def _show_deviation(row: Row, output: Output) -> None:
 @terminal.watched
 def list_revalidation(
     page: Annotated[str, typer.Option("--page", help="Only items about this page or caused by it.")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="Also items that no longer wait, with results.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show finished items, with results.")] = False,
     status: terminal.StatusOption = "",
     cursor: terminal.CursorOption = "",
     limit: terminal.LimitOption = 50,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the pages that wait to be compared with a source that changed; those that wait longest come first.
+    """List the pages that wait for comparison with a changed source; pages that have waited longest come first.
 
     A task of the category re-validation-walk works through this queue.
 

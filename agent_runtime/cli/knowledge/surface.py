@@ -1,4 +1,4 @@
-"""The commands of `turnkeeper` about pages, proposals to change them, and memory."""
+"""The commands of `turnkeeper` for pages, proposals to change them, and memory."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
@@ -22,7 +22,7 @@ _COMMANDS = {
         "agent_runtime.cli.knowledge.workspace:app", "The pages that agents read and propose to change.", Panel.KNOW
     ),
     "memory": Later(
-        "agent_runtime.cli.knowledge.memory:app", "What agents and you store in memory, in four tiers.", Panel.KNOW
+        "agent_runtime.cli.knowledge.memory:app", "The memory of agents and authors, in four tiers.", Panel.KNOW
     ),
 }
 SURFACE = Surface(name="knowledge", place=21, commands=_COMMANDS)

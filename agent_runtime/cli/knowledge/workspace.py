@@ -1,4 +1,4 @@
-"""`turnkeeper workspace`: pages, their attachments, and the import of a folder of Markdown.
+"""The commands `turnkeeper workspace`: pages, their attachments, and the import of a folder of Markdown.
 
 A second import of the same folder changes nothing.
 """
@@ -37,13 +37,13 @@ _ATTACHMENTS = columns("NAME TYPE=content_type #BYTES=size ADDED=added_at ORIGIN
 def attach(
     page: OfPage,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="At most 2 MiB.")],
-    name: Annotated[str, typer.Option("--name", help="The attachment's name; by default the file's.")] = "",
+    name: Annotated[str, typer.Option("--name", help="The attachment's name; by default the file's name.")] = "",
     content_type: Annotated[
         str, typer.Option("--type", help="A content type such as text/csv; by default it follows from the file's name.")
     ] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Attach a file to a page, as its author. An attachment of the same name is replaced.
+    """Attach a file to a page, as its author. An attachment with the same name is replaced.
 
     Example: turnkeeper workspace attach garden plots.csv
     """
@@ -67,7 +67,7 @@ def attachments(
     request = wire.ListAttachmentsRequest(page_id=page, limit=limit, cursor=cursor)
     answer = named(read, "ListAttachments", request)
     rows = [to_json(one) for one in answer.attachments]
-    footer = "" if rows else f"it has no attachments; to add one: turnkeeper workspace attach {page} FILE"
+    footer = "" if rows else f"the page has no attachments; to add one: turnkeeper workspace attach {page} FILE"
     terminal.show_page(rows, _ATTACHMENTS, output, name_key="name", page=answer, footer=footer)
 
 
@@ -76,11 +76,11 @@ def attachment(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The attachment's name, as `workspace attachments` shows it.")
     ],
-    to: Annotated[Path | None, typer.Option("--to", help="Write it to this new file instead of printing it.")] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="Write to this new file instead of printing.")] = None,
 ) -> None:
     """Print an attachment of a page, or write it to a new file.
 
-    On a terminal only text is printed, with its control characters escaped.
+    On a terminal, only text is printed, with its control characters escaped.
 
     Example: turnkeeper workspace attachment garden plots.csv --to plots.csv
     """
@@ -92,11 +92,11 @@ def attachment(
     elif _is_text(found.data):
         typer.echo(plain(found.data.decode()))
     else:
-        raise InvalidInput(f"is {found.content_type}, no text", where=name, hint="write it to a file: --to FILE")
+        raise InvalidInput(f"is {found.content_type}, not text", where=name, hint="write it to a file: --to FILE")
 
 
 def read_file(page: str, file: Path, *, name: str = "", content_type: str = "") -> wire.PutAttachmentRequest:
-    """Return a file as an attachment. Raises NotFound; InvalidInput for a link, a pipe, or one too large."""
+    """Read a file as an attachment. Raises NotFound; InvalidInput for a link, a pipe, or a file that is too large."""
     try:
         data = SystemFiles().read(file, LARGEST_ATTACHMENT)
     except FileNotFoundError as error:
@@ -128,7 +128,7 @@ def _write_new(path: Path, data: bytes) -> None:
 
 
 MOST_FILES = 20_000
-LARGEST_FILE = LARGEST_BODY + 16 * 1024  # room for what stands before the body
+LARGEST_FILE = LARGEST_BODY + 16 * 1024  # space for the front matter
 _SUFFIXES = (".md", ".markdown")
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"^(title|tags|sources)[ \t]*:[ \t]*(.*)$(?:\n((?:[ \t]*-[ \t].*(?:\n|\Z))+))?", re.MULTILINE)
@@ -137,15 +137,15 @@ _PART = re.compile(r"""\s*(?:"[^"]*"|'[^']*')\s*(?=,|\Z)|[^,]+""")
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """One file as a page.
+    """A file that is converted to a page.
 
     Attributes:
-        path: the file, below the folder.
-        page_id: from its path: `notes/Garden plan.md` is `notes-garden-plan`.
-        title: of its front matter, else its first heading, else its file's name.
-        body: what follows the front matter.
-        tags: of its front matter.
-        sources: likewise: pages of the folder or the workspace, and addresses on the web.
+        path: the path relative to the folder.
+        page_id: made from the path: `notes/Garden plan.md` becomes `notes-garden-plan`.
+        title: from the front matter, else the first heading, else the file's name.
+        body: the text after the front matter.
+        tags: from the front matter.
+        sources: from the front matter: pages of the folder or the workspace, and addresses on the web.
     """
 
     path: str
@@ -158,7 +158,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a folder holds: pages in the order in which they can be written, what is wrong, and what is no Markdown."""
+    """The contents of a folder: pages in the order in which they can be written, problems, and skipped files."""
 
     pages: tuple[Found, ...]
     problems: tuple[str, ...]
@@ -166,13 +166,13 @@ class Reading:
 
 
 def read_folder(root: Path) -> Reading:
-    """Read every Markdown file below a folder; hidden files and folders are passed over.
+    """Read every Markdown file below a folder; skip hidden files and folders.
 
-    Links, pipes, files too large or not UTF-8, and two files that would be one page are problems, each named.
+    Each link, each pipe, each file that is too large or not UTF-8, and each duplicate page id is a problem.
 
     Raises:
-        NotFound: there is no such folder.
-        InvalidInput: it is no folder, or holds more than 20,000 files.
+        NotFound: the folder does not exist.
+        InvalidInput: the path is not a folder, or it contains more than 20,000 files.
     """
     if not root.exists():
         raise NotFound("no such folder", where=str(root))
@@ -195,7 +195,7 @@ def read_folder(root: Path) -> Reading:
 
 
 def parse(path: str, text: str) -> Found:
-    r"""Return a file's text as a page. Raises InvalidInput.
+    r"""Convert a file's text to a page. Raises InvalidInput.
 
     >>> parse("Plan.md", "---\ntitle: The plan\ntags: [a, Big Things]\n---\nShip.\n")
     Found(path='Plan.md', page_id='plan', title='The plan', body='Ship.\n', tags=('a', 'big-things'), sources=())
@@ -222,7 +222,7 @@ def parse(path: str, text: str) -> Found:
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield files below a folder by name, and what is wrong with those that may not be read; links are not followed."""
+    """Yield files below a folder by name, and the problems of unreadable ones; links are not followed."""
     count, folders = 0, [root]
     while folders:
         folder = folders.pop()
@@ -243,7 +243,7 @@ def _walk(root: Path) -> Iterator[tuple[Path, str]]:
             elif entry.is_dir():
                 folders.append(path)
             elif not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
-                yield path, "is not a plain file"
+                yield path, "is not a regular file"
             else:
                 yield path, ""
 
@@ -264,7 +264,7 @@ def _read(root: Path, path: Path) -> Found:
 def _values(field: str, inline: str, listed: str) -> list[str]:
     """Return the values of a field of front matter: `a, b`, `[a, b]`, or lines that begin with a dash; a title is one.
 
-    What holds a comma itself stands in quotes, or on a line of its own.
+    A value that contains a comma needs quotes or its own line.
     """
     if listed:
         parts = [line.strip().removeprefix("-") for line in listed.splitlines()]
@@ -299,7 +299,7 @@ def _doubles(found: Sequence[Found]) -> list[str]:
 
 
 def _in_order(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
-    """Return pages so that what one is derived from comes before it; a circle is a problem."""
+    """Sort pages so that each follows its sources; a cycle is a problem."""
     by_id = {one.page_id: one for one in found}
     graph = {
         one.page_id: {source for source in one.sources if source in by_id and source != one.page_id} for one in found
@@ -313,7 +313,7 @@ def _in_order(found: Sequence[Found]) -> tuple[list[Found], list[str]]:
 
 
 MOST_IN_A_BATCH = 50
-LARGEST_BATCH = 1 << 20  # bytes of bodies
+LARGEST_BATCH = 1 << 20  # total bytes of bodies
 MOST_NAMED = 20
 _OUTCOMES = columns("PAGE=page_id OUTCOME #VERSION FILE")
 
@@ -322,15 +322,13 @@ def import_(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="A folder; every .md file in it or below it becomes a page.")
     ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would happen to each file; change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the result for each file without writing.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Import a folder of Markdown as its author. The pages hold at once; unchanged ones stay as they are.
+    """Import a folder of Markdown as its author. The pages are effective at once; unchanged ones stay as they are.
 
     Front matter between two lines of --- may give title, tags and sources. If one file cannot be imported, nothing is
-    written. An import that is interrupted later continues when you run it again.
+    written. If an import is interrupted, run it again to continue.
 
     Example: turnkeeper workspace import notes --dry-run
     """
@@ -353,7 +351,7 @@ def import_(
 
 
 def batches(pages: Sequence[Found]) -> Iterator[list[Found]]:
-    """Yield the pages in their order, so many at once as one request carries."""
+    """Yield the pages in order, in batches that fit into one request."""
     batch, size = list[Found](), 0
     for page in pages:
         more = len(page.body.encode())
@@ -367,11 +365,11 @@ def batches(pages: Sequence[Found]) -> Iterator[list[Found]]:
 
 
 def _refuse(found: Reading, folder: Path) -> None:
-    """Raise InvalidInput if anything cannot be imported; each problem is named on stderr."""
+    """Raise InvalidInput if a file cannot be imported; print each problem on stderr."""
     problems = [*found.problems, *_unknown_sources(found)]
     if not problems:
         if not found.pages:
-            raise InvalidInput("holds no Markdown", where=str(folder), hint="files end in .md")
+            raise InvalidInput("contains no Markdown", where=str(folder), hint="files end in .md")
         return
     for problem in problems[:MOST_NAMED]:
         note(problem)
@@ -379,7 +377,7 @@ def _refuse(found: Reading, folder: Path) -> None:
         note(f"and {len(problems) - MOST_NAMED} more")
     some = "1 file" if len(problems) == 1 else f"{len(problems)} files"
     raise InvalidInput(
-        f"{some} cannot be imported, so nothing was", where=str(folder), hint="correct these files or move them away"
+        f"{some} cannot be imported, so nothing was", where=str(folder), hint="correct or move these files"
     )
 
 
@@ -392,7 +390,7 @@ def _unknown_sources(found: Reading) -> Iterator[str]:
             if source not in known:
                 known[source] = _is_page(source)
             if not known[source]:
-                yield f"{page.path}: is derived from {source}, which is no page of the folder or the workspace"
+                yield f"{page.path}: is derived from {source}, which is not a page of the folder or the workspace"
 
 
 def _is_page(page_id: str) -> bool:
@@ -412,8 +410,8 @@ def _summary(rows: Sequence[Row], found: Reading, *, dry_run: bool) -> str:
     outcomes = Counter(row["outcome"] for row in rows)
     counts = ", ".join(f"{outcomes[name]} {name}" for name in ("new", "changed", "unchanged"))
     queued = sum(row["queued"] for row in rows)
-    doubted = f"; {queued} queued for re-validation, because what they are derived from changed" if queued else ""
-    left_out = f"; {found.left_out} files are no Markdown" if found.left_out else ""
+    doubted = f"; {queued} queued for re-validation, because a source of theirs has changed" if queued else ""
+    left_out = f"; {found.left_out} files are not Markdown" if found.left_out else ""
     return f"{'would import' if dry_run else 'imported'} {len(rows)} pages: {counts}{doubted}{left_out}"
 
 
@@ -431,7 +429,7 @@ _PAGES = columns("PAGE=page_id TITLE TAGS LIFECYCLE ORIGIN #VERSION UPDATED=upda
 def list_(
     tag: Annotated[str, typer.Option("--tag", help="Only pages with this tag.")] = "",
     lifecycle: Annotated[
-        str, typer.Option("--lifecycle", help="Only pages of this lifecycle: draft, or canonical, which holds.")
+        str, typer.Option("--lifecycle", help="Only pages of this lifecycle: draft or canonical.")
     ] = "",
     origin: Annotated[
         str, typer.Option("--origin", help="Only pages of this origin: authored, imported, agent-produced or observed.")
@@ -469,32 +467,32 @@ def show(page: PageId, output: OutputOption = Output.TABLE) -> None:
 def put(
     page: PageId,
     file: Annotated[str, typer.Option("--file", help="Take the body from this file; `-` is standard input.")] = "",
-    body: Annotated[str, typer.Option("--body", help="The body itself.")] = "",
+    body: Annotated[str, typer.Option("--body", help="The body as text.")] = "",
     title: Annotated[
         str, typer.Option("--title", help="The title; by default the first heading, or the page's name.")
     ] = "",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; repeat the option for more.")] = None,
     source: Annotated[
         list[str] | None,
-        typer.Option("--source", help="A page or address that it is derived from; by default its sources stay."),
+        typer.Option("--source", help="A page or address from which it is derived; by default its sources stay."),
     ] = None,
-    draft: Annotated[bool, typer.Option("--draft", help="Write a draft, which does not hold yet.")] = False,
+    draft: Annotated[bool, typer.Option("--draft", help="Write a draft, which is not yet effective.")] = False,
     attach: Annotated[
         list[Path] | None, typer.Option("--attach", help="A file to attach; repeat the option for more.")
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Write a page as its author. It holds at once; the version before it is kept.
+    """Write a page as its author. It is effective at once; the previous version is kept.
 
-    A file may begin with front matter, as for `workspace import`. Pages derived from a page that changed are queued
-    for re-validation.
+    A file may begin with front matter, as for `workspace import`. Pages derived from a changed page are queued for
+    re-validation.
 
     Example: turnkeeper workspace put garden --file garden.md --tag outdoors
     """
     if bool(file) == bool(body):
         raise InvalidInput("give exactly one of --file and --body", where="workspace put")
     text = body or (sys.stdin.read() if file == "-" else _contents(Path(file)))
-    files = [read_file(page, path) for path in attach or []]  # before anything is written
+    files = [read_file(page, path) for path in attach or []]  # read before any page is written
     found = parse(f"{page}.md", text) if file else None
     request = wire.PutPageRequest(
         page_id=page,
@@ -516,7 +514,7 @@ def put(
 
 
 def _contents(file: Path) -> str:
-    """Return a UTF-8 file's text. Raises NotFound; InvalidInput, also for one too large, of which nothing is cut."""
+    """Return a UTF-8 file's text. Raises NotFound; InvalidInput, also if the file is too large: it is not truncated."""
     try:
         with file.open("rb") as opened:
             data = opened.read(LARGEST_FILE + 1)

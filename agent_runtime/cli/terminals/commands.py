@@ -1,4 +1,4 @@
-"""`turnkeeper inbox`."""
+"""The commands `turnkeeper inbox`."""
 
 import signal
 import sys
@@ -26,7 +26,7 @@ from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 
-app = typer.Typer(help="The inboxes of agents, and the envelopes that wait there.", rich_markup_mode=None)
+app = typer.Typer(help="The inboxes of agents, and their envelopes.", rich_markup_mode=None)
 Agent = Annotated[str, typer.Argument(metavar="AGENT", help="The agent.")]
 AnyAgent = Annotated[str, typer.Argument(metavar="[AGENT]", help="The agent; all agents if omitted.")]
 POLL_S = 0.5
@@ -67,12 +67,12 @@ def list_(
 @app.command("drain")
 def drain(
     agent: Agent,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Print at most this many.")] = MOST_DRAINED,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Print at most this number.")] = MOST_DRAINED,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print the envelopes that wait for an agent in a terminal, in the form it reads, and archive them.
+    """Print the envelopes for an agent in a terminal, in a form for the agent, and archive them.
 
-    An envelope is archived after it was printed. If the reader is killed in between, the next one prints it again.
+    An envelope is archived after it is printed. If the reader is killed in between, the next reader prints it again.
 
     Example: turnkeeper inbox drain codex
     """
@@ -102,10 +102,10 @@ def watch(
 ) -> None:
     """Paste each envelope for an agent into the agent's tmux pane, acknowledge it and archive it.
 
-    It pastes only while the agent waits at an empty prompt that it knows: that of Claude Code, Codex CLI, Gemini CLI or
-    aider, or the one in `[agents.AGENT] prompt`. Until then the envelopes wait, and tmux shows that mail waits. The
-    command runs until SIGTERM or Ctrl-C, or until another program runs in the pane. After a watcher was killed, the
-    next one pastes at most one envelope again.
+    The command pastes only while the agent waits at an empty prompt that it recognizes: that of Claude Code, Codex CLI,
+    Gemini CLI or aider, or the one in `[agents.AGENT] prompt`. Until then the envelopes wait, and tmux shows that mail
+    waits. The command runs until SIGTERM or Ctrl-C, or until another program runs in the pane. After a watcher was
+    killed, the next one pastes at most one envelope again.
 
     Example: turnkeeper inbox watch codex --tmux codex
     """
@@ -130,7 +130,7 @@ def watch(
 
 @dataclass
 class _Watching:
-    """What `inbox watch` does, step by step."""
+    """The work of `inbox watch`, step by step."""
 
     agent: str
     reader: Reader
@@ -140,7 +140,7 @@ class _Watching:
     cannot: str = ""
 
     def step(self) -> bool:
-        """Paste what can be pasted now; return whether to look again at once."""
+        """Paste all envelopes that can be pasted now; return True if there may be more immediately."""
         why = self.reader.ready()
         try:
             found = not why and self._paste()
@@ -152,7 +152,7 @@ class _Watching:
         return found
 
     def _paste(self) -> bool:
-        # What is not claimed can be taken back: a task that is stopped withdraws its fire.
+        # An unclaimed envelope can be withdrawn: stopping a task withdraws its fire.
         count = len(self.adopted) + self.reader.waiting()
         obstacle = self.pane.obstacle() if count else ""
         waits = f"mail waits for {self.agent} ({count}): {obstacle}" if obstacle else ""
@@ -177,20 +177,20 @@ class _Watching:
 def send(
     text: Annotated[str, typer.Argument(help="The message; - reads it from standard input.")],
     sender: Annotated[str, typer.Option("--from", metavar="AGENT", help="The agent in a terminal that sends it.")],
-    to: Annotated[str, typer.Option("--to", metavar="AGENT", help="The agent that it is for.")] = FIRST_AGENT,
+    to: Annotated[str, typer.Option("--to", metavar="AGENT", help="The recipient.")] = FIRST_AGENT,
     thread: Annotated[str, typer.Option("--thread", help="The thread of the message that this one answers.")] = "",
     requires_ack: Annotated[bool, typer.Option("--ack", help="Ask for an acknowledgement.")] = False,
 ) -> None:
-    """Send a message from an agent in a terminal to agent0, by way of that agent's outbox. No daemon needs to run.
+    """Send a message from an agent in a terminal to agent0, through that agent's outbox. No daemon needs to run.
 
-    Whoever can write to the outbox speaks as its agent, and as nobody else. The answer comes to the agent's inbox.
+    A writer to the outbox speaks as its agent, and only as that agent. The answer arrives in the agent's inbox.
 
     Example: turnkeeper inbox send --from codex --to agent0 "CI is green"
     """
     place, clock, entropy = _home(), SystemClock(), SystemEntropy()
     mailbox.refuse_hosted(place, sender)
     if sender in RESERVED:
-        raise InvalidInput(f"nobody in a terminal is {sender}", where="--from")
+        raise InvalidInput(f"{sender} is not an agent in a terminal", where="--from")
     said = sys.stdin.read() if text == "-" else text
     message = Envelope(
         id=entropy.hex(32),
@@ -204,7 +204,7 @@ def send(
     )
     name = put_out(place, message, clock=clock, entropy=entropy)
     record_act(place.logs, "agent-runtime", "inbox send", f"{sender} {name}", clock)
-    note(f"{name} lies in the outbox of {sender}; agent-runtime takes it as soon as it runs")
+    note(f"{name} is in the outbox of {sender}; agent-runtime reads it as soon as it runs")
     note(f"read the answer with: turnkeeper inbox drain {sender}")
 
 
@@ -213,7 +213,7 @@ def send(
 def quarantine(
     agent: AnyAgent = "", cursor: CursorOption = "", limit: LimitOption = 1000, output: OutputOption = Output.TABLE
 ) -> None:
-    """List what was set aside, with the reason: envelopes for an agent, and what an agent in a terminal sent in vain.
+    """List quarantined files with the reason: envelopes for an agent, and refused messages of an agent in a terminal.
 
     Example: turnkeeper inbox quarantine agent0
     """
@@ -226,16 +226,16 @@ def quarantine(
 def requeue(
     agent: Agent,
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="The envelope, or the beginning of its name.")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="Put back all that are valid.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Put back all valid envelopes.")] = False,
     seal: Annotated[
-        bool, typer.Option("--seal", help="Trust it as it is, although no program of this home sealed it.")
+        bool, typer.Option("--seal", help="Trust the envelope, although no program of this home sealed it.")
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Put an envelope from quarantine back into the inbox. It is checked again first.
 
-    A fire that is recorded as failed stays failed and goes back to quarantine: run its task again instead. Read an
-    envelope before you seal it: agent0 takes it for what it says it is.
+    A fire that is recorded as failed stays failed and returns to quarantine: run its task again instead. Read an
+    envelope before you seal it: agent0 then trusts its contents.
 
     Example: turnkeeper inbox requeue agent0 0177
     """
@@ -243,7 +243,7 @@ def requeue(
     if bool(name) == everything:
         raise InvalidInput("give the name of one envelope, or --all", where="NAME")
     if everything and seal:
-        raise InvalidInput("goes with the name of one envelope that you have read", where="--seal")
+        raise InvalidInput("needs the name of one envelope that you have read", where="--seal")
     mailbox.existing(place, agent)
     rows = mailbox.quarantine_rows(place, agent)
     wanted = rows if everything else [_pick(rows, name)]
@@ -283,7 +283,7 @@ def _printer(item: Claimed, output: Output) -> Callable[[Envelope], None]:
 
 
 def _waiting(reader: Reader, limit: int) -> Iterator[Claimed]:
-    """Yield what an earlier reader left, then what waits, claimed one by one: no more than is dealt with."""
+    """Yield envelopes left by an earlier reader, then waiting ones, claimed one by one and up to the limit."""
     left = limit
     for item in reader.adopt()[:limit]:
         left -= 1
@@ -304,7 +304,7 @@ def _pick(rows: list[dict[str, Any]], given: str) -> dict[str, Any]:
     if not found:
         raise NotFound(f"no quarantined envelope {given[:80]!r}", hint="see: turnkeeper inbox quarantine")
     if len(found) > 1:
-        raise Conflict(f"{given!r} begins {len(found)} names", hint="give more of it")
+        raise Conflict(f"{given!r} begins {len(found)} names", hint="give a longer part of the name")
     return found[0]
 
 
@@ -316,7 +316,7 @@ def _home() -> Home:
 
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """Let SIGTERM and Ctrl-C end the watching between two envelopes, never within one."""
+    """Let SIGTERM and Ctrl-C stop the watcher between two envelopes, never during one."""
     seen: list[int] = []
     before = {
         number: signal.signal(number, lambda got, _: seen.append(got)) for number in (signal.SIGTERM, signal.SIGINT)

@@ -1,10 +1,8 @@
-"""Agents in terminals: the commands that read an inbox, and put envelopes back."""
+"""Agents in terminals: commands that read an inbox, and put envelopes back."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
-_INBOX = Later(
-    "agent_runtime.cli.terminals.commands:app", "The inboxes of agents, and the envelopes that wait there.", Panel.HOME
-)
+_INBOX = Later("agent_runtime.cli.terminals.commands:app", "The inboxes of agents, and their envelopes.", Panel.HOME)
 SURFACE = Surface(
     name="terminals",
     place=22,

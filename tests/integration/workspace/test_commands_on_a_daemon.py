@@ -453,7 +453,7 @@ def test_a_thread_is_described_found_and_read_by_itself(ar: Commands) -> None:
     assert made["metadata"] == {"owner": "ada", "n": {"a": 1}}
     thread = made["thread_id"]
     assert ar("conversation", "show", "--thread", thread) == ""
-    assert "no turn has begun there yet" in ar.err
+    assert "no turn has begun here yet" in ar.err
     ar("send", "beds", "first", "--thread", thread, "--wait", "--category", "loop")
     ar("send", "beds", "elsewhere", "--new", "--wait")
     ar("send", "beds", "second", "--thread", thread, "--wait")

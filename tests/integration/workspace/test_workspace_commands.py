@@ -128,7 +128,7 @@ def test_a_folder_becomes_pages_and_again_nothing_changes(ar: Commands, notes: P
     assert ar.json("workspace", "show", "garden")["body"] == "Plots: 42\n"
     before = ar.json("workspace", "list")
     ar("workspace", "import", notes)
-    assert "3 pages: 0 new, 0 changed, 3 unchanged; 1 files are no Markdown" in ar.err
+    assert "3 pages: 0 new, 0 changed, 3 unchanged; 1 files are not Markdown" in ar.err
     assert ar.json("workspace", "list") == before
 
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_imported_is_named_and_nothing_is(ar: Commands, notes: Pa
     (notes / f"evil{EVIL.replace('/', '')}.md").write_bytes(b"\xff")
     ar("workspace", "import", notes, code=2)
     for part in (
-        "link.md: is a symbolic link", "pipe.md: is not a plain file", "latin.md: is not UTF-8 at byte 3",
+        "link.md: is a symbolic link", "pipe.md: is not a regular file", "latin.md: is not UTF-8 at byte 3",
         "big.md: is larger than", "nul.md: holds a NUL", "empty.md: holds no text",
         "garden!.md: would be the page garden", "lost.md: is derived from nowhere", "9 files cannot be imported",
     ):  # fmt: skip
