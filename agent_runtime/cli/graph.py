@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.rows import FOR_PEOPLE, columns, show_cut
-from agent_runtime.daemon.__main__ import ENVIRONMENT
+from agent_runtime.daemon.__main__ import ENVIRONMENT, PROCESS
 from agent_runtime.model.mapping import parsed
 from agent_runtime.model.trigger import FIRST_AGENT
 from turnkeeper import console as terminal
@@ -26,6 +26,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.console import Output, OutputOption, home, note, show_record, show_rows
 from turnkeeper.console import status as spinner
 from turnkeeper.errors import EXIT_USAGE, InvalidInput, NotFound, TurnkeeperError, the_one
+from turnkeeper.storage.locking import is_held
 
 app = typer.Typer(help="Your own LangGraph graphs.", rich_markup_mode=None)
 
@@ -95,6 +96,9 @@ def check(
     for found in [first, *others]:
         if found["verdict"] == "refused":
             note(f"{found['name']}: " * bool(others) + f"refused: {found['problem']}")
+    start = import_module("turnkeeper.config.started").read_start(place, PROCESS)
+    if is_held(place, PROCESS) and start and (edited := start.edited()):
+        note(f"the runtime still runs the earlier code of {', '.join(edited)}; run: turnkeeper restart")
     if first["verdict"] == "refused":
         raise typer.Exit(EXIT_USAGE)
 

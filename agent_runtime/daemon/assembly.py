@@ -57,6 +57,7 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock, SharedClock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings, staffed
+from turnkeeper.config.started import add_files
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, Conflict, InvalidInput, MachineTrouble, NotFound, Unreachable
 from turnkeeper.rpc.callers import Door
@@ -117,6 +118,7 @@ async def assemble(
     async with AsyncExitStack() as stack:
         # An author's graph is loaded or refused before any store is opened or written.
         graphs = Graphs() if build else await stack.enter_async_context(_authors_graphs(home, settings, environ))
+        add_files(home, PROCESS, graphs.files)
         own = build or _builder(home, settings, environ, clock, graphs.default)
         log = EventLog(home.logs, PROCESS, clock)
         stack.callback(log.close)

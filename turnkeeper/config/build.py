@@ -28,9 +28,9 @@ def build() -> str:
     return f"{__version__}+g{commit}" if commit else __version__
 
 
-def write_build(home: Home, process: str, settings: Mapping[str, Any]) -> None:
+def write_build(home: Home, process: str, settings: Mapping[str, Any], **more: Any) -> None:
     """Write the pid and the build of this process, with the settings that it loads, into `state/run`."""
-    says = {"pid": os.getpid(), "build": build(), "settings": settings}
+    says = {"pid": os.getpid(), "build": build(), "settings": settings, **more}
     path = start_file(home, process)
     draft = path.with_suffix(".started.new")
     with contextlib.suppress(OSError):  # a full disk must not keep a process from starting: its start is then unknown

@@ -1,4 +1,4 @@
-"""What a daemon started with: the program's build, and the settings that it loaded.
+"""What a daemon started with: the program's build, the settings that it loaded, and the files of the author's graphs.
 
 Each daemon writes `state/run/<process>.started` before it loads anything else; the supervisor writes its build.
 `up`, `status` and `doctor` compare the file with the program and the configuration as they are now.
@@ -6,9 +6,11 @@ Each daemon writes `state/run/<process>.started` before it loads anything else; 
 
 import contextlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from turnkeeper.config.build import start_file, write_build
@@ -35,11 +37,17 @@ class Start:
         pid: the process; a file may outlive its writer.
         build: version and commit of the program.
         settings: by key, those that the process reads; each long value, address, list and `.env` as a digest.
+        files: the files of the author's graphs that it loaded, each with the digest of its content.
     """
 
     pid: int
     build: str
     settings: Mapping[str, Any]
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def edited(self) -> list[str]:
+        """Return the loaded files whose content has changed since, or that are gone."""
+        return sorted(name for name, before in self.files.items() if _digest(Path(name)) != before)
 
 
 def write_start(home: Home, process: str) -> None:
@@ -47,11 +55,17 @@ def write_start(home: Home, process: str) -> None:
     write_build(home, process, settings_now(home, process))
 
 
-def read_start(home: Home, process: str, pid: int) -> Start | None:
-    """Return what the process `pid` started with; None if no file of it can be read."""
+def add_files(home: Home, process: str, files: Iterable[Path]) -> None:
+    """Add to what this process started with the files that it has loaded since. If it wrote no start, do nothing."""
+    if start := read_start(home, process, os.getpid()):
+        write_build(home, process, start.settings, files={str(file): _digest(file) for file in files})
+
+
+def read_start(home: Home, process: str, pid: int = 0) -> Start | None:
+    """Return what the process `pid`, or by default the last one, started with; None if no file of it can be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         found = Start(**json.loads(start_file(home, process).read_text("utf-8")))
-        return found if found.pid == pid else None
+        return found if found.pid == (pid or found.pid) else None
     return None
 
 
@@ -74,6 +88,13 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     # A table such as [agents.agent0] brings settings that are empty, and mean the same as none.
     keys = sorted(key for key in before.keys() | now.keys() if (before.get(key) or None) != (now.get(key) or None))
     return [f"{key}{_values(before.get(key), now.get(key))}" if key != _KEYS else _KEYS for key in keys]
+
+
+def _digest(file: Path) -> str:
+    """Return a digest of a file's content; empty if the file cannot be read."""
+    with contextlib.suppress(OSError):
+        return sha256(file.read_bytes()).hexdigest()[:16]
+    return ""
 
 
 def _without_secrets(value: Any) -> Any:

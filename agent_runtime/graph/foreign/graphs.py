@@ -8,10 +8,11 @@ must not run, the runtime still starts, and triggers that name the graph get the
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from agent_runtime.graph.foreign.load import Opened, open_graph, targets
-from agent_runtime.graph.foreign.project import read_catalog
+from agent_runtime.graph.foreign.project import code_of, read_catalog
 from agent_runtime.model.graphs import Catalog
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
@@ -34,6 +35,12 @@ class Graphs:
     def default(self) -> Opened | None:
         """The default graph if it is an author's; None if it is our own agent."""
         return self.opened.get(self.catalog.default)
+
+    @property
+    def files(self) -> set[Path]:
+        """The files that were loaded for the graphs: their code and their project files."""
+        references = [one.loaded.reference for one in self.opened.values()]
+        return {file for one in references for file in (*code_of(one), one.project_file) if file}
 
     @property
     def environment(self) -> dict[str, str]:

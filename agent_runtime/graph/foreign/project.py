@@ -81,6 +81,12 @@ class Reference:
         return f"{self.file or self.module}:{self.attribute}"
 
     @property
+    def project_file(self) -> Path | None:
+        """The `langgraph.json`; None without one."""
+        place = self.text.rpartition(":")[0]
+        return self.project / Path(place).name if place.endswith(".json") else None
+
+    @property
     def ignored(self) -> dict[str, str]:
         """The keys of `langgraph.json` that have no effect here, and what that means."""
         stated = self.stated.items()
@@ -295,15 +301,23 @@ def _reference_of(text: str, base: Path) -> tuple[str, str]:
 
 def digest_of(reference: Reference) -> str:
     """Return a short digest of a loaded graph: its project file, and all of its imported code."""
-    roots = (reference.project, *reference.folders) if reference.file else ()
-    files = {Path(file) for one in list(sys.modules.values()) if (file := getattr(one, "__file__", None))}
-    files = {file for file in files if any(file.is_relative_to(root) for root in roots)} | {reference.file or Path()}
-    if reference.module and (module := sys.modules.get(reference.module)) is not None:
-        files.add(Path(module.__file__ or ""))
     found = hashlib.sha256(json.dumps(reference.stated, sort_keys=True, default=str).encode())
-    for name, file in sorted((_below(file, roots), file) for file in files if _is_own(file)):
+    for name, file in sorted((_below(file, _roots(reference)), file) for file in code_of(reference)):
         found.update(name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return found.hexdigest()[:12]
+
+
+def code_of(reference: Reference) -> set[Path]:
+    """Return the files of a loaded graph's imported code, without installed packages."""
+    roots, package = _roots(reference), reference.module.partition(".")[0]
+    loaded = {name: Path(file) for name, one in list(sys.modules.items()) if (file := getattr(one, "__file__", None))}
+    own = {file for name, file in loaded.items() if package and name.partition(".")[0] == package}
+    own |= {file for file in loaded.values() if any(file.is_relative_to(root) for root in roots)}
+    return {file for file in own | {reference.file or Path()} if _is_own(file)}
+
+
+def _roots(reference: Reference) -> tuple[Path, ...]:
+    return (reference.project, *reference.folders) if reference.file else ()
 
 
 def _is_own(file: Path) -> bool:

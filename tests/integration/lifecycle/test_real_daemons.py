@@ -108,6 +108,40 @@ def test_a_new_graph_on_a_running_home_is_noticed_loaded_on_request_and_moves_no
         constellation.stop()
 
 
+def test_an_edited_file_of_a_graph_is_named_until_the_runtime_has_loaded_it(home: Home, tmp_path: Path):
+    (tmp_path / "garden.py").write_text(f"import beds\n{GRAPH}")
+    (tmp_path / "beds.py").write_text("PLANTS = 1\n")
+    (tmp_path / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"agent": "./garden.py:graph"}}')
+    constellation = Constellation(home)
+
+    def told(*argv: str) -> str:
+        done = constellation.attempt("turnkeeper", *argv)
+        said = " ".join(f"{done.stdout} {done.stderr}".split())
+        assert done.returncode == 0, said
+        return said
+
+    try:
+        constellation.command("turnkeeper", "init", "--graph", f"{tmp_path / 'langgraph.json'}:agent")
+        constellation.command("turnkeeper", "up")
+        (tmp_path / "garden.py").touch()
+        (tmp_path / "test_beds.py").write_text("was not loaded")
+        assert "earlier code" not in told("status")
+        for name in ("beds.py", "langgraph.json"):
+            with (tmp_path / name).open("a") as file:
+                file.write("\n")
+        for argv in (("status",), ("doctor",), ("up",), ("graph", "check")):
+            said = told(*argv)
+            assert f"still runs the earlier code of {tmp_path / 'beds.py'}, {tmp_path / 'langgraph.json'}" in said
+            assert "run: turnkeeper restart" in said
+        pid = process_of(home, AGENT_RUNTIME)
+        assert "earlier code" not in told("up", "--restart").partition("agent-runtime is up")[2]
+        assert process_of(home, AGENT_RUNTIME) != pid
+        (tmp_path / "beds.py").unlink()
+        assert f"earlier code of {tmp_path / 'beds.py'};" in told("status")
+    finally:
+        constellation.stop()
+
+
 def settle(constellation: Constellation) -> None:
     constellation.command("task-runner", "disable", "digest")
     constellation.until_settled("digest")

@@ -22,7 +22,15 @@ from turnkeeper.config.toml_file import read_text
 from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows, when
 from turnkeeper.console import status as spinner
 from turnkeeper.console.unseen import plain
-from turnkeeper.constellation.inspect.condition import RELOAD, examine, findings, fit_to_start, outdated, refuse_twin
+from turnkeeper.constellation.inspect.condition import (
+    RELOAD,
+    RESTART,
+    examine,
+    findings,
+    fit_to_start,
+    outdated,
+    refuse_twin,
+)
 from turnkeeper.constellation.inspect.finding import Finding
 from turnkeeper.constellation.install import setup
 from turnkeeper.constellation.supervisor import markers, terminals
@@ -217,7 +225,9 @@ def _let_reload(place: Home) -> Mapping[str, str]:
     """Stop the processes of another build or with older settings; return the variables for the next supervisor."""
     with spinner("restarting"):
         environ = environ_of(place, SUPERVISOR) or os.environ  # what its successor starts the daemons with
-        stopped = stop_some(place, {one.process for one in outdated(place) if RELOAD in one.fix}, os.environ)
+        stopped = stop_some(
+            place, {one.process for one in outdated(place) if one.fix[5:] in {RELOAD, RESTART}}, os.environ
+        )
     for name, how in stopped.items():
         note(f"{name} {how}; it starts again with this build and the settings as they are now")
     return environ

@@ -39,7 +39,7 @@ from turnkeeper.storage.schema_revision import check_revision, older_stores
 from turnkeeper.times import rfc3339
 
 _UP = "fix the cause, then run: turnkeeper up"
-RELOAD = "turnkeeper up --restart"
+RELOAD, RESTART = "turnkeeper up --restart", "turnkeeper restart"
 
 
 def findings(home: Home, now: float) -> list[Finding]:
@@ -67,6 +67,9 @@ def outdated(home: Home) -> Iterator[Finding]:
             elif daemon in EVERY and start and (changed := changes(start.settings, settings_now(home, daemon.name))):
                 what = f"runs with settings of before a change: {', '.join(changed)}"
                 yield Finding(process=daemon.name, what=what, fix=f"run: {RELOAD}", degraded=False)
+            elif start and (edited := start.edited()):
+                what = f"still runs the earlier code of {', '.join(edited)}"
+                yield Finding(process=daemon.name, what=what, fix=f"run: {RESTART}", degraded=False)
         orders = read_orders(home)
         if orders is not None and orders != orders_of(load_settings(home)):
             own = "".join(f", [{one.name}]" for one in processes())
