@@ -1,9 +1,9 @@
-"""The restart child: detached, with a session of its own, so that it outlives whoever started it.
+"""The restart child: detached, in a new session, so that it survives its parent.
 
-Preflight first: a restart that could not end well is refused and leaves everything running. Then, in this order: the
-draft of the handoff, stop agent-runtime (never the supervisor, never the runner), start it, wait until it says that it
-serves, deliver the handoff. Every step looks at the disk for what an earlier child has done, so that one that was
-killed anywhere is followed by one that goes on.
+Preflight first: a restart that could not succeed is refused and leaves everything running. Then, in this order: the
+draft of the handoff, stop agent-runtime (never the supervisor, never the runner), start it, wait until it reports that
+it serves, deliver the handoff. Every step checks the files for what an earlier child has done, so after a kill at any
+step the next child continues.
 """
 
 import os
@@ -46,14 +46,14 @@ class Restarter:
         self._status = markers.STATUS.at(home, id=self._id)
 
     def run(self) -> bool:
-        """Do what is left to be done; False if it was refused. Raises TurnkeeperError where it cannot go on."""
+        """Do the remaining steps. Return False if the restart was refused. Raises TurnkeeperError if it fails."""
         found = markers.read_marker(self._status)
         done: dict[str, Any] = found if isinstance(found, dict) else {}
         self._failpoints.reach("restart.begun")
         if not done and (why := self._refusal()):
             done = self._phase("refused", error=why)
             self._failpoints.reach("restart.refused")
-        if done.get("phase") == "refused":  # also by an earlier child: a refusal is never taken back
+        if done.get("phase") == "refused":  # an earlier child may have refused: a refusal is final
             set_aside(self._home, self._id)
             return False
         if not done:
@@ -80,15 +80,15 @@ class Restarter:
         return True
 
     def _refusal(self) -> str:
-        """Return why the daemon could not start again; empty if it could."""
+        """Return why the daemon could not start again. Empty if it could."""
         errors = preflight(self._home)
         return str(errors[0]) if errors else daemons.refusal(self._home, self._daemon, self._environ)
 
     def _start(self) -> None:
-        """Start the daemon, unless an earlier child did; whoever comes next knows of the start before it is made."""
+        """Start the daemon, unless an earlier child did. Write the start to disk before it is made."""
         with between_ticks(self._home):
             before = recall(self._home, self._daemon.name)
-            ours = isinstance(before.revive, Revive) and before.revive.id == self._id  # not that of what was stopped
+            ours = isinstance(before.revive, Revive) and before.revive.id == self._id  # not of the stopped process
             started = before.revive.pid if ours and isinstance(before.revive, Revive) else None
             starting = started is not None and daemons.process_with(started, self._daemon) is not None
             if is_held(self._home, self._daemon.name) or starting:
@@ -127,7 +127,7 @@ class Restarter:
 
 
 def main(argv: Sequence[str], daemon: Daemon = daemons.AGENT_RUNTIME) -> int:
-    """Carry out the restart that was claimed on the home that `argv` names; return the exit code."""
+    """Carry out the restart that was claimed on the home that `argv` names. Return the exit code."""
     home = Home(root=Path(argv[0]))
     try:
         with ProcessLock(home, RESTARTER.name):

@@ -62,7 +62,7 @@ def test_one_that_is_busy_is_waited_for_a_minute_and_the_shutdown_is_taken_back(
     pauses: list[None] = []
     with ExitStack() as opened:
         reader = read_by(opened, home)
-        assert told(lambda: pauses.append(None)) == {"codex": "did not take the shutdown within 60s"}
+        assert told(lambda: pauses.append(None)) == {"codex": "did not read the shutdown within 60s"}
         assert reader.claim() == []
     assert 595 <= len(pauses) <= 605
 
@@ -92,7 +92,7 @@ def test_where_machines_share_a_database_none_is_told_and_the_author_is_told_so(
         home.inbox(agent).mkdir(parents=True, mode=0o700)
     home.config.write_text('[store]\nurl = "postgresql://turnkeeper@127.0.0.1/turnkeeper"\n')
     assert told(lambda: None) == {
-        "codex": "was told nothing: other machines that share the database may go on delivering to it"
+        "codex": "got no message: other machines that share the database may continue to deliver to it"
     }
     assert not (home.inbox("codex") / "inbox").exists()
 

@@ -200,7 +200,7 @@ def test_a_restart_that_never_ends_is_given_up_and_told(supervised: Supervised):
     write_marker(markers.PROCESSING.at(supervised.home), says | {"tries": 3, "pid": None})
     supervised.watchdog().tick()
     assert not markers.PROCESSING.at(supervised.home).exists()
-    assert any("did not end in 3 tries" in condition for condition in supervised.conditions())
+    assert any("did not finish in 3 tries" in condition for condition in supervised.conditions())
 
 
 @pytest.mark.process
@@ -285,5 +285,5 @@ def test_a_draft_that_cannot_be_read_is_handed_over_as_unknown(home: Home, clock
     path.write_bytes(b'{"id":')
     deliverer.deliver_all()
     (envelope,) = [decode(found.read_bytes()) for found in (home.inbox(AGENT) / "inbox").glob("*.json")]
-    assert "what it said is unknown" in envelope.text
+    assert "its text is unknown" in envelope.text
     assert not path.exists()

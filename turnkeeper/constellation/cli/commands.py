@@ -109,7 +109,7 @@ _KEYS = (
 def list_keys(
     cursor: console.CursorOption = "", limit: console.LimitOption = 1000, output: OutputOption = Output.TABLE
 ) -> None:
-    """List the home's keys, never their secrets. A retired key still opens what it sealed, until nothing is left.
+    """List the home's keys without their secrets. A retired key is kept until no envelope that it sealed is left.
 
     Example: turnkeeper keys list
     """
@@ -131,13 +131,13 @@ def rotate(
         str, typer.Argument(metavar="[PURPOSE]", help="What the key is for: envelopes or calls.")
     ] = ENVELOPES,
     lost: Annotated[
-        bool, typer.Option("--lost", help="The key is missing and no backup has it: go on without it.")
+        bool, typer.Option("--lost", help="The key is missing and no backup has it: continue without it.")
     ] = False,
 ) -> None:
     """Put a new key into use, also while the daemons run.
 
-    What the old key for envelopes sealed is still taken, until it is drained; with --lost there is no old one, and what
-    it sealed goes to quarantine when it is claimed. The old key for calls is refused after a minute.
+    Envelopes that the old key sealed are still accepted until none is left. With --lost there is no old key, and an
+    envelope that it sealed is quarantined when it is claimed. The old key for calls is refused after a minute.
 
     Example: turnkeeper keys rotate envelopes
     """
@@ -149,7 +149,7 @@ def rotate(
     record_act(place.logs, "turnkeeper", "keys rotate", f"{purpose} {made.id}", SystemClock())
     note(f"key {made.id} is in use for {purpose}")
     if lost and purpose == ENVELOPES:
-        note("what waits was sealed with the lost key; after the start, read it and put it back:")
+        note("waiting envelopes were sealed with the lost key; after the start, read them and requeue them:")
         note("  turnkeeper inbox quarantine && turnkeeper inbox requeue AGENT NAME --seal")
 
 
@@ -164,14 +164,12 @@ def up(
         bool,
         typer.Option(
             "--takeover",
-            help="Start a restored home, whose original must not run any more, or files that were moved to a database.",
+            help="Start a restored home (stop its original for good first), or files that were moved to a database.",
         ),
     ] = False,
     restart_: Annotated[
         bool,
-        typer.Option(
-            "--restart", help="Restart the processes that run another build, or with settings of before a change."
-        ),
+        typer.Option("--restart", help="Restart the processes that run another build or older settings."),
     ] = False,
 ) -> None:
     """Start the daemons and their supervisor in the background, and return once they answer.
@@ -215,14 +213,14 @@ def up(
 
 
 def _take_over(place: Home, *, files: bool) -> None:
-    """Let daemons start on a restored home, and with `files` on files that are behind what a database holds."""
+    """Let daemons start on a restored home or, with `files`, on files whose content was moved to a database."""
     markers.clear_marker(markers.RESTORED.at(place))
     if files:
         markers.clear_marker(markers.MIGRATED.at(place))
 
 
 def _let_reload(place: Home) -> Mapping[str, str]:
-    """Stop the processes of another build or with older settings; return the variables for the next supervisor."""
+    """Stop the processes of another build or with older settings. Return the variables for the next supervisor."""
     with spinner("restarting"):
         environ = environ_of(place, SUPERVISOR) or os.environ  # what its successor starts the daemons with
         stopped = stop_some(
@@ -238,8 +236,8 @@ def down(
 ) -> None:
     """Stop the supervisor and the daemons. A turn that does not end in time continues after the next `up`.
 
-    Agents in terminals are told first, by an envelope of kind `shutdown`, and have up to 60 s to take it. Then the
-    supervisor stops, so that it does not restart the daemons. Where machines share a database they are told nothing.
+    Agents in terminals first receive an envelope of kind `shutdown`, and have up to 60 s to read it. Then the
+    supervisor stops, so that it does not restart the daemons. If machines share a database, no envelope is sent.
 
     Example: turnkeeper down
     """
@@ -307,7 +305,7 @@ def model(
 ) -> None:
     """Show the model, or use another: check it, write it into config.toml, and restart agent-runtime if it runs.
 
-    A key goes into .env in the home, which nobody else can read. On a terminal you are asked for one if there is none.
+    The key goes into .env in the home, which only you can read. On a terminal you are asked for a missing key.
 
     Example: turnkeeper model openai:gpt-5
     """
@@ -323,7 +321,7 @@ def model(
 
 
 def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
-    """Return the restart's status once it is over. Raises TurnkeeperError when it was refused or abandoned."""
+    """Return the restart's status once it is over. Raises TurnkeeperError if it was refused or abandoned."""
     if not clock.poll(lambda: not is_under_way(place), timeout_s=_PATIENCE_S, every_s=POLL_S):
         raise TurnkeeperError("the restart is still in progress", hint="see: turnkeeper status")
     says = markers.read_marker(markers.STATUS.at(place, id=id_))
@@ -331,7 +329,7 @@ def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
     if found.get("phase") not in {"up-detected", "verified"}:
         why = found.get("error") or "it was abandoned"
         if found.get("phase") == "refused":
-            raise TurnkeeperError(f"the restart was refused, and everything goes on as before: {why}")
+            raise TurnkeeperError(f"the restart was refused, and everything continues as before: {why}")
         raise TurnkeeperError(f"the restart failed: {why}", hint="see: turnkeeper status")
     return found
 
@@ -339,7 +337,7 @@ def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
 def escalate(text: Annotated[str, typer.Argument(help="What the alert says.")]) -> None:
     """Send yourself an alert by the page command or the webhook of [watchdog]. It needs no daemon.
 
-    If neither takes it, the exit code is 1. The alert is then kept: `turnkeeper status` shows it, and the supervisor
+    If both fail, the exit code is 1. The alert is then kept: `turnkeeper status` shows it, and the supervisor
     tries again at each tick.
 
     Example: turnkeeper escalate "the build is red since Monday"
@@ -351,14 +349,14 @@ def escalate(text: Annotated[str, typer.Argument(help="What the alert says.")]) 
     routes = orders_of(load_settings(place)).routes
     if not (routes.command or routes.webhook):
         hint = "set [watchdog] command or webhook in config.toml"
-        raise InvalidInput("there is nobody to send it to", where="escalate", hint=hint)
+        raise InvalidInput("there is no route to send it", where="escalate", hint=hint)
     place.create()
     with spinner("sending"):
         sent = send_now(place, text, routes, os.environ, clock)
     record_act(place.logs, "turnkeeper", "escalate", "sent" if sent else "kept", clock)
     if not sent:
-        hint = "it is kept, and every tick of the supervisor tries it again: turnkeeper status"
-        raise TurnkeeperError("neither the command nor the webhook took it", hint=hint)
+        hint = "it is kept, and the supervisor tries again at each tick: turnkeeper status"
+        raise TurnkeeperError("both the command and the webhook failed", hint=hint)
     note("sent")
 
 
@@ -375,10 +373,10 @@ _STATUS = (
 def status(output: OutputOption = Output.TABLE) -> None:
     """Show whether the processes run, what the watchdog found, and what waits for your decision.
 
-    Where machines share a store, all of them are listed, and what waits for a runtime. What another machine does has no
-    effect on the exit code.
+    If machines share a store, all of them are listed, with the envelopes that wait for a runtime. The state of another
+    machine has no effect on the exit code.
 
-    Exits with 6 when a process that is supposed to run does not run or answer, or the watchdog found a problem that
+    Exits with 6 if a process that should run does not run or answer, or the watchdog found a problem that
     persists. Before the first `turnkeeper up` and after `down` nothing is supposed to run, and the exit code is 0.
 
     Example: turnkeeper status -o json
@@ -386,9 +384,7 @@ def status(output: OutputOption = Output.TABLE) -> None:
     place = home()
     place.check()
     found = [*findings(place, SystemClock().now().timestamp()), *outdated(place)]
-    asking = import_module(
-        "turnkeeper.constellation.inspect.status"
-    )  # it loads gRPC: other commands should not wait for that
+    asking = import_module("turnkeeper.constellation.inspect.status")  # it loads gRPC, which other commands do not need
     supervised = read_orders(place) is not None
     rows = asking.rows(place, found, supervised=supervised)
     shared, away = _shared(place)
@@ -408,7 +404,7 @@ def status(output: OutputOption = Output.TABLE) -> None:
 
 
 def _shared(place: Home) -> tuple[Any, list[Finding]]:
-    """Return what the database says that machines share, if there is one, and what is wrong there, or with itself."""
+    """Return the state of the shared database, if there is one, and its problems."""
     try:
         if not (url := load_settings(place).store.shared_url):
             return None, []
@@ -420,7 +416,7 @@ def _shared(place: Home) -> tuple[Any, list[Finding]]:
 
 
 def _show_status(rows: list[dict[str, Any]], shared: Any, output: Output, footer: str) -> None:
-    """Show the processes of this machine, then the machines that share its store, and what waits there."""
+    """Show the processes of this machine, then the machines that share its store, and the waiting envelopes."""
     if shared is None:
         show_rows(rows, _STATUS, output, name_key="process", footer=footer)
         return
@@ -472,7 +468,7 @@ _BLOCK_BYTES = 64 * 1024
 
 
 def last_lines(path: Path, count: int) -> tuple[list[str], int]:
-    """Return the last `count` whole lines of a log and the offset after them, reading no more than they take."""
+    """Return the last `count` whole lines of a log and the offset after them, reading only as much as needed."""
     with path.open("rb") as file:
         at = file.seek(0, 2)
         data = b""
@@ -488,7 +484,7 @@ def last_lines(path: Path, count: int) -> tuple[list[str], int]:
 
 
 def follow(folder: Path, ends: dict[Path, int], clock: SystemClock) -> Iterator[tuple[Path, str]]:
-    """Yield (log, line) for ever as whole lines are added; a log that shrank is read from its start."""
+    """Yield (log, line) for each whole line that is added, until cancelled. Read a log that shrank from its start."""
     while True:
         for path in sorted(folder.glob("*.log")):
             start = ends.get(path, 0)

@@ -1,8 +1,8 @@
-"""The supervisor: a light process that ticks the watchdog when a daemon dies, and every so often anyway.
+"""The supervisor: a small process that ticks the watchdog when a daemon dies, and at regular intervals.
 
-It holds nothing that would be lost with it. The daemons have sessions of their own and outlive it; whoever is started
-next finds them by their locks. It imports neither gRPC nor the settings, and sleeps until the kernel says that a
-daemon ended, a signal came or the next tick is due.
+It holds no state that would be lost with it. The daemons run in separate sessions and survive it; the next supervisor
+finds them by their locks. It imports neither gRPC nor the settings, and sleeps until the kernel reports that a daemon
+ended, a signal arrives or the next tick is due.
 """
 
 import os
@@ -27,11 +27,11 @@ from turnkeeper.storage.locking import ProcessLock
 
 _SHORTEST_S = 0.05
 _TROUBLE_WAIT_S = 2.0
-_BLIND_S = 1.0  # where the kernel cannot tell of a process's end
+_BLIND_S = 1.0  # if the kernel cannot report a process's end
 
 
 class Supervisor:
-    """Ticks until told to end, or until nothing is meant to run any more."""
+    """The loop of ticks, until it is told to end or nothing is meant to run any more."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Supervisor:
         child: Daemon = RESTARTER,
         keep: Callable[[], object] = list,
     ) -> None:
-        """Supervise `daemons`, unless given those that the orders name.
+        """Supervise `daemons`, by default the ones that the orders name.
 
-        `keep` is called before each tick and puts back what was removed of our own lock.
+        `keep` is called before each tick and restores the files of our own lock.
         """
         self._keep = keep
         self._home = home
@@ -56,7 +56,7 @@ class Supervisor:
         self._wake, self._ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def run(self) -> None:
-        """Supervise. SIGTERM and SIGINT end it and leave the daemons as they are; SIGHUP makes it look at once."""
+        """Supervise. SIGTERM and SIGINT end this process and leave the daemons running; SIGHUP forces a tick."""
         signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._end())
@@ -66,15 +66,15 @@ class Supervisor:
             try:
                 if not self._look():
                     return
-            except OSError as error:  # no descriptor is left, or a disk fails: the next look tries again
+            except OSError as error:  # no descriptor is left, or a disk fails: the next tick tries again
                 if not self._watchdog.alert_to(error):
                     raise
                 self._wait({}, _TROUBLE_WAIT_S)
 
     def _look(self) -> bool:
-        """Tick once and sleep; False when nothing is meant to run."""
+        """Tick once and sleep. Return False if nothing is meant to run."""
         with ExitStack() as opened:
-            # Before the tick: a daemon that dies right after it was seen alive still wakes the poll.
+            # Before the tick, so that a daemon that dies right after it was seen running still wakes the poll.
             watched = self._watch(opened, {})
             self._reap()
             with suppress(OSError):
@@ -88,7 +88,7 @@ class Supervisor:
             return True
 
     def _settled(self) -> bool:
-        """Tell whether every daemon serves, waits for what it needs, or has been given up."""
+        """Return True if every daemon serves, waits for a server, or has been given up."""
         return all(
             daemon.name in self._watchdog.waiting
             or os.path.lexists(markers.CRASH_LOOP.at(self._home, process=daemon.name))
@@ -108,7 +108,7 @@ class Supervisor:
                 self._watchdog.reaped(pid, status)
 
     def _watch(self, opened: ExitStack, watched: dict[str, int]) -> dict[str, int]:
-        """Open a pidfd for each daemon that has none: an adopted one is no child, so no signal tells of its end."""
+        """Open a pidfd for each daemon that has none, because no signal reports the end of an adopted daemon."""
         for daemon in self._watchdog.watched:
             process = process_of(self._home, daemon) if daemon.name not in watched else None
             if process is None or not hasattr(os, "pidfd_open"):
@@ -119,7 +119,7 @@ class Supervisor:
         return watched
 
     def _wait(self, watched: Mapping[str, int], pause_s: float) -> None:
-        """Sleep until a daemon ends, a signal comes or the pause is over."""
+        """Sleep until a daemon ends, a signal arrives or the pause is over."""
         poll = select.poll()
         for descriptor in (self._wake, *watched.values()):
             poll.register(descriptor, select.POLLIN)
@@ -130,16 +130,16 @@ class Supervisor:
 
 
 def main(argv: list[str]) -> int:
-    """Supervise the home that `argv` names; return the exit code."""
+    """Supervise the home that `argv` names. Return the exit code."""
     home, foreground = Home(root=Path(argv[0])), "--foreground" in argv[1:]
 
     def serve() -> None:
         home.check()
-        signal.signal(signal.SIGHUP, lambda *_: None)  # another `up` sends it to whoever holds the lock
+        signal.signal(signal.SIGHUP, lambda *_: None)  # another `up` sends it to the lock's holder
         with ProcessLock(home, SUPERVISOR.name) as lock:
             write_build(home, SUPERVISOR.name, {})
             Supervisor(home, clock=SystemClock(), environ=os.environ, keep=lock.keep).run()
-        if foreground:  # whoever ends this process means the whole constellation
+        if foreground:  # a signal to this process is meant for the whole constellation
             import_module("turnkeeper.constellation.supervisor.up_down").bring_down(home, supervisor=False)
 
     return exit_code_of(serve)

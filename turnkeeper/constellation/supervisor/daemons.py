@@ -1,6 +1,6 @@
-"""The two daemons as processes: found by their locks, started detached, stopped; without calling them.
+"""The two daemons as processes: found by their locks, started detached, stopped; without RPC calls.
 
-The supervisor uses it, so it imports neither gRPC nor anything else that is slow to load.
+The supervisor uses this module, so it imports neither gRPC nor anything else that is slow to load.
 """
 
 import os
@@ -34,9 +34,9 @@ class Daemon:
     """One of the constellation's processes.
 
     Attributes:
-        name: as in its socket, lock and log.
-        package: the package it is started from.
-        check: the module and arguments that only say whether it could start; none where nothing but its files counts.
+        name: the name in its socket, lock and log.
+        package: the package that starts it.
+        check: the module and arguments that test whether it could start; empty if only its files matter.
     """
 
     name: str
@@ -51,24 +51,24 @@ AGENT_RUNTIME = Daemon(
 TASK_RUNNER = Daemon(name="task-runner", package="task_runner")
 SUPERVISOR = Daemon(name="supervisor", package="turnkeeper.constellation.supervisor", command=())
 DAEMONS = (AGENT_RUNTIME, TASK_RUNNER)
-# The processes of surfaces run if the settings enable them.
+# The processes of surfaces run only if the settings enable them.
 OPTIONAL = tuple(Daemon(name=one.name, package=one.package, command=()) for one in processes())
-EVERY = (*DAEMONS, *OPTIONAL)  # what may have left markers, a lock or a log
+EVERY = (*DAEMONS, *OPTIONAL)  # every process that may have left markers, a lock or a log
 
 
 def log_of(home: Home, daemon: Daemon) -> Path:
-    """Return the file that takes a daemon's own output."""
+    """Return the file with a daemon's own output."""
     return home.logs / f"{daemon.name}.log"
 
 
 def process_of(home: Home, daemon: Daemon) -> psutil.Process | None:
-    """Return the live holder of the lock. A pid file left by a crash may name a stranger: its argv must fit."""
+    """Return the running holder of the lock. After a crash the pid file may name another program, so check its argv."""
     pid = holder_pid(home, daemon.name)
     return None if pid is None else process_with(pid, daemon)
 
 
 def process_with(pid: int, daemon: Daemon) -> psutil.Process | None:
-    """Return the process `pid` if it lives and is such a daemon. One that ended and was not waited for is dead."""
+    """Return the process `pid` if it is running and is such a daemon. A zombie does not count."""
     try:
         process = psutil.Process(pid)
         # A process that is replacing its program (`serve` becomes the daemon) shows no arguments for a moment.
@@ -84,7 +84,7 @@ def _runs(daemon: Daemon, arguments: Sequence[str]) -> bool:
 
 
 def running() -> Iterator[tuple[Home, Daemon, int]]:
-    """Yield every daemon and supervisor of this machine, with its home, which its open lock names, and its pid."""
+    """Yield every daemon and supervisor of this machine, with its home, found by its open lock, and its pid."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             arguments = process.cmdline()
@@ -96,12 +96,12 @@ def running() -> Iterator[tuple[Home, Daemon, int]]:
 
 
 def _names(daemon: Daemon) -> set[str]:
-    """Return the module names that a daemon is started by; version 0.1 had each package at the top level."""
+    """Return the module names that start a daemon. In version 0.1 each package was at the top level."""
     return {daemon.package, daemon.package.removeprefix("turnkeeper.")}
 
 
 def process_on(home: Home, pid: int, daemon: Daemon) -> psutil.Process | None:
-    """Return the process `pid` if it lives and is this home's daemon, whoever holds the lock."""
+    """Return the process `pid` if it is running and is this home's daemon, even if it does not hold the lock."""
     with suppress(psutil.Error):
         process = process_with(pid, daemon)
         return process if process is not None and str(home.root) in process.cmdline() else None
@@ -109,14 +109,14 @@ def process_on(home: Home, pid: int, daemon: Daemon) -> psutil.Process | None:
 
 
 def serves(home: Home, daemon: Daemon) -> bool:
-    """Tell whether the lock's holder has said that it serves. Asks nobody, so it costs next to nothing."""
+    """Return True if the lock's holder has reported that it serves. Reads only files, so it is cheap."""
     process = process_of(home, daemon)
     beat = last_beat(home, daemon.name) if process is not None else None
     return process is not None and beat is not None and beat.pid == process.pid
 
 
 def is_suspended(process: psutil.Process) -> bool:
-    """Tell whether a signal, such as SIGSTOP, keeps the process from running."""
+    """Return True if a signal, such as SIGSTOP, has suspended the process."""
     try:
         return bool(process.status() == psutil.STATUS_STOPPED)
     except psutil.NoSuchProcess:
@@ -124,26 +124,26 @@ def is_suspended(process: psutil.Process) -> bool:
 
 
 def obstacle(home: Home, daemon: Daemon, process: psutil.Process) -> str:
-    """Return what keeps a live daemon from being called, as far as the kernel and its socket's file tell; or nothing.
+    """Return what prevents calls to a running daemon, as the kernel and its socket's file show; or nothing.
 
-    A daemon looks after its socket at every beat, so what is wrong with the file is put right within seconds.
+    A daemon checks its socket at every beat, so it repairs the file within seconds.
     """
     if is_suspended(process):
-        return f"it is suspended by a signal; to let it go on, run: kill -CONT {process.pid}"
+        return f"it is suspended by a signal; to resume it, run: kill -CONT {process.pid}"
     path = home.socket(daemon.name)
     try:
         mode = path.lstat().st_mode
     except OSError as error:
         return f"its socket {path} cannot be found: {error.strerror}"
     if not stat.S_ISSOCK(mode):
-        return f"{path} is not its socket but another file, which has to be removed"
+        return f"{path} is not its socket but another file: remove it"
     return "" if mode & 0o600 == 0o600 else f"its socket {path} has mode {stat.S_IMODE(mode):04o}"
 
 
 def refusal(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> str:
-    """Let a process of its own say whether the daemon could start under these variables; return why not, or nothing.
+    """Check in a child process if the daemon could start under these variables. Return why not, else empty.
 
-    It loads what the daemon loads, such as the model with its keys and the author's graph.
+    The child loads everything that the daemon loads, such as the model with its keys and the author's graph.
     """
     if not daemon.check:
         return ""
@@ -158,7 +158,7 @@ def refusal(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> str:
 
 
 def environ_of(home: Home, daemon: Daemon) -> dict[str, str] | None:
-    """Return the variables that a running daemon was started with; None where there is none, or it is not told."""
+    """Return the variables that a running daemon was started with. None if it does not run or they cannot be read."""
     with suppress(psutil.Error):
         process = process_of(home, daemon)
         return None if process is None else process.environ()
@@ -166,7 +166,7 @@ def environ_of(home: Home, daemon: Daemon) -> dict[str, str] | None:
 
 
 def last_error(text: str) -> str:
-    r"""Return a daemon's own one-line error, or the kind of what it died of; nothing else of what it said.
+    r"""Return a daemon's own one-line error, or the type of its fatal exception, and nothing else of its output.
 
     >>> last_error("Traceback …\nsqlite3.OperationalError: secret"), last_error("error: config.toml:2: unknown key")
     ('sqlite3.OperationalError', 'config.toml:2: unknown key')
@@ -181,8 +181,8 @@ def last_error(text: str) -> str:
 
 
 def spawn(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> int:
-    """Start a daemon in a session of its own and return its pid; it outlives whoever started it."""
-    # -P: a file in the folder that somebody stands in must not take the place of a module.
+    """Start a daemon in a new session, so that it survives its parent. Return its pid."""
+    # -P: a file in the current folder must not replace a module.
     argv = [sys.executable, "-P", "-m", daemon.package, *daemon.command, str(home.root)]
     output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     files = [
@@ -194,12 +194,12 @@ def spawn(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> int:
 
 
 def stop(home: Home, daemon: Daemon, *, force: bool = False, timeout_s: float = STOP_TIMEOUT_S) -> str:
-    """Stop a daemon and return how: `was not running`, `stopped`, or `killed` when it did not end in time."""
+    """Stop a daemon. Return how: `was not running`, `stopped`, or `killed` if it did not end in time."""
     process = process_of(home, daemon)
     if process is None:
         return "was not running"
     _signal(process, signal.SIGKILL if force else signal.SIGTERM)
-    _signal(process, signal.SIGCONT)  # one that is suspended takes no other signal
+    _signal(process, signal.SIGCONT)  # a suspended process handles no other signal
     if _gone(home, daemon, process.pid, timeout_s):
         return "killed" if force else "stopped"
     _signal(process, signal.SIGKILL)
@@ -209,7 +209,7 @@ def stop(home: Home, daemon: Daemon, *, force: bool = False, timeout_s: float = 
 
 
 def kill(home: Home, daemon: Daemon) -> int:
-    """Kill a running daemon as a crash would; return the pid it had. Raises TurnkeeperError if it does not run."""
+    """Kill a running daemon as a crash would. Return its pid. Raises TurnkeeperError if it does not run."""
     process = process_of(home, daemon)
     if process is None:
         raise TurnkeeperError(f"{daemon.name} does not run")
@@ -222,11 +222,11 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
     try:
         process.send_signal(number)
     except psutil.NoSuchProcess:
-        return  # it ended by itself, which is what was asked for
+        return  # it ended by itself, as requested
 
 
 def _gone(home: Home, daemon: Daemon, pid: int, timeout_s: float) -> bool:
-    """Wait until `pid` holds the lock no more. A supervisor may have started another by then."""
+    """Wait until `pid` no longer holds the lock. By then a supervisor may have started another process."""
 
     def gone() -> bool:
         return not is_held(home, daemon.name) or holder_pid(home, daemon.name) not in {pid, None}

@@ -1,7 +1,7 @@
-"""Alerts to the author that need no daemon: sent by a command, else by a webhook, else tried again later.
+"""Alerts to the author without a daemon: sent by a command, else by a webhook, else retried later.
 
-An alert is on disk before the first try, under a name made from its occasion, and is removed once a route took it. So
-it is delivered at least once, whatever dies in between.
+An alert is written to disk before the first try, under a name made from its occasion, and is removed once a route
+accepted it. So it is delivered at least once, even after a crash.
 """
 
 import json
@@ -31,12 +31,12 @@ _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "DISPLAY", "XDG_RUNTIME_DIR", "DBU
 
 @dataclass(frozen=True, kw_only=True)
 class Routes:
-    """Where alerts go.
+    """The routes of alerts.
 
     Attributes:
-        command: for the shell; empty for none.
+        command: a shell command; empty for none.
         webhook: an http or https address, or one of apprise's; empty for none.
-        announce: also say when agent-runtime is up after a start.
+        announce: True to report each verified start of agent-runtime.
     """
 
     command: str = ""
@@ -45,7 +45,7 @@ class Routes:
 
 
 def escalate(home: Home, process: str, key: str, text: str) -> None:
-    """Put an alert on disk; :func:`send_all` sends it. Doing it twice with one key changes nothing."""
+    """Write an alert to disk; :func:`send_all` sends it. A second call with the same key changes nothing."""
     path = markers.ESCALATION.at(home, process=process, ts=key)
     if not os.path.lexists(path):
         markers.write_marker(path, {"text": f"turnkeeper: {process}: {text} ({home.root})", "tried_at": None})
@@ -58,7 +58,7 @@ def check_alert(text: str) -> None:
 
 
 def send_now(home: Home, text: str, routes: Routes, environ: Mapping[str, str], clock: Clock) -> bool:
-    """Send an author's own alert; return whether a route took it. If none did, it is kept, and every tick tries it."""
+    """Send an author's own alert. Return True if a route accepted it. If none did, keep it for later ticks."""
     now = clock.now()
     marker = markers.ESCALATION.at(home, process=_AUTHOR, ts=f"{now.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}")
     said = f"turnkeeper: {text} ({home.root})"
@@ -70,7 +70,7 @@ def send_now(home: Home, text: str, routes: Routes, environ: Mapping[str, str], 
 
 
 def settle(home: Home, process: str, at: str) -> None:
-    """Date the alerts about a process that was verified: they still wait to be read, and nothing is wrong any more."""
+    """Mark the alerts about a verified process as over. They still wait to be read."""
     for path in markers.found(home, markers.ESCALATION):
         says = markers.read_marker(path) if path.name.endswith(f"-{process}") else None
         if isinstance(says, dict) and not says.get("over_at"):
@@ -82,7 +82,7 @@ def send_all(
 ) -> None:
     """Send the alerts that were not delivered and not tried in the last `every_s` seconds.
 
-    Without a route nothing is tried; the markers stay, and `turnkeeper status` shows them.
+    Without a route, try nothing and keep the markers; `turnkeeper status` shows them.
     """
     if not (routes.command or routes.webhook):
         return
@@ -101,7 +101,7 @@ def send_all(
 
 
 def take_pending(home: Home) -> list[str]:
-    """Clear the alerts that were not delivered and return their texts: the caller shows them to the author."""
+    """Clear the undelivered alerts and return their texts, which the caller shows to the author."""
     texts = []
     for path in markers.found(home, markers.ESCALATION):
         says = markers.read_marker(path)
@@ -111,9 +111,9 @@ def take_pending(home: Home) -> list[str]:
 
 
 def send(text: str, routes: Routes, log: EventLog, environ: Mapping[str, str], *, marker: str = "") -> bool:
-    """Send an alert by the first route that takes it; return whether one did, or none is set. It writes no marker.
+    """Send an alert by the first route that accepts it. Return True if one did or none is set. Writes no marker.
 
-    An alert may name a tool, as a model called it: characters that are not seen are written out.
+    An alert may name a tool as a model called it, so invisible characters are escaped.
     """
     text = plain(text)
     passed = {name: environ[name] for name in _PASSED_ON if name in environ}
@@ -123,7 +123,7 @@ def send(text: str, routes: Routes, log: EventLog, environ: Mapping[str, str], *
             continue
         try:
             failure = _by_command(target, text, passed) if route == "command" else post(target, text, LONGEST_S)
-        except OSError as error:  # no descriptor or process is left to send with
+        except OSError as error:  # no descriptor or process is left for sending
             failure = error.strerror or str(error)
         if not failure:
             log.emit("escalate.done", marker=marker, route=route)
@@ -133,7 +133,7 @@ def send(text: str, routes: Routes, log: EventLog, environ: Mapping[str, str], *
 
 
 def _by_command(command: str, text: str, environ: Mapping[str, str]) -> str:
-    """Run the command in a session of its own; return why it failed, or nothing."""
+    """Run the command in a new session. Return the reason of a failure, empty if it succeeded."""
     with subprocess.Popen(  # noqa: S602  the author's own command line
         command,
         shell=True,
@@ -152,13 +152,13 @@ def _by_command(command: str, text: str, environ: Mapping[str, str]) -> str:
 
 
 def post(address: str, text: str, timeout_s: float) -> str:
-    """POST `{"text": …}`, the form that chat servers take; return why it failed, or nothing.
+    """POST `{"text": …}`, the form that chat servers accept. Return the reason of a failure, empty if it succeeded.
 
-    The answer never names the address, which often is a secret.
+    The reason never names the address, because the address is often a secret.
     """
     if not address.startswith(("http://", "https://")):
         return _by_apprise(address, text)
-    http = import_module("urllib.request")  # it takes longer to load than the supervisor takes to start
+    http = import_module("urllib.request")  # apprise takes longer to load than the supervisor takes to start
     request = http.Request(
         address, data=json.dumps({"text": text}).encode(), headers={"Content-Type": "application/json"}, method="POST"
     )
@@ -175,7 +175,7 @@ def _by_apprise(address: str, text: str) -> str:
         import apprise  # noqa: PLC0415  an optional extra
     except ImportError:
         return f"this kind of address needs a package: {install_command('turnkeeper[notify]')}"
-    logging.getLogger("apprise").disabled = True  # it would name the address
+    logging.getLogger("apprise").disabled = True  # the error would name the address
     sender = apprise.Apprise()
     if not sender.add(address):
         return "apprise does not know this kind of address"

@@ -2,10 +2,10 @@
 
 ::
 
-    draft in crash-handoffs/ ──► envelope in agent0's inbox ──► copy in restart-archive/ ──► draft removed
+draft in crash-handoffs/ ──► envelope in agent0's inbox ──► copy in restart-archive/ ──► draft removed
 
-Each arrow is on disk before the next begins. A crash in between leaves the draft, and the next tick goes on from what
-it finds: an envelope with the draft's key is not put again, wherever in agent0's folders it has got to by then.
+Each step is on disk before the next begins. A crash in between leaves the draft, and the next tick continues from the
+files. An envelope with the draft's key is not put again, in whichever of agent0's folders it is by then.
 """
 
 import os
@@ -29,13 +29,13 @@ from turnkeeper.times import parse_rfc3339, rfc3339
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """What is to be handed over.
+    """A handoff to deliver.
 
     Attributes:
-        id: of the restart it belongs to; the envelope's key is made from it.
+        id: the id of its restart, from which the envelope's key is made.
         kind: `planned` or `crash`.
-        text: what agent0 reads.
-        at: RFC 3339, when it was written.
+        text: the text for agent0.
+        at: the time at which it was written, RFC 3339.
     """
 
     id: str
@@ -45,7 +45,7 @@ class Draft:
 
 
 def write_draft(home: Home, draft: Draft) -> None:
-    """Put a draft on disk, unless this one was written or archived before."""
+    """Write a draft to disk, unless it was written or archived before."""
     path = markers.DRAFT.at(home, id=draft.id)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     if not os.path.lexists(path) and not os.path.lexists(archive_of(home, draft.id)):
@@ -53,28 +53,28 @@ def write_draft(home: Home, draft: Draft) -> None:
 
 
 def drafts(home: Home) -> Iterator[Path]:
-    """Yield the drafts that wait, oldest first."""
+    """Yield the waiting drafts, oldest first."""
     return markers.found(home, markers.DRAFT)
 
 
 def crash_text(at: datetime, process: str, error: str) -> str:
-    """Return the text of a handoff after a crash: what is known, and that the rest is not."""
+    """Return the text of a handoff after a crash: what is known and what is not."""
     how = f" ({error})" if error else ""
     return (
         f"{process} ended unplanned; noticed at {rfc3339(at)}{how}. "
         "Unknown: what was under way inside a step that had not ended. "
-        "Turns that were running go on from their last checkpoint by themselves, and waiting decisions still wait: "
+        "Turns that were running continue from their last checkpoint by themselves, and pending decisions still wait: "
         "turnkeeper turns list, turnkeeper approvals list."
     )
 
 
 def archive_of(home: Home, restart: str) -> Path:
-    """Return where the copy of a delivered handoff lies."""
+    """Return the path of the copy of a delivered handoff."""
     return markers.ARCHIVE.at(home, id=f"{restart}-handoff")
 
 
 def parse_draft(says: dict[str, Any]) -> Draft | None:
-    """Read a draft back; None if it is none."""
+    """Parse a draft. None if it is malformed."""
     with suppress(KeyError, ValueError, TypeError, AttributeError):
         parse_rfc3339(says["at"])
         return Draft(**{name: str(says[name]) for name in ("id", "kind", "text", "at")})
@@ -87,26 +87,26 @@ _FILES = SystemFiles()
 
 
 class Deliverer:
-    """Delivers drafts. The caller holds the watchdog's lock."""
+    """The deliverer of drafts. The caller holds the watchdog's lock."""
 
     def __init__(self, home: Home, *, clock: Clock, entropy: Entropy, failpoints: Failpoints) -> None:
         self._home = home
         self._clock = clock
         self._entropy = entropy
         self._failpoints = failpoints
-        # Loaded here: a tick that finds no handoff does not need the bus.
+        # Loaded here, because a tick without a handoff does not need the bus.
         self._bus = import_module("turnkeeper.bus.inbox")
         self._envelope = import_module("turnkeeper.bus.envelope")
 
     def deliver_all(self) -> list[str]:
-        """Deliver every draft that waits; return the ids of those delivered now. Raises Exhausted: do it again."""
+        """Deliver every waiting draft. Return the ids of those delivered now. Raises Exhausted: call again."""
         return [done for path in drafts(self._home) if (done := self._deliver(path))]
 
     def _deliver(self, path: Path) -> str:
         says = markers.read_marker(path)
         draft = parse_draft(says) if isinstance(says, dict) else None
-        if draft is None:  # unreadable: handed over as what it is, under its own name
-            text = f"A handoff that cannot be read lies in {path.name}; what it said is unknown."
+        if draft is None:  # unreadable: handed over as it is, under its own name
+            text = f"The handoff in {path.name} cannot be read; its text is unknown."
             draft = Draft(id=path.stem, kind="crash", text=text, at=rfc3339(self._clock.now()))
         archive = archive_of(self._home, draft.id)
         if markers.read_marker(archive) is None:
@@ -139,11 +139,11 @@ class Deliverer:
         return self._bus.open_inbox(self._home, AGENT, hosted=True, **place)
 
     def _arrived(self, draft: Draft) -> bool:
-        """Tell whether the envelope is in any of agent0's folders, looked through in the order in which it moves."""
+        """Return True if the envelope is in one of agent0's folders, read in the order in which envelopes move."""
         inbox = self._inbox()
         for folder in self._bus.FOLDERS:
             for name in _FILES.names(self._home.inbox(AGENT) / folder):
-                # Without its seal it is not the watchdog's, whatever it says.
+                # Without a valid seal the envelope is not the watchdog's.
                 with suppress(FileNotFoundError, InvalidInput, Corrupt):
                     if f"-{SENDER}" in name and inbox.read(folder, name).idempotency_key == key_of(draft.id):
                         return True

@@ -1,9 +1,9 @@
-"""Every marker of the lifecycle: its path, what it means, who writes it, who reads it, and how it ends.
+"""Every marker of the lifecycle: its path, its meaning, who writes it, who reads it, and how it ends.
 
-State is in files, not in memory: whichever process dies, the next one reads how things stand. A marker is
-replaced whole and synced. One that exists and cannot be read is :data:`UNREADABLE`, never treated as absent.
+State is in files, not in memory: whichever process dies, the next one reads the state. A marker is replaced whole and
+synced. A marker that exists and cannot be read is :data:`UNREADABLE`, never treated as absent.
 
-What the watchdog remembers of a daemon between two looks is several markers, each read back exactly or unreadable.
+The watchdog's memory of a daemon between two ticks is several markers, each read back exactly or unreadable.
 """
 
 import json
@@ -26,7 +26,7 @@ _FILES = SystemFiles()
 
 
 class Unreadable(Enum):
-    """A marker that is there and does not say what it should."""
+    """The value of a marker that exists and cannot be read."""
 
     UNREADABLE = "unreadable"
 
@@ -39,11 +39,11 @@ class Kind:
     """One row of the table.
 
     Attributes:
-        path: under the home; `<process>` is agent-runtime or task-runner.
-        meaning: what its presence says.
-        writer: who writes it.
-        consumer: who reads it.
-        ends: when it is cleared or escalated.
+        path: the path under the home; `<process>` is agent-runtime or task-runner.
+        meaning: the meaning of its presence.
+        writer: the programs that write it.
+        consumer: the programs that read it.
+        ends: the time at which it is cleared or escalated.
     """
 
     path: str
@@ -53,7 +53,7 @@ class Kind:
     ends: str
 
     def at(self, home: Home, **names: str) -> Path:
-        """Return where it lies, with `<name>` filled in for each of `names`."""
+        """Return the marker's path, with `<name>` replaced by each of `names`."""
         path = self.path
         for name, value in names.items():
             path = path.replace(f"<{name}>", value)
@@ -62,7 +62,7 @@ class Kind:
 
 WANTED = Kind(
     path="state/wanted",
-    meaning="the constellation is to run, under the watchdog settings that were valid at the last `up`",
+    meaning="the constellation should run, with the watchdog settings of the last `up`",
     writer="`turnkeeper up`",
     consumer="supervisor, `watchdog tick`, `status`",
     ends="cleared by `turnkeeper down`",
@@ -86,11 +86,11 @@ ATTEMPTS = Kind(
     meaning="the sliding window of restarts and of starts that failed",
     writer="watchdog, before each start",
     consumer="watchdog: the budget of restarts",
-    ends="entries leave with the window; cleared by `turnkeeper up` and `down`",
+    ends="entries older than the window are dropped; cleared by `turnkeeper up` and `down`",
 )
 INFLIGHT = Kind(
     path="state/<process>-restart-inflight",
-    meaning="a start that is not verified yet",
+    meaning="a start that is not yet verified",
     writer="watchdog, before the start",
     consumer="watchdog: verification",
     ends="cleared when verified or failed, by `turnkeeper up` and `down`",
@@ -102,42 +102,42 @@ CRASH_LOOP = Kind(
     consumer="watchdog, `status`, `doctor`",
     ends="escalated once when written; cleared by `turnkeeper up`",
 )
-WAITS = "it is started again every few seconds, until that answers"
+WAITS = "it is started again every few seconds, until the server answers"
 FAILED_REVIVE = Kind(
     path="state/<process>-failed-revive",
     meaning="the last start that was not verified, and the daemon's last words",
     writer="watchdog",
     consumer="`status`, `doctor`, people",
-    ends="cleared when a later start is verified, or serves where it waited for a server, and by `turnkeeper up`",
+    ends="cleared when a later start is verified, or serves after it waited for a server, and by `turnkeeper up`",
 )
 PROGRESS_SEEN = Kind(
     path="state/<process>-progress-seen",
-    meaning="the newest progress count, and since when it stands",
+    meaning="the newest progress count, and the time since which it has not changed",
     writer="watchdog",
     consumer="watchdog: hang detection",
     ends="replaced when the count rises; cleared with the process",
 )
 HANG = Kind(
     path="state/<process>-hang-suspected",
-    meaning="the count stood still past the threshold; stands in place of `progress-seen`",
+    meaning="the count did not change for too long; replaces `progress-seen`",
     writer="watchdog",
-    consumer="watchdog: the next look that finds it still kills the process; `status`",
+    consumer="watchdog: kills the process if the next tick finds no progress; `status`",
     ends="cleared when progress resumes or the process is started again",
 )
 QUIET = Kind(
     path="state/quiet-until-<epoch>",
-    meaning="hang detection is suspended until that second since 1970",
+    meaning="hang detection is suspended until this Unix time",
     writer="`turnkeeper watchdog suspend D`",
     consumer="watchdog",
     ends="cleared by the first tick after it, and by `turnkeeper watchdog suspend --clear`",
 )
 ESCALATION = Kind(
     path="state/escalate-failed-<ts>-<process>",
-    meaning="an alert that was not delivered on any route",
+    meaning="an alert that no route has delivered",
     writer="watchdog, before it tries; agent-runtime, of an approval that waits (`-approvals`); either "
     "daemon, of a machine that is gone (`-nodes`); `turnkeeper escalate`",
     consumer="watchdog: every tick tries again; `status`",
-    ends="dated when its process is verified or its machine back; cleared when sent, its approval is over, and by `up`",
+    ends="marked as over when its process or machine is back; cleared when sent, its approval ends, and by `up`",
 )
 STATUS = Kind(
     path="state/restart-status/<id>.json",
@@ -148,38 +148,38 @@ STATUS = Kind(
 )
 REQUEST = Kind(
     path="state/restart-request",
-    meaning="somebody wants a planned restart of agent-runtime; the handoff's text with it",
+    meaning="a request for a planned restart of agent-runtime, with the handoff's text",
     writer="`turnkeeper restart`, and agent0 by its tool `lifecycle_request_restart`",
     consumer="watchdog, which claims it by renaming it",
     ends="becomes `restart-request.processing`",
 )
 PROCESSING = Kind(
     path="state/restart-request.processing",
-    meaning="a planned restart under way: which process, how often it was tried",
+    meaning="a planned restart in progress: its process, and the number of tries",
     writer="watchdog, restart child",
-    consumer="restart child; a tick that finds the child dead starts another, three in all",
-    ends="goes to `restart-archive/` when done, refused or given up; giving up is escalated",
+    consumer="restart child; a tick that finds the child dead starts another, at most three in all",
+    ends="moved to `restart-archive/` when done, refused or abandoned; an abandoned restart is escalated",
 )
 DRAFT = Kind(
     path="state/crash-handoffs/<id>.json",
-    meaning="a handoff, planned or after a crash, that agent0's inbox may not hold yet",
+    meaning="a handoff, planned or after a crash, that may not yet be in agent0's inbox",
     writer="watchdog after a crash, restart child",
     consumer="restart child; every tick that finds agent-runtime up",
     ends="removed once its copy is archived",
 )
 ARCHIVE = Kind(
     path="state/restart-archive/<id>.json",
-    meaning="handoffs that were in agent0's inbox (`<id>-handoff.json`), and restart requests that are over",
+    meaning="handoffs that reached agent0's inbox (`<id>-handoff.json`), and restart requests that ended",
     writer="watchdog, restart child",
     consumer="people",
     ends="kept",
 )
 PROGRESS = Kind(
     path="state/run/<process>.progress",
-    meaning="the session marker: that pid serves; its count rises as long as its event loop turns",
+    meaning="the session marker: this pid serves; its count rises while its event loop runs",
     writer="agent-runtime, task-runner",
     consumer="watchdog, `up`",
-    ends="means nothing once that pid no longer holds the lock",
+    ends="ignored once this pid no longer holds the lock",
 )
 KINDS = tuple(value for value in list(globals().values()) if isinstance(value, Kind))
 
@@ -191,7 +191,7 @@ def table() -> str:
 
 
 def read_marker(path: Path) -> dict[str, Any] | Unreadable | None:
-    """Return what a marker says; None only where there is none."""
+    """Return a marker's content. None only if the marker does not exist."""
     try:
         found = json.loads(_FILES.read(path, LARGEST_BYTES))
     except FileNotFoundError:
@@ -202,7 +202,7 @@ def read_marker(path: Path) -> dict[str, Any] | Unreadable | None:
 
 
 def write_marker(path: Path, says: Mapping[str, Any]) -> None:
-    """Write or replace a marker; when this returns it is on disk. Raises OSError or Exhausted: the old one stands."""
+    """Write or replace a marker, and sync it. Raises OSError or Exhausted and then keeps the old marker."""
     fresh = path.with_name(f".{path.name}.new-{os.getpid()}")
     fresh.unlink(missing_ok=True)
     _FILES.write_synced(fresh, json.dumps(says, sort_keys=True).encode())
@@ -211,19 +211,19 @@ def write_marker(path: Path, says: Mapping[str, Any]) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Put a folder's names on disk."""
+    """Sync a folder's names to disk."""
     _FILES.sync_folder(folder)
 
 
 def clear_marker(path: Path) -> None:
-    """Remove a marker, if it is there; when this returns it stays away."""
+    """Remove a marker if it exists, and sync its folder."""
     if os.path.lexists(path):
         path.unlink(missing_ok=True)
         _FILES.sync_folder(path.parent)
 
 
 def found(home: Home, kind: Kind) -> Iterator[Path]:
-    """Yield the markers of a kind that lie there, by name; what stands between `<` and `>` is any text."""
+    """Yield the existing markers of a kind, by name. A part between `<` and `>` matches any text."""
     parent, _, pattern = kind.path.rpartition("/")
     folder = home.root / parent
     yield from sorted(folder.glob(re.sub("<[a-z]+>", "*", pattern))) if folder.is_dir() else ()
@@ -237,7 +237,7 @@ def number(value: object) -> float:
 
 
 def rewrite(page: Path) -> None:
-    """Put the table into a page, in place of the one that stands there."""
+    """Replace the table in a page."""
     text = page.read_text(encoding="utf-8")
     before, start, rest = text.partition(table().splitlines()[0])
     after = rest[rest.index("\n\n") :] if start else ""
@@ -252,15 +252,15 @@ class Budget:
     """The sliding window.
 
     Attributes:
-        restarts: when a daemon that had run was started again, seconds since 1970, oldest first.
-        failures: when a start was given up that never came to serve.
+        restarts: times at which a daemon that had run was started again, seconds since 1970, oldest first.
+        failures: times at which a start that never served was given up.
     """
 
     restarts: tuple[float, ...] = ()
     failures: tuple[float, ...] = ()
 
     def within(self, now: float, window_s: float) -> "Budget":
-        """Return what still counts. A time in the future, left by a clock that was set back, counts as now."""
+        """Return the entries within the window. A future time, left by a clock that was set back, counts as now."""
         return Budget(restarts=_within(self.restarts, now, window_s), failures=_within(self.failures, now, window_s))
 
 
@@ -269,10 +269,10 @@ class Revive:
     """A start that is not verified yet.
 
     Attributes:
-        id: names its restart-status file; empty where somebody else began it.
-        at: when it was begun.
+        id: the id of its restart-status file; empty if another program began it.
+        at: when the start began.
         up_at: when the daemon was first seen to serve; None until then.
-        pid: the process that was started, then the one that serves; None where it is not known.
+        pid: the process that was started, later the one that serves; None if unknown.
     """
 
     id: str
@@ -286,10 +286,10 @@ class Stall:
     """The newest count of a progress counter.
 
     Attributes:
-        since: when it was first seen.
-        looks: how often it was seen unchanged, a tick interval apart.
-        looked_at: when it was last looked at.
-        suspected: the hang-suspected marker stands.
+        since: when this count was first seen.
+        looks: the number of ticks that saw it unchanged, a tick interval apart.
+        looked_at: the time of the last such tick.
+        suspected: the hang-suspected marker exists.
     """
 
     pid: int
@@ -302,12 +302,12 @@ class Stall:
 
 @dataclass(frozen=True, kw_only=True)
 class CrashLoop:
-    """The watcher has stopped trying.
+    """The state in which the watchdog has stopped trying.
 
     Attributes:
-        at: since when.
+        at: the time at which it stopped.
         reason: in one line.
-        escalated: the author has been told, or the telling is on disk to be retried.
+        escalated: True if the author was alerted, or the alert is on disk for a retry.
     """
 
     at: float
@@ -317,12 +317,12 @@ class CrashLoop:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What is remembered of one daemon.
+    """The watchdog's memory of one daemon.
 
     Attributes:
         budget: None until the daemon is first seen or started after an `up`.
-        revive: None when no start waits to be verified.
-        crash_loop: None while the watcher tries.
+        revive: None if no start waits to be verified.
+        crash_loop: None while the watchdog tries.
         stall: None while nothing was counted.
     """
 
@@ -340,7 +340,7 @@ _BY_PROCESS = (ATTEMPTS, INFLIGHT, CRASH_LOOP, FAILED_REVIVE, PROGRESS_SEEN, HAN
 
 
 def recall(home: Home, process: str) -> Memory:
-    """Read what is remembered of a daemon."""
+    """Read the memory of a daemon."""
     suspected = _read(HANG.at(home, process=process), Stall)
     seen = suspected or _read(PROGRESS_SEEN.at(home, process=process), Stall)
     return Memory(
@@ -352,7 +352,7 @@ def recall(home: Home, process: str) -> Memory:
 
 
 def remember(home: Home, process: str, before: Memory, after: Memory) -> None:
-    """Write what has changed; when this returns it is on disk."""
+    """Write the changes of a daemon's memory, and sync them."""
     for kind, was, now in (
         (ATTEMPTS, before.budget, after.budget),
         (INFLIGHT, before.revive, after.revive),
@@ -368,7 +368,7 @@ def remember(home: Home, process: str, before: Memory, after: Memory) -> None:
 
 
 def forget(home: Home, process: str, *, keep_start: bool) -> None:
-    """Clear every marker of a daemon's past, as an author's `up` does; with `keep_start` not that of a start."""
+    """Clear every marker of a daemon's past, as an author's `up` does; with `keep_start`, keep a start's."""
     for kind in _BY_PROCESS:
         if not (keep_start and kind is INFLIGHT):
             clear_marker(kind.at(home, process=process))

@@ -1,9 +1,9 @@
-"""Decides what to do about one daemon, from what is seen of it and what is remembered; pure.
+"""The decision about one daemon, from its present state and the watchdog's memory; pure.
 
-A daemon that is gone is started again, after a pause that grows, until its budget of restarts in a sliding window is
-spent: then the crash-loop marker is written, restarts stop, and the author is alerted once. A start is not believed
-before the daemon said that it serves (`up-detected`), lives, and lived through one more tick interval. A daemon whose
-counter stands still is suspected first and killed at a later look; a quiet window keeps it from both.
+A daemon that is gone is started again, after growing pauses, until it used up its budget of restarts in a sliding
+window. Then the crash-loop marker is written, restarts stop, and the author is alerted once. A start is verified after
+the daemon reported that it serves (`up-detected`), still runs, and ran through one more tick interval. A daemon whose
+counter does not change is first suspected and killed at a later tick; a quiet window prevents both.
 
 A marker that cannot be read is not treated as absent: the watchdog then does less, never more.
 """
@@ -15,23 +15,23 @@ from typing import Any, Literal
 from turnkeeper.constellation.supervisor.markers import Budget, CrashLoop, Memory, Revive, Stall, Unreadable
 
 LOOK_AGAIN_S = 0.5
-WAITS_S = 5.0  # at most, between starts of a daemon that waits for what it needs
+WAITS_S = 5.0  # at most, between starts of a daemon that waits for a server
 FEWEST_STILL_LOOKS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """When to give up, and how long to wait. All seconds.
+    """The limits for giving up and waiting. All times in seconds.
 
     Attributes:
         interval_s: between two ticks; a start is verified after one whole interval.
-        restarts: at most so many restarts of a daemon in the window.
-        window_s: how far back restarts count.
-        failed_starts: at most so many starts in the window after which the daemon never served.
-        start_timeout_s: how long a daemon may take until it serves.
-        hang_after_s: how long a counter may stand still.
+        restarts: the most restarts of a daemon in the window.
+        window_s: the length of the window in which restarts count.
+        failed_starts: the most starts in the window after which the daemon never served.
+        start_timeout_s: the longest time until a daemon serves.
+        hang_after_s: the longest time without a change of the counter.
         backoff_s: the pause after the first restart in the window; doubled at each further one.
-        longest_backoff_s: where the doubling ends.
+        longest_backoff_s: the longest pause.
     """
 
     interval_s: float = 60.0
@@ -44,7 +44,7 @@ class Limits:
     longest_backoff_s: float = 30.0
 
     def backoff_after(self, restarts: int) -> float:
-        """Return the pause that follows so many restarts in the window.
+        """Return the pause after this number of restarts in the window.
 
         >>> [Limits().backoff_after(count) for count in (0, 1, 2, 5, 1000)]
         [0.0, 0.5, 1.0, 8.0, 30.0]
@@ -56,14 +56,14 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """What is seen of a daemon at one moment.
+    """The observed state of a daemon.
 
     Attributes:
-        state: `absent`; `starting`: its process lives and does not serve yet; `up`: it has said that it serves.
-        pid: its pid; None when absent.
-        beats: its progress counter; None when it is not up.
-        error: the last words of a daemon that is absent.
-        waits: it is absent because what it needs, such as the database of several machines, does not answer.
+        state: `absent`; `starting`: its process runs and does not serve yet; `up`: it has reported that it serves.
+        pid: its pid; None if absent.
+        beats: its progress counter; None if it is not up.
+        error: the last words of an absent daemon.
+        waits: True if it is absent because a server that it needs, such as a shared database, does not answer.
     """
 
     state: Literal["absent", "starting", "up"]
@@ -75,7 +75,7 @@ class Sight:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Start the daemon; `crashed` when it ran before and ended by itself."""
+    """Start the daemon. `crashed` is True if it ran before and ended by itself."""
 
     id: str
     crashed: bool
@@ -91,7 +91,7 @@ class Kill:
 
 @dataclass(frozen=True, kw_only=True)
 class Escalate:
-    """Tell the author on a path outside the bus; `key` names this one occasion."""
+    """Alert the author on a route outside the bus. `key` names this one occasion."""
 
     key: str
     text: str
@@ -120,12 +120,12 @@ Action = Start | Kill | Escalate | Phase | Note
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one look came to.
+    """The result of one decision.
 
     Attributes:
-        memory: what is to be on disk before the actions are carried out.
-        actions: what is to be done, in order.
-        wake_at: when to look again at the latest.
+        memory: the memory to write to disk before the actions.
+        actions: the actions, in order.
+        wake_at: the latest time for the next tick.
     """
 
     memory: Memory
@@ -134,15 +134,15 @@ class Step:
 
 
 def look(now: float, sight: Sight, memory: Memory, limits: Limits, *, quiet: bool, new_id: str) -> Step:
-    """Decide what to do about one daemon that is meant to run.
+    """Decide the actions for one daemon that should run.
 
     Args:
         now: seconds since 1970.
-        sight: what is seen of it.
-        memory: what is remembered.
-        limits: when to give up.
-        quiet: a standing-still counter is expected now.
-        new_id: the id of a start, if this look begins one.
+        sight: the observed state.
+        memory: the memory of earlier ticks.
+        limits: the limits for giving up and waiting.
+        quiet: True if an unchanged counter is expected now.
+        new_id: the id of a start, if this call begins one.
     """
     if isinstance(memory.budget, Budget):
         memory = replace(memory, budget=memory.budget.within(now, limits.window_s))
@@ -179,7 +179,7 @@ def _absent(now: float, sight: Sight, memory: Memory, limits: Limits, new_id: st
         if revive.up_at is None:
             budget = replace(budget, failures=(*budget.failures, now))
         memory = replace(memory, budget=budget, revive=None)
-    if sight.waits:  # nothing is wrong with it: the last start alone counts, for the pause until the next
+    if sight.waits:  # nothing is wrong with the daemon: only the last start counts, for the pause until the next
         budget = Budget(restarts=budget.restarts[-1:])
         memory = replace(memory, budget=budget)
     if len(budget.failures) >= limits.failed_starts:
@@ -207,7 +207,7 @@ def _give_up(now: float, memory: Memory, limits: Limits, reason: str, before: li
 
 def _starting(now: float, sight: Sight, memory: Memory, limits: Limits) -> Step:
     revive = memory.revive
-    if revive is None:  # somebody else started it: it is held to the same time
+    if revive is None:  # another program started it: the same time limit applies
         memory = replace(memory, revive=Revive(id="", at=now))
     elif isinstance(revive, Revive) and now - revive.at >= limits.start_timeout_s and sight.pid is not None:
         reason = f"did not serve within {limits.start_timeout_s:.0f}s"
@@ -219,7 +219,7 @@ def _up(now: float, sight: Sight, memory: Memory, limits: Limits, *, quiet: bool
     actions: list[Action] = []
     revive, wake_at = memory.revive, now + limits.interval_s
     if isinstance(revive, Revive):
-        # Another pid did not live through what this one lived through; in the future: the clock was set back.
+        # The count belongs to another pid, or is from the future because the clock was set back.
         if revive.up_at is None or revive.up_at > now or revive.pid != sight.pid:
             memory = replace(memory, revive=replace(revive, up_at=now, pid=sight.pid))
             actions.append(Phase(id=revive.id, phase="up-detected"))
@@ -242,7 +242,7 @@ def _progress(
         resumed = isinstance(stall, Stall) and stall.suspected
         return seen, [Note(event="hang.resumed", fields={"suspect": seen.pid})] if resumed else []
     if now - stall.looked_at < min(limits.interval_s, limits.hang_after_s) / 2:
-        return stall, []  # too soon after the last look to mean anything
+        return stall, []  # too soon after the last tick to mean anything
     stall = replace(stall, looks=stall.looks + 1, looked_at=now)
     if now - stall.since < limits.hang_after_s or stall.looks < FEWEST_STILL_LOOKS:
         return stall, []
@@ -256,4 +256,4 @@ def _hanging(now: float, stall: Stall, *, quiet: bool) -> tuple[Stall, list[Acti
     if not stall.suspected:
         note = Note(event="hang.suspected", fields={"suspect": stall.pid, "still_s": still_s})
         return replace(stall, suspected=True), [note]
-    return stall, [Kill(pid=stall.pid, reason=f"its progress counter stood still for {still_s}s")]
+    return stall, [Kill(pid=stall.pid, reason=f"its progress counter did not change for {still_s}s")]

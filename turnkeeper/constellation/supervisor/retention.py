@@ -1,7 +1,7 @@
-"""How much of the logs and trails is kept, so that they never fill a disk.
+"""The retention of logs and trails, which keeps them from filling a disk.
 
-A trail has a file for each day, and goes when its day is longer ago than is kept. What a daemon prints goes into one
-file, which is cut when it is too large; the part before is kept beside it, until the next cut.
+A trail has one file for each day, which is removed when the day is older than the retention. A daemon's output goes to
+one file, which is cut when it is too large; the previous part is kept beside it until the next cut.
 """
 
 import re
@@ -17,11 +17,11 @@ _OF_A_DAY = re.compile(r"-(\d{4}-\d{2}-\d{2})\.jsonl", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """What is kept.
+    """The limits of retention.
 
     Attributes:
-        keep_s: for how long trails are kept, in seconds.
-        largest_mb: how large the log of a process may become, in mebibytes.
+        keep_s: how long trails are kept, in seconds.
+        largest_mb: the largest size of a process's log, in mebibytes.
     """
 
     keep_s: float = 90 * 86_400.0
@@ -29,7 +29,7 @@ class Kept:
 
 
 def is_over(name: str, kept: Kept, now: datetime) -> bool:
-    """Return whether a file is the trail of a day that is longer ago than is kept."""
+    """Return True if a file is the trail of a day older than the retention."""
     found = _OF_A_DAY.search(name)
     if found is None:
         return False
@@ -41,13 +41,13 @@ def is_over(name: str, kept: Kept, now: datetime) -> bool:
 
 
 def let_go(home: Home, kept: Kept, now: datetime) -> tuple[list[str], list[str]]:
-    """Remove the trails that are over and cut the logs that are too large; return the names of both. Raises OSError."""
+    """Remove old trails and cut large logs. Return the names of both. Raises OSError."""
     files = [path for path in sorted(home.logs.iterdir()) if path.is_file() and not path.is_symlink()]
     removed = [path for path in files if is_over(path.name, kept, now)]
     cut = [path for path in files if path.suffix == ".log" and path.stat().st_size > kept.largest_mb << 20]
     for path in removed:
         path.unlink(missing_ok=True)
-    for path in cut:  # its process goes on appending to it, so it must stay the same file
+    for path in cut:  # its process keeps appending to it, so it must stay the same file
         shutil.copyfile(path, path.with_name(f"{path.name}.1"))
         with path.open("r+b") as file:
             file.truncate()

@@ -1,4 +1,4 @@
-"""systemd: the user units that keep a constellation up over logins and boots, and what the supervisor tells systemd."""
+"""systemd: the user units that keep a constellation running over logins and boots, and the reports to systemd."""
 
 import hashlib
 import os
@@ -39,7 +39,7 @@ UMask=0077
 """
 _HEARTBEAT_TIMES = "OnActiveSec={heartbeat}\nOnUnitActiveSec={heartbeat}\n"
 _BACKUP_TIMES = "OnCalendar=daily\nRandomizedDelaySec=1h\nPersistent=true\n"
-# (end of the file's name, what it describes, section, its lines, the target that wants it)
+# (suffix of the file's name, its description, section, its lines, the target that wants it)
 _UNITS = (
     (".service", "Turnkeeper", "Service", _SERVICE, "default"),
     ("-heartbeat.service", "Heartbeat of Turnkeeper", "Service", _TICK, ""),
@@ -50,7 +50,7 @@ _UNITS = (
 
 
 def units(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the units of a home, text by file name; every home has names of its own."""
+    """Return the units of a home, text by file name. Every home has its own names."""
     words = {
         "home": _quoted(str(home.root)),
         "run": f"{_quoted(sys.executable)} -P -m turnkeeper.constellation",
@@ -68,34 +68,34 @@ def units(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def tag_of(home: Home, environ: Mapping[str, str]) -> str:
-    """Return what tells the services of homes apart; empty for the usual home."""
+    """Return the tag that distinguishes the services of homes. Empty for the default home."""
     default, *_ = places(None, {"HOME": environ.get("HOME", "~")})
     return "" if home.root == default else f"-{hashlib.sha256(os.fsencode(home.root)).hexdigest()[:8]}"
 
 
 def backups_of(home: Home) -> Path:
-    """Return where the timer's backups lie: beside the home, which a restore moves aside."""
+    """Return the folder of the timer's backups. It is beside the home, because a restore moves the home aside."""
     return home.root.with_name(f"{home.root.name}-backups")
 
 
 def unit_folder(environ: Mapping[str, str]) -> Path:
-    """Return where user units lie."""
+    """Return the folder of user units."""
     config = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".config")
     return Path(config) / "systemd" / "user"
 
 
 def install(home: Home, environ: Mapping[str, str]) -> list[Path]:
-    """Write the units of a home, over older ones; return the files."""
+    """Write the units of a home, overwriting older ones. Return the files."""
     return write_all(unit_folder(environ), units(home, environ))
 
 
 def uninstall(home: Home, environ: Mapping[str, str]) -> list[Path]:
-    """Remove the units of a home; return the files that were there."""
+    """Remove the units of a home. Return the files that existed."""
     return remove_all(unit_folder(environ), units(home, environ))
 
 
 def write_all(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write files into a folder, over older ones; return them."""
+    """Write files into a folder, overwriting older ones. Return them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         fresh = folder / f".{name}.new"
@@ -105,7 +105,7 @@ def write_all(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 
 
 def remove_all(folder: Path, names: Iterable[str]) -> list[Path]:
-    """Remove files from a folder; return those that were there."""
+    """Remove files from a folder. Return those that existed."""
     there = [folder / name for name in names if (folder / name).exists()]
     for path in there:
         path.unlink()
@@ -113,13 +113,13 @@ def remove_all(folder: Path, names: Iterable[str]) -> list[Path]:
 
 
 class Notifier:
-    """Reports the state of the service to systemd, if systemd asked for it."""
+    """The reporter of the service's state to systemd, if systemd asked for reports."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._address = environ.get("NOTIFY_SOCKET", "")
         usec = environ.get("WATCHDOG_USEC", "")
         self.longest_pause_s = int(usec) / 2e6 if self._address and usec.isdigit() and int(usec) else float("inf")
-        """How long the supervisor may sleep at most, so that systemd does not take it for hung."""
+        """The longest sleep of the supervisor that systemd does not take for a hang."""
 
     def notify(self, *, ready: bool) -> None:
         """Report that the supervisor works and, once every daemon serves or was given up, that the service is ready."""
@@ -131,17 +131,17 @@ class Notifier:
             try:
                 sender.sendto(said.encode(), address)
             except OSError:
-                return  # systemd is gone: nobody is left to tell
+                return  # systemd is gone
 
 
 def for_daemons(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what systemd told the supervisor alone."""
+    """Return the environment without systemd's variables for the supervisor."""
     ours = {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
     return {name: value for name, value in environ.items() if name not in ours}
 
 
 def _quoted(word: str) -> str:
-    """Quote a word of a unit: `%` and `$` mean something there."""
+    """Quote a word of a unit, in which `%` and `$` are special."""
     plain = word.replace("%", "%%")
     if all(character.isalnum() or character in "/._-@%+" for character in plain):
         return plain

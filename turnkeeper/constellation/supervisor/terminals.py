@@ -1,7 +1,7 @@
-"""Telling agents in terminals that everything goes down: an envelope for each, and a minute in which to take it.
+"""The shutdown messages to agents in terminals: an envelope for each, and a minute to read it.
 
-Only an inbox that is being read gets one. What nobody took by then is taken back: read after the next start, it would
-be wrong. Where machines share a database no agent gets one, as the others go on delivering; the author is told so.
+Only an inbox with a reader gets one. An envelope that was not read in time is withdrawn, because it would be wrong
+after the next start. If machines share a database, no agent gets one, since the others keep delivering.
 """
 
 import re
@@ -22,22 +22,22 @@ from turnkeeper.storage.locking import reader_of
 PATIENCE_S = 60.0
 _SENDER = "watchdog"
 _TEXT = "Turnkeeper is going down. Nothing is delivered to you until it is started again. Messages for you are kept."
-_UNTOLD = "was told nothing: other machines that share the database may go on delivering to it"
+_UNTOLD = "got no message: other machines that share the database may continue to deliver to it"
 _HOSTED = re.compile(r"agent[0-9]+|.*@.*", re.ASCII)  # agent0 and workers, and agents of peers
 _FILES = SystemFiles()
 
 
 def read_now(home: Home) -> list[str]:
-    """Return the agents in terminals whose inboxes are read now, by name."""
+    """Return the agents in terminals whose inboxes have a reader now, by name."""
     folder = home.inbox("agent0").parent
     readers = {path.name: _reader(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
-    # These are no terminals: they are stopped with the rest.
+    # These are not terminals; they are stopped with the rest.
     ours = tuple(one.name for one in (daemons.AGENT_RUNTIME, *daemons.OPTIONAL))
     return [agent for agent, reader in readers.items() if reader and not reader.startswith(ours)]
 
 
 def tell_all(home: Home, *, clock: SystemClock, entropy: Entropy) -> dict[str, str]:
-    """Send each of those agents a shutdown; return, by name, what became of it once all took it or the time is over."""
+    """Send each of these agents a shutdown, and wait for them. Return the outcome by name."""
     told, how = {}, _untold(home) if shared_url_in(home.config) else {}
     for agent in read_now(home):
         try:
@@ -52,7 +52,7 @@ def tell_all(home: Home, *, clock: SystemClock, entropy: Entropy) -> dict[str, s
 
 
 def _untold(home: Home) -> dict[str, str]:
-    """Return, for each agent in a terminal of this machine, that it is told nothing."""
+    """Return, for each agent in a terminal of this machine, the note that it got no message."""
     folder = home.inbox("agent0").parent
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     return {agent: _UNTOLD for agent in found if _HOSTED.fullmatch(agent) is None}
@@ -62,8 +62,8 @@ class _Shutdown:
     """One agent's envelope."""
 
     def __init__(self, home: Home, agent: str, clock: SystemClock, entropy: Entropy) -> None:
-        """Put it. Raises TurnkeeperError."""
-        # Loaded here: most constellations have no agent in a terminal.
+        """Put the envelope. Raises TurnkeeperError."""
+        # Loaded here, because most constellations have no agent in a terminal.
         bus, envelope = import_module("turnkeeper.bus.inbox"), import_module("turnkeeper.bus.envelope")
         place: dict[str, Any] = {"files": _FILES, "clock": clock, "entropy": entropy}
         self._inbox = bus.open_inbox(home, agent, hosted=False, **place)
@@ -79,18 +79,18 @@ class _Shutdown:
         self._name = self._inbox.put(envelope.Envelope(**sent)).name
 
     def is_open(self) -> bool:
-        """Tell whether a reader may still take it."""
+        """Return True if a reader may still take the envelope."""
         return self._state() in {"waiting", "claimed"} and bool(_reader(self._inbox.folder))
 
     def settle(self) -> str:
-        """Take it back if nobody took it; say what became of it."""
+        """Withdraw the envelope if no reader took it. Return its outcome."""
         state = self._state()
         if state in {"delivered", "gone"}:
             return "took the shutdown"
         read = bool(_reader(self._inbox.folder))
         with suppress(TurnkeeperError, OSError):
             self._inbox.withdraw(self._name, claimed=not read)
-        return f"did not take the shutdown within {PATIENCE_S:.0f}s" if read else "ended"
+        return f"did not read the shutdown within {PATIENCE_S:.0f}s" if read else "ended"
 
     def _state(self) -> str:
         states = import_module("turnkeeper.bus.folders").envelope_states

@@ -30,13 +30,13 @@ from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.locking import is_held
 
 START_TIMEOUT_S = 120.0
-ANSWER_TIMEOUT_S = 20.0  # from the moment at which a daemon has said that it serves: four of its beats
+ANSWER_TIMEOUT_S = 20.0  # counted from the daemon's report that it serves: four of its beats
 
 
 def prepare(home: Home, settings: Settings) -> list[str]:
-    """Say that the constellation is to run, and let the watchdog count anew.
+    """Write the order to run, and reset the watchdog's counts.
 
-    Returns the alerts that were not delivered: the caller shows them, so they are cleared.
+    Returns the texts of undelivered alerts and clears them: the caller shows them.
     """
     home.create()
     with between_ticks(home):
@@ -48,23 +48,23 @@ def prepare(home: Home, settings: Settings) -> list[str]:
             forget(home, daemon.name, keep_start=isinstance(memory.revive, Revive))
         write_orders(home, orders, SystemClock().now())
         for daemon in before.wanted if before is not None else ():
-            if daemon not in orders.wanted:  # nobody looks after it any more
+            if daemon not in orders.wanted:  # no supervisor watches it any more
                 daemons.stop(home, daemon)
-                forget(home, daemon.name, keep_start=False)  # a start that nobody has verified did not fail
+                forget(home, daemon.name, keep_start=False)  # a start that was never verified did not fail
         return take_pending(home)
 
 
 def _record_unseen_end(home: Home, daemon: daemons.Daemon, memory: Memory) -> None:
-    """Record that a daemon ended while no supervisor was running: it was meant to run and is not running."""
+    """Record that a daemon that should be running ended while no supervisor was running."""
     log = EventLog(home.logs, LOCK, SystemClock())
     start_id = memory.revive.id if isinstance(memory.revive, Revive) else ""
     log.emit("daemon.lost", daemon=daemon.name, id=start_id, reason="ended while no supervisor was running")
 
 
 def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:
-    """Keep the number of workers, and stop a runtime that runs with another; return how it ended, or nothing.
+    """Store the number of workers, and stop a runtime that runs with another. Return how it ended, else empty.
 
-    It is not stopped if it could not start again.
+    Do not stop it if it could not start again.
 
     Raises:
         TurnkeeperError: it could not start again, under the supervisor's variables or, without one, under `environ`.
@@ -82,9 +82,9 @@ def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:
 
 
 def stop_some(home: Home, names: Collection[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Stop the processes of these names, so that they start as they are set up now; return how each ended.
+    """Stop the named processes, so that they start with the present setup. Return how each ended.
 
-    The supervisor is stopped first: it would start the others again.
+    The supervisor is stopped first, because it would start the others again.
 
     Raises:
         TurnkeeperError: one of them could not start again. None is stopped.
@@ -97,7 +97,7 @@ def stop_some(home: Home, names: Collection[str], environ: Mapping[str, str]) ->
 
 
 def _require_startable(home: Home, daemon: daemons.Daemon, environ: Mapping[str, str]) -> None:
-    """Raise TurnkeeperError if a daemon could not start under the supervisor's variables, or else under `environ`."""
+    """Raise TurnkeeperError if a daemon could not start under the supervisor's variables or, without one, `environ`."""
     known = daemons.environ_of(home, daemons.SUPERVISOR) or environ
     if why := daemons.refusal(home, daemon, known):
         what = f"{daemon.name} keeps running as it is, since it could not start again: {why}"
@@ -105,11 +105,11 @@ def _require_startable(home: Home, daemon: daemons.Daemon, environ: Mapping[str,
 
 
 def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:
-    """Start the supervisor, or wake it, and return once all that is meant to run serves.
+    """Start or wake the supervisor, and return once every process that should run serves.
 
-    Returns by name, in the order of their start, False for one that ran already.
+    Returns by name, in the order of their start, False for a process that was already running.
 
-    :func:`prepare` must have been called.
+    Call :func:`prepare` first.
 
     Raises:
         TurnkeeperError: a daemon or the supervisor ended, or did not serve in time, or nothing can be written.
@@ -126,9 +126,9 @@ def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:
 
 
 def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> dict[str, str]:
-    """Stop everything, the supervisor first so that it starts nothing again; return how each ended, by name.
+    """Stop everything, the supervisor first so that it starts nothing again. Return how each ended, by name.
 
-    Before that, unless by `force`, agents in terminals are told, and have a minute to take it.
+    Before that, unless `force`, send the shutdown to agents in terminals, and give them a minute to read it.
     """
     if not home.run.is_dir():
         return {}
@@ -138,7 +138,7 @@ def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> d
     order = (*([daemons.SUPERVISOR] if supervisor else []), *reversed(daemons.EVERY))
     for daemon in order:
         if daemon is not daemons.SUPERVISOR:
-            _end_restart(home)  # the supervisor is gone: nobody begins another
+            _end_restart(home)  # the supervisor is gone, so no new one begins
         _stop_starting(home, daemon)
         how[daemon.name] = daemons.stop(home, daemon, force=force)
     for daemon in daemons.EVERY:
@@ -151,7 +151,7 @@ def _runs(home: Home) -> bool:
 
 
 def _end_restart(home: Home) -> None:
-    """End a planned restart wherever it is: its handoff is on disk, and is delivered after the next `up`."""
+    """End a planned restart at any stage. Its handoff is on disk, and is delivered after the next `up`."""
     daemons.stop(home, RESTARTER, force=True)
     says = markers.read_marker(markers.PROCESSING.at(home))
     if says is not None:
@@ -175,14 +175,14 @@ def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None, environ: 
     def up() -> bool:
         nonlocal serving_since, supervisor
         if supervisor is None and not is_held(home, daemons.SUPERVISOR.name):
-            supervisor = daemons.spawn(home, daemons.SUPERVISOR, environ)  # the one that ran was being killed
+            supervisor = daemons.spawn(home, daemons.SUPERVISOR, environ)  # the running supervisor was being killed
         if _serves(home, daemon):
             return True
         serving_since = (serving_since or clock.monotonic()) if daemons.serves(home, daemon) else None
         _raise_if_unreachable(home, daemon, 0.0 if serving_since is None else clock.monotonic() - serving_since)
         _raise_if_failed(home, daemon)
         if daemons.process_of(home, daemon) is None and (trouble := why_unwritable(home.run)) is not None:
-            raise trouble  # the supervisor starts nothing meanwhile, and goes on by itself
+            raise trouble  # the supervisor starts nothing meanwhile, and continues by itself
         if supervisor is not None and _ended(supervisor) and not is_held(home, daemons.SUPERVISOR.name):
             log = daemons.log_of(home, daemons.SUPERVISOR)
             raise TurnkeeperError("the supervisor ended", where=str(log), hint="read its log")
@@ -195,7 +195,7 @@ def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None, environ: 
 
 
 def _ended(child: int) -> bool:
-    """Tell whether a child has ended, however often its end was asked for before."""
+    """Return True if a child has ended, even if its status was read before."""
     try:
         return os.waitpid(child, os.WNOHANG)[0] != 0
     except ChildProcessError:
@@ -203,7 +203,7 @@ def _ended(child: int) -> bool:
 
 
 def _serves(home: Home, daemon: daemons.Daemon) -> bool:
-    """Ask the health service, but only once the daemon has said that it serves: asking is not cheap."""
+    """Query the health service, but only once the daemon has reported that it serves, because a query is expensive."""
     if not daemons.serves(home, daemon):
         return False
     return bool(import_module("turnkeeper.rpc.channel").is_serving(home.socket(daemon.name)))
@@ -230,7 +230,7 @@ def _raise_if_failed(home: Home, daemon: daemons.Daemon) -> None:
 
 
 def _stop_starting(home: Home, daemon: daemons.Daemon) -> None:
-    """End a daemon that was started and does not hold its lock yet: nobody would find it later."""
+    """End a daemon that was started and does not hold its lock yet, because no later program would find it."""
     revive = recall(home, daemon.name).revive
     if is_held(home, daemon.name) or not isinstance(revive, Revive) or revive.pid is None:
         return

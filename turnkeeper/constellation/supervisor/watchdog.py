@@ -1,10 +1,10 @@
 """One tick of the watchdog: look at each daemon, decide, act. The supervisor ticks; so does `turnkeeper watchdog tick`.
 
-The whole state is on disk, so any process may do the next tick; a lock admits one at a time. A decision is on disk
-before it is carried out: a crash in between costs one restart of the budget and never exceeds it.
+The whole state is on disk, so any process may run the next tick; a lock admits one at a time. A decision is on disk
+before it is carried out, so a crash in between costs one restart of the budget and never exceeds it.
 
-A planned restart is a request on disk. One tick claims it and starts a child that outlives the supervisor. While the
-child lives, ticks leave agent-runtime to it; a child that died is started again and continues from what is on disk.
+A planned restart is a request on disk. One tick claims it and starts a child that survives the supervisor. While the
+child runs, ticks leave agent-runtime to it; a child that died is started again and continues from the files.
 """
 
 import os
@@ -38,30 +38,30 @@ MOST_TRIES = 3
 KEPT_STATUS_FILES = 50
 _LOCK_PATIENCE_S = 30.0
 _TROUBLE_WAIT_S = 2.0
-_CALM_S = 60.0  # how long after trouble of the machine the next one is news
+_CALM_S = 60.0  # seconds after trouble of the machine until it is alerted again
 _TAIL_BYTES = 4096
 _UNREACHABLE = f"exit code {EXIT_UNREACHABLE}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:
-    """What the author wants of the watchdog, as the last `up` found it valid."""
+    """The author's orders to the watchdog, as the last valid `up` wrote them."""
 
     limits: policy.Limits = field(default_factory=policy.Limits)
     routes: Routes = field(default_factory=Routes)
     kept: Kept = field(default_factory=Kept)
-    optional: frozenset[str] = frozenset()  # the names of those of `OPTIONAL` that are to run
-    left_out: frozenset[str] = frozenset()  # the names of those of `DAEMONS` that are not to run on this machine
+    optional: frozenset[str] = frozenset()  # the names of `OPTIONAL` processes that should run
+    left_out: frozenset[str] = frozenset()  # the names of `DAEMONS` that should not run on this machine
 
     @property
     def wanted(self) -> Sequence[daemons.Daemon]:
-        """The processes that are meant to run."""
+        """The processes that should run."""
         own = [one for one in daemons.DAEMONS if one.name not in self.left_out]
         return (*own, *(one for one in daemons.OPTIONAL if one.name in self.optional))
 
 
 class Watchdog:
-    """Ticks on one home."""
+    """The watchdog of one home."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class Watchdog:
         daemons: Sequence[daemons.Daemon] | None = None,
         child: daemons.Daemon = RESTARTER,
     ) -> None:
-        """Look after `daemons`, those that the orders name unless given; `child` carries out planned restarts.
+        """Watch `daemons`, by default those that the orders name; `child` carries out planned restarts.
 
-        They are started with `environ`.
+        All are started with `environ`.
         """
         self._home = home
         self._daemons = daemons
@@ -90,32 +90,32 @@ class Watchdog:
         self._let_go_at = 0.0
         self._believed = BelievedTime(home, LOCK, clock, self._log.emit)
         self.ended: dict[int, str] = {}
-        """How processes ended that were children of this one, by pid."""
+        """The ends of this process's children, by pid."""
         self.waiting: dict[str, str] = {}
-        """The last words of daemons that are absent because what they need does not answer, by name."""
+        """The last words of daemons that are absent because a server does not answer, by name."""
 
     @property
     def watched(self) -> Sequence[daemons.Daemon]:
-        """The processes that it looks after, as the newest orders say."""
+        """The watched processes, from the newest orders."""
         return self._orders.wanted if self._daemons is None else self._daemons
 
     def tick(self) -> float | None:
-        """Do one tick and return how many seconds to wait for the next; None when nothing is meant to run.
+        """Run one tick. Return the seconds until the next, or None if nothing should run.
 
-        Where the machine is in trouble nothing is decided: the author is alerted, and the next tick tries again.
+        If the machine is in trouble, decide nothing: alert the author, and let the next tick try again.
         """
         try:
             with ProcessLock(self._home, LOCK):
                 return self._tick()
         except Conflict:
-            return 0.5  # another process is at it
+            return 0.5  # another process runs a tick
         except (OSError, MachineTrouble) as error:
             if not self.alert_to(error):
                 raise
             return min(self._orders.limits.interval_s, _TROUBLE_WAIT_S)
 
     def alert_to(self, error: BaseException) -> bool:
-        """Alert the author to trouble of the machine; False, and nothing done, for any other error."""
+        """Alert the author to trouble of the machine. Return False, and do nothing, for any other error."""
         trouble = machine_trouble(error, ours=True)
         if trouble is not None:
             self._troubles.look({"watchdog": str(trouble)}, self._orders, self._environ)
@@ -127,7 +127,7 @@ class Watchdog:
             return None
         self._orders = orders
         if (trouble := why_unwritable(self._home.run)) is not None:
-            raise trouble  # a decision that cannot be put on disk is not made
+            raise trouble  # a decision that cannot be written to disk is dropped
         now = self._clock.now().timestamp()
         quiet = is_quiet(self._home, now)
         wake_at = now + orders.limits.interval_s
@@ -167,14 +167,14 @@ class Watchdog:
             self._log_from.clear()
 
     def _deliver(self) -> None:
-        """Deliver the handoffs that wait, now that their reader is up."""
+        """Deliver the waiting handoffs, because their reader is up."""
         if any(drafts(self._home)):
             failpoints = Failpoints(self._environ)
             deliverer = Deliverer(self._home, clock=self._clock, entropy=self._entropy, failpoints=failpoints)
             try:
                 for id_ in deliverer.deliver_all():
                     self._log.emit("handoff.delivered", id=id_)
-            except (Exhausted, Corrupt) as error:  # no room, or the key that seals it cannot be read
+            except (Exhausted, Corrupt) as error:  # no room, or the sealing key cannot be read
                 self._log.emit("handoff.waits", reason=str(error))
 
     def _settle(self, daemon: daemons.Daemon, before: Memory, step: policy.Step) -> None:
@@ -183,7 +183,7 @@ class Watchdog:
         remember(self._home, daemon.name, pending, replace(pending, crash_loop=step.memory.crash_loop))
 
     def _sight(self, daemon: daemons.Daemon, memory: Memory) -> policy.Sight | None:
-        """Return what is to be seen of a daemon; None while it ends, and how it ended cannot be told yet."""
+        """Return the observed state of a daemon. None while it ends and the cause is not known yet."""
         held = is_held(self._home, daemon.name)
         process = daemons.process_of(self._home, daemon) or self._unlocked(daemon, memory)
         if process is not None:
@@ -196,12 +196,12 @@ class Watchdog:
         started = revive.pid if revive is not None and revive.up_at is None else None
         if started is not None and daemons.process_with(started, daemon) is not None:
             return policy.Sight(state="starting", pid=started)
-        if held:  # whose it is cannot be told: somebody is there
+        if held:  # the holder is unknown, but the lock is held
             return policy.Sight(state="starting")
         if self._is_ending(_last_pid(memory)):
             return None
         error = self._last_words(daemon, memory)
-        if memory.revive is not None or memory.stall is not None:  # something ended since it was found to wait
+        if memory.revive is not None or memory.stall is not None:  # a process ended since the daemon was found to wait
             self.waiting.pop(daemon.name, None)
         if error.partition(";")[0] == _UNREACHABLE:
             self.waiting[daemon.name] = error
@@ -209,7 +209,7 @@ class Watchdog:
         return policy.Sight(state="absent", error=self.waiting.get(daemon.name, error), waits=waits)
 
     def _is_ending(self, pid: int) -> bool:
-        """Return whether a child of this process still runs; reap it if it has ended."""
+        """Return True if a child of this process still runs. Reap it if it has ended."""
         if pid and pid not in self.ended:
             with suppress(ChildProcessError):
                 ended, status = os.waitpid(pid, os.WNOHANG)
@@ -219,14 +219,14 @@ class Watchdog:
         return False
 
     def reaped(self, pid: int, status: int) -> None:
-        """Keep how a child ended, which `os.waitpid` returned."""
+        """Store the status of a child from `os.waitpid`."""
         code = os.waitstatus_to_exitcode(status)
         self.ended[pid] = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
 
     def _unlocked(self, daemon: daemons.Daemon, memory: Memory) -> Any:
-        """Return the process that was last seen to serve, if it lives: somebody removed its lock or pid file.
+        """Return the process that last served, if it is still running although its lock or pid file was removed.
 
-        It puts them back at its next beat; a second process must not be started beside it.
+        The process restores the files at its next beat; a second process must not be started beside it.
         """
         if not isinstance(memory.stall, Stall):
             return None
@@ -275,12 +275,12 @@ class Watchdog:
                 said = f"turnkeeper: {daemon.name} is up, verified at {rfc3339(at)} ({self._home.root})"
                 send(said, self._orders.routes, self._log, self._environ)
         elif phase == "up-detected" and isinstance(was := markers.read_marker(failed), dict) and was.get("waits"):
-            markers.clear_marker(failed)  # what it waited for is there: nothing was wrong with it
+            markers.clear_marker(failed)  # the server that it waited for answered: nothing was wrong with the daemon
         if id_:
             write_status(self._home, id_, daemon.name, phase, at, error=error, **more)
 
     def _last_words(self, daemon: daemons.Daemon, memory: Memory) -> str:
-        """Return how a daemon ended, as far as it is known: never more of its output than our own errors."""
+        """Return how a daemon ended, as far as known: never more of its output than our own errors."""
         how = self.ended.get(_last_pid(memory), "")
         start = self._log_from.get(daemon.name)
         said = "" if start is None else daemons.last_error(_since(self._home, daemon, start))
@@ -292,9 +292,9 @@ class Watchdog:
 
 
 def _last_pid(memory: Memory) -> int:
-    """Return the process that was started last; if none was, the one that served; 0 if none is known.
+    """Return the process that was started last, else the one that served last, else 0.
 
-    How the process before it ended says nothing of its end.
+    The end of an earlier process says nothing about this one's.
     """
     started = memory.revive.pid if isinstance(memory.revive, Revive) else None
     served = memory.stall.pid if isinstance(memory.stall, Stall) else None
@@ -302,7 +302,7 @@ def _last_pid(memory: Memory) -> int:
 
 
 def troubles_of(home: Home, of: Sequence[daemons.Daemon]) -> dict[str, str]:
-    """Return what of the machine stands in the way of each daemon that says so, by the daemon's name."""
+    """Return the trouble of the machine that each daemon reports, by the daemon's name."""
     found = {}
     for daemon in of:
         beat = last_beat(home, daemon.name)
@@ -312,10 +312,10 @@ def troubles_of(home: Home, of: Sequence[daemons.Daemon]) -> dict[str, str]:
 
 
 class Troubles:
-    """Alerts the author to trouble of the machine: once while it lasts, and once for what comes back soon.
+    """Alerts to the author about trouble of the machine: one while it lasts, even if it soon comes back.
 
-    It keeps nothing on disk, since the disk may be what is in trouble: an alert that no route takes is tried again at
-    each tick while the trouble lasts.
+    Nothing is kept on disk, since the disk may be in trouble. An alert that no route accepts is tried again at each
+    tick while the trouble lasts.
     """
 
     def __init__(self, home: Home, clock: Clock, log: EventLog) -> None:
@@ -323,7 +323,7 @@ class Troubles:
         self._told: dict[str, float] = {}
 
     def look(self, found: Mapping[str, str], orders: Orders, environ: Mapping[str, str]) -> None:
-        """Take in what stands in the way now, by process."""
+        """Alert the author to new trouble in `found`, by process."""
         now = self._clock.monotonic()
         self._told = {name: at for name, at in self._told.items() if now - at < _CALM_S}
         for process, what in found.items():
@@ -336,14 +336,14 @@ class Troubles:
 
 
 def write_status(home: Home, id_: str, process: str, phase: str, at: datetime, **more: Any) -> dict[str, Any]:
-    """Bring the restart-status file `id_` up to date, remove the oldest files, and return what it says now."""
+    """Update the restart-status file `id_`, remove the oldest files, and return its content."""
     path = markers.STATUS.at(home, id=id_)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     earlier = markers.read_marker(path)
     says = {"error": ""} | (earlier if isinstance(earlier, dict) else {})
     says |= {"id": id_, "process": process, "phase": phase, "at": rfc3339(at)} | more
     markers.write_marker(path, says)
-    # By age: whoever asked for a restart named it, so that names tell no order.
+    # By age: the requester of a restart chose its id, so names have no order.
     by_age = sorted(markers.found(home, markers.STATUS), key=lambda file: file.stat().st_mtime_ns)
     for old in by_age[:-KEPT_STATUS_FILES]:
         old.unlink(missing_ok=True)
@@ -351,7 +351,7 @@ def write_status(home: Home, id_: str, process: str, phase: str, at: datetime, *
 
 
 def between_ticks(home: Home) -> ExitStack:
-    """Return a block in which no tick runs: a tick that has read the orders goes on to carry them out."""
+    """Return a block in which no tick runs, since a tick that has read the orders still carries them out."""
     clock, stack = SystemClock(), ExitStack()
     deadline = clock.monotonic() + _LOCK_PATIENCE_S
     while True:
@@ -366,7 +366,7 @@ def between_ticks(home: Home) -> ExitStack:
 
 
 def read_orders(home: Home) -> Orders | None:
-    """Return what is wanted; None when nothing is. Orders that cannot be read are orders: those of the defaults."""
+    """Return the orders. None if nothing should run. Unreadable orders count as the default orders."""
     says = markers.read_marker(markers.WANTED.at(home))
     if says is None:
         return None
@@ -390,7 +390,7 @@ def read_orders(home: Home) -> Orders | None:
 
 
 def write_orders(home: Home, orders: Orders, at: datetime) -> None:
-    """Say that the constellation is to run, under these orders."""
+    """Write the order that the constellation should run."""
     parts = {
         "limits": asdict(orders.limits),
         "kept": asdict(orders.kept),
@@ -402,7 +402,7 @@ def write_orders(home: Home, orders: Orders, at: datetime) -> None:
 
 
 def is_quiet(home: Home, now: float) -> bool:
-    """Tell whether hang alarms are suppressed; clear windows that have passed. An unreadable one counts as open."""
+    """Return True if hang alarms are suppressed. Clear windows that are over. An unreadable one counts as open."""
     quiet = False
     for path in markers.found(home, markers.QUIET):
         epoch = path.name.removeprefix("quiet-until-")
@@ -414,7 +414,7 @@ def is_quiet(home: Home, now: float) -> bool:
 
 
 def replace_escalated(memory: Memory, before: Memory) -> Memory:
-    """Return the memory as it is before its escalation was put on disk."""
+    """Return the memory with the escalation not yet done, as it is before the escalation is on disk."""
     loop = memory.crash_loop
     if loop is None or isinstance(loop, markers.Unreadable) or loop == before.crash_loop:
         return memory
@@ -432,7 +432,7 @@ def _since(home: Home, daemon: daemons.Daemon, start: int) -> str:
 
 
 class Planned:
-    """Claims requests and keeps a child at work on the claimed one."""
+    """The claimer of restart requests, which keeps a child at work on the claimed one."""
 
     def __init__(
         self, home: Home, *, log: EventLog, environ: Mapping[str, str], child: daemons.Daemon = RESTARTER
@@ -443,7 +443,7 @@ class Planned:
         self._child = child
 
     def under_way(self, now: float) -> bool:
-        """Claim a request, or look after the claimed one; True while a child sees to agent-runtime."""
+        """Claim a request, or look after the claimed one. Return True while a child handles agent-runtime."""
         path = markers.PROCESSING.at(self._home)
         says = markers.read_marker(path)
         if says is None:
@@ -459,7 +459,7 @@ class Planned:
             return True
         tries = _tries(says)
         if tries >= MOST_TRIES:
-            self._give_up(says["id"], f"a planned restart did not end in {tries} tries", now)
+            self._give_up(says["id"], f"a planned restart did not finish in {tries} tries", now)
             return False
         says = says | {"tries": tries + 1, "pid": None}
         markers.write_marker(path, says)
@@ -481,7 +481,7 @@ class Planned:
 
 
 def set_aside(home: Home, id_: str) -> None:
-    """End a claimed request: it goes to the archive."""
+    """Move a claimed request to the archive."""
     archive = markers.ARCHIVE.at(home, id=f"{id_}-request")
     archive.parent.mkdir(mode=0o700, exist_ok=True)
     markers.PROCESSING.at(home).rename(archive)
@@ -490,7 +490,7 @@ def set_aside(home: Home, id_: str) -> None:
 
 
 def is_under_way(home: Home) -> bool:
-    """Tell whether a restart is asked for or under way."""
+    """Return True if a restart is requested or in progress."""
     return any(os.path.lexists(kind.at(home)) for kind in (markers.REQUEST, markers.PROCESSING))
 
 

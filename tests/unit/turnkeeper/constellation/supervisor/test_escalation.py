@@ -102,7 +102,7 @@ def test_an_alert_that_no_route_takes_is_kept_and_tried_again_at_a_later_tick(
 ) -> None:
     home.config.write_text("[watchdog]\ncommand = 'exit 3'\n")
     assert run_turnkeeper(home, "escalate", "the build is red") == 1
-    assert "every tick of the supervisor tries it again" in capsys.readouterr().err
+    assert "the supervisor tries again at each tick" in capsys.readouterr().err
     (finding,) = findings(home, 0.0)
     assert "alert not delivered: turnkeeper: the build is red" in str(finding)
     told, log = home.root / "told", EventLog(home.logs, "watchdog", SystemClock())
