@@ -25,7 +25,7 @@ _CREATE = frozenset({"thread_id", "metadata", "if_exists"})
 _SEARCH = frozenset({"metadata", "status", "ids", "limit", "offset", "sort_by", "sort_order", "select"})
 _STATUSES = ("idle", "busy", "interrupted", "error")
 _THREAD_MODES = frozenset({"run_modes", "lifecycle", "state_update"})
-_KEPT = "a thread's record is kept, and cannot be written over HTTP"
+_KEPT = "a thread's record is kept, and is not written over HTTP"
 
 
 class Threads:
