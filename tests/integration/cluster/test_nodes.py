@@ -273,7 +273,7 @@ def test_a_command_leaves_a_schema_of_an_older_version_to_the_daemons(cluster: C
 
 UNREAD = (
     "no envelope waits; 1 is quarantined",
-    "1 envelope waits for codex since Mon 2026-09-21 14:13:20 UTC, and nobody reads its inbox",
+    "1 envelope waits for codex since Mon 2026-09-21 14:13:20 UTC, and no program reads its inbox",
     "1 envelope of codex in quarantine",
 )
 

@@ -216,7 +216,7 @@ def test_records_that_were_put_in_before_the_machines_next_one_are_not_signed_in
     one.write(4)
     for machine in machines:
         (fault,) = machine.faults()
-        assert "what stood before record 6 was changed by another program" in fault
+        assert "the chain before record 6 was changed by another program" in fault
     other.write(4)
 
 

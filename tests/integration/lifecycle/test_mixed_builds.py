@@ -29,7 +29,7 @@ def test_each_process_of_another_build_is_named_and_restarted_on_request(home: H
         other_build(home.run / "supervisor.started")
         for argv in (("status",), ("doctor",), ("up",)):
             told = said(constellation, *argv)
-            assert f"agent-runtime: runs a build of before {build()}" in told
+            assert f"agent-runtime: runs a build older than {build()}" in told
             for name in ("task-runner", "supervisor"):
                 assert f"{name}: runs build 0.0.9+gabc, and this is {build()}" in told, argv
             assert told.count("run: turnkeeper up --restart") == len(ALL), argv

@@ -101,9 +101,9 @@ def test_a_new_graph_on_a_running_home_is_noticed_loaded_on_request_and_moves_no
             assert (done.returncode, "agents.agent0.graph" in said, "up --restart" in said) == (0, True, True), said
         assert [process_of(home, daemon) for daemon in DAEMONS] == pids, "nothing is restarted unasked"
         done = constellation.attempt("turnkeeper", "up", "--restart")
-        assert "settings of before" not in done.stderr, "and says nothing of what is loaded now"
+        assert "older settings" not in done.stderr, "and says nothing of what is loaded now"
         assert [process_of(home, daemon) == pid for daemon, pid in zip(DAEMONS, pids, strict=True)] == [False, True]
-        assert "settings of before" not in constellation.attempt("turnkeeper", "status").stderr
+        assert "older settings" not in constellation.attempt("turnkeeper", "status").stderr
     finally:
         constellation.stop()
 

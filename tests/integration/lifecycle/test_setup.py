@@ -151,7 +151,7 @@ def test_a_server_of_ones_own_is_asked_which_models_it_offers(home: Home) -> Non
         done = run(home, "model", "openai:stub-model")  # which keeps the address
         assert f"still asks the server at {server.url}" in done.stderr
         assert load_settings(home).model.base_url == server.url
-        code, screen = typed(home, "model", "openai:y", answers=[("Use it all the same?", "")])
+        code, screen = typed(home, "model", "openai:y", answers=[("Use it anyway?", "")])
         assert (code, "nothing was changed" in screen) == (2, True), screen
         assert load_settings(home).model.name == "openai:stub-model"
         found = setup.Model(name="openai:stub-model", base_url=server.url)

@@ -1,4 +1,4 @@
-"""The commands about what happened: records that nobody can change unnoticed."""
+"""The commands for the signed records of decisions and outcomes."""
 
 import json
 import sys
@@ -24,14 +24,12 @@ audit = typer.Typer(
 def verify_records(
     keys: Annotated[
         list[str] | None,
-        typer.Option(
-            "--key", help="Where machines share a store: trust only this public key, others so given, and the home's."
-        ),
+        typer.Option("--key", help="For a shared store: trust only this public key (repeatable) and the home's."),
     ] = None,
 ) -> None:
     """Check the records of both stores, their signatures, and that the stores tell the same; exit with 1 if not.
 
-    It reads the stores also while the daemons run. What it finds is printed to standard output, a line each.
+    It works while the daemons run. Each finding is printed to standard output, a line each.
 
     Example: turnkeeper audit verify
     """
@@ -43,7 +41,7 @@ def verify_records(
     if outcome.faults:
         note(f"{len(outcome.faults)} faults: the records or the stores were changed by another program")
         raise typer.Exit(EXIT_FAILURE)
-    note("every record is as it was written, and the stores tell the same")
+    note("every record is unchanged, and the stores agree with the records")
 
 
 @audit.command()
@@ -54,7 +52,7 @@ def export(
 ) -> None:
     """Print the records as JSON Lines, with what signs them. They hold ids, names and hashes, no texts.
 
-    Whoever gets the export checks it with Python and the package cryptography: python verify.py history.jsonl
+    The recipient checks it with Python and the package cryptography: python verify.py history.jsonl
 
     Example: turnkeeper audit export > history.jsonl
     """

@@ -1,4 +1,4 @@
-"""Read the chains of records of a home's stores, check them, and hold them against what the stores say now."""
+"""Reads the chains of records of a home's stores, checks them, and compares them with the stores' present content."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,19 +19,19 @@ _RECORDS = "SELECT number, at_us, body, content_hash, hash FROM audit ORDER BY n
 _HAS_OWN = "SELECT to_regclass('audit_records') IS NOT NULL"
 _OWN_RECORDS = "SELECT chain, number, at_us, body, content_hash, hash FROM audit_records ORDER BY chain, number"
 _OWN_ENDS = "SELECT chain, node, number, hash, signature FROM audit_chains ORDER BY chain"
-_SAME_TIME_US = 60_000_000  # of two machines: what each put on record of one thing, in either order
+_SAME_TIME_US = 60_000_000  # records of two machines about one thing, in either order
 
 
 class Table(NamedTuple):
-    """What records tell of one table.
+    """The records of one table.
 
     Attributes:
-        kind: of the records.
+        kind: the kind of the records.
         key: the field of a record that names a row.
-        query: the rows that have a record: their names; their numbers, which grow; when they ended, in microseconds;
-            then what the fields of a record say.
-        fields: of a record, in the order of the query.
-        noun: what a row is called.
+        query: the recorded rows: names; numbers, which grow; end times, in microseconds; then the values of a record's
+            fields.
+        fields: the fields of a record, in the order of the query.
+        noun: the name of a row in messages.
     """
 
     kind: str
@@ -103,7 +103,7 @@ TABLES = {
 
 def export(home: Home) -> Iterator[Line]:
     """Yield the signed heads, then every record of each store, as :mod:`.verify` reads them. Raises Corrupt."""
-    yield from _heads(home.audit_heads)  # first: a head that is signed meanwhile is of a record that is read then
+    yield from _heads(home.audit_heads)  # first, so that a head signed meanwhile has its record in the later read
     seen = [head for store in SCHEMAS for head in read_seen(home.audit_seen(store))]
     with _stores(home) as stores:
         if load_settings(home).store.is_shared:
@@ -113,11 +113,11 @@ def export(home: Home) -> Iterator[Line]:
 
 
 def examine(home: Home, keys: Collection[str] = ()) -> verify.Outcome:
-    """Check the chains, and that the stores tell the same as their records. Raises Corrupt.
+    """Check the chains, and that the stores agree with their records. Raises Corrupt.
 
-    Where machines share a store, each signs a chain of its own. There `keys` are trusted and this home's; without them
-    every key is taken, and those that signed are listed. What this machine has seen of all chains lies in its home, so
-    one that was written anew, or cut off, does not fit.
+    If machines share a store, each signs its own chain. Then `keys` and this home's key are trusted; without `keys`,
+    every key is accepted and the signing keys are listed. This home holds the heads that it saw of all chains, so a
+    rewritten or truncated chain is detected.
     """
     is_shared = load_settings(home).store.is_shared
     own = {public_key(key) for key in KeyFile(home, AUDIT).read()}
@@ -143,15 +143,15 @@ def examine(home: Home, keys: Collection[str] = ()) -> verify.Outcome:
 
 
 def _is_new(snapshot: Any, store: str) -> bool:
-    """Return True if all that a chain tells happened within two minutes: its process signs once a minute."""
+    """Return True if the whole chain is from the last two minutes, because its process signs once a minute."""
     at_us = [fact["at_us"] for fact in map(_fact, records(snapshot, store)) if fact.get("kind") != "begin"]
     return not at_us or max(at_us) - min(at_us) <= 2 * _SAME_TIME_US
 
 
 def _heads_gone(path: Path, snapshot: Any, store: str) -> tuple[list[str], list[str]]:
-    """Return the faults and the notes about signed heads that the chain tells of and the file lacks.
+    """Return the faults and the notes about signed heads that the chain records and the file lacks.
 
-    A crash between both writes may keep one from the file. If the file has none of them, somebody took it away.
+    A crash between both writes may leave one out of the file. If the file has none of them, it was removed.
     """
     told = {fact["signature"] for fact in map(_fact, records(snapshot, store)) if fact.get("kind") == "head"}
     gone = told - {line["head"]["signature"] for line in _heads(path)}
@@ -172,13 +172,13 @@ def _heads(path: Path) -> Iterator[Line]:
                 continue
         except (ValueError, AttributeError, KeyError):
             pass
-        if line and number < len(lines):  # a crash may leave half a line, which the next one ends
+        if line and number < len(lines):  # a crash may leave half a line, which the next line ends
             yield {"head": {"store": "heads", "through": number, "hash": "", "public": "", "signature": ""}}
 
 
 @contextmanager
 def _stores(home: Home) -> Iterator[dict[str, Any]]:
-    """Open the stores that have records, by the processes that own them."""
+    """Open the stores that have records, by owning process."""
     paths = {"task-runner": home.schedules_db, "agent-runtime": home.agent_db}
     if url := load_settings(home).store.shared_url:
         with ExitStack() as opened:
@@ -195,13 +195,13 @@ def _stores(home: Home) -> Iterator[dict[str, Any]]:
 
 
 def chains_of(snapshot: Any, store: str) -> Iterator[Line]:
-    """Yield where the chains of a store end, and their records; `snapshot` runs SQL."""
+    """Yield the heads of a store's chains, and their records. `snapshot` runs SQL."""
     yield from ({"head": head} for head in _ends(snapshot, store))
     yield from ({"record": record} for record in records(snapshot, store))
 
 
 def records(snapshot: Any, store: str) -> Iterator[Line]:
-    """Yield the records of a store, those of a chain in order; `snapshot` runs SQL."""
+    """Yield the records of a store, in the order of each chain. `snapshot` runs SQL."""
     for row in snapshot.execute(_RECORDS):
         yield _record(store, *row)
     if _has_own(snapshot):
@@ -210,21 +210,21 @@ def records(snapshot: Any, store: str) -> Iterator[Line]:
 
 
 def _record(store: str, number: Any, at_us: Any, body: Any, content: object, found: object) -> Line:
-    """Return a record. A value of another type, which only another program writes, becomes one that fits no hash."""
+    """Return a record. A value of a wrong type, which only another program writes, becomes one that matches no hash."""
     hashes = {"content_hash": _hexadecimal(content), "hash": _hexadecimal(found)}
     places = {"number": number if isinstance(number, int) else 0, "at_us": at_us if isinstance(at_us, int) else 0}
     return {"store": store, **places, "body": body if isinstance(body, str | None) else "", **hashes}
 
 
 def _ends(snapshot: Any, store: str) -> Iterator[Line]:
-    """Yield where the chains end, by the word of who signed that."""
+    """Yield the heads of the chains, with their signatures."""
     for chain, node, number, newest, signature in snapshot.execute(_OWN_ENDS) if _has_own(snapshot) else ():
         signed = {"public": chain, "signature": _hexadecimal(signature)}
         yield {"store": store, "chain": chain, "node": node, "through": number, "hash": _hexadecimal(newest)} | signed
 
 
 def _has_own(snapshot: Any) -> bool:
-    """Tell whether each machine has a chain of its own."""
+    """Return True if each machine has its own chain."""
     return not sqlite_files.is_open_file(snapshot) and any(has for (has,) in snapshot.execute(_HAS_OWN))
 
 
@@ -233,7 +233,7 @@ def _hexadecimal(value: object) -> str:
 
 
 def differences(snapshot: Any, store: str) -> Iterator[str]:
-    """Say where the tables tell something else than the records."""
+    """Yield a sentence for each difference between the tables and the records."""
     told: dict[tuple[str, Any], dict[str, Line]] = {}
     begun: dict[str, int] = {}
     pruned_us, withdrawn, erased = 0, set[Any](), set[tuple[str, Any, str]]()
@@ -264,7 +264,7 @@ def _at(fact: Line) -> int:
 
 
 def _is_pruned(fact: Line, pruned_us: int) -> bool:
-    """Tell whether what a record tells of is older than what was pruned last."""
+    """Return True if a record's row is older than the last pruning."""
     if fact["kind"] in {"turn", "decision"}:
         return bool(fact["at_us"] < pruned_us)
     return fact["kind"] in {"fire", "skip"} and bool(fact.get("last", 0) < pruned_us)
@@ -286,7 +286,7 @@ def _of_table(
     pruned_us: int,
     erased: set[tuple[str, Any, str]],
 ) -> Iterator[str]:
-    """Compare the rows of a table, but for texts on record as erased; take what was compared out of `told`."""
+    """Compare the rows of a table, except erased texts. Remove compared records from `told`."""
     for name, number, ended_us, *values in snapshot.execute(table.query):
         facts = told.pop((table.kind, name), None)
         if facts is None:
@@ -304,19 +304,19 @@ def _of_table(
 
 
 def _reaches(value: object, least: int) -> bool:
-    """Return True if a value is not a number below another. No program of ours writes one that is no number."""
+    """Return True unless a value is a number below `least`. Our programs write only numbers."""
     return not isinstance(value, int) or value >= least
 
 
 def _changed(table: Table, fact: Line, values: Sequence[Any]) -> Iterator[str]:
-    """Yield the fields of a record that a row tells otherwise; what a record of an earlier version lacks fits."""
+    """Yield the fields of a record that differ from its row. A field that an earlier version did not record matches."""
     for field, value in zip(table.fields, values, strict=True):
         if field in fact and fact[field] not in _forms(field, value):
             yield field
 
 
 def _forms(field: str, value: Any) -> Sequence[Any]:
-    """Return how a record may tell of a value: as it is, or by its hash."""
+    """Return the forms in which a record may hold a value: the value, or its hash."""
     if not field.endswith("_hash") or field == "args_hash":
         return [value]
     if not isinstance(value, str):
@@ -325,7 +325,7 @@ def _forms(field: str, value: Any) -> Sequence[Any]:
 
 
 def _as_written_later(category: str) -> Iterator[str]:
-    """Yield a category from before there were graphs as later versions wrote it: some records have the hash of that."""
+    """Yield a category from before graphs in the form of later versions, because some records have its hash."""
     with suppress(ValueError, TypeError):
         said = {"graphs": [""], **json.loads(category)}
         yield json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,15 +1,15 @@
-"""Check an exported history: whether any record was edited, removed or put elsewhere, and who signed it.
+"""Check an exported history: whether any record was edited, removed or moved, and which key signed it.
 
-It stands alone, so that whoever gets an export can check it without Turnkeeper: it needs Python and `cryptography`.
+The module needs only Python and `cryptography`, so the recipient of an export can check it without Turnkeeper.
 
     python verify.py history.jsonl [PUBLIC_KEY ...]
 
 Each line of an export is one JSON object: a `record` of a chain, in order, or a `head`, which signs a chain up to a
 record. A record's `content_hash` is the SHA-256 of its `body`; its `hash` is the SHA-256 of the hash before it,
 followed by its content's and by its `at_us` in decimal digits. A pruned record has no body, and a later record of the
-kind `pruned` says so. Where machines share a store, records and heads also name the `chain`: a machine's public key,
-which signs its end. Give the public keys that you trust, 64 hexadecimal digits each; without any, every key is taken,
-and those that signed are listed.
+kind `pruned` says so. If machines share a store, records and heads also name the `chain`: a machine's public key,
+which signs its end. Give the public keys that you trust, 64 hexadecimal digits each; without any, every key is
+accepted, and the signing keys are listed.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 Head = Mapping[str, Any]
-# The kinds of records about the chain itself, with what they say.
+# The kinds of records about the chain itself, with their fields.
 _OF_ITSELF: Mapping[str, Collection[str]] = {
     "head": {"through", "hash", "public", "signature"},
     "pruned": {"through"},
@@ -36,16 +36,16 @@ _OF_ITSELF: Mapping[str, Collection[str]] = {
 
 
 class Chain:
-    """What was read of one chain so far.
+    """The part of one chain that was read so far.
 
     Attributes:
         store: the process whose store it is.
-        key: the public key whose chain it is; empty where a store has one chain for all.
+        key: the public key whose chain it is; empty if a store has one chain for all.
         node: the machine that has the key.
-        number: of the last record.
+        number: the number of the last record.
         bodiless: the numbers of records without a body.
-        pruned: up to which number records were pruned, as the chain itself says.
-        signed: up to which number it is signed.
+        pruned: the number up to which the chain itself says that records were pruned.
+        signed: the number up to which it is signed.
     """
 
     def __init__(self, store: str, key: str = "", node: str = "") -> None:
@@ -56,11 +56,11 @@ class Chain:
 
     @property
     def name(self) -> str:
-        """What it is called: two machines may have one name."""
+        """The chain's name, with the key, because two machines may share a name."""
         return f"{self.store} by {self.node} ({self.key[:8]})" if self.key else self.store
 
     def take(self, record: Mapping[str, Any]) -> Iterator[str]:
-        """Take the next record; say what is wrong with it."""
+        """Take the next record. Yield its faults."""
         number, body = record["number"], record["body"]
         content, found = bytes.fromhex(record["content_hash"]), bytes.fromhex(record["hash"])
         if number != self.number + 1:
@@ -74,7 +74,7 @@ class Chain:
         self.number, self._hash = number, found
 
     def end(self) -> Iterator[str]:
-        """Say what is wrong with the whole."""
+        """Yield the faults of the whole chain."""
         if late := [number for number in self.bodiless if number > self.pruned]:
             yield f"record {late[0]} lost its content, and no record says that it was pruned"
         if self.key and self.signed < self.number:
@@ -82,13 +82,13 @@ class Chain:
 
 
 class Outcome(NamedTuple):
-    """What a check found.
+    """The result of a check.
 
     Attributes:
-        faults: one sentence each; empty where all is as it was written.
-        chains: what was read, by store and public key.
+        faults: one sentence each; empty if every record is unchanged.
+        chains: the chains that were read, by store and public key.
         keys: the public keys that signed, as hexadecimal digits.
-        notes: what is no fault, and is to be known.
+        notes: facts that are no faults but should be known.
     """
 
     faults: list[str]
@@ -98,14 +98,14 @@ class Outcome(NamedTuple):
 
 
 class _History:
-    """All that was read of an export."""
+    """The content of an export."""
 
     def __init__(self, trusted: Collection[str]) -> None:
         self.trusted, self.keys = set(trusted), set[str]()
         self.chains: dict[tuple[str, str], Chain] = {}
         self.hashes: dict[tuple[str, str, int], str] = {}
-        self.heads: list[Head] = []  # that stand among the records
-        self.apart: list[Head] = []  # that lie outside the store
+        self.heads: list[Head] = []  # heads among the records
+        self.apart: list[Head] = []  # heads from outside the store
         self.restored: list[Head] = []
         self.lost: list[Head] = []
         self.faults: list[str] = []
@@ -133,7 +133,7 @@ class _History:
             case "head":
                 self.heads.append(said)
             case "broken":
-                what = f"what stood before record {record['number']} was changed by another program"
+                what = f"the chain before record {record['number']} was changed by another program"
                 self.faults.append(f"{chain.name}: {what}")
             case "restored":
                 self.restored.append(said)
@@ -147,7 +147,7 @@ class _History:
                 self.trusted.add(said["to"])
 
     def judge(self) -> None:
-        """Hold what was signed, and what was seen, against the records."""
+        """Compare the signed and the seen heads with the records."""
         recorded = {(head["store"], head["signature"]) for head in self.heads}
         for head in [*self.apart, *self.heads]:
             chain = self.chain_of(head)
@@ -159,7 +159,7 @@ class _History:
             if not chain.key and (head["store"], head["signature"]) not in recorded and head["through"] >= chain.pruned:
                 what = f"no record tells that it was signed up to {head['through']}: one was removed"
                 self.faults.append(f"{chain.name}: {what}")
-            if not chain.key or "since_at" not in head:  # what was seen says nothing of where the chain ends now
+            if not chain.key or "since_at" not in head:  # a seen head does not prove the present end
                 chain.signed = max(chain.signed, head["through"])
             self.keys.add(head["public"])
         self.faults += [f"{chain.name}: {fault}" for chain in self.chains.values() for fault in chain.end()]
@@ -180,7 +180,7 @@ class _History:
                 yield f"the signature of record {through} is wrong"
 
     def _is_undone(self, head: Head) -> bool:
-        """Tell whether the database was put back, by the word of a trusted machine, to before what was seen."""
+        """Return True if a trusted machine recorded a restore of the database to before the head was seen."""
         return any(
             said["store"] == head["store"]
             and (not self.trusted or said["chain"] in self.trusted)
@@ -191,7 +191,7 @@ class _History:
         )
 
     def _is_lost(self, head: Head) -> bool:
-        """Return True if a record, signed by a trusted key, says that what this head signed was lost before then."""
+        """Return True if a record, signed by a trusted key, says that the records of this head were lost."""
         return "at" in head and any(
             said["store"] == head["store"]
             and (not self.trusted or said.get("public") in self.trusted)
@@ -204,7 +204,7 @@ class _History:
 
 
 def check(lines: Iterable[Mapping[str, Any]], trusted: Collection[str] = ()) -> Outcome:
-    """Check records and heads; `trusted` are public keys, and without any every key is taken."""
+    """Check records and heads. `trusted` are public keys; without any, every key is accepted."""
     history = _History(trusted)
     for line in lines:
         if "head" in line:
@@ -220,7 +220,7 @@ def _us(at: str) -> int:
 
 
 def _said(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a record about the chain itself says; nothing of any other, and of one that is not readable."""
+    """Return the content of a record about the chain itself. Empty for other records and unreadable ones."""
     if record["body"] is None or not any(f'"{kind}"' in record["body"] for kind in _OF_ITSELF):
         return {}
     try:
@@ -243,7 +243,7 @@ def _is_signed(head: Head) -> bool:
 
 
 def told(outcome: Outcome) -> Iterator[str]:
-    """Yield what was found, a line each."""
+    """Yield the findings, a line each."""
     yield from outcome.faults
     yield from outcome.notes
     for chain in outcome.chains.values():
@@ -255,7 +255,7 @@ def told(outcome: Outcome) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Check the file that is named first; return 0 if all is as it was written."""
+    """Check the file that is named first. Return 0 if every record is unchanged."""
     with Path(arguments[0]).open(encoding="utf-8") as file:
         outcome = check(map(json.loads, file), arguments[1:])
     sys.stdout.writelines(f"{line}\n" for line in told(outcome))

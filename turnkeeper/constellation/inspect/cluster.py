@@ -1,6 +1,6 @@
-"""The machines that share a database: what each of them says of itself, what waits, and what is wrong with any of it.
+"""The machines that share a database: their reports, the waiting envelopes, and all faults.
 
-All is read from the database, on a connection that cannot write, so that any machine tells the same.
+Everything is read from the database, on a read-only connection, so every machine reports the same.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from turnkeeper.storage.schema_revision import STORES, known_revisions
 from turnkeeper.storage.statements import AT_STANDBY, loses
 from turnkeeper.times import from_us, rfc3339
 
-OFF_S = 2.0  # a clock that is further from the database's is worth a line
+OFF_S = 2.0  # seconds between a clock and the database's that are reported
 OLDEST_SERVER = 15
 MOST_USED = 0.9  # of the server's connections
 
@@ -32,7 +32,7 @@ COLUMNS = (
 
 
 def of_inboxes(cluster: Cluster) -> Iterator[Finding]:
-    """Yield the agents in terminals whose envelopes nobody reads, or were set aside."""
+    """Yield a finding for each agent in a terminal whose envelopes have no reader or are quarantined."""
     for row in cluster.inboxes:
         if row["waiting"] and row["oldest_s"] > UNREAD_S and not row["is_read"]:
             since = rfc3339(from_us(row["oldest_us"] // 1_000_000 * 1_000_000))
@@ -56,7 +56,7 @@ def of_categories(cluster: Cluster) -> Iterator[Finding]:
 
 
 def of_server(cluster: Cluster) -> Iterator[Finding]:
-    """Yield what is wrong with the server and its schemas, and what they are."""
+    """Yield the faults of the server and its schemas, and a summary."""
     server, revisions = cluster.server, cluster.revisions
     for schema, migrations in STORES.items():
         known = known_revisions(migrations)
@@ -87,19 +87,19 @@ def of_server(cluster: Cluster) -> Iterator[Finding]:
 
 
 def of_nodes(cluster: Cluster) -> Iterator[Finding]:
-    """Yield what is wrong with the machines, and where they differ."""
+    """Yield the faults of the machines, and their differences."""
     rows = nodes.current(cluster.processes)
     for row in rows:
         named = f"{row['role']} of {row['name']} ({row['host']})"
         if row["state"] == "stale":
-            what = f"{named} was not seen since {row['beat_at']}"
+            what = f"{named} has not been seen since {row['beat_at']}"
             yield Finding(
                 process="",
                 what=what,
                 fix=f"start it there: turnkeeper up; or, if it is gone for good: turnkeeper forget {row['name']}",
             )
         if abs(row["offset_s"]) > OFF_S:
-            what = f"the clock under {named} is {row['offset_s']:+.1f}s from the database's, by which all is planned"
+            what = f"the clock under {named} is {row['offset_s']:+.1f}s from the database's, which schedules all fires"
             yield Finding(process="", what=what, fix="set the machine's clock", degraded=False)
     lives = [row for row in rows if row["state"] != "stale"]
     twice = [row for row in lives if row["role"] != nodes.WEB]
@@ -114,7 +114,7 @@ def of_nodes(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _differences(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Yield which machine has which category, graph or setting, where they have not the same."""
+    """Yield the machines' versions of each category, graph or setting that is not the same everywhere."""
     programs = [str(row["node_id"]).rpartition("-")[0] for row in rows]  # both daemons of a page have one role
     for program in sorted(set(programs)):
         alike = [row for row, its in zip(rows, programs, strict=True) if its == program]

@@ -1,6 +1,6 @@
-"""What is wrong with a home and how to fix it: its markers, the doctor's checks, and whether the daemons can start.
+"""The faults of a home and their fixes: its markers, the doctor's checks, and whether the daemons can start.
 
-Nothing here changes the home.
+This module changes nothing in the home.
 """
 
 import os
@@ -43,13 +43,13 @@ RELOAD, RESTART = "turnkeeper up --restart", "turnkeeper restart"
 
 
 def findings(home: Home, now: float) -> list[Finding]:
-    """Return what stands in the way, and what the markers say, the worst first for each process."""
+    """Return the faults and the findings from markers, the worst first for each process."""
     own = (item for daemon in EVERY for item in _of(home, daemon.name))
     return [*_troubles(home), *own, *_of_all(home, now), *_held(home), *_older(home), *_unread(home, now)]
 
 
 def _held(home: Home) -> Iterator[Finding]:
-    """Yield each process that deletes no old history, because its clock stepped."""
+    """Yield each process that deletes no old history, because its clock jumped."""
     for process in (*(daemon.name for daemon in DAEMONS), "watchdog"):
         if why := held(home, process):
             yield Finding(process=process, what=f"deletes no old history: {why}", degraded=False)
@@ -57,7 +57,7 @@ def _held(home: Home) -> Iterator[Finding]:
 
 def outdated(home: Home) -> Iterator[Finding]:
     """Yield each process with another build or with older settings, and each section that no part reads."""
-    with suppress(InvalidInput):  # another check says what is wrong with the settings
+    with suppress(InvalidInput):  # another check reports faults of the settings
         for daemon in (*EVERY, SUPERVISOR):
             process = process_of(home, daemon)
             start = None if process is None else read_start(home, daemon.name, process.pid)
@@ -65,7 +65,7 @@ def outdated(home: Home) -> Iterator[Finding]:
                 fix = f"run: {RELOAD}" if "--foreground" not in process.cmdline() else "restart its service"
                 yield Finding(process=daemon.name, what=other, fix=fix, degraded=False)
             elif daemon in EVERY and start and (changed := changes(start.settings, settings_now(home, daemon.name))):
-                what = f"runs with settings of before a change: {', '.join(changed)}"
+                what = f"runs with older settings; changed since: {', '.join(changed)}"
                 yield Finding(process=daemon.name, what=what, fix=f"run: {RELOAD}", degraded=False)
             elif start and (edited := start.edited()):
                 what = f"still runs the earlier code of {', '.join(edited)}"
@@ -81,16 +81,16 @@ def outdated(home: Home) -> Iterator[Finding]:
 
 
 def _other_build(home: Home, daemon: Daemon, start: Start | None) -> str:
-    """Say which other build a process runs; empty if it runs this one, or is only starting."""
+    """Return the other build that a process runs. Empty if it runs this one or is only starting."""
     if start is not None:
         return f"runs build {start.build}, and this is {build()}" if start.build != build() else ""
     if daemon is SUPERVISOR or serves(home, daemon):
-        return f"runs a build of before {build()}, from when builds were not written down"
+        return f"runs a build older than {build()}, which did not record its build"
     return ""
 
 
 def _older(home: Home) -> Iterator[Finding]:
-    """Yield the stores that the next start brings up to date."""
+    """Yield the stores that the next start upgrades."""
     for path in older_stores(home):
         owner = DAEMONS[0] if path == home.agent_db else DAEMONS[1]
         if not is_held(home, owner.name):
@@ -99,8 +99,8 @@ def _older(home: Home) -> Iterator[Finding]:
 
 
 def _unread(home: Home, now: float) -> Iterator[Finding]:
-    """Yield the inboxes in which envelopes wait that nobody reads."""
-    hosted = re.compile(r"agent[0-9]+", re.ASCII)  # the runtime reads theirs whenever it runs
+    """Yield the inboxes in which envelopes wait without a reader."""
+    hosted = re.compile(r"agent[0-9]+", re.ASCII)  # the runtime reads these while it runs
     runs = is_held(home, DAEMONS[0].name)
     for agent in _folders(home):
         own = hosted.fullmatch(agent.name)
@@ -117,7 +117,7 @@ def _unread(home: Home, now: float) -> Iterator[Finding]:
 
 
 def _folders(home: Home) -> list[Path]:
-    """Return the folders of agents; where machines share the store, not those of terminals: their inboxes are rows."""
+    """Return the folders of agents. If machines share the store, leave out terminals, whose inboxes are rows."""
     folder = home.root / "channels" / "agent"
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     is_shared = bool(found and _shared_url(home))
@@ -125,7 +125,7 @@ def _folders(home: Home) -> list[Path]:
 
 
 def _shared_url(home: Home) -> str:
-    with suppress(InvalidInput):  # which another check says
+    with suppress(InvalidInput):  # another check reports this
         return shared_url_in(home.config)
     return ""
 
@@ -138,7 +138,7 @@ def _put_at(path: Path) -> float:
 
 
 def _troubles(home: Home) -> Iterator[Finding]:
-    """Yield what of the machine stands in the way of the home, or of a daemon."""
+    """Yield the trouble of the machine that blocks the home or a daemon."""
     for trouble in unwritable(home):
         yield Finding(process="", what=f"{trouble.where}: {trouble.what}", fix=trouble.hint)
     for process, what in troubles_of(home, EVERY).items():
@@ -146,7 +146,7 @@ def _troubles(home: Home) -> Iterator[Finding]:
 
 
 def unwritable(home: Home) -> Iterator[MachineTrouble]:
-    """Yield why the home cannot be written, for its first folder that cannot."""
+    """Yield the fault of the home's first folder that cannot be written."""
     channels = home.root / "channels" / "agent"
     inboxes = [agent / "inbox" for agent in sorted(channels.iterdir())] if channels.is_dir() else []
     for folder in (home.root, home.run.parent, home.run, home.logs, *inboxes):
@@ -185,7 +185,7 @@ def _of_all(home: Home, now: float) -> Iterator[Finding]:
         what = f"{RESTORED}{home.named_original}, as of {_said(restored, 'backup_at')}; nothing runs"
         yield Finding(process="", what=what, fix=TAKE_OVER, degraded=False)
     elif (moved := markers.read_marker(markers.MIGRATED.at(home))) is not None:
-        with suppress(InvalidInput):  # another check says what is wrong with the settings
+        with suppress(InvalidInput):  # another check reports faults of the settings
             if why := home.waits_for_takeover():
                 what = f"{why[0]} ({_said(moved, 'to')}, at {_said(moved, 'at')}); nothing runs"
                 yield Finding(process="", what=what, fix=why[1], degraded=False)
@@ -201,7 +201,7 @@ def _of_all(home: Home, now: float) -> Iterator[Finding]:
     for path in markers.found(home, markers.QUIET):
         epoch = path.name.removeprefix("quiet-until-")
         if not (epoch.isascii() and epoch.isdigit()):
-            what = f"{path.name} names no time, so hang detection is suspended without end"
+            what = f"{path.name} names no time, so hang detection stays suspended"
             yield Finding(process="", what=what, fix="run: turnkeeper watchdog suspend --clear")
         elif int(epoch) > now:
             until = rfc3339(datetime.fromtimestamp(int(epoch), UTC))
@@ -219,7 +219,7 @@ class Check:
     """One check of the doctor.
 
     Attributes:
-        findings: what is wrong; empty when all is well.
+        findings: the faults; empty if there are none.
     """
 
     name: str
@@ -227,7 +227,7 @@ class Check:
 
 
 def examine(home: Home, now: float) -> Iterator[Check]:
-    """Make one check after the other. It only reads; it reads stores completely, which takes time for large ones."""
+    """Run one check after the other. Only read; reading large stores completely takes time."""
     looks: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
         ("can start", lambda: _preflight(home)),
         ("runs", lambda: _runs(home)),
@@ -244,13 +244,13 @@ def examine(home: Home, now: float) -> Iterator[Check]:
 
 
 def _cluster(home: Home) -> Iterator[Check]:
-    """Yield checks of a database that machines share, and of those machines."""
+    """Yield checks of a shared database and its machines."""
     try:
         if not (url := load_settings(home).store.shared_url):
             return
-        cluster = import_module("turnkeeper.constellation.inspect.cluster")  # other homes should not wait for that
+        cluster = import_module("turnkeeper.constellation.inspect.cluster")  # only for homes with one
         found = import_module("turnkeeper.storage.nodes").read_cluster(url)
-    except InvalidInput:  # said by another check
+    except InvalidInput:  # another check reports this
         return
     except TurnkeeperError as error:
         yield Check(name="database", findings=(_finding(error),))
@@ -261,15 +261,15 @@ def _cluster(home: Home) -> Iterator[Check]:
 
 
 def _listens(home: Home) -> Iterator[Finding]:
-    """Yield where processes of the home listen on TCP."""
+    """Yield the TCP addresses on which processes of the home listen."""
     try:
         settings = load_settings(home)
-    except InvalidInput:  # said by another check
+    except InvalidInput:  # another check reports this
         return
     places = [place for one in surfaces().values() for place in one.listens(settings).items()]
     for process, place in places:
         if is_held(home, process):
-            says = home.run / f"{process}.listens"  # where it listens since it started, whatever was set meanwhile
+            says = home.run / f"{process}.listens"  # the address since its start, whatever the settings say now
             now, fix = says.read_text() if says.is_file() else place, "turnkeeper down, then turnkeeper up"
             what = f"listens on {now}" if now == place else f"listens on {now}; set since: {place or 'nothing'}"
             yield Finding(process=process, what=what, fix="" if now == place else fix, degraded=False)
@@ -290,9 +290,7 @@ def _runs(home: Home) -> Iterator[Finding]:
             process="", what="nothing is supposed to run", fix="to start it, run: turnkeeper up", degraded=False
         )
         return
-    asking = import_module(
-        "turnkeeper.constellation.inspect.status"
-    )  # it loads gRPC: other commands should not wait for that
+    asking = import_module("turnkeeper.constellation.inspect.status")  # it loads gRPC, which other commands do not need
     rows = asking.rows(home, [], supervised=True)
     for row in rows:
         if row["state"] == "stopped":
@@ -333,7 +331,7 @@ _ENTRY_POINTS = ("agent_runtime.daemon", "task_runner.daemon", "turnkeeper.const
 
 
 def preflight(home: Home) -> list[TurnkeeperError]:
-    """Return everything that would keep a daemon from starting on this home; empty when it can start."""
+    """Return everything that would keep a daemon from starting on this home. Empty if it can start."""
     return [*_program_errors(), *_missing(home), *_file_errors(home), *_store_errors(home)]
 
 
@@ -348,15 +346,15 @@ def _program_errors() -> Iterator[TurnkeeperError]:
 
 
 def missing_packages(settings: Settings) -> Iterator[TurnkeeperError]:
-    """Yield what is enabled whose packages are not installed."""
+    """Yield the enabled features whose packages are not installed."""
     for one in settings.processes:
         if any(find_spec(name) is None for name in one.needs):
-            what = "is enabled, and the packages that it takes are not installed"
+            what = "is enabled, but the packages that it needs are not installed"
             yield InvalidInput(what, where=f"[{one.name}]", hint=f"run: {install_command(f'turnkeeper[{one.extra}]')}")
 
 
 def _missing(home: Home) -> Iterator[TurnkeeperError]:
-    with suppress(TurnkeeperError):  # said by another check
+    with suppress(TurnkeeperError):  # another check reports this
         yield from missing_packages(load_settings(home))
 
 
@@ -383,14 +381,14 @@ def _store_errors(home: Home) -> Iterator[TurnkeeperError]:
 
 
 def strange_stores(home: Home) -> Iterator[TurnkeeperError]:
-    """Yield an error for each store that is not the one that the home has used last; none if a server has them."""
-    with suppress(InvalidInput):  # another check says what is wrong with the settings
+    """Yield an error for each store that is not the one the home used last. Yield none if a server has the stores."""
+    with suppress(InvalidInput):  # another check reports faults of the settings
         if not load_settings(home).store.is_shared:
             yield from import_module("turnkeeper.storage.identity").faults(home)
 
 
 def refuse_twin(home: Home) -> None:
-    """Raise Conflict if this machine runs the original of this home, or another copy: both would run the same tasks."""
+    """Raise Conflict if this machine runs another copy of this home, because both would run the same tasks."""
     numbers, original = import_module("turnkeeper.storage.identity").numbers, home.original
     own = numbers(home)
     for other, daemon, pid in running():
@@ -403,7 +401,7 @@ def refuse_twin(home: Home) -> None:
 
 
 def fit_to_start(home: Home) -> Settings:
-    """Return the settings. Raises TurnkeeperError, before anything is written, for what no daemon could start with."""
+    """Return the settings. Raises TurnkeeperError, before any write, if no daemon could start."""
     home.check()
     home.check_sockets()
     for error in newer_stores(home):
@@ -412,7 +410,7 @@ def fit_to_start(home: Home) -> Settings:
     for missing in missing_packages(settings):
         raise missing
     if settings.store.is_shared:
-        with suppress(Unreachable):  # its daemons wait for it
+        with suppress(Unreachable):  # its daemons wait for the server
             import_module("turnkeeper.storage.database").check_schemas(settings.store.url)
     for strange in strange_stores(home):
         raise strange
@@ -420,7 +418,7 @@ def fit_to_start(home: Home) -> Settings:
 
 
 def newer_stores(home: Home) -> Iterator[Conflict]:
-    """Yield an error for each store that a newer version of the program has written; none for one it cannot read."""
+    """Yield an error for each store that a newer version of the program wrote. Skip unreadable stores."""
     for path, migrations in (
         (home.schedules_db, "task_runner.store:migrations"),
         (home.agent_db, "agent_runtime.store:migrations"),
@@ -430,4 +428,4 @@ def newer_stores(home: Home) -> Iterator[Conflict]:
         except Conflict as error:
             yield error
         except Corrupt:
-            continue  # whoever opens it says what is wrong
+            continue  # the program that opens the store reports the fault

@@ -1,17 +1,17 @@
-"""What `turnkeeper status` and `turnkeeper doctor` find."""
+"""The findings of `turnkeeper status` and `turnkeeper doctor`."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something that a person should know.
+    """A fact that a person should know.
 
     Attributes:
-        process: whose; empty for the whole constellation.
-        what: what was found.
-        fix: what to do; empty where nothing is to be done.
-        degraded: the constellation is not whole as long as it stands.
+        process: the process concerned; empty for the whole constellation.
+        what: the fact.
+        fix: the remedy; empty if none is needed.
+        degraded: True if the constellation is impaired until this is fixed.
     """
 
     process: str
@@ -20,16 +20,16 @@ class Finding:
     degraded: bool = True
 
     def __str__(self) -> str:
-        """Return one line."""
+        """Return the finding as one line."""
         line = f"{self.process}: {self.what}" if self.process else self.what
         return f"{line}; {self.fix}" if self.fix else line
 
 
-UNREAD_S = 60.0  # after which an envelope that nobody took is worth a line
+UNREAD_S = 60.0  # seconds after which an unread envelope is reported
 
 
 def unread(agent: str, count: int, since: str) -> Finding:
-    """Return what there is to say of an inbox in which envelopes wait that nobody reads."""
+    """Return the finding for an inbox in which envelopes wait without a reader."""
     what = f"{count} {'envelope waits' if count == 1 else 'envelopes wait'} for {agent} since {since}"
     fix = f"turnkeeper inbox watch {agent} --tmux SESSION, or: turnkeeper inbox drain {agent}"
-    return Finding(process="", what=f"{what}, and nobody reads its inbox", fix=fix, degraded=False)
+    return Finding(process="", what=f"{what}, and no program reads its inbox", fix=fix, degraded=False)

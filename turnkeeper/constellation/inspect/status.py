@@ -1,4 +1,4 @@
-"""Asks the daemons what runs, what waits for the author, and what a planned restart interrupts. It loads gRPC."""
+"""Calls the daemons for processes, pending decisions, and the turns that a planned restart interrupts. Loads gRPC."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -22,10 +22,11 @@ VIA = "turnkeeper/cli"
 
 
 def rows(place: Home, found: list[Finding], *, supervised: bool) -> list[dict[str, Any]]:
-    """Return a row for each process; the supervisor's and the optional ones' only where there is meant to be one.
+    """Return a row for each process; for the supervisor and optional processes only if they should run.
 
-    A process is `running` (it answers), `starting` (it does not serve yet), `not answering` (it said that it serves,
-    and cannot be called), `suspended` (by a signal) or `stopped`. The supervisor answers nobody: it runs if it lives.
+    A process is `running` (it answers), `starting` (it does not serve yet), `not answering` (it reported that it
+    serves, but cannot be called), `suspended` (by a signal) or `stopped`. The supervisor is never called: alive is
+    `running`.
     """
     orders = read_orders(place) if supervised else None
     wanted = orders.wanted if orders else known.DAEMONS
@@ -55,7 +56,7 @@ def _state(place: Home, daemon: known.Daemon, process: Any) -> str:
 
 
 def unreachable(place: Home, found: list[dict[str, Any]]) -> Iterator[Finding]:
-    """Yield a finding for each of the processes, rows of :func:`rows`, that lives and cannot be called."""
+    """Yield a finding for each process, a row of :func:`rows`, that is running and cannot be called."""
     for row in found:
         daemon = next(one for one in (*known.EVERY, known.SUPERVISOR) if one.name == row["process"])
         if row["state"] in {"not answering", "suspended"} and (process := known.process_of(place, daemon)) is not None:
@@ -70,14 +71,14 @@ def _markers(found: list[Finding], daemon: known.Daemon) -> list[str]:
 
 
 def decisions(place: Home) -> str:
-    """Return a line that says what waits for the author, or cannot run; empty when nothing does, or nobody can tell."""
+    """Return a line about pending decisions and broken graphs. Empty if there are none or no daemon can tell."""
     caller = Caller(
         place.socket(known.AGENT_RUNTIME.name), AgentRuntimeStub, known.AGENT_RUNTIME.name, via=VIA, deadline_s=1.0
     )
     try:
         channels = caller.ListChannels(wire.ListChannelsRequest()).channels
         broken = [one.name for one in caller.ListGraphs(wire.ListGraphsRequest()).graphs if one.problem]
-    except TurnkeeperError:  # it cannot be called, or cannot read its store, which is said elsewhere
+    except TurnkeeperError:  # it cannot be called, or cannot read its store; another check reports that
         return ""
     finally:
         caller.close()
@@ -87,7 +88,7 @@ def decisions(place: Home) -> str:
 
 
 def decisions_line(waiting: int, *, proposed: int = 0, deviations: int = 0) -> str:
-    """Return the line that keeps what waits for the author from going unseen; empty when nothing does.
+    """Return a line that reminds the author of pending decisions. Empty if there are none.
 
     >>> decisions_line(2, proposed=1)
     '2 decisions waiting: turnkeeper approvals list; 1 proposal: turnkeeper triage'
@@ -108,12 +109,12 @@ _ARMED = frozenset({"active", "running", "waiting", "interrupted"})
 
 
 def handoff_text(home: Home, notes: str) -> str:
-    """Return the text of a planned handoff. What a daemon does not answer for is said to be unknown."""
+    """Return the text of a planned handoff. A part that a daemon does not answer is reported as unknown."""
     runtime = Caller(home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime", via=VIA)
     runner = Caller(home.socket("task-runner"), SchedulesStub, "task-runner", via=VIA)
     try:
         lines = [
-            "Planned restart of agent-runtime. Turns go on from their last checkpoint by themselves.",
+            "Planned restart of agent-runtime. Turns continue from their last checkpoint by themselves.",
             _line("open turns", lambda: _turns(runtime)),
             _line("decisions waiting for the author", lambda: _interrupts(runtime)),
             _line("armed tasks", lambda: _tasks(runner, _ARMED)),

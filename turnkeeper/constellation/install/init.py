@@ -1,7 +1,7 @@
-"""Creates a state directory: settings that explain themselves, an example, or an author's own LangGraph project.
+"""Creates a state directory: settings with explanations, an example, or an author's own LangGraph project.
 
-A project's graph is loaded before it is named in the settings. The runtime loads it, in a process of its own: a
-project's code never runs in this one.
+A project's graph is loaded before the settings name it. A process of the runtime loads it, so a project's code never
+runs in this process.
 """
 
 import json
@@ -33,7 +33,7 @@ _ENVIRONMENT = """\
 
 
 def initialise(home: Home, *, example: bool) -> list[Path]:
-    """Make the directory and write what is missing in it; never overwrite. Return the files that were written."""
+    """Create the directory and the missing files in it, without overwriting. Return the files that were written."""
     home.create()
     home.check_sockets()
     written = [*write_new(home.config, config_text()), *write_new(home.environment, _ENVIRONMENT)]
@@ -45,7 +45,7 @@ def initialise(home: Home, *, example: bool) -> list[Path]:
 
 
 def config_text() -> str:
-    """Return a `config.toml` with every key: its meaning, and its default commented out."""
+    """Return a `config.toml` with every key: its meaning, and its default as a comment."""
     lines = ["# Settings of this home. A key that is left out has the default shown here; an unknown key is an error."]
     settings = Settings()
     for section in Settings.model_fields:
@@ -69,7 +69,7 @@ def _copy(source: Traversable, target: Path) -> list[Path]:
 
 
 def write_new(path: Path, text: str) -> list[Path]:
-    """Write a file, mode 0600, where there is none of that name. Return it, or nothing where there was one."""
+    """Write a new file, mode 0600. Return the file, or nothing if it already existed."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -100,13 +100,13 @@ memory = ["graph"]
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """A graph that the runtime would run.
+    """A graph that the runtime can run.
 
     Attributes:
-        reference: absolute, as it goes into the settings.
-        name: for its category: `garden` for a folder of that name.
+        reference: absolute, as in the settings.
+        name: the name for its category: `garden` for a folder of that name.
         tools: the scopes of its tools.
-        work: the option that tells a task what to do: the prompt, or fields of the input if none takes a prompt.
+        work: the option that gives a task its work: the prompt, or fields of the input if none takes a prompt.
     """
 
     reference: str
@@ -116,9 +116,9 @@ class Project:
 
 
 class Tasks(StrEnum):
-    """What becomes of tasks that name no graph when a home gets another one.
+    """The choice for tasks that name no graph when a home gets another one.
 
-    `move`: `agent0` and all of them run the new graph. `keep`: they run the one of before; the new one has a name.
+    `move`: `agent0` and all these tasks run the new graph. `keep`: they run the previous graph; the new one has a name.
     """
 
     MOVE = "move"
@@ -126,16 +126,16 @@ class Tasks(StrEnum):
 
 
 def look_at(home: Home, reference: str) -> Project:
-    """Load a graph as the runtime would, without a trace in the home.
+    """Load a graph as the runtime would, without changing the home.
 
     Raises:
-        InvalidInput: there is none, or the runtime would refuse it; says what is wrong and where.
+        InvalidInput: there is none, or the runtime would refuse it. The error names the fault and its place.
     """
     return _project(_asked(home, "graph", "check", reference, where=reference))
 
 
 def next_steps(home: Home, project: Project | None, tasks: Tasks, *, example: bool) -> list[str]:
-    """Return what to do after `init`, a line each."""
+    """Return the steps after `init`, a line each."""
     if project is None:
         steps = [
             "then, only if you want to try the example, a community garden whose newsletter an agent looks after:",
@@ -160,10 +160,10 @@ def next_steps(home: Home, project: Project | None, tasks: Tasks, *, example: bo
 
 
 def install_packages(home: Home, reference: str | None) -> None:
-    """Install what a project needs and does not find; the runtime's command says what it does.
+    """Install the missing packages of a project. The runtime's command reports its actions.
 
     Raises:
-        InvalidInput: there is no such project, or its packages do not go together with what is installed.
+        InvalidInput: there is no such project, or its packages conflict with the installed ones.
     """
     if not reference:
         raise InvalidInput("installs the packages of a project", where="--install", hint="give --graph REF")
@@ -173,10 +173,10 @@ def install_packages(home: Home, reference: str | None) -> None:
 
 
 def import_threads(home: Home, file: Path, *, dry_run: bool = False) -> str:
-    """Let the runtime take over the threads of a file of LangGraph's SQLite saver, all or none; return what came.
+    """Let the runtime import the threads of LangGraph's SQLite saver, all or none. Return a summary.
 
     Raises:
-        InvalidInput: the runtime refuses the file; says why.
+        InvalidInput: the runtime refuses the file; the error tells why.
         NotFound: there is no such file.
         Conflict: the file is in use, or a thread has another history here.
     """
@@ -189,7 +189,7 @@ def import_threads(home: Home, file: Path, *, dry_run: bool = False) -> str:
 
 
 def _asked(home: Home, *argv: str, where: str, package: str = "agent_runtime") -> Any:
-    """Return the JSON that a command of the runtime, or of another package, prints; what it refuses is raised."""
+    """Return the JSON that a command of the runtime, or of another package, prints. Raises the command's error."""
     program = [*_program(home, package), *argv, "-o", "json"]
     try:
         done = subprocess.run(  # noqa: S603  our own interpreter and module
@@ -205,12 +205,12 @@ def _asked(home: Home, *argv: str, where: str, package: str = "agent_runtime") -
 
 
 def _program(home: Home, package: str = "agent_runtime") -> list[str]:
-    # -P: a file of the project beside us must not take the place of a module of ours.
+    # -P: a file of the project beside us must not replace one of our modules.
     return [sys.executable, "-P", "-m", package, "--home", str(home.root)]
 
 
 def would_move(home: Home, project: Project) -> str:
-    """Return in a sentence what would run the project's graph instead of another; empty if nothing would."""
+    """Return a sentence that names what would run the project's graph instead of another. Empty if nothing would."""
     settings = load_settings(home)
     before = settings.agents[AGENT].graph if AGENT in settings.agents else ""
     if project.reference in {before, *settings.graphs.values()} or not home.root.exists():
@@ -227,12 +227,12 @@ _MOST_NAMED = 5
 
 
 def take_on(home: Home, project: Project, tasks: Tasks = Tasks.MOVE) -> list[Path]:
-    """Name the graph in `config.toml`, as the one of `agent0` or under its own name; add a category.
+    """Name the graph in `config.toml`, as the one of `agent0` or under its own name, and add a category.
 
-    The category grants no tool of the project, and the graph's own part of the store.
+    The category grants no tool of the project, only the graph's own part of the store.
 
     Returns:
-        The files that were written; none when all is there already.
+        The files that were written; empty if nothing was missing.
 
     Raises:
         Conflict: another graph has the name.
@@ -275,7 +275,7 @@ def _project(found: Mapping[str, Any]) -> Project:
 
 
 def _quoted(text: str) -> str:
-    """Return a TOML string: what JSON makes of a text without control characters reads the same there."""
+    """Return a TOML string. JSON's form of a text without control characters is valid TOML."""
     return json.dumps(text, ensure_ascii=False)
 
 

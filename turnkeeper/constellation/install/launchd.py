@@ -1,4 +1,4 @@
-"""launchd: the agents that keep a constellation up on macOS over logins, as the units do for systemd."""
+"""launchd: the agents that keep a constellation running on macOS over logins, as the units do for systemd."""
 
 import plistlib
 import sys
@@ -15,10 +15,10 @@ _BACKUP_AT = {"Hour": 3, "Minute": 30}
 
 
 def agents(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the property lists of a home's agents, text by file name; every home has names of its own."""
+    """Return the property lists of a home's agents, text by file name. Every home has its own names."""
     label = f"{_LABEL}{systemd.tag_of(home, environ)}"
     backup = ("backup", "--keep", str(systemd.KEPT_BACKUPS), str(systemd.backups_of(home)))
-    # The supervisor brings the daemons down itself; one that crashed finds them alive when it is started again.
+    # The supervisor stops the daemons itself; after a crash it finds them running when it is started again.
     kept_up = {"RunAtLoad": True, "KeepAlive": {"SuccessfulExit": False}, "ExitTimeOut": _STOP_S}
     each: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         "": (("up", "--foreground"), kept_up),
@@ -56,15 +56,15 @@ def _property_list(
 
 
 def folder(environ: Mapping[str, str]) -> Path:
-    """Return where a user's agents lie."""
+    """Return the folder of a user's agents."""
     return Path(environ.get("HOME", "~")).expanduser() / "Library" / "LaunchAgents"
 
 
 def install(home: Home, environ: Mapping[str, str]) -> list[Path]:
-    """Write the agents of a home, over older ones; return the files."""
+    """Write the agents of a home, overwriting older ones. Return the files."""
     return systemd.write_all(folder(environ), agents(home, environ))
 
 
 def uninstall(home: Home, environ: Mapping[str, str]) -> list[Path]:
-    """Remove the agents of a home; return the files that were there."""
+    """Remove the agents of a home. Return the files that existed."""
     return systemd.remove_all(folder(environ), agents(home, environ))

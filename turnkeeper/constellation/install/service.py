@@ -15,7 +15,7 @@ from turnkeeper.constellation.supervisor import systemd
 
 
 class ServiceManager(StrEnum):
-    """What keeps a service up on a machine."""
+    """The program that keeps a service running on a machine."""
 
     SYSTEMD = "systemd"
     LAUNCHD = "launchd"
@@ -55,11 +55,11 @@ def install(manager: _Manager = _THIS_MANAGER) -> None:
 
 @service.command()
 def uninstall(manager: _Manager = _THIS_MANAGER) -> None:
-    """Remove this home's units or agents. It stops nothing; stop the service first, by its manager.
+    """Remove this home's units or agents. Stop the service first, with its manager: this command stops nothing.
 
     Example: turnkeeper service uninstall
     """
-    homes = [Home(root=place) for place in home_places()]  # its services may be named after where it was
+    homes = [Home(root=place) for place in home_places()]  # its services may be named after its former place
     removed = [path for one in homes for path in _FILES[manager].uninstall(one, os.environ)]
     for path in removed:
         note(f"removed {path}")

@@ -1,4 +1,4 @@
-"""`turnkeeper init` and what `turnkeeper model` changes: the settings that a home needs before it works.
+"""`turnkeeper init` and the changes of `turnkeeper model`: the settings that a home needs before it works.
 
 `init` asks on a terminal if no option answers, writes after the last question, and never shows a key.
 """
@@ -40,8 +40,8 @@ from turnkeeper.constellation.supervisor import daemons
 from turnkeeper.errors import Conflict, InvalidInput, TurnkeeperError, meant
 from turnkeeper.storage.files import replace_whole
 
-_NO_KEY = "none"  # what libraries of providers take where a server asks for no key
-_KEY = re.compile(r"[!-&(-\[\]-~]{1,4096}")  # no quote and no backslash, which would mean something in .env
+_NO_KEY = "none"  # the value that providers' libraries accept if a server needs no key
+_KEY = re.compile(r"[!-&(-\[\]-~]{1,4096}")  # no quote and no backslash, which are special in .env
 _UNKNOWN_YET = "http://"  # the address of a server that is asked for after the model
 
 ModelOption = Annotated[
@@ -64,7 +64,7 @@ GraphOption = Annotated[
     ),
 ]
 ThreadsOption = Annotated[
-    Path | None, typer.Option("--threads", metavar="FILE", help="Take over the threads of your checkpoints.sqlite.")
+    Path | None, typer.Option("--threads", metavar="FILE", help="Import the threads of your checkpoints.sqlite.")
 ]
 TasksOption = Annotated[
     Tasks | None, typer.Option("--tasks", help="With --graph: move existing tasks to it, or keep their graph.")
@@ -73,12 +73,12 @@ TasksOption = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model as an author chooses it.
+    """A model that an author chooses.
 
     Attributes:
         name: `offline`, or a name for LangChain's `init_chat_model`.
         base_url: the address of its server; empty for the provider's.
-        key: the provider's key; empty where none was given.
+        key: the provider's key; empty if none was given.
     """
 
     name: str
@@ -88,14 +88,14 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What an author wants of a new home; whatever is empty stays as it is."""
+    """An author's choices for a new home. An empty field keeps the present value."""
 
     model: Model | None = None
     timezone: str = ""
     example: bool = False
     service: bool = False
-    asked: bool = False  # on a terminal: a model that cannot be made yet is no reason to have no home
-    silent: bool = False  # nothing may be asked, also on a terminal
+    asked: bool = False  # on a terminal, the home is made even if the model cannot be loaded yet
+    silent: bool = False  # ask no questions, even on a terminal
 
 
 def init(
@@ -114,21 +114,19 @@ def init(
         bool, typer.Option("--install", help="With --graph: first install the packages that the project lacks.")
     ] = False,
     tasks: TasksOption = None,
-    yes: Annotated[
-        bool, typer.Option("-y", "--yes", help="Ask nothing; take the default of what is not given.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Ask nothing; use defaults for missing options.")] = False,
 ) -> None:
     """Create the state directory, with a config.toml that explains every setting.
 
     On a terminal, and without an option, it asks for the model and its key, the time zone, an example and a service;
-    Enter takes the default. Files that exist are left as they are, so running it twice is safe; an option for the
-    model, the time zone or the graph changes its own lines in config.toml and .env. The graph is loaded first, as the
-    agent runtime will load it; if that fails, nothing is written. The same holds for the file of --threads and for the
+    Enter takes the default. Existing files are kept, so running it twice is safe; an option for the model, the time
+    zone or the graph changes only its own lines in config.toml and .env. The graph is loaded first, as the agent
+    runtime will load it; if that fails, nothing is written. The same applies to the file of --threads and to the
     model.
 
-    If the home runs another graph, --tasks says what becomes of it. `move`: agent0 and all tasks that name no graph
-    run the new one. `keep`: they run the graph of before, and new tasks name the new one. You are asked if you do not
-    say; -y keeps.
+    If the home already runs another graph, --tasks decides which one tasks run. `move`: agent0 and all tasks that name
+    no graph run the new one. `keep`: they run the previous graph, and new tasks name the new one. Without --tasks you
+    are asked; -y keeps.
 
     Example: turnkeeper init --graph ./langgraph.json:agent
     """
@@ -159,10 +157,10 @@ def init(
 
 
 def way_of_tasks(place: Home, project: Project, given: Tasks | None, *, silent: bool) -> Tasks:
-    """Return whether existing tasks move to a new graph; asks on a terminal if they could and nothing says so.
+    """Return whether existing tasks move to a new graph. Ask on a terminal if they could and no option decides.
 
     Raises:
-        Conflict: they could, and there is nobody to ask.
+        Conflict: they could, and no terminal is there for the question.
     """
     if given is not None or not (told := would_move(place, project)):
         kept = project.reference in load_settings(place).graphs.values()
@@ -178,12 +176,12 @@ def way_of_tasks(place: Home, project: Project, given: Tasks | None, *, silent: 
 
 def _way(text: str) -> str:
     if text not in {*Tasks}:
-        raise InvalidInput("is neither move nor keep", where="tasks")
+        raise InvalidInput("must be move or keep", where="tasks")
     return text
 
 
 def set_up(place: Home, choices: Choices) -> list[Path]:
-    """Make the home as it was chosen; return the files that were written. A new home that cannot run is removed."""
+    """Set up the home as chosen. Return the files that were written. Remove a new home that cannot run."""
     is_new = not place.root.exists()
     try:
         written = initialise(place, example=choices.example)
@@ -206,7 +204,7 @@ def _try_model(place: Home, model: Model, choices: Choices) -> None:
         if not choices.asked:
             raise
         kept = ""
-        if model.key:  # it was typed unseen, and is not asked for twice
+        if model.key:  # the key was typed unseen, and is not asked for twice
             _save_key(place, model)
             kept = f", and {key_name(model.name)} is kept in {place.environment}"
         again = f"turnkeeper model {model.name}{f' --base-url {model.base_url}' if model.base_url else ''}"
@@ -218,8 +216,8 @@ def _on_a_terminal() -> bool:
 
 
 def ask() -> Choices:
-    """Ask on the terminal what a new home needs. Nothing that is asked for is written before the last answer."""
-    note("Enter takes what stands in brackets. All of it can be changed later.")
+    """Ask on the terminal for the choices of a new home. Write nothing before the last answer."""
+    note("Enter takes the value in brackets. You can change everything later.")
     name = _answer("Model, such as openai:gpt-5", OFFLINE, _model_name)
     model = None
     if name != OFFLINE:
@@ -233,7 +231,7 @@ def ask() -> Choices:
 
 
 def _address_for(name: str, text: str) -> str:
-    """Return the address of a model's server. Raises InvalidInput if the name says no provider and there is none."""
+    """Return the address of a model's server. Raises InvalidInput if there is neither a provider nor an address."""
     full_name(name, text.strip())
     return text.strip()
 
@@ -253,7 +251,7 @@ def _zone_or_machine(text: str) -> str:
 
 
 def zone_of(name: str) -> str:
-    """Return the IANA zone of that name, or nothing for nothing. Raises InvalidInput with what may be meant."""
+    """Return the IANA zone of that name, empty for an empty name. Raises InvalidInput with similar names."""
     known = zoneinfo.available_timezones()
     if name and name not in known:
         hint = meant(name, known)
@@ -266,7 +264,7 @@ def zone_of(name: str) -> str:
 
 
 def _model_name(text: str) -> str:
-    """Return a name as it was typed. One without a provider is good if a server's address comes next."""
+    """Return the typed name. A name without a provider is valid if a server's address follows."""
     full_name(text, "" if ":" in text else _UNKNOWN_YET)
     return text
 
@@ -275,7 +273,7 @@ def _asked_key(name: str, base_url: str, *, asks: bool = True) -> str:
     variable = key_name(name)
     if not variable:
         return ""
-    if found := os.environ.get(variable):  # which daemons have only where they were started with it
+    if found := os.environ.get(variable):  # daemons have it only if they were started with it
         note(f"{variable} of this shell goes into .env in the home")
         return checked_key(found)
     if not (asks and _on_a_terminal()):
@@ -287,7 +285,7 @@ def _asked_key(name: str, base_url: str, *, asks: bool = True) -> str:
 
 
 def checked_key(text: str) -> str:
-    """Return a key without the blanks around it; empty for none. Raises InvalidInput without repeating it."""
+    """Return a key without the blanks around it. Empty for none. Raises InvalidInput without repeating the key."""
     if (key := text.strip()) and not _KEY.fullmatch(key):
         raise InvalidInput("is not one word of printable characters", where="key")
     return key
@@ -296,10 +294,10 @@ def checked_key(text: str) -> str:
 def chosen_model(
     place: Home, name: str | None, base_url: str | None, key_file: Path | None, *, asks: bool = True
 ) -> Model:
-    """Return the model that options name, and what they leave out as it is set; may ask for its key on a terminal."""
+    """Return the model from the options and the present settings. May ask for its key on a terminal."""
     present = load_settings(place).model
     wanted = present.name if name is None else name
-    # A name that says no provider stays with the server of the present model, if that speaks OpenAI's dialect.
+    # A name without a provider keeps the present model's server, if that server is OpenAI-compatible.
     unsaid = ":" not in wanted and not key_name(wanted)
     stays = present.base_url if unsaid and key_name(present.name) == key_name(f"{OPENAI}:") else ""
     chosen = full_name(wanted, stays if base_url is None else base_url)
@@ -318,7 +316,7 @@ def chosen_model(
 
 
 def _kept_url(url: str, name: str, chosen: str) -> str:
-    """Return the address of the present model's server for another of the same provider; say what becomes of it."""
+    """Return the present server's address for another model of the same provider. Print if it is kept."""
     if not url or chosen == name:
         return url
     if chosen != OFFLINE and key_name(chosen) == key_name(name):
@@ -337,7 +335,7 @@ def set_model(place: Home, model: Model, *, asks: bool = True) -> None:
     """Write the model into `config.toml` and its key into `.env`, mode 0600, if agent-runtime can start with them.
 
     Raises:
-        InvalidInput: it cannot; says why. Both files are as before.
+        InvalidInput: agent-runtime cannot start; the error tells why. Both files are unchanged.
     """
     place.check_keys()
     if model.base_url:
@@ -368,13 +366,13 @@ _MOST_NAMED = 10
 
 
 def _check_server(place: Home, model: Model, *, asks: bool) -> None:
-    """Say what a server of the author's own offers; ask about a name that it does not offer, on a terminal."""
+    """Print which models the author's own server offers. On a terminal, ask about a name that it does not offer."""
     with spinner("asking the server"):
         told, offers_it = of_server(model, model.key or _key_of(place, model.name))
     note(told)
     if offers_it or not (asks and _on_a_terminal()):
         return
-    if not typer.confirm("Use it all the same?", default=False, err=True):
+    if not typer.confirm("Use it anyway?", default=False, err=True):
         raise InvalidInput("nothing was changed", where="model")
 
 
@@ -384,14 +382,14 @@ def _key_of(place: Home, model: str) -> str:
 
 
 def of_server(model: Model, key: str) -> tuple[str, bool]:
-    """Return in a sentence whether a server of the author's own answers, and which models it offers.
+    """Return a sentence on whether the author's own server answers, and which models it offers.
 
-    With it comes False where it lists its models, and this one is not among them.
+    The second value is False if the server lists its models and this one is not among them.
     """
     url = model.base_url.rstrip("/")
     if not url.startswith(("http://", "https://")):
         return f"{url} is no http address: turns fail until it is; set it again with --base-url", True
-    http = import_module("urllib.request")  # it takes long to load
+    http = import_module("urllib.request")  # loading it takes long
     request = http.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
         with http.urlopen(request, timeout=_PATIENCE_S) as answer:

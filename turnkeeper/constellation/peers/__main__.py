@@ -1,7 +1,7 @@
-"""The process: `python -m turnkeeper.constellation.peers HOME`; the supervisor starts it if `[peers] enabled = true`.
+"""The process `python -m turnkeeper.constellation.peers HOME`. The supervisor runs it if `[peers] enabled = true`.
 
-It holds its lock, shows its progress and answers the health service on `state/run/peers.sock`, as the daemons do. It
-listens for peers on TCP, where `[peers] listen` says.
+It holds its lock, reports its progress and answers the health service on `state/run/peers.sock`, as the daemons do. It
+listens for peers on the TCP address of `[peers] listen`.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from turnkeeper.v1 import peers_pb2, peers_pb2_grpc
 
 PROCESS = "peers"
 LOOK_S = 1.0
-NICE = 10  # where the processor is short, peers and strangers wait rather than a fire
+NICE = 10  # with little processor time, peers and strangers wait rather than a fire
 _GRACE_S = 2.0
 _SERVICE = peers_pb2.DESCRIPTOR.services_by_name["Peers"]
 
 
 class Served:
-    """Keeps servers, couriers and the trust of the door in step with the registry."""
+    """The servers, couriers and door of the process, kept in step with the registry."""
 
     def __init__(self, place: Place, identity: pairing.Identity) -> None:
         self._place, self._identity = place, identity
@@ -52,14 +52,14 @@ class Served:
         self.door = Door(self._known(), place.clock, place.log)
 
     async def run(self) -> None:
-        """Look once a second, for ever."""
+        """Look once a second until cancelled."""
         while True:
             await self.look()
             self._wake.clear()
             await self._place.clock.wait(self._wake, LOOK_S)
 
     async def look(self) -> None:
-        """Serve who is in the registry now, and nobody else."""
+        """Serve exactly the peers in the registry now."""
         place, now = self._place, self._place.clock.now()
         try:
             found = await asyncio.to_thread(pairing.read_registry, place.home)
@@ -111,7 +111,7 @@ class Served:
                 self._couriers[name] = courier, asyncio.create_task(courier.run(), name=f"courier to {name}")
 
     def _known(self) -> Known:
-        """Return who may come in, with a certificate of our own made now."""
+        """Return the homes that may connect, with a new certificate of our own."""
         now = self._place.clock.now()
         certificate, key = self._identity.certificate(now)
         own = self._place.home.run / "peers.pem"
@@ -134,12 +134,12 @@ class Served:
 
 
 def contacts_path(home: Home) -> Path:
-    """Return the file in which the process says how its ways to the peers are."""
+    """Return the file that holds the state of the connection to each peer."""
     return home.run / "peers.contacts"
 
 
 async def _claimed(home: Home, settings: Settings) -> nodes.Claim | None:
-    """Be the one home that speaks with peers for all that share its store. Raises Conflict, naming the other."""
+    """Claim the right to speak with peers for all homes that share the store. Raises Conflict, naming the holder."""
     if not settings.store.is_shared:
         return None
     make_schemas(settings.store.url)
@@ -151,7 +151,7 @@ async def _claimed(home: Home, settings: Settings) -> nodes.Claim | None:
 
 
 async def _keep(claim: nodes.Claim, clock: SystemClock) -> None:
-    """Keep the claim. Raises Conflict once another home has it, and what is in the way for longer than it lasts."""
+    """Keep the claim. Raises Conflict once another home has it, and a fault that lasts longer than the claim."""
     kept = clock.monotonic()
     while True:
         await clock.sleep(nodes.CLAIM_S / 3)
@@ -212,7 +212,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Serve the home that `argv` names; return the exit code."""
+    """Serve the home that `argv` names. Return the exit code."""
     os.nice(NICE)
     return run_daemon(argv, PROCESS, serve)
 

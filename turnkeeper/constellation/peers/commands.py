@@ -1,4 +1,4 @@
-"""`turnkeeper peers`: pair with another home, see how the ways to the peers are, and part."""
+"""`turnkeeper peers`: pair with another home, show the connections to peers, and part."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What the other home is called here.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the other home here.")]
 _COLUMNS = (
     console.Column("NAME", lambda row: str(row["name"])),
     console.Column("AGENT", lambda row: str(row["agent"])),
@@ -65,7 +65,7 @@ def _address(place: Home) -> str:
         hint = "write it into config.toml under [peers], with enabled = true; then run: turnkeeper up"
         raise InvalidInput("is not set: peers could not reach this home", where="[peers] listen", hint=hint)
     if address.rpartition(":")[0] in {"0.0.0.0", "[::]"}:  # noqa: S104  it is refused
-        what, hint = "is not set", 'write by which name the other home reaches this one: address = "HOST:PORT"'
+        what, hint = "is not set", 'write the name by which the other home reaches this one: address = "HOST:PORT"'
         raise InvalidInput(f"{what}, and listen = {address!r} names no machine", where="[peers] address", hint=hint)
     return address
 
@@ -73,11 +73,11 @@ def _address(place: Home) -> str:
 @app.command()
 def invite(
     name: Name,
-    valid: Annotated[str, typer.Option("--valid", metavar="DURATION", help="How long it can be accepted.")] = "1h",
+    valid: Annotated[str, typer.Option("--valid", metavar="DURATION", help="How long it is valid.")] = "1h",
 ) -> None:
-    """Print an invitation, which another person accepts with `turnkeeper peers add`. It is good for one home.
+    """Print an invitation, which another person accepts with `turnkeeper peers add`. It is valid for one home.
 
-    Give it only to that person: whoever accepts it becomes the peer of this name.
+    Give it only to that person: the home that accepts it becomes the peer of this name.
 
     Example: turnkeeper peers invite ada
     """
@@ -94,7 +94,7 @@ def invite(
     record_act(place.logs, _PROCESS, "peers invite", name, clock)
     print(pairing.Invitation(address, own.root, secret, until).written())
     console.note(f"send this line to {name}, who accepts it by {console.when(until)} with:")
-    console.note("  turnkeeper peers add NAME    (NAME: what this home is called over there)")
+    console.note("  turnkeeper peers add NAME    (NAME: the name of this home over there)")
     if not is_held(place, _PROCESS):
         console.note(_SET)
 
@@ -102,11 +102,11 @@ def invite(
 @app.command()
 def add(
     name: Name,
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="It holds the invitation; -: standard input.")] = "",
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="File with the invitation; -: standard input.")] = "",
 ) -> None:
     """Accept an invitation: both homes know each other's key from then on. Without a file, you are asked to paste it.
 
-    The invitation is a secret. Other users of the machine can read the arguments of a program, so it is no argument.
+    The invitation is a secret, so it is not an argument: other users of the machine can read a program's arguments.
 
     Example: turnkeeper peers add grace
     """
@@ -133,14 +133,14 @@ def add(
 
 
 def _refuse_argument(file: str) -> None:
-    """Raise InvalidInput if an invitation stands where a file is to be named."""
+    """Raise InvalidInput if the argument is an invitation instead of a file."""
     if pairing.is_invitation(file):
         hint = "ask for another, then run: turnkeeper peers add NAME; it asks for the invitation"
         raise InvalidInput("is no argument: other users of this machine can read it", where="INVITATION", hint=hint)
 
 
 def _pasted(file: str) -> str:
-    """Return the invitation that a file, standard input or the author gives. Raises InvalidInput."""
+    """Return the invitation from a file, standard input or the author. Raises InvalidInput."""
     if file in {"", "-"}:
         asks = not file and sys.stdin.isatty()
         return str(typer.prompt("Invitation", hide_input=True, err=True)) if asks else sys.stdin.read()
@@ -176,7 +176,7 @@ def status(
     limit: console.LimitOption = 1000,
     output: console.OutputOption = console.Output.TABLE,
 ) -> None:
-    """Show how the ways to the peers are, what waits for each, and how many of its messages are not answered yet.
+    """Show the connection to each peer, the messages that wait for it, and its messages that are not answered yet.
 
     Example: turnkeeper peers status
     """
@@ -186,7 +186,7 @@ def status(
     for one in pairing.read_registry(place).peers:
         folder, says = place.inbox(one.agent), contacts.get(one.name, {})
         if not runs or not reader_of(folder):
-            says = {"reason": "the process peers does not run" if not runs else "nobody reads its inbox"}
+            says = {"reason": "the process peers does not run" if not runs else "no program reads its inbox"}
         rows.append(
             {"name": one.name, "state": says.get("state", "unknown"), "since": says.get("since", "")}
             | {"waiting": _count(folder / "inbox") + _count(folder / "claimed")}
@@ -201,7 +201,7 @@ def status(
 
 @app.command()
 def remove(name: Name, yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False) -> None:
-    """Part from a peer: it can connect no more, and nothing is sent to it. What it was told already stays there.
+    """Part from a peer: it can no longer connect, and nothing is sent to it. Messages that it received stay there.
 
     Example: turnkeeper peers remove ada
     """
@@ -210,7 +210,7 @@ def remove(name: Name, yes: Annotated[bool, typer.Option("-y", "--yes", help="Do
     folder = place.inbox(gone.agent)
     waits = _count(folder / "inbox") + _count(folder / "claimed")
     if not yes and sys.stdin.isatty():
-        typer.confirm(f"Part from {name}? {waits} messages wait; nobody gets them.", abort=True, err=True)
+        typer.confirm(f"Part from {name}? {waits} messages wait; they will not be delivered.", abort=True, err=True)
     aside = pairing.remove_peer(place, name, clock.now())
     record_act(place.logs, _PROCESS, "peers remove", name, clock)
     console.note(f"parted from {name}")
@@ -220,7 +220,7 @@ def remove(name: Name, yes: Annotated[bool, typer.Option("-y", "--yes", help="Do
 
 
 def _own_key(place: Home) -> str:
-    """Say which key peers know this home by, so that two people can compare."""
+    """Print the key by which peers know this home, so that two people can compare it."""
     clock = SystemClock()
     with suppress(Corrupt):
         return f"this home's own key: {pairing.open_identity(place, SystemEntropy(), clock.now()).fingerprint}"

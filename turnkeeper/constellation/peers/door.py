@@ -1,7 +1,7 @@
-"""The way in for peers: TLS, limits, and then the peer's own socket. What comes from anybody else is never read.
+"""The door for peers: TLS, limits, and then the peer's own socket. Bytes from strangers are not read.
 
-A connection is taken, shakes hands under a time limit, and is told apart by the key behind its certificate. Only then
-are its bytes passed on, at most so many a second, to the gRPC server that is that peer's alone.
+A connection is accepted, completes a handshake under a time limit, and is identified by the key behind its certificate.
+Only then are its bytes forwarded, at a limited rate, to the gRPC server of that peer alone.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from turnkeeper.constellation.peers.pairing import holder_of
 from turnkeeper.errors import Conflict
 
 HANDSHAKE_S = 5.0
-MOST_HANDSHAKES = 16  # at once, of all who connect
+MOST_HANDSHAKES = 16  # at once, of all connections
 MOST_HANDSHAKES_OF_AN_ADDRESS = 4
 MOST_CONNECTIONS = 128
 MOST_OF_A_PEER = 4
-CONNECTIONS_A_SECOND = 20.0  # of all; of one address a quarter
+CONNECTIONS_A_SECOND = 20.0  # of all connections; of one address a quarter
 BYTES_A_SECOND = 1 << 20
 BURST_BYTES = 4 << 20
 IDLE_S = 900.0
@@ -34,17 +34,17 @@ _PIECE = 1 << 16
 _TOLD_EVERY_S = 60.0
 _MOST_ADDRESSES = 4096
 _TROUBLE_S = 1.0
-_REFUSED_AT_ONCE, _PAUSE_S = 16, 0.05  # so that a flood, of whatever size, costs little: the rest waits in the kernel
+_REFUSED_AT_ONCE, _PAUSE_S = 16, 0.05  # so that a flood costs little: the rest waits in the kernel
 
 
 class Bucket:
-    """What may pass: `rate` a second, up to `burst` at once."""
+    """A token bucket: `rate` a second, up to `burst` at once."""
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
         self._rate, self._burst, self._left, self._at = rate, burst, burst, now
 
     def take(self, amount: float, now: float) -> bool:
-        """Take so much if it is there.
+        """Take this amount. Return False if it is not available.
 
         >>> bucket = Bucket(1.0, 2.0, now=0.0)
         >>> [bucket.take(1.0, now) for now in (0.0, 0.0, 0.0, 1.0)]
@@ -56,7 +56,7 @@ class Bucket:
         return True
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Return in how many seconds so much, or the whole burst, is there."""
+        """Return the seconds until this amount, at most the burst, is available."""
         self._left = min(self._burst, self._left + (now - self._at) * self._rate)
         self._at = now
         return max(0.0, (min(amount, self._burst) - self._left) / self._rate)
@@ -64,12 +64,12 @@ class Bucket:
 
 @dataclass
 class Known:
-    """Who may come in now, replaced whole when that changes.
+    """The homes that may connect now, replaced whole at each change.
 
     Attributes:
-        context: the TLS that trusts them, and no others.
+        context: the TLS context that trusts exactly these homes.
         roots: their root certificates by fingerprint.
-        sockets: where each one's own server listens, by fingerprint.
+        sockets: the socket of each one's own server, by fingerprint.
     """
 
     context: ssl.SSLContext
@@ -86,12 +86,12 @@ class _Refusals:
 
 @dataclass
 class Door:
-    """Listens, and passes on what peers send.
+    """The listener that forwards the bytes of peers.
 
     Attributes:
-        known: who may come in.
-        handshake_s: how long a handshake may take.
-        refused: how many connections were refused.
+        known: the homes that may connect.
+        handshake_s: the longest handshake, in seconds.
+        refused: the number of refused connections.
     """
 
     known: Known
@@ -105,7 +105,7 @@ class Door:
     _refusals: _Refusals = field(default_factory=_Refusals)
 
     async def run(self, listener: socket.socket) -> None:
-        """Take connections for ever."""
+        """Accept connections until cancelled."""
         loop, now = asyncio.get_running_loop(), self.clock.monotonic()
         everybody, each = Bucket(CONNECTIONS_A_SECOND, CONNECTIONS_A_SECOND * 2, now), dict[str, Bucket]()
         try:
@@ -154,7 +154,7 @@ class Door:
             return
         finally:
             self._shaking[address] -= 1
-            self._shaking += Counter()  # which leaves out those with none
+            self._shaking += Counter()  # this removes addresses without connections
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
         holder = holder_of(certificate or b"", known.roots) or ""
@@ -194,7 +194,7 @@ class Door:
             await target.drain()
 
     def _refuse(self, why: str) -> None:
-        """Count what was refused; say so at most once a minute."""
+        """Count a refused connection. Log refusals at most once a minute."""
         self.refused += 1
         refusals, now = self._refusals, self.clock.monotonic()
         refusals.count, refusals.last = refusals.count + 1, why
@@ -204,7 +204,7 @@ class Door:
 
 
 def listen(address: str) -> socket.socket:
-    """Return a socket that listens. Raises Conflict where that cannot be."""
+    """Return a listening socket. Raises Conflict if the address cannot be used."""
     host, _, port = address.rpartition(":")
     name = host.strip("[]")
     try:
@@ -221,7 +221,7 @@ def listen(address: str) -> socket.socket:
 
 
 def is_local(address: str) -> bool:
-    """Tell whether only this machine can reach an address.
+    """Return True if only this machine can reach an address.
 
     >>> is_local("127.0.0.1:7474"), is_local("[::1]:7474"), is_local("0.0.0.0:7474"), is_local("home.example:1")
     (True, True, False, False)

@@ -1,8 +1,8 @@
-"""What goes between two homes: messages that a peer brings, and messages that are brought to it, each once.
+"""The messages between two homes: those that a peer sends, and those that are sent to it, each once.
 
-Each peer has a server of its own here, so the servicer knows who calls without being told. A message becomes a letter
-in the outbox of that peer's agent: the runtime takes it as from that agent, whatever it says. What waits in that
-agent's inbox goes to the peer, in order, each until the other side has it on disk.
+Each peer has its own server here, so the servicer knows the caller. A message becomes a letter in the outbox of that
+peer's agent, so the runtime treats that agent as the sender, whatever the message says. Waiting messages in that
+agent's inbox go to the peer, in order; each is repeated until the other home has it on disk.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ from turnkeeper.v1 import peers_pb2_grpc
 
 FIRST_AGENT = "agent0"
 MESSAGES_A_MINUTE = 60.0
-MOST_WAITING = 1000  # letters that the runtime has not taken yet
+MOST_WAITING = 1000  # letters that the runtime has not read yet
 MOST_OPEN = 10_000  # messages of one peer that agent0 has not answered yet
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a home is, and what its parts need."""
+    """A home's settings and the tools that its parts need."""
 
     home: Home
     clock: Clock
@@ -52,7 +52,7 @@ class Place:
 
 
 class _Refusing(peers_pb2_grpc.PeersServicer):
-    """Serves nothing: what a caller may do is written over it."""
+    """A servicer that refuses every call; subclasses allow some."""
 
     async def Pair(self, _request: wire.PairRequest, _context: Any) -> wire.PairResponse:  # noqa: N802  of the contract
         raise Denied("a peer pairs once")
@@ -62,7 +62,7 @@ class _Refusing(peers_pb2_grpc.PeersServicer):
 
 
 class ToPair(_Refusing):
-    """Serves whoever holds an invitation."""
+    """The servicer for a home with an invitation."""
 
     def __init__(self, place: Place, invitation: pairing.OpenInvitation) -> None:
         self._place, self._invitation = place, invitation
@@ -84,7 +84,7 @@ class ToPair(_Refusing):
 
 
 class ToDeliver(_Refusing):
-    """Serves one peer."""
+    """The servicer for one peer."""
 
     def __init__(self, place: Place, peer: pairing.Peer) -> None:
         self._place, self._peer = place, peer
@@ -131,7 +131,7 @@ class ToDeliver(_Refusing):
 
 
 def _remember(folder: Path, turn_id: str, key: str) -> None:
-    """Write down which message a turn will be about, so that its answer finds its way back."""
+    """Store which message a turn answers, so that the answer can be returned."""
     with machine_errors(folder):
         make_private(folder.parent)
         make_private(folder)
@@ -161,13 +161,13 @@ _OPTIONS = (
 
 @dataclass
 class Contact:
-    """What is known of the way to a peer.
+    """The state of the connection to a peer.
 
     Attributes:
         state: `unknown` until something was sent, then `reachable` or `unreachable`.
         since: RFC 3339.
-        reason: why not.
-        delivered_at: when the last message was taken there; empty for never.
+        reason: the reason why it is unreachable.
+        delivered_at: the time at which the peer last accepted a message; empty for never.
     """
 
     state: str = "unknown"
@@ -177,7 +177,7 @@ class Contact:
 
 
 def channel_to(address: str, root_pem: bytes, own: tuple[bytes, bytes]) -> grpc.aio.Channel:
-    """Return a channel to the home with this root certificate; `own` proves who calls: certificate and key, PEM."""
+    """Return a channel to the home with this root certificate. `own` is the caller's certificate and key, PEM."""
     certificate, key = own
     return grpc.aio.secure_channel(
         address, grpc.ssl_channel_credentials(root_pem, key, certificate), options=list(_OPTIONS)
@@ -185,10 +185,10 @@ def channel_to(address: str, root_pem: bytes, own: tuple[bytes, bytes]) -> grpc.
 
 
 class Courier:
-    """Reads the inbox of one peer's agent."""
+    """The reader of one peer's inbox, which delivers to the peer."""
 
     def __init__(self, place: Place, peer: pairing.Peer, identity: pairing.Identity, wake: asyncio.Event) -> None:
-        """`wake` is set when `contact` has changed."""
+        """Take the peer to deliver to. `wake` is set when `contact` has changed."""
         self.contact = Contact()
         self._place, self.peer, self._identity, self._wake = place, peer, identity, wake
         self._ledger = acks.AckLedger(place.home.logs, "peers", place.clock)
@@ -221,13 +221,13 @@ class Courier:
             return inbox, inbox.adopt()
 
     def _claim(self, lock: ReaderLock, inbox: bus.Inbox) -> list[bus.Claimed]:
-        """Take what waits. Raises Unreachable once the peer is removed: the folder must not be made again."""
+        """Claim the waiting messages. Raises Unreachable once the peer is removed: its folder must not return."""
         with pairing.kept(self._place.home, self.peer):
             lock.keep()
             return inbox.claim(16)
 
     async def _deliver(self, inbox: bus.Inbox, item: bus.Claimed) -> None:
-        """Take one envelope there, however long it takes; what can never be taken is set aside, and agent0 told."""
+        """Deliver one envelope, however long it takes. Quarantine an undeliverable one, and tell agent0."""
         envelope = item.envelope
         try:
             if envelope.kind in _CROSS:
@@ -323,12 +323,12 @@ class Courier:
 
 
 async def accept(given: pairing.Invitation, own: pairing.Identity, address: str, clock: Clock) -> None:
-    """Pair with the home that made an invitation, which it knows a moment later. Raises Unreachable, Conflict.
+    """Pair with the home that made an invitation, which learns of it a moment later. Raises Unreachable, Conflict.
 
     Args:
-        own: who accepts it.
-        address: where peers reach who accepts it.
-        clock: the time, and how long to try.
+        own: the identity of the accepting home.
+        address: the address at which peers reach the accepting home.
+        clock: the time, and the limit of tries.
     """
     until = clock.monotonic() + ACCEPT_S
     while True:
@@ -344,7 +344,7 @@ async def accept(given: pairing.Invitation, own: pairing.Identity, address: str,
 
 
 async def _reach(address: str) -> None:
-    """Raise Unreachable where nothing listens at an address: a second try there is not worth the wait."""
+    """Raise Unreachable if no process listens at an address, because a second try is not worth the wait."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(REACH_S):

@@ -1,9 +1,9 @@
-"""Who a home is to its peers, and who they are to it: keys and certificates, invitations, and the list of peers.
+"""The identities of a home and its peers: keys and certificates, invitations, and the list of peers.
 
 A home has an ed25519 key, which its peers pin. The key signs a root certificate, which a peer keeps, and certificates
-of a few days for connections. An invitation holds a key of its own, drawn for it: whoever has it can prove that, before
-a byte of what it says is read. The list of peers is `state/peers.json`, replaced whole; the commands and the process
-`peers` change it, each under its lock.
+of a few days for connections. An invitation holds a newly drawn key: its holder can prove possession before a byte of
+its messages is read. The list of peers is `state/peers.json`, replaced whole; the commands and the process `peers`
+change it, each under its lock.
 """
 
 import base64
@@ -30,9 +30,9 @@ from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, Unreach
 from turnkeeper.storage.files import create, machine_errors, replace_whole
 from turnkeeper.times import parse_rfc3339, rfc3339
 
-SERVER_NAME = "peer.turnkeeper.invalid"  # what every certificate is for; the key behind it says whose it is
+SERVER_NAME = "peer.turnkeeper.invalid"  # the same name in every certificate; the key identifies the home
 LASTS = timedelta(days=7)  # a certificate for connections
-_SLACK = timedelta(hours=1)  # by which two clocks may differ
+_SLACK = timedelta(hours=1)  # the allowed difference between two clocks
 _ROOT_LASTS = timedelta(days=365 * 50)
 _PREFIX = "turnkeeper-peer."
 _LARGEST = 8192
@@ -49,12 +49,12 @@ class Identity:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What names the key: see :func:`fingerprint_of`."""
+        """The fingerprint of the key: see :func:`fingerprint_of`."""
         return fingerprint_of(self.root)
 
     def certificate(self, now: datetime, lasts: timedelta = LASTS) -> tuple[bytes, bytes]:
         """Return a new certificate for connections and its private key, both PEM."""
-        own = ec.generate_private_key(ec.SECP256R1())  # gRPC connects with none that is an ed25519 key itself
+        own = ec.generate_private_key(ec.SECP256R1())  # gRPC does not connect with an ed25519 certificate
         names: list[x509.GeneralName] = [
             x509.DNSName(SERVER_NAME), x509.UniformResourceIdentifier(f"turnkeeper:{self.fingerprint}")
         ]  # fmt: skip
@@ -73,7 +73,7 @@ class Identity:
 
 
 def identity_from(secret: bytes, now: datetime) -> Identity:
-    """Return the identity of a secret of 32 bytes, with a root certificate made now."""
+    """Return the identity of a 32-byte secret, with a root certificate made now."""
     key = ed25519.Ed25519PrivateKey.from_private_bytes(secret)
     name = _named(f"Turnkeeper home {_digest(key.public_key())[:16]}")
     root = (
@@ -91,12 +91,12 @@ def identity_from(secret: bytes, now: datetime) -> Identity:
 
 
 def open_identity(home: Home, entropy: Entropy, now: datetime) -> Identity:
-    """Return the home's identity, made where there was none. Raises Corrupt where it was lost."""
+    """Return the home's identity, and make one if there never was one. Raises Corrupt if it was lost."""
     path, made = home.keys / "peers.json", home.keys_made("peers")
     make_private(home.keys)
     if not path.exists():
         if made.exists():
-            hint = "restore it from a backup; or remove state/key-made-peers, and pair with everybody anew"
+            hint = "restore it from a backup; or remove state/key-made-peers, and pair with all peers again"
             raise Corrupt("the key that peers know this home by is lost", where=str(path), hint=hint)
         secret = entropy.hex(_SECRET_DIGITS)
         root = identity_from(bytes.fromhex(secret), now).root.public_bytes(serialization.Encoding.DER)
@@ -112,7 +112,7 @@ def open_identity(home: Home, entropy: Entropy, now: datetime) -> Identity:
 
 
 def read_root(der: bytes) -> x509.Certificate:
-    """Return a root certificate. Raises InvalidInput for anything but one of an ed25519 key that signed itself."""
+    """Parse a root certificate. Raises InvalidInput unless it is of an ed25519 key that signed itself."""
     with contextlib.suppress(ValueError, TypeError, exceptions.InvalidSignature):
         found = x509.load_der_x509_certificate(der[:_LARGEST_CERTIFICATE])
         found.verify_directly_issued_by(found)
@@ -127,9 +127,9 @@ def fingerprint_of(root: x509.Certificate) -> str:
 
 
 def holder_of(certificate: bytes, roots: Mapping[str, x509.Certificate]) -> str | None:
-    """Return the fingerprint of the home whose key made a certificate (DER), None where none of these did.
+    """Return the fingerprint of the home whose key signed a certificate (DER). None if no known home did.
 
-    A certificate that names another home than the one that signed it is nobody's.
+    A certificate that names another home than its signer is refused.
     """
     with contextlib.suppress(ValueError, x509.ExtensionNotFound):
         found = x509.load_der_x509_certificate(certificate)
@@ -143,18 +143,13 @@ def holder_of(certificate: bytes, roots: Mapping[str, x509.Certificate]) -> str 
 
 
 def trusting(roots: Mapping[str, x509.Certificate], own: Path) -> ssl.SSLContext:
-    """Return the TLS of a server: 1.3 only, and a client's certificate from one of these homes.
-
-    Args:
-        roots: the homes that may connect.
-        own: the file with the server's certificate and private key.
-    """
+    """Return the TLS context of a server: 1.3 only, and a client's certificate from one of these homes."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(own)
     context.verify_mode = ssl.CERT_REQUIRED
     context.set_alpn_protocols(["h2"])
-    context.num_tickets = 0  # no session is resumed: each connection proves itself anew
+    context.num_tickets = 0  # no session is resumed, so each connection is authenticated anew
     for root in roots.values():
         context.load_verify_locations(cadata=root.public_bytes(serialization.Encoding.DER))
     return context
@@ -162,12 +157,12 @@ def trusting(roots: Mapping[str, x509.Certificate], own: Path) -> ssl.SSLContext
 
 @dataclass(frozen=True)
 class Invitation:
-    """What one person gives another, so that their homes can pair.
+    """The invitation that one person gives another, so that their homes can pair.
 
     Attributes:
-        address: where the inviting home listens, HOST:PORT.
-        secret: the key with which the one who accepts proves that it has the invitation.
-        until: when it ends.
+        address: the address at which the inviting home listens, HOST:PORT.
+        secret: the key that proves possession of the invitation.
+        until: the time at which it expires.
     """
 
     address: str
@@ -176,7 +171,7 @@ class Invitation:
     until: datetime
 
     def written(self) -> str:
-        """Return it as one word."""
+        """Return the invitation as one word."""
         says = {
             "address": self.address,
             "root": _text(self.root.public_bytes(serialization.Encoding.DER)),
@@ -191,10 +186,10 @@ def is_invitation(text: str) -> bool:
 
 
 def read_invitation(text: str) -> Invitation:
-    """Return an invitation. Raises InvalidInput for what is none."""
+    """Parse an invitation. Raises InvalidInput if it is malformed."""
     word = "".join(text.split())
     wrong = InvalidInput(
-        "is not an invitation", where="INVITATION", hint="copy all of what `turnkeeper peers invite` printed"
+        "is not an invitation", where="INVITATION", hint="copy the whole line that `turnkeeper peers invite` printed"
     )
     if not word.startswith(_PREFIX) or len(word) > _LARGEST:
         raise wrong
@@ -210,7 +205,7 @@ def read_invitation(text: str) -> Invitation:
 
 
 def check_address(address: str) -> str:
-    """Return an address HOST:PORT, or [IPV6]:PORT. Raises InvalidInput."""
+    """Return the address if it is HOST:PORT or [IPV6]:PORT. Raises InvalidInput otherwise."""
     host, _, port = address.rpartition(":")
     plain = host.strip("[]").replace(".", "").replace("-", "").replace(":", "")
     fits = len(address) <= 255 and (":" not in host or (host[:1] == "[" and host[-1:] == "]"))
@@ -248,8 +243,8 @@ class Peer:
     """A home that this one is paired with.
 
     Attributes:
-        name: what it is called here; its agent is `agent0@NAME`.
-        address: where it listens, HOST:PORT.
+        name: its name here; its agent is `agent0@NAME`.
+        address: the address at which it listens, HOST:PORT.
         certificate: its root certificate, DER in base64.
         added_at: RFC 3339.
     """
@@ -277,10 +272,10 @@ class Peer:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenInvitation:
-    """An invitation that nobody has accepted yet.
+    """An invitation that was not accepted yet.
 
     Attributes:
-        name: what the home that accepts it will be called here.
+        name: the name here of the home that accepts it.
         certificate: the root certificate of its key, DER in base64.
         until: RFC 3339.
     """
@@ -297,7 +292,7 @@ class OpenInvitation:
 
 @dataclass(frozen=True, kw_only=True)
 class Registry:
-    """All of them, by name."""
+    """The peers and the open invitations, by name."""
 
     peers: tuple[Peer, ...] = ()
     invitations: tuple[OpenInvitation, ...] = field(default=())
@@ -311,7 +306,7 @@ class Registry:
         raise NotFound(f"no peer {name[:40]!r}", where="NAME", hint=hint)
 
     def with_invitation(self, fresh: OpenInvitation, now: datetime) -> "Registry":
-        """Add an invitation; one for the same name takes its place, and those that ended go. Raises Conflict."""
+        """Add an invitation, replace one for the same name, and drop expired ones. Raises Conflict."""
         check_name(fresh.name)
         if any(one.name == fresh.name for one in self.peers):
             hint = "choose another name, or run: turnkeeper peers remove NAME"
@@ -325,7 +320,7 @@ class Registry:
         return [one for one in self.invitations if parse_rfc3339(one.until) > now]
 
     def with_peer(self, fresh: Peer) -> "Registry":
-        """Add a peer; the same home under the same name takes its place. Raises Conflict, InvalidInput."""
+        """Add a peer, or replace the same home under the same name. Raises Conflict, InvalidInput."""
         check_name(fresh.name)
         for one in self.peers:
             if (one.name == fresh.name) != (one.fingerprint == fresh.fingerprint):
@@ -347,14 +342,14 @@ class Registry:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a peer. Raises InvalidInput."""
+    """Return the name if it is valid for a peer. Raises InvalidInput otherwise."""
     if not _PEER_NAME.fullmatch(name):
         raise InvalidInput(f"{name[:40]!r} is not a name", where="NAME", hint="use a-z, 0-9 and -, a letter first")
     return name
 
 
 def der_text(root: x509.Certificate) -> str:
-    """Return a certificate as the registry keeps it."""
+    """Return a certificate in the registry's form."""
     return base64.b64encode(root.public_bytes(serialization.Encoding.DER)).decode()
 
 
@@ -363,7 +358,7 @@ def registry_of(home: Home) -> Path:
 
 
 def read_registry(home: Home) -> Registry:
-    """Return a home's registry, empty where nothing was paired. Raises Corrupt."""
+    """Return a home's registry. Empty if nothing was paired. Raises Corrupt."""
     path = registry_of(home)
     try:
         return _registry_from(path.read_bytes(), path)
@@ -391,7 +386,7 @@ def _registry_from(data: bytes, path: Path) -> Registry:
 
 @contextlib.contextmanager
 def changing(home: Home) -> Iterator[list[Registry]]:
-    """Give the registry in a list of one; what the list holds at the end of the block is written."""
+    """Yield the registry in a list of one, and write the list's content at the end of the block."""
     path = registry_of(home)
     with machine_errors(path):
         make_private(path.parent)
@@ -409,26 +404,26 @@ def changing(home: Home) -> Iterator[list[Registry]]:
 
 @contextlib.contextmanager
 def kept(home: Home, peer: Peer) -> Iterator[None]:
-    """Keep a peer from being removed during the block. Raises Unreachable where it was: its folders are not ours."""
+    """Keep a peer from being removed during the block. Raises Unreachable if it was removed."""
     with changing(home) as box:
         if (peer.name, peer.certificate) not in {(one.name, one.certificate) for one in box[0].peers}:
-            raise Unreachable(f"{peer.name} is a peer no more", where="NAME")
+            raise Unreachable(f"{peer.name} is no longer a peer", where="NAME")
         yield
 
 
 def asked_of(home: Home, name: str) -> Path:
-    """Return the folder with a file for each message of a peer that is not answered: its turn, and in it its key."""
+    """Return the folder with a file for each unanswered message of a peer: named by turn, it holds the key."""
     return home.root / "state" / "peers" / name
 
 
 def answers_removed(home: Home, name: str, turn_id: str) -> bool:
-    """Tell whether a turn is about a message of a peer that had this name and was removed."""
+    """Return True if a turn answers a message of a removed peer of this name."""
     folder = asked_of(home, name)
     return any((one / turn_id).exists() for one in folder.parent.glob(f"{name}.removed-*"))
 
 
 def add_peer(home: Home, peer: Peer, now: datetime, invitation: OpenInvitation | None = None) -> None:
-    """Write a peer down, and give its agent an inbox, empty where it is new. Raises Conflict."""
+    """Add a peer, and make an inbox for its agent, empty if the peer is new. Raises Conflict."""
     with changing(home) as box:
         if invitation is not None and invitation not in box[0].open_at(now):
             raise Conflict("the invitation was used, or has ended", where="INVITATION", hint="ask for another")
@@ -439,7 +434,7 @@ def add_peer(home: Home, peer: Peer, now: datetime, invitation: OpenInvitation |
 
 
 def remove_peer(home: Home, name: str, now: datetime) -> Path | None:
-    """Forget a peer; return where its agent's folders lie now, if there were any. Raises NotFound."""
+    """Remove a peer. Return the new place of its agent's folders, None if there were none. Raises NotFound."""
     with changing(home) as box:
         gone = box[0].peer(name)
         box[0] = box[0].without(name)
@@ -447,7 +442,7 @@ def remove_peer(home: Home, name: str, now: datetime) -> Path | None:
 
 
 def _set_aside(home: Home, peer: Peer, now: datetime) -> Path | None:
-    """Rename what lies under the name of a peer, so that a later one of that name gets none of it."""
+    """Rename the folders under the name of a peer, so that a later peer of that name does not get them."""
     found = None
     for folder in (asked_of(home, peer.name), home.inbox(peer.agent)):
         found = folder.with_name(f"{folder.name}.removed-{now:%Y%m%dT%H%M%S.%fZ}") if folder.is_dir() else None

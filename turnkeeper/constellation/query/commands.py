@@ -19,7 +19,7 @@ from turnkeeper.constellation.query.tables import described
 from turnkeeper.errors import Exhausted, InvalidInput
 from turnkeeper.times import parse_duration
 
-MOST_HELD_BYTES = 64 << 20  # of an answer that is printed as a whole
+MOST_HELD_BYTES = 64 << 20  # rows of an answer that is printed as a whole
 _HELD_AS_OBJECT = 100  # bytes of a value beside its content
 Rows = Iterator[Sequence[Any]]
 
@@ -40,7 +40,7 @@ def query(
     limit: Annotated[
         int, typer.Option("-n", "--limit", min=0, max=2**31 - 1, help="At most this many rows; 0 for all.")
     ] = 10_000,
-    timeout: Annotated[str, typer.Option("--timeout", help="How long it may take at most, up to 10m.")] = "30s",
+    timeout: Annotated[str, typer.Option("--timeout", help="The time limit, up to 10m.")] = "30s",
     output: Annotated[
         Format, typer.Option("-o", "--output", help="table is for people; parquet needs turnkeeper[parquet].")
     ] = Format.TABLE,
@@ -56,7 +56,7 @@ def query(
         print(described(), end="")
         return
     if not sql.strip():
-        raise InvalidInput("give a SELECT", where="SQL", hint="turnkeeper query --tables shows what there is")
+        raise InvalidInput("give a SELECT", where="SQL", hint="for the tables: turnkeeper query --tables")
     within_s = parse_duration(timeout, field="--timeout").total_seconds()
     if not 0 < within_s <= 600:
         raise InvalidInput("must be 1s to 10m", where="--timeout")
@@ -86,7 +86,7 @@ def _writer(output: Format) -> Callable[[list[str], Rows], None]:
 
 
 def _held(rows: Rows) -> list[Sequence[Any]]:
-    """Return all rows. Raises Exhausted where they are too large to be printed as a whole."""
+    """Return all rows. Raises Exhausted if they are too large to print as a whole."""
     held, size = [], 0
     for row in rows:
         size += sum(len(value) if isinstance(value, str | bytes) else 8 for value in row) + _HELD_AS_OBJECT * len(row)
@@ -150,7 +150,7 @@ def _parquet(names: list[str], rows: Rows) -> None:
 
 
 def _column(arrow: Any, values: Sequence[Any]) -> Any:
-    """Return a column; where its values are of several types, as texts."""
+    """Return a column, as texts if its values are of several types."""
     try:
         return arrow.array(values)
     except (arrow.ArrowInvalid, arrow.ArrowTypeError):

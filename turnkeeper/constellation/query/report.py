@@ -1,7 +1,7 @@
-"""The page of `turnkeeper report`: what it asks, and how rows become one page of HTML; pure.
+"""The page of `turnkeeper report`: its queries, and the rendering of rows as one page of HTML; pure.
 
-Each section is the answer to one SELECT of :data:`QUESTIONS`. The page holds all that it needs: it loads nothing, runs
-nothing, and whatever stands in a name is shown as text.
+Each section is the answer to one SELECT of :data:`QUESTIONS`. The page is self-contained: it loads nothing and runs
+nothing, and every name is shown as text.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 from turnkeeper.console.unseen import plain
 from turnkeeper.times import format_rough
 
-MOST_BARS = 100  # of a section; JSON has the rest
+MOST_BARS = 100  # rows of a section; the JSON form has the rest
 _TOKENS = "count(*) AS turns, sum(tokens_in) AS tokens_in, sum(tokens_out) AS tokens_out"
 _WAITED = "coalesce(waited_s, round((julianday('{until}') - julianday(asked_at)) * 86400, 3))"
 
 
 class Question(NamedTuple):
-    """What a section asks, as the parts of one SELECT.
+    """The query of a section, as the parts of one SELECT.
 
     Attributes:
-        table: what it is about.
+        table: the table to read.
         at: the column that is compared with the time of the report.
         by: the columns of a group.
-        figures: the columns that are counted for it.
-        condition: what else a row must be, or may be instead.
+        figures: the columns that are computed for each group.
+        condition: a further condition, added with AND or OR.
     """
 
     table: str
@@ -34,7 +34,7 @@ class Question(NamedTuple):
     condition: str = ""
 
     def select(self, since: str, until: str) -> str:
-        """Return the SELECT for a time, whose ends are texts as the tables have them."""
+        """Return the SELECT for a period, whose ends are texts in the form of the tables."""
         groups = ", ".join(str(place + 1) for place in range(self.by.count(" AS ")))
         when = f"{self.at} >= '{since}' AND {self.at} < '{until}' {self.condition}"
         columns = f"{self.by}, {self.figures}".replace("{until}", until)
@@ -107,7 +107,7 @@ Row = Mapping[str, Any]
 
 
 class Bar(NamedTuple):
-    """One bar: its name, its parts as colour, size and the same in words, and what is said besides."""
+    """One bar: its name, its parts as colour, size and words, and further words."""
 
     name: str
     parts: Sequence[tuple[str, float, str]]
@@ -119,7 +119,7 @@ class Bar(NamedTuple):
 
 
 def page(since: str, until: str, answers: Mapping[str, Sequence[Row]], notes: Iterable[str]) -> str:
-    """Return the page for the rows of each section. Notes say what could not be read."""
+    """Return the page for the rows of each section. Notes name the parts that could not be read."""
     head = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -141,25 +141,27 @@ def _sections(answers: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     )
     yield _section(
         "Lateness",
-        "From when a fire was due until it was sent.",
+        "The time from a fire's due time until it was sent.",
         sorted((_late(row) for row in answers.get("lateness", ())), key=lambda bar: -bar.size()),
     )
     yield _section(
         "Duration of turns", "Mean, and the longest.", [_span(row["task"], row, row["turns"], "turn") for row in turns]
     )
-    yield _section("Tokens of turns", "Of each task: read, and written.", [_tokens(row, "task") for row in turns])
+    yield _section(
+        "Tokens of turns", "Tokens of each task: read, and written.", [_tokens(row, "task") for row in turns]
+    )
     yield _section("Tokens by day", "Days in UTC.", [_tokens(row, "day") for row in answers.get("days", ())])
     asked = [
         _span(f"{row['asked']}: {row['answer']}", row, row["questions"], "question")
         for row in answers.get("approvals", ())
     ]
-    yield _section("Waiting time of approvals", "Mean, and the longest; what waits now has waited until now.", asked)
+    yield _section("Waiting time of approvals", "Mean, and the longest; a pending approval counts until now.", asked)
     starts = _stacked(answers.get("restarts", ()), "process", "phase", _PHASES)
-    yield _section("Restarts", "Starts by the supervisor, by the phase that each reached.", starts)
+    yield _section("Restarts", "Starts by the supervisor, by the phase reached.", starts)
 
 
 def _stacked(rows: Iterable[Row], by: str, kind: str, colours: Mapping[str, str]) -> list[Bar]:
-    """Return a bar for each value of `by`, with a part for each value of `kind`; the largest first."""
+    """Return a bar for each value of `by`, with a part for each value of `kind`. The largest comes first."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(str(row[by]), []).append(row)

@@ -1,4 +1,4 @@
-"""`turnkeeper report`: what a home did in some days, as one page with plots."""
+"""`turnkeeper report`: a home's activity over some days, as one page with plots."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ class Format(StrEnum):
 
 
 def report(
-    since: Annotated[str, typer.Option("--since", help="From when: 7d, yesterday, 2026-11-22T02:00.")] = "7d",
+    since: Annotated[str, typer.Option("--since", help="The start: 7d, yesterday, 2026-11-22T02:00.")] = "7d",
     to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write it to this new file.")] = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", help="html is one page for a browser; json has every row.")
@@ -61,7 +61,7 @@ def report(
 
 
 def _answers(place: Home, since: str, until: str) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Return the rows of each section on one snapshot, and what could not be read."""
+    """Return the rows of each section on one snapshot, and notes on the parts that could not be read."""
     answers: dict[str, list[dict[str, Any]]] = {}
     snapshot = Snapshot(place, texts=False)
     try:
@@ -78,7 +78,7 @@ def _answers(place: Home, since: str, until: str) -> tuple[dict[str, list[dict[s
 
 
 def _written(at: datetime) -> str:
-    """Write an instant as the tables have it."""
+    """Return an instant in the form of the tables."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

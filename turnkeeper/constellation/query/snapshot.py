@@ -1,11 +1,10 @@
-"""Runs one SELECT on a snapshot of a home, within bounds, on a connection that can do nothing else.
+"""Runs one SELECT on a snapshot of a home, within limits, on a connection that can do nothing else.
 
-The stores are attached for reading only, both as they are at the beginning. What a statement may touch is decided where
-SQLite compiles it, by a list of what is allowed: the tables of :mod:`turnkeeper.constellation.query.tables`,
-and of the stores exactly the columns that these are made of. Hidden words are in none of them, whatever a statement
-calls its parts.
+The stores are attached read-only, as they are at the beginning. While SQLite compiles a statement, an allowlist decides
+what the statement may read: the tables of :mod:`turnkeeper.constellation.query.tables`, and the stores' columns that
+these consist of. No hidden text is in any of them, whatever aliases a statement uses.
 
-Of a database that several machines share, the columns that a statement needs are copied first, all as of one moment.
+From a shared database, the columns that a statement needs are copied first, all as of one moment.
 """
 
 import contextlib
@@ -30,18 +29,18 @@ from turnkeeper.storage.schema_revision import STORES, readable, told
 from turnkeeper.storage.server import handover
 from turnkeeper.storage.sqlite_files import locator
 
-MOST_MEMORY_BYTES = 256 << 20  # of SQLite; what needs more goes to temporary files
+MOST_MEMORY_BYTES = 256 << 20  # of SQLite; larger results go to temporary files
 MOST_FILE_BYTES = 1 << 30  # of a temporary file
 LONGEST_VALUE_BYTES = 4 << 20
 LONGEST_STATEMENT_BYTES = 64 << 10
 LONGEST_PATTERN_BYTES = 256
 MOST_TRAIL_LINES = 500_000
-_GRACE_S = 2.0  # for what cannot be interrupted
+_GRACE_S = 2.0  # for work that cannot be interrupted
 _AGAIN_S = 0.05
 _CHUNK = 500  # rows
-_HINT = "turnkeeper query --tables shows what there is; see docs/query.md"
-_STORES = {"agent": handover.SCHEMA, "schedules": nodes.SCHEMA}  # and their names in a shared database
-_LONGEST_S = 600.0  # of one question to a shared database
+_HINT = "for the tables: turnkeeper query --tables; see docs/query.md"
+_STORES = {"agent": handover.SCHEMA, "schedules": nodes.SCHEMA}  # and their schemas in a shared database
+_LONGEST_S = 600.0  # of one query to a shared database
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE}
 _REFUSED_FUNCTIONS = {"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit", "sqlite_log"}
 _LISTS = {"json_each", "json_tree"}
@@ -52,11 +51,11 @@ class Snapshot:
     """The tables of a home as they are now.
 
     Attributes:
-        notes: what the user should know of the answer: sources that are missing, columns that are hidden.
+        notes: remarks on the answer for the user: missing sources, hidden columns.
     """
 
     def __init__(self, home: Home, *, texts: bool) -> None:
-        """Open the stores. `texts` shows the words of people, models and tools."""
+        """Open the stores. With `texts`, show the texts of people, models and tools."""
         self.notes: list[str] = []
         self._home, self._texts = home, texts
         self._sources = Sources(home)
@@ -82,16 +81,16 @@ class Snapshot:
             self._shared.close()
 
     def has(self, table: str) -> bool:
-        """Say whether a table is there; a note says why it is not."""
+        """Return True if a table exists. If not, a note tells the reason."""
         return ("temp", table, "") in self._allowed
 
     def run(self, statement: str, *, within_s: float, seize: Callable[[], None]) -> Iterator[Sequence[Any]]:
-        """Yield the names of the columns, then each row. `seize` bounds the process, once the stores are open.
+        """Yield the names of the columns, then each row. `seize` limits the process, once the stores are open.
 
         Raises:
-            Conflict: a daemon that did not run began to write meanwhile.
-            InvalidInput: it is no SELECT, touches what it may not, or is wrong.
-            Exhausted: it needs more time or memory than it may have.
+            Conflict: a daemon began to write in the meantime.
+            InvalidInput: the statement is no SELECT, is wrong, or reads what it may not.
+            Exhausted: the statement needs more time or memory than is allowed.
         """
         if len(statement.encode()) > LONGEST_STATEMENT_BYTES:
             raise InvalidInput(f"is longer than {LONGEST_STATEMENT_BYTES >> 10} KiB", where="SQL")
@@ -116,7 +115,7 @@ class Snapshot:
             self._check_alone()
 
     def _check_alone(self) -> None:
-        """Raise Conflict if somebody began to write a store that nobody had open: then it was read without its log."""
+        """Raise Conflict if a process began to write a store that was not open before, because its log was not read."""
         for path in self._unlocked:
             if path.with_name(f"{path.name}-wal").exists():
                 raise Conflict("a daemon began to write it meanwhile", where=path.name, hint="ask again")
@@ -133,7 +132,7 @@ class Snapshot:
         run(f"CREATE TEMP TABLE {TRAIL} (at_us INTEGER, source TEXT, event TEXT, process TEXT, fields TEXT)")
         if url := shared_url(self._home):
             self._outline(url)
-        else:  # what refers to another store is read first: every turn's fire is then in the ledger
+        else:  # a view that refers to another store comes first: every turn's fire is then in the ledger
             for name, path in (("agent", self._home.agent_db), ("schedules", self._home.schedules_db)):
                 self._attach(name, path)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 2)
@@ -159,7 +158,7 @@ class Snapshot:
             self._connection.execute(f"ATTACH ? AS {name}", [place])
 
     def _outline(self, url: str) -> None:
-        """Make the tables of a shared database, empty: its moment begins."""
+        """Create the tables of a shared database, empty. Its snapshot begins now."""
         try:
             self._shared = handover.SharedSnapshot(url, "", within_s=_LONGEST_S)
             for table, column, schema in self._shared.execute(_OUTLINE):
@@ -176,13 +175,13 @@ class Snapshot:
             self._connection.execute(f'CREATE TABLE {store}."{table}" ({", ".join(map(_quoted, columns))})')
 
     def _make_views(self) -> None:
-        """Make the tables, and note which columns of the stores they are made of."""
+        """Create the tables, and note the columns of the stores that they consist of."""
         for name, table in TABLES.items():
             made = "TABLE" if table.copied else "VIEW"
             columns = ", ".join(table.columns)
             select = table.select(texts=self._texts)
             self._touched.clear()
-            with contextlib.suppress(sqlite3.OperationalError):  # its store cannot be read, which a note says
+            with contextlib.suppress(sqlite3.OperationalError):  # its store cannot be read, and a note tells it
                 self._connection.set_authorizer(self._note)
                 self._connection.execute(f"EXPLAIN {select}")
                 self._connection.set_authorizer(None)
@@ -200,12 +199,12 @@ class Snapshot:
         return sqlite3.SQLITE_OK
 
     def _judge(self, action: int, first: str | None, second: str | None, store: str | None, within: str | None) -> int:
-        """Say whether a statement may do something; SQLite asks of each thing as it compiles it."""
-        self._named |= {first or "", within or ""}  # a view of which rows are only counted is named by what is in it
+        """Decide whether a statement may do something; SQLite asks for each action while it compiles."""
+        self._named |= {first or "", within or ""}  # to count a view's rows, SQLite names its tables
         if action == sqlite3.SQLITE_READ:
             wanted = (store or "", first or "", second or "")
             self._touched.add(wanted)
-            allowed = wanted in self._allowed or first in _LISTS or not second  # which is a count of rows
+            allowed = wanted in self._allowed or first in _LISTS or not second  # a count of rows
         elif action == sqlite3.SQLITE_FUNCTION:
             allowed = (second or "").lower() not in _REFUSED_FUNCTIONS
         else:
@@ -213,7 +212,7 @@ class Snapshot:
         return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
     def _compile(self, statement: str) -> None:
-        """Compile a statement without running it: what it touches is then known, and refused if need be."""
+        """Compile a statement without running it, which checks everything that it reads."""
         self._touched.clear()
         self._named.clear()
         self._connection.set_authorizer(self._judge)
@@ -230,9 +229,9 @@ class Snapshot:
                 )
 
     def _load(self, names: set[str]) -> None:
-        """Copy the tables that a statement names and that are no views."""
+        """Copy the tables that a statement names and that are not views."""
         wanted = {name: table for name, table in TABLES.items() if name in names}
-        self._connection.execute("PRAGMA query_only=OFF")  # which an earlier statement switched on
+        self._connection.execute("PRAGMA query_only=OFF")  # an earlier statement switched it on
         if self._shared is not None:
             self._fetch(self._shared, wanted)
         for name, table in wanted.items():
@@ -243,7 +242,7 @@ class Snapshot:
             self._load_trails(trails)
 
     def _fetch(self, shared: handover.SharedSnapshot, wanted: dict[str, Any]) -> None:
-        """Copy what a statement needs of a shared database: of views the columns that it touches, else all."""
+        """Copy the data that a statement needs from a shared database: of views only the columns it reads, else all."""
         needed: dict[tuple[str, str], set[str]] = {}
         for name, table in wanted.items():
             for store, source, column in self._made_of.get(name, set()):
@@ -315,9 +314,9 @@ def _said(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _limited(connection: sqlite3.Connection, within_s: float) -> Iterator[threading.Event]:
-    """Interrupt the connection once it was busy for so long; end the process if that does not help.
+    """Interrupt the connection after it was busy for so long. End the process if that does not help.
 
-    The block sets the event while the connection is busy, so that a slow reader of the answer costs no time.
+    The block sets the event while the connection is busy, so a slow reader of the answer costs no time.
     """
     over, busy = threading.Event(), threading.Event()
 
@@ -327,7 +326,7 @@ def _limited(connection: sqlite3.Connection, within_s: float) -> Iterator[thread
             left -= _AGAIN_S if busy.is_set() else 0
             if left <= 0:
                 connection.interrupt()
-            if left <= -_GRACE_S:  # one call of a function takes so long, and hears nothing
+            if left <= -_GRACE_S:  # one call of a function takes this long, and ignores interrupts
                 sys.stderr.write(f"error: SQL: took longer than {within_s:g} s; narrow it\n")
                 sys.stderr.flush()
                 os._exit(EXIT_FAILURE)
@@ -343,7 +342,7 @@ def _limited(connection: sqlite3.Connection, within_s: float) -> Iterator[thread
 
 
 def confine() -> None:
-    """Bound this process: it gives way to others, and SQLite's memory and temporary files have an end."""
+    """Limit this process: low priority, and limits for SQLite's memory and temporary files."""
     os.nice(10)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, hard))

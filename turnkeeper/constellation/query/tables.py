@@ -1,14 +1,14 @@
-"""The tables that `turnkeeper query` offers: their names, what a row is, and their columns; pure.
+"""The tables of `turnkeeper query`: their names, the meaning of a row, and their columns; pure.
 
-Names here are a promise: the columns of the stores may change, these stay. A column that holds words of people, models
-or tools is a :class:`Text`, and null unless the author allows it. Instants are texts, RFC 3339 in UTC; spans are
+The names are stable: the columns of the stores may change, these stay. A column that holds texts of people, models or
+tools is a :class:`Text`, and null unless the author allows it. Instants are texts, RFC 3339 in UTC; durations are
 seconds.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-TRAIL = "trail"  # the temporary table into which lines of the trails are read
+TRAIL = "trail"  # the temporary table that holds the lines of the trails
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Table:
     """One table.
 
     Attributes:
-        row: what one row is.
-        rows: where the rows come from.
-        columns: by name, what each says.
-        copied: it is copied when it is asked for, since its source holds hidden words beside what is shown.
-        trails: how the names of the trail files begin of which it consists; empty for a table of a store.
+        row: the meaning of one row.
+        rows: the source of the rows, in SQL.
+        columns: the SQL of each column, by name.
+        copied: True if its rows are copied when needed, since the source also holds hidden texts.
+        trails: the prefixes of its trail files' names; empty for a table of a store.
     """
 
     row: str
@@ -37,7 +37,7 @@ class Table:
     trails: tuple[str, ...] = ()
 
     def select(self, *, texts: bool) -> str:
-        """Return the statement that gives its rows."""
+        """Return the statement for its rows."""
         shown = (
             f"{(column.sql if texts else 'NULL') if isinstance(column, Text) else column} AS {name}"
             for name, column in self.columns.items()
@@ -61,8 +61,8 @@ _FIELD = "json_extract(fields, '$.{}')"
 _SCHEDULE = "json_extract(definition, '$.schedule.{}')"
 _TASK = {"task_id": "id", "name": "name", "state": "state", "reason": "reason", "category": "category"}
 _TOLD = {"at": _at("at_us"), "event": "event", "process": "process"}
-# A start that fails before it is verified has an event of its own. The end of a verified process shows in the event
-# after it: the watchdog starts another one, or gives up.
+# A start that fails before it is verified has its own event. The end of a verified process follows from the next event:
+# the watchdog starts another process, or gives up.
 _CRASHES = """(
     SELECT at_us, process, iif(event = 'revive.failed', id, id_before) AS start_id,
         iif(event = 'revive.failed', served, 1) AS served, error
@@ -103,7 +103,7 @@ TABLES = {
         copied=True,
     ),
     "schedules": Table(
-        row="when a task fires, and what happens to what it misses",
+        row="when a task fires, and how its missed times are handled",
         rows="schedules.tasks",
         columns={
             "task_id": "id",
@@ -216,7 +216,7 @@ TABLES = {
         },
     ),
     "dispatches": Table(
-        row="work that was sent on: a message from one agent to another, or a fire for an agent in a terminal",
+        row="work that was forwarded: a message from one agent to another, or a fire for an agent in a terminal",
         rows=_DISPATCHES,
         columns={
             **{name: name for name in ("turn_id", "kind", "sender", "agent", "from_turn", "fire_id", "state")},
@@ -292,7 +292,7 @@ TABLES = {
         trails=("events-watchdog",),
     ),
     "crashes": Table(
-        row="a process that ended unplanned, as the watchdog found it",
+        row="an unplanned end of a process, as the watchdog saw it",
         rows=_CRASHES,
         columns={
             "at": _at("c.at_us"),
@@ -316,7 +316,7 @@ TABLES = {
         trails=("channel-acks",),
     ),
     "calls": Table(
-        row="what a person or a program asked for by a command or a call, and what was refused",
+        row="a request by a command or a call, done or refused",
         rows=TRAIL + " WHERE event IN ('act.done', 'act.refused')",
         columns={
             **_TOLD,
@@ -339,7 +339,7 @@ TABLES = {
 
 
 def described() -> str:
-    """Return the tables as the documentation has them."""
+    """Return the tables in the form of the documentation."""
     lines = ["| table | a row is | columns |", "| --- | --- | --- |"]
     for name, table in TABLES.items():
         columns = (f"*{key}*" if isinstance(value, Text) else f"`{key}`" for key, value in table.columns.items())

@@ -32,7 +32,7 @@ def test_a_web_server_that_is_enabled_and_not_installed_is_named_with_what_to_in
     home.config.write_text("[web]\nenabled = true\n")
     assert broken(home) == {}
     monkeypatch.setattr(condition, "find_spec", lambda name: None if name == "uvicorn" else object())
-    what = "[web]: is enabled, and the packages that it takes are not installed"
+    what = "[web]: is enabled, but the packages that it needs are not installed"
     assert broken(home) == {what: f"run: {install_command('turnkeeper[web]')}"}
 
 
@@ -71,7 +71,7 @@ def test_a_crash_loop(home: Home):
 
 def unread(home: Home) -> list[str]:
     now = SystemClock().now().timestamp() + 61
-    return [str(finding) for finding in findings(home, now) if "nobody reads" in finding.what]
+    return [str(finding) for finding in findings(home, now) if "no program reads" in finding.what]
 
 
 def test_mail_that_waits_where_nobody_reads(home: Home):
