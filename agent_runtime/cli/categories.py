@@ -18,7 +18,7 @@ from turnkeeper import console as terminal
 from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.console import Output, OutputOption, home, note, show_record, show_rows, status
+from turnkeeper.console import Output, OutputOption, home, named_home, note, show_record, show_rows, status
 from turnkeeper.errors import EXIT_USAGE, InvalidInput, the_one
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.locking import is_held
@@ -123,7 +123,6 @@ def grant(
     if not tools and not autonomous:
         raise InvalidInput("nothing to grant", where="TOOL", hint="name tools, or give --autonomous")
     place = home()
-    place.check()
     settings = import_module("turnkeeper.config.settings").load_settings(place)
     found = import_module("agent_runtime.permissions.grant").plan_grant(
         place, settings, name, tools or (), autonomous=autonomous
@@ -170,7 +169,7 @@ def check(
 
     Example: turnkeeper categories check ~/.turnkeeper/categories/research.toml
     """
-    place = home()
+    place = named_home()
     if file is None:
         place.check()
     files = [file] if file is not None else sorted(place.categories.glob("*.toml"))
@@ -204,7 +203,6 @@ def rehearse(
     Example: turnkeeper categories rehearse draft.toml --task digest --since 30d
     """
     place = home()
-    place.check()
     # The tools need LangChain, and the store needs SQLAlchemy: no other command here imports them.
     with status("reading past turns"):
         rehearsing = import_module("agent_runtime.cli.rehearse")
@@ -214,7 +212,6 @@ def rehearse(
 
 def _load() -> "Categories":
     place = home()
-    place.check()
     settings = import_module("turnkeeper.config.settings").load_settings(place)
     loaded: Categories = import_module(_MODULE).Categories(place, settings)
     return loaded

@@ -14,7 +14,7 @@ from typing import Any
 from agent_runtime.model.mapping import Row, to_json
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.console import home, note
+from turnkeeper.console import home, named_home, note
 from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable, the_one
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.storage.locking import ProcessLock, is_held
@@ -31,7 +31,6 @@ Ask = Callable[[str, Any], Any]
 def runtime(surface: str = "cli") -> Any:
     """Return a caller of the running daemon's methods; a call raises Unreachable if the daemon does not run."""
     place = home()
-    place.check()
     return Caller(place.socket(PROCESS), AgentRuntimeStub, PROCESS, via=f"{PROCESS}/{surface}")
 
 
@@ -41,7 +40,7 @@ def read(method: str, request: Any) -> Any:
     try:
         return getattr(caller, method)(request)
     except Unreachable:
-        _note_once(home())
+        _note_once(named_home())
         return held(method, request)
     finally:
         caller.close()
@@ -50,7 +49,7 @@ def read(method: str, request: Any) -> Any:
 def held(method: str, request: Any) -> Any:
     """Answer a reading method from the store, without printing a note."""
     # Importing SQLAlchemy takes longer than a call to the daemon, so it is imported only here.
-    return import_module("agent_runtime.service.reads").read_stored(home(), method, request)
+    return import_module("agent_runtime.service.reads").read_stored(named_home(), method, request)
 
 
 def change(method: str, request: Any, surface: str = "cli") -> Any:
@@ -59,7 +58,7 @@ def change(method: str, request: Any, surface: str = "cli") -> Any:
     try:
         return getattr(caller, method)(request)
     except Unreachable as error:
-        error.hint = import_module("turnkeeper.config.settings").way_to(home(), PROCESS)  # slow to import
+        error.hint = import_module("turnkeeper.config.settings").way_to(named_home(), PROCESS)  # slow to import
         raise
     finally:
         caller.close()
@@ -101,7 +100,7 @@ def again(decided: Row, error: str) -> str:
 
 def import_threads(request: Any) -> Any:
     """Import threads: through the daemon, or into the store if the daemon does not run."""
-    place = home()
+    place = named_home()
     if request.dry_run and not place.agent_db.exists():
         return import_module("agent_runtime.service.threads").read_only(request)
     caller = runtime()
@@ -212,7 +211,6 @@ def serve() -> None:
     Example: agent-runtime serve --home ~/.turnkeeper
     """
     place = home()
-    place.check()
     if is_held(place, PROCESS):
         raise Conflict(f"{PROCESS} already runs on this home", where=str(place.root), hint="stop it: turnkeeper down")
     sys.stdout.flush()

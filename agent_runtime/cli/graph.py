@@ -23,7 +23,7 @@ from agent_runtime.model.mapping import parsed
 from agent_runtime.model.trigger import FIRST_AGENT
 from turnkeeper import console as terminal
 from turnkeeper.config.home import Home
-from turnkeeper.console import Output, OutputOption, home, note, show_record, show_rows
+from turnkeeper.console import Output, OutputOption, named_home, note, show_record, show_rows
 from turnkeeper.console import status as spinner
 from turnkeeper.errors import EXIT_USAGE, InvalidInput, NotFound, TurnkeeperError, the_one
 from turnkeeper.storage.locking import is_held
@@ -80,7 +80,7 @@ def check(
     """
     if reference and graph:
         raise InvalidInput("give only one of REF and --graph", where="graph")
-    place = home()
+    place = named_home()
     settings: Any = import_module("turnkeeper.config.settings").load_settings(place)
     os.environ.update(ENVIRONMENT)
     # A relative path typed here is relative to this folder; one in config.toml, to that file's folder.
@@ -281,7 +281,7 @@ def show(
 
 
 def _entries() -> Any:
-    place = home()
+    place = named_home()
     settings: Any = import_module("turnkeeper.config.settings").load_settings(place)
     return _catalog(place, settings).entries()
 

@@ -38,13 +38,13 @@ def apply(
     Example: turnkeeper task apply tasks.toml --diff
     """
     chosen = runner()
-    declared = _declarations().read_declarations(paths or [console.home().tasks])
+    declared = _declarations().read_declarations(paths or [console.named_home().tasks])
     before = {task.spec.name: task for task in all_tasks()} if diff and not chosen.homeless else {}
     if prune and not declared:
         raise InvalidInput("nothing is declared", where="--prune", hint="delete the tasks by name")
     rehearsed = dry_run or diff
     if not rehearsed:
-        console.home().check()
+        console.home()
     rows: list[dict[str, Any]] = []
     with console.status(f"applying {len(declared)} tasks"):
         for part in (parts := _parts(declared)):
@@ -129,7 +129,7 @@ def export(
     if watch is not None:
         if names or split:
             raise InvalidInput("goes with neither names nor --split", where="--watch")
-        console.home().check()
+        console.home()
         importlib.import_module("task_runner.cli.mirror").follow(watch, SystemClock())
     specs = _specs(runner(), names or [])
     if split is None:

@@ -144,7 +144,7 @@ class Runner:
 
 def runner() -> Runner:
     """Return the runner of the home that `--home` or the environment selects."""
-    return Runner(console.home())
+    return Runner(console.named_home())
 
 
 def all_tasks() -> list[Any]:

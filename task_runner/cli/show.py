@@ -200,7 +200,7 @@ def _footer(answer: wire.ListTasksResponse) -> str:
 def up_since(answer: wire.ListTasksResponse) -> str:
     """Say since when the daemon has been serving, or that no daemon runs."""
     since = time(answer, "serving_since")
-    return f"task-runner up since {local(since)}" if since else not_running(console.home())
+    return f"task-runner up since {local(since)}" if since else not_running(console.named_home())
 
 
 def next_(

@@ -201,7 +201,6 @@ def serve() -> None:
     Example: task-runner serve
     """
     home = console.home()
-    home.check()
     # The same process becomes the daemon, so that only this command pays for its imports.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "task_runner.daemon", str(home.root)])  # noqa: S606  no shell
 

@@ -114,7 +114,14 @@ def program() -> commands.App:
 
 
 def home() -> Home:
-    """Return the state directory that `--home` or the environment names, without touching it."""
+    """Return the state directory. Raises InvalidInput unless it exists and only its owner can write it."""
+    place = named_home()
+    place.check()
+    return place
+
+
+def named_home() -> Home:
+    """Return the state directory that `--home` or the environment names, whether or not it exists. Touches nothing."""
     return locate(_common.home, os.environ)
 
 

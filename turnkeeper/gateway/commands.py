@@ -41,19 +41,13 @@ _COLUMNS = (
 )
 
 
-def _place() -> Home:
-    place = home()
-    place.check()
-    return place
-
-
 @web.command()
 def serve() -> None:
     """Serve in the foreground until SIGTERM or Ctrl-C. With `[web] enabled = true`, `turnkeeper up` starts the gateway.
 
     Example: turnkeeper web serve
     """
-    place = _place()
+    place = home()
     load_settings(place)
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         hint = f"run: {install_command('turnkeeper[web]')}"
@@ -79,7 +73,7 @@ def open_(
 
     Example: turnkeeper web open
     """
-    place = _place()
+    place = home()
     if not is_held(place, "web"):
         hint = f"set enabled = true below [web] in {place.config}, and run: turnkeeper up; or run: turnkeeper web serve"
         raise Unreachable("the page is not served", where=str(place.root), hint=hint)
@@ -116,7 +110,7 @@ def list_(
     """
     rows = [
         {"name": key.name, "key": key.id, "scope": key.scope, "created_at": key.created_at}
-        for key in Keys(_place()).all()
+        for key in Keys(home()).all()
     ]
     footer = "" if rows else "no key yet; make one: turnkeeper web keys make NAME"
     shown, told = page_of(rows, "key", limit=limit, cursor=cursor)
@@ -135,7 +129,7 @@ def make(
 
     Example: turnkeeper web keys make my-editor --scope work
     """
-    place, clock = _place(), SystemClock()
+    place, clock = home(), SystemClock()
     key, text = Keys(place).make(name, scope, clock.now(), SystemEntropy())
     record_act(place.logs, "turnkeeper", "web keys make", f"{key.name} {key.id} {key.scope}", clock)
     print(text)
@@ -148,7 +142,7 @@ def revoke(name: Annotated[str, typer.Argument(help="The name or the id of a key
 
     Example: turnkeeper web keys revoke my-editor
     """
-    place = _place()
+    place = home()
     key = Keys(place).revoke(name)
     record_act(place.logs, "turnkeeper", "web keys revoke", f"{key.name} {key.id}", SystemClock())
     note(f"{key.name} ({key.id}) is revoked")

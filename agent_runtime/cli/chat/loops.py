@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from agent_runtime.cli.client import change
 from turnkeeper.clock import SystemClock
-from turnkeeper.console import home
+from turnkeeper.console import named_home
 from turnkeeper.errors import NotFound, TurnkeeperError
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.times import format_rough, shown_in
@@ -33,7 +33,7 @@ _LONGEST = 60  # characters of a prompt
 
 def held_tasks(channel: str) -> list[str]:
     """Return a sentence for each waiting task of a channel; none if the task runner does not answer."""
-    runner = Caller(home().socket(_RUNNER), SchedulesStub, _RUNNER, via="agent-runtime/cli")
+    runner = Caller(named_home().socket(_RUNNER), SchedulesStub, _RUNNER, via="agent-runtime/cli")
     try:
         tasks = runner.ListTasks(runner_wire.ListTasksRequest(channel=channel)).tasks
     except TurnkeeperError:
@@ -85,7 +85,7 @@ def carry_out(order: Order, channel: str, *, thread_id: str = "", new: bool = Fa
     """
     if order.does == "help":
         return [HELP]
-    caller = Caller(home().socket(_RUNNER), SchedulesStub, _RUNNER, via=f"agent-runtime/{surface}")
+    caller = Caller(named_home().socket(_RUNNER), SchedulesStub, _RUNNER, via=f"agent-runtime/{surface}")
     try:
         if order.does == "make":
             return _make(caller, order.text, channel, "" if new else thread_id or _thread_of(channel))
@@ -171,7 +171,7 @@ class LoopsShown:
         self._thread.join()
 
     def _run(self) -> None:
-        caller = Caller(home().socket(_RUNNER), SchedulesStub, _RUNNER, via="agent-runtime/conversation")
+        caller = Caller(named_home().socket(_RUNNER), SchedulesStub, _RUNNER, via="agent-runtime/conversation")
         before: list[str] = []
         try:
             while not self._over.wait(REFRESH_S):

@@ -20,7 +20,6 @@ from turnkeeper.bus.envelope import shown as wrapped
 from turnkeeper.bus.event_log import record_act
 from turnkeeper.bus.inbox import Claimed
 from turnkeeper.clock import SystemClock
-from turnkeeper.config.home import Home
 from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, home, note, show_rows, watched
 from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
@@ -51,7 +50,7 @@ def list_(
 
     Example: turnkeeper inbox list codex
     """
-    place = _home()
+    place = home()
     if agent:
         rows = mailbox.envelope_rows(place, agent, _MOST)
         none = "" if rows else f"nothing waits for {agent}"
@@ -76,7 +75,7 @@ def drain(
 
     Example: turnkeeper inbox drain codex
     """
-    place, clock = _home(), SystemClock()
+    place, clock = home(), SystemClock()
     mailbox.refuse_hosted(place, agent)
     mailbox.existing(place, agent)
     with mailbox.reading(place, agent, "inbox drain", clock=clock, entropy=SystemEntropy()) as reader:
@@ -111,7 +110,7 @@ def watch(
     """
     from turnkeeper.config.settings import load_settings  # noqa: PLC0415  takes time to load
 
-    place, clock = _home(), SystemClock()
+    place, clock = home(), SystemClock()
     of_agent = load_settings(place).agents.get(agent)
     pane = Pane(tmux, server=server, prompt=of_agent.prompt if of_agent else "", clock=clock)
     mailbox.refuse_hosted(place, agent)
@@ -187,7 +186,7 @@ def send(
 
     Example: turnkeeper inbox send --from codex --to agent0 "CI is green"
     """
-    place, clock, entropy = _home(), SystemClock(), SystemEntropy()
+    place, clock, entropy = home(), SystemClock(), SystemEntropy()
     mailbox.refuse_hosted(place, sender)
     if sender in RESERVED:
         raise InvalidInput(f"{sender} is not an agent in a terminal", where="--from")
@@ -217,7 +216,7 @@ def quarantine(
 
     Example: turnkeeper inbox quarantine agent0
     """
-    rows = mailbox.quarantine_rows(_home(), agent, refused=True)
+    rows = mailbox.quarantine_rows(home(), agent, refused=True)
     footer = "put one back with: turnkeeper inbox requeue AGENT NAME" if rows else "nothing is in quarantine"
     show_cut(rows, _SET_ASIDE, output, key="name", footer=footer, limit=limit, cursor=cursor)
 
@@ -239,7 +238,7 @@ def requeue(
 
     Example: turnkeeper inbox requeue agent0 0177
     """
-    place = _home()
+    place = home()
     if bool(name) == everything:
         raise InvalidInput("give the name of one envelope, or --all", where="NAME")
     if everything and seal:
@@ -306,12 +305,6 @@ def _pick(rows: list[dict[str, Any]], given: str) -> dict[str, Any]:
     if len(found) > 1:
         raise Conflict(f"{given!r} begins {len(found)} names", hint="give a longer part of the name")
     return found[0]
-
-
-def _home() -> Home:
-    place = home()
-    place.check()
-    return place
 
 
 @contextmanager

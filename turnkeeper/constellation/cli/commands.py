@@ -19,7 +19,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home, places
 from turnkeeper.config.settings import MOST_WORKERS, as_written, effective, load_settings, staffed
 from turnkeeper.config.toml_file import read_text
-from turnkeeper.console import Column, Output, OutputOption, home, note, show_record, show_rows, when
+from turnkeeper.console import Column, Output, OutputOption, home, named_home, note, show_record, show_rows, when
 from turnkeeper.console import status as spinner
 from turnkeeper.console.unseen import plain
 from turnkeeper.constellation.inspect.condition import (
@@ -79,7 +79,6 @@ def show(
     Example: turnkeeper config show --changed
     """
     place = home()
-    place.check()
     rows = [
         {"key": key, "value": list(value) if isinstance(value, tuple) else value, "source": source}
         for key, value, source in effective(staffed(load_settings(place), place), place)
@@ -114,7 +113,6 @@ def list_keys(
     Example: turnkeeper keys list
     """
     place = home()
-    place.check()
     rows = [
         {"purpose": name, "key": key.id, "created_at": key.created_at, "retired_at": key.retired_at or None}
         for name in PURPOSES
@@ -142,7 +140,6 @@ def rotate(
     Example: turnkeeper keys rotate envelopes
     """
     place = home()
-    place.check()
     if purpose not in PURPOSES:
         raise InvalidInput(f"no key for {purpose[:40]!r}", where="PURPOSE", hint=f"there are: {', '.join(PURPOSES)}")
     made = KeyFile(place, purpose).rotate(SystemClock().now(), SystemEntropy(), lost=lost)
@@ -182,7 +179,7 @@ def up(
 
     Example: turnkeeper up 2
     """
-    place = home()
+    place = named_home()
     settings = fit_to_start(place)
     if not takeover:
         place.check_taken_over()
@@ -242,7 +239,6 @@ def down(
     Example: turnkeeper down
     """
     place = home()
-    place.check()
     record_act(place.logs, "turnkeeper", "turnkeeper down", "", SystemClock())
     told = ", ".join([] if force else terminals.read_now(place))
     with spinner(f"stopping; waiting up to 60s for {told} to take the shutdown" if told else "stopping"):
@@ -268,7 +264,6 @@ def restart(
     Example: turnkeeper restart --reason "new key" --handoff notes.txt
     """
     place = home()
-    place.check()
     orders = read_orders(place)
     if orders is None:
         raise Conflict("the daemons are not supervised", where=str(place.root), hint="start it with: turnkeeper up")
@@ -310,7 +305,6 @@ def model(
     Example: turnkeeper model openai:gpt-5
     """
     place = home()
-    place.check()
     if (name, base_url, key_file) != (None, None, None):
         setup.set_model(place, setup.chosen_model(place, name, base_url, key_file))
         if process_of(place, AGENT_RUNTIME) is not None:
@@ -343,7 +337,6 @@ def escalate(text: Annotated[str, typer.Argument(help="What the alert says.")]) 
     Example: turnkeeper escalate "the build is red since Monday"
     """
     place = home()
-    place.check()
     check_alert(text)
     clock = SystemClock()
     routes = orders_of(load_settings(place)).routes
@@ -382,7 +375,6 @@ def status(output: OutputOption = Output.TABLE) -> None:
     Example: turnkeeper status -o json
     """
     place = home()
-    place.check()
     found = [*findings(place, SystemClock().now().timestamp()), *outdated(place)]
     asking = import_module("turnkeeper.constellation.inspect.status")  # it loads gRPC, which other commands do not need
     supervised = read_orders(place) is not None
@@ -449,7 +441,6 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
     Example: turnkeeper doctor
     """
     place = home()
-    place.check()
     rows: list[dict[str, Any]] = []
     for check in examine(place, SystemClock().now().timestamp()):
         for found in check.findings:
@@ -508,7 +499,6 @@ def logs(
     Example: turnkeeper logs -f
     """
     place = home()
-    place.check()
     ends = {}
     for path in sorted(place.logs.glob("*.log")):
         said, ends[path] = last_lines(path, lines)
@@ -535,7 +525,6 @@ def tick() -> None:
     Example: turnkeeper watchdog tick
     """
     place = home()
-    place.check()
     clock = SystemClock()
     if read_orders(place) is None:
         note("nothing is supposed to run; start it with: turnkeeper up")
@@ -561,7 +550,6 @@ def suspend(
     Example: turnkeeper watchdog suspend 30m
     """
     place = home()
-    place.check()
     if clear == bool(duration):
         hint = "for example: turnkeeper watchdog suspend 30m"
         raise InvalidInput("give either a duration or --clear", where="watchdog suspend", hint=hint)

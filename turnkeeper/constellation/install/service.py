@@ -40,7 +40,6 @@ def install(manager: _Manager = _THIS_MANAGER) -> None:
     Example: turnkeeper service install
     """
     place = home()
-    place.check()
     written = _FILES[manager].install(place, os.environ)
     for path in written:
         note(f"wrote {path}")

@@ -22,7 +22,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.models import OFFLINE, OPENAI, full_name, key_name
 from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.config.toml_file import TomlFile, read_text, with_key
-from turnkeeper.console import home, note
+from turnkeeper.console import named_home, note
 from turnkeeper.console import status as spinner
 from turnkeeper.constellation.install import service
 from turnkeeper.constellation.install.init import (
@@ -130,7 +130,7 @@ def init(
 
     Example: turnkeeper init --graph ./langgraph.json:agent
     """
-    place = home()
+    place = named_home()
     given = (model, base_url, key_file, graph, threads)
     silent = yes or timezone or example or service_ or install or any(one is not None for one in given)
     choices = Choices(timezone=zone_of(timezone), example=example, service=service_, silent=yes)

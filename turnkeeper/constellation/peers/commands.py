@@ -52,12 +52,6 @@ _PROCESS = "peers"
 _SET = "nothing listens for peers yet: set enabled = true below [peers] in config.toml of the home; run: turnkeeper up"
 
 
-def _place() -> Home:
-    place = console.home()
-    place.check()
-    return place
-
-
 def _address(place: Home) -> str:
     settings = load_settings(place).peers
     address = settings.address or settings.listen
@@ -81,7 +75,7 @@ def invite(
 
     Example: turnkeeper peers invite ada
     """
-    place, clock, entropy = _place(), SystemClock(), SystemEntropy()
+    place, clock, entropy = console.home(), SystemClock(), SystemEntropy()
     address, now = _address(place), clock.now()
     own = pairing.open_identity(place, entropy, now)
     secret = bytes.fromhex(entropy.hex(64))
@@ -110,7 +104,7 @@ def add(
 
     Example: turnkeeper peers add grace
     """
-    place, clock, entropy = _place(), SystemClock(), SystemEntropy()
+    place, clock, entropy = console.home(), SystemClock(), SystemEntropy()
     _refuse_argument(file)
     address, now = _address(place), clock.now()
     given = pairing.read_invitation(_pasted(file))
@@ -158,7 +152,7 @@ def list_(
 
     Example: turnkeeper peers list
     """
-    place = _place()
+    place = console.home()
     rows = [
         {"name": one.name, "agent": one.agent, "address": one.address, "added_at": one.added_at}
         | {"fingerprint": one.fingerprint}
@@ -180,7 +174,7 @@ def status(
 
     Example: turnkeeper peers status
     """
-    place = _place()
+    place = console.home()
     runs, contacts = is_held(place, _PROCESS), _contacts(place)
     rows = []
     for one in pairing.read_registry(place).peers:
@@ -205,7 +199,7 @@ def remove(name: Name, yes: Annotated[bool, typer.Option("-y", "--yes", help="Do
 
     Example: turnkeeper peers remove ada
     """
-    place, clock = _place(), SystemClock()
+    place, clock = console.home(), SystemClock()
     gone = pairing.read_registry(place).peer(name)
     folder = place.inbox(gone.agent)
     waits = _count(folder / "inbox") + _count(folder / "claimed")

@@ -62,7 +62,6 @@ def query(
         raise InvalidInput("must be 1s to 10m", where="--timeout")
     show = _writer(output)
     place = home()
-    place.check()
     snapshot = Snapshot(place, texts=load_settings(place).query.texts)
     try:
         rows = snapshot.run(sql, within_s=within_s, seize=confine)

@@ -45,7 +45,6 @@ def report(
     if output is Format.HTML and to is None and sys.stdout.isatty():
         raise InvalidInput("is a page for a browser", where="-o html", hint="write it to a file: --to report.html")
     place = home()
-    place.check()
     now = SystemClock().now()
     begin, end = _written(instant(since, zone_of(place), "--since")), _written(now)
     if begin >= end:

@@ -65,7 +65,6 @@ def events(
     Example: turnkeeper events --since 2h --task nightly
     """
     place = home()
-    place.check()
     show = _Show(place, output)
     now = SystemClock().now()
     wanted = Wanted(

@@ -10,7 +10,7 @@ from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.console import home, note
+from turnkeeper.console import home, named_home, note
 from turnkeeper.console import status as spinner
 from turnkeeper.constellation.upkeep.backup import back_up, back_up_among, go_on_without
 from turnkeeper.constellation.upkeep.backup import restore as put_back
@@ -32,7 +32,6 @@ def backup(
     Example: turnkeeper backup ~/backups/monday
     """
     place = home()
-    place.check()
     if keep is not None:
         with spinner("copying"), machine_errors(folder):
             target = back_up_among(place, folder.absolute(), SystemClock().now(), keep=keep)
@@ -87,7 +86,7 @@ def restore(
 
     Example: turnkeeper down && turnkeeper restore ~/backups/monday && turnkeeper up --takeover
     """
-    place = home()
+    place = named_home()
     if lost:
         _go_on_without(place, lost, alone=folder is None and not mark)
         return

@@ -39,7 +39,6 @@ def erase(
     if not text and not named:
         raise InvalidInput("say what to erase", where="erase", hint="--text, --channel, --thread, --task or --turn")
     place = home()
-    place.check()
     if load_settings(place).store.is_shared:
         what = "turns and checkpoints are on a server, where this cannot overwrite them"
         raise InvalidInput(what, where="[store]", hint="see docs/security.md, Erasing")

@@ -19,7 +19,6 @@ def forget(node: Annotated[str, typer.Argument(help="What `turnkeeper status` ca
     Example: turnkeeper forget garage
     """
     place = home()
-    place.check()
     if not (url := load_settings(place).store.shared_url):
         raise Conflict("names no database that several machines share", where=str(place.config))
     count = strike(url, node)

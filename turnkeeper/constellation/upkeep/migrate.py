@@ -72,7 +72,6 @@ def migrate(
     Example: turnkeeper down && turnkeeper migrate --to postgresql://turnkeeper@db.example.org/turnkeeper
     """
     place = home()
-    place.check()
     if os.path.lexists(place.migrated):
         place.check_taken_over()
     url = _checked(place, url)

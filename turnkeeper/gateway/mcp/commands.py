@@ -18,7 +18,6 @@ def mcp() -> None:
     Example: turnkeeper mcp
     """
     place = home()
-    place.check()
     if find_spec("mcp") is None:
         hint = f"run: {install_command('turnkeeper[mcp]')}"
         raise InvalidInput("the required package is not installed", where="turnkeeper mcp", hint=hint)
