@@ -50,7 +50,14 @@ def past_turns(
     waited: set[str] = set()
     for start in range(0, len(rows), AT_ONCE):
         ids = [row["turn_id"] for row in rows[start : start + AT_ONCE]]
-        calls |= _calls(connection, ids)
+        calls |= {
+            turn_id: tuple(
+                rehearsal.PastCall(at=record.at, tool=call.name, args=call.args)
+                for record in said
+                for call in record.said.tool_calls
+            )
+            for turn_id, said in messages_of(connection, ids).items()
+        }
         waited |= {turn_id for turn_id, asked in interrupts_of(connection, ids).items() if asked}
     return [
         rehearsal.PastTurn(
@@ -65,17 +72,6 @@ def past_turns(
         )
         for row in rows
     ]
-
-
-def _calls(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[rehearsal.PastCall, ...]]:
-    return {
-        turn_id: tuple(
-            rehearsal.PastCall(at=record.at, tool=call.name, args=call.args)
-            for record in said
-            for call in record.said.tool_calls
-        )
-        for turn_id, said in messages_of(connection, ids).items()
-    }
 
 
 def _seconds(start: int, end: int | None) -> float | None:
@@ -121,7 +117,14 @@ def show(found: Found, output: Output, *, only_least: bool) -> None:
     if only_least and output in FOR_PEOPLE:
         print(least)
         return
-    row = _row(found, least)
+    row: Row = {
+        "category": found.category.name,
+        "turns": len(found.turns),
+        "calls": [_call(one) for one in found.outcome.judged],
+        "overruns": [_overrun(one) for one in found.outcome.overruns],
+        "least": found.outcome.least.to_dict(),
+        "least_toml": least + "\n",
+    }
     if output not in FOR_PEOPLE:
         show_record(
             row["least"] if only_least else row, output, name_key="name" if only_least else "category", lines=[]
@@ -191,17 +194,6 @@ def _text(found: Found) -> str:
 
 def _count(things: Sequence[object], name: str) -> str:
     return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
-
-
-def _row(found: Found, least: str) -> Row:
-    return {
-        "category": found.category.name,
-        "turns": len(found.turns),
-        "calls": [_call(one) for one in found.outcome.judged],
-        "overruns": [_overrun(one) for one in found.outcome.overruns],
-        "least": found.outcome.least.to_dict(),
-        "least_toml": least + "\n",
-    }
 
 
 def _call(one: rehearsal.Judged) -> Row:

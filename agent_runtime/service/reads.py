@@ -300,7 +300,7 @@ def list_revalidation(connection: Connection, request: wire.ListRevalidationRequ
     """Return the pages to compare with changed sources; pages that have waited longest come first."""
     every = request.all or bool(request.status)
     found = revalidation.list_items(connection, page_id=request.page_id, include_settled=every, limit=MOST_READ)
-    cut = _cut(request) | {"limit": _limit(request.limit)}
+    cut = _cut(request) | {"limit": min(request.limit or MOST_LISTED, MOST_LISTED)}
     shown, told = page_of(found, "item_id", **cut, of="state", known=_ITEMS)
     waiting = revalidation.count_waiting(connection)
     items = [to_message(wire.RevalidationItem, item) for item in shown]
@@ -309,10 +309,6 @@ def list_revalidation(connection: Connection, request: wire.ListRevalidationRequ
 
 def _cut(request: Any) -> dict[str, Any]:
     return {"limit": request.limit, "cursor": request.cursor, "status": request.status}
-
-
-def _limit(given: int) -> int:
-    return min(given or MOST_LISTED, MOST_LISTED)
 
 
 Read = Callable[[Connection, Any], Any]

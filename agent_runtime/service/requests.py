@@ -93,7 +93,7 @@ def read_fields(request: wire.FireRequest, get_category: GetCategory) -> dict[st
         first_nominal_at=_instant(catch_up, "first_nominal_at", "catch_up."),
         last_nominal_at=_instant(catch_up, "last_nominal_at", "catch_up."),
         traceparent=_matching(_TRACE, request.traceparent, "traceparent") if request.traceparent else "",
-        **_waits(request),
+        **{name: _between(getattr(request, name), 0, _LONGEST_WAIT_S, name) for name in ON_APPROVALS},
         **_of_graph(request),
     )
 
@@ -200,11 +200,6 @@ def _object(text: str, field: str) -> str:
 def _of_graph(request: wire.FireRequest | wire.SendMessageRequest) -> dict[str, Any]:
     graph = read_label(request.graph, "graph") if request.graph else ""
     return {name: graph if name == "graph" else _object(getattr(request, name), name) for name in OF_GRAPH}
-
-
-def _waits(request: wire.FireRequest) -> dict[str, Any]:
-    """Return the fields of a fire that limit how long its approvals wait."""
-    return {name: _between(getattr(request, name), 0, _LONGEST_WAIT_S, name) for name in ON_APPROVALS}
 
 
 def _required(request: wire.FireRequest, field: str) -> datetime:

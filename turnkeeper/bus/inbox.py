@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -327,16 +327,13 @@ class Inbox:
         self._check_folders()
         with machine_errors(self.folder):
             names = self._names.draw([item.sender for item in fresh], lying=self._lying())
-        with self._sealing() as sealed:
+        with self._seals.sealing() if self._seals is not None else contextlib.nullcontext(bytes) as sealed:
             written = [(name, sealed(item.data)) for name, item in zip(names, fresh, strict=True)]
             failures = link_all(self._files, self._places["inbox"], written)
         for name, item, failure in zip(names, fresh, failures, strict=True):
             if failure is None and item.key:
                 self._hint(item.key, name)
         return [failure or Put(name=name, fresh=True) for name, failure in zip(names, failures, strict=True)]
-
-    def _sealing(self) -> contextlib.AbstractContextManager[Callable[[bytes], bytes]]:
-        return self._seals.sealing() if self._seals is not None else contextlib.nullcontext(bytes)
 
     def _take(self, limit: int) -> list[Claimed]:
         taken: list[Claimed] = []

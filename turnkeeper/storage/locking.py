@@ -228,7 +228,7 @@ class ReaderLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = _line(descriptor)
+            holder = os.pread(descriptor, _LONGEST, 0).decode("utf-8", "replace").strip()
             os.close(descriptor)
             what = f"the inbox of {self._folder.name} is read by {holder or 'another process'}"
             raise Conflict(
@@ -252,7 +252,3 @@ def reader_of(folder: Path) -> str:
     if not _is_locked(path):
         return ""
     return path.read_bytes()[:_LONGEST].decode("utf-8", "replace").strip() or "another process"
-
-
-def _line(descriptor: int) -> str:
-    return os.pread(descriptor, _LONGEST, 0).decode("utf-8", "replace").strip()

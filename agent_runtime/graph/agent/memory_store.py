@@ -207,7 +207,7 @@ class MemoryStore(base.BaseStore):
         own = self._names.own(turn)
 
         def finish(found: Ranked) -> list[base.SearchItem]:
-            items = [_found(one, points, own) for points, one in found]
+            items = [base.SearchItem(**_fields(one, own), score=points) for points, one in found]
             return [item for item in items if holds(item.value, op.filter)][op.offset : op.offset + op.limit]
 
         def run(connection: Connection) -> list[base.SearchItem] | _Search:
@@ -350,10 +350,6 @@ def _namespaces(connection: Connection, spots: Sequence[Spot], own: Spot) -> set
 
 def _item(entry: MemoryEntry | None, own: Spot) -> base.Item | None:
     return base.Item(**_fields(entry, own)) if entry is not None else None
-
-
-def _found(entry: MemoryEntry, points: float | None, own: Spot) -> base.SearchItem:
-    return base.SearchItem(**_fields(entry, own), score=points)
 
 
 def _fields(entry: MemoryEntry, own: Spot) -> dict[str, Any]:

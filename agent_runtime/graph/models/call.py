@@ -146,7 +146,9 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
             await self._around.cap.check()
             this = _Try(number=number, began=self._around.clock.monotonic(), pieces=answers.Pieces())
             try:
-                response = await handler(_with_pieces(request, this.pieces))
+                response = await handler(
+                    request.override(model=request.model.model_copy(update={"callbacks": [this.pieces]}))
+                )
                 return self._answered(request, response, this, lost, turn_id)
             except GraphBubbleUp:
                 raise
@@ -201,11 +203,6 @@ class Calls(AgentMiddleware[AgentState[Any], TurnContext, Any]):
         return answers.ModelFailed(
             redact(what, secrets), where=redact(self._where, secrets), hint=fault.hint or _GENERAL
         )
-
-
-def _with_pieces(request: Request, pieces: answers.Pieces) -> Request:
-    """Return the request with a copy of its model that passes on each piece of its answer."""
-    return request.override(model=request.model.model_copy(update={"callbacks": [pieces]}))
 
 
 def _sum(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:

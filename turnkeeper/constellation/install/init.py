@@ -251,7 +251,7 @@ def take_on(home: Home, project: Project, tasks: Tasks = Tasks.MOVE) -> list[Pat
     tools = "".join(f"\n    # {_quoted(scope)}," for scope in project.tools)
     text = _CATEGORY.format(
         name=project.name,
-        graph=_escaped(project.reference),
+        graph=_quoted(project.reference)[1:-1],  # the template has the quotes
         graphs=f"\ngraphs = [{_quoted(project.name)}]" * keeps,
         tools=tools,
         tier=settings.memory.default_tier,
@@ -277,7 +277,3 @@ def _project(found: Mapping[str, Any]) -> Project:
 def _quoted(text: str) -> str:
     """Return a TOML string. JSON's form of a text without control characters is valid TOML."""
     return json.dumps(text, ensure_ascii=False)
-
-
-def _escaped(text: str) -> str:
-    return _quoted(text)[1:-1]

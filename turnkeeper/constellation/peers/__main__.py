@@ -127,15 +127,10 @@ class Served:
 
     def _say(self) -> None:
         says = {name: asdict(courier.contact) for name, (courier, _) in self._couriers.items()}
-        path, data = contacts_path(self._place.home), json.dumps(says).encode()
+        path, data = self._place.home.run / "peers.contacts", json.dumps(says).encode()
         with suppress(TurnkeeperError, OSError):
             if not path.is_file() or path.read_bytes() != data:
                 replace_whole(path, data)
-
-
-def contacts_path(home: Home) -> Path:
-    """Return the file that holds the state of the connection to each peer."""
-    return home.run / "peers.contacts"
 
 
 async def _claimed(home: Home, settings: Settings) -> nodes.Claim | None:
