@@ -307,9 +307,9 @@ def _decision(
     why: str,
     calls: list[str] | None,
 ) -> tuple[str, str, str | None]:
-    """Return the decision about all that is asked, its message and its JSON; no decision where only --call says it.
+    """Return the decision about all calls, its message and its JSON; no decision if only --call is given.
 
-    The JSON is None for an answer as it was typed, which is read once the question is known.
+    The JSON is None for --answer: the answer is parsed later, for the known question.
     """
     given = [approve, reject, edit is not None, respond is not None, answer is not None]
     if given.count(True) > 1 or not (any(given) or calls):
@@ -327,10 +327,10 @@ def _decision(
 
 
 def _answer(asks: forms.Question, answer: str) -> tuple[str, str]:
-    """Return an answer's text, and its JSON if it is more than text or than an option.
+    """Return an answer's text, and its JSON if it is neither a text nor an option.
 
     Raises:
-        InvalidInput: the question has options, and the answer is none of them, no quoted text and no list or object.
+        InvalidInput: the question has options, but the answer is not an option, a quoted text, a list or an object.
     """
     if picked := asks.picked(answer):
         return forms.option_text(picked[0]), ""
@@ -355,7 +355,7 @@ def _text_or_json(answer: str) -> tuple[str, str]:
 
 
 def _call_by_call(row: Row, given: tuple[str, str, str | None], calls: list[str]) -> tuple[str, str, str]:
-    """Return the answer in which each call has a decision of its own: by `--call`, or else the one `given` for all."""
+    """Return the answer with one decision per call: from `--call`, or else the decision `given` for all."""
     asks = texts.request_in(row)
     if asks is None or given[2] or (given[2] is None and _text_or_json(given[1])[1]):
         raise InvalidInput("decides one of several calls that a graph asks about at once", where="--call")

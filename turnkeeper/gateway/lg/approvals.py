@@ -173,7 +173,7 @@ def _in_form(
             raise Conflict(what, where=_WHERE, hint=LOOK_AGAIN)
     given = [replace(choice, args=choice.args or call.args) for call, choice in zip(calls, each, strict=True)]
     answer: Any = forms.answer(asks, given)
-    if asks.form == "inbox":  # an acceptance there says nothing of the arguments
+    if asks.form == "inbox":  # an acceptance there has no arguments
         answer = [{**one, "args": None} if one["type"] == "accept" else one for one in answer]
     request.decision, request.args_json = "answer", json.dumps(answer, ensure_ascii=False)
     return request

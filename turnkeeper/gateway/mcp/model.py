@@ -144,7 +144,7 @@ class TurnView(View):
 class PageView(View):
     """A page of the workspace."""
 
-    body: str = ""  # whole, however long
+    body: str = ""  # complete, of any length
 
 
 class TaskCreated(Answer):
