@@ -57,9 +57,6 @@ def change(method: str, request: Any, surface: str = "cli") -> Any:
     caller = runtime(surface)
     try:
         return getattr(caller, method)(request)
-    except Unreachable as error:
-        error.hint = import_module("turnkeeper.config.settings").way_to(named_home(), PROCESS)  # slow to import
-        raise
     finally:
         caller.close()
 

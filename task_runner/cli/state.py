@@ -16,6 +16,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.console.unseen import in_words, plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DENIED, EXIT_FAILURE, InvalidInput, TurnkeeperError
+from turnkeeper.storage.locking import way_to
 from turnkeeper.v1 import schedules_pb2 as wire
 
 _POLL_S = 0.1
@@ -123,7 +124,7 @@ def run(
     """
     chosen = runner()
     if wait and not (chosen.serving or chosen.is_served_elsewhere()):
-        hint = import_module("turnkeeper.config.settings").way_to(chosen.home, PROCESS)  # a slow import
+        hint = way_to(chosen.home, PROCESS)
         raise InvalidInput("no daemon runs, so the task would not fire", where="--wait", hint=hint)
     fire = chosen.call("RunTask", wire.RunTaskRequest(name=name, request_id=SystemEntropy().hex(12)))
     if wait:

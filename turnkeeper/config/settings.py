@@ -460,14 +460,6 @@ def unread_sections(home: Home) -> list[str]:
     return sorted(section for section in optional - read if said.get(section))
 
 
-def way_to(home: Home, daemon: str) -> str:
-    """Say what to do where a command needs a daemon that does not run here."""
-    with contextlib.suppress(InvalidInput):
-        if daemon not in load_settings(home).daemons:
-            return "[node] roles leaves it out on this machine; ask on another: turnkeeper status lists them"
-    return "start it with: turnkeeper up"
-
-
 def take_server_keys(home: Home) -> None:
     """Put what `<home>/.env` says to clients of PostgreSQL (PG…) where its driver looks; the environment wins.
 

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 
 from turnkeeper.bus.envelope import LARGEST_BYTES
+from turnkeeper.config.home import Home
 from turnkeeper.rpc.callers import Identity, Metadata
 from turnkeeper.rpc.errors import from_rpc
 
@@ -80,7 +81,7 @@ class Caller:
         """Identify the caller by `via`, a program and surface such as `agent-runtime/cli`."""
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
         self._stub = stub(self._channel)
-        self._peer = peer
+        self._peer, self._home = peer, Home(root=socket.parents[2])
         self._identity = Identity(via) if isinstance(via, str) else via
         self._deadline_s = deadline_s
 
@@ -96,7 +97,7 @@ class Caller:
                     return self._iterate(call(request, metadata=said), greeted)
                 return call(request, timeout=self._deadline_s if deadline_s is None else deadline_s, metadata=said)
             except grpc.RpcError as error:
-                raise from_rpc(error, self._peer) from error
+                raise from_rpc(error, self._peer, self._home) from error
 
         return invoke
 
@@ -106,7 +107,7 @@ class Caller:
                 greeted(greeting)
             yield from stream
         except grpc.RpcError as error:
-            raise from_rpc(error, self._peer) from error
+            raise from_rpc(error, self._peer, self._home) from error
         finally:
             stream.cancel()
 

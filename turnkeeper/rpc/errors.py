@@ -16,7 +16,9 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from turnkeeper import errors
+from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, TurnkeeperError, machine_trouble
+from turnkeeper.storage.locking import way_to
 
 
 class AlreadyExists(Conflict):
@@ -65,15 +67,16 @@ def to_status(error: TurnkeeperError) -> Any:
     return rpc_status.to_status(status)
 
 
-def from_rpc(error: grpc.RpcError, peer: str) -> TurnkeeperError:
-    """Convert a failed call to our error; `peer` names the daemon that was called."""
+def from_rpc(error: grpc.RpcError, peer: str, home: Home | None = None) -> TurnkeeperError:
+    """Convert a failed call to our error; `peer` names the daemon that was called, of `home` if it is known."""
     code = error.code()
     number = code.value[0]
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         hint = "it may wait for its store, or be stopped; to see which, run: turnkeeper doctor"
         return errors.Unreachable(f"{peer} does not answer in time", hint=hint)
     if code is grpc.StatusCode.UNAVAILABLE:
-        return errors.Unreachable(f"{peer} cannot be reached", hint="start it with: turnkeeper up")
+        hint = "start it with: turnkeeper up" if home is None else way_to(home, peer)
+        return errors.Unreachable(f"{peer} cannot be reached", hint=hint)
     where, hint, in_trouble = _details(error)
     if in_trouble:
         return errors.MachineTrouble(error.details() or code.name, where=where, hint=hint)

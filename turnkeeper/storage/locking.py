@@ -8,12 +8,13 @@ import contextlib
 import fcntl
 import os
 import stat
+from importlib import import_module
 from pathlib import Path
 from typing import Self
 
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home, make_private
-from turnkeeper.errors import Conflict
+from turnkeeper.errors import Conflict, InvalidInput
 
 _TRIES = 10
 _TRIES_WHILE_ASKED = 1000
@@ -147,6 +148,18 @@ def _locks(descriptor: int, kind: int) -> bool:
 def is_held(home: Home, process: str) -> bool:
     """Return True if a running process holds the lock. Asks the kernel, not the pid file."""
     return _is_locked(home.lock(process))
+
+
+def way_to(home: Home, process: str) -> str:
+    """Advise on a daemon that cannot be called here: another machine, its restart, or a start by hand."""
+    settings = import_module("turnkeeper.config.settings")  # slow to import
+    with contextlib.suppress(InvalidInput):
+        if process not in settings.load_settings(home).daemons:
+            return "[node] roles leaves it out on this machine; ask on another: turnkeeper status lists them"
+    has_stopped_trying = (home.run.parent / f"{process}-crashloop-suspected").exists()
+    if is_held(home, process) or (is_held(home, "supervisor") and not has_stopped_trying):
+        return "it is being started; repeat the command in a few seconds, or see: turnkeeper status"
+    return "start it with: turnkeeper up"
 
 
 def _is_locked(path: Path) -> bool:

@@ -11,11 +11,34 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from task_runner.cli.client import not_running
+from turnkeeper.config.home import Home
+from turnkeeper.constellation.supervisor import markers
 from turnkeeper.errors import Exhausted, MachineTrouble, Unreachable
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.rpc.errors import from_rpc, to_status
+from turnkeeper.storage.locking import ProcessLock
 
 LONG_S = 0.5
+
+
+def test_who_calls_a_daemon_that_its_supervisor_starts_again_need_not_start_it(home: Home) -> None:
+    caller = Caller(home.socket("task-runner"), health_pb2_grpc.HealthStub, "task-runner")
+
+    def advice() -> str:
+        with pytest.raises(Unreachable) as caught:
+            caller.Check(health_pb2.HealthCheckRequest())
+        return caught.value.hint
+
+    assert advice() == "start it with: turnkeeper up"
+    with ProcessLock(home, "supervisor"):
+        assert advice().startswith("it is being started; repeat the command in a few seconds")
+        assert not_running(home) == f"task-runner is not running: {advice()}"
+        markers.CRASH_LOOP.at(home, process="task-runner").write_text("{}")
+        assert advice() == "start it with: turnkeeper up", "the supervisor has stopped trying"
+    with ProcessLock(home, "task-runner"):
+        assert advice().startswith("it is being started"), "it does not listen yet"
+    caller.close()
 
 
 def test_a_daemon_that_is_slow_to_greet_is_waited_for(tmp_path: Path) -> None:
