@@ -238,7 +238,7 @@ def test_who_follows_events_keeps_one_connection_and_misses_nothing_when_it_is_l
 def test_the_chain_of_the_version_before_verifies_on_beside_those_of_machines(left: Upgraded, url: str) -> None:
     left.command("turnkeeper", "migrate", "--to", url)
     copied = left.attempt("turnkeeper", "backup", str(left.home.root.with_name("copy")))
-    assert (copied.returncode, "back it up as PostgreSQL does" in copied.stderr) == (0, True), copied
+    assert (copied.returncode, "back it up with PostgreSQL's tools" in copied.stderr) == (0, True), copied
     now = SystemClock().now()
     (key, *_) = key_of(left.home, now, SystemEntropy())
     with psycopg.connect(

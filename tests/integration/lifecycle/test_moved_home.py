@@ -39,7 +39,7 @@ def test_a_home_that_runs_is_moved_in_one_command_and_runs_on_where_every_comman
     was = process_of(of_home.home, AGENT_RUNTIME)
     done = of_home.attempt("turnkeeper", "move", str(second))
     assert done.returncode == 0, done.stderr
-    told = f"{first} is now a small file that leads every command there, so nothing else has to change"
+    told = f"{first} is now a small file that points every command there, so nothing else has to change"
     without = f"to do without the file, name {second} in TURNKEEPER_HOME, services and scripts, and delete it"
     assert done.stderr.splitlines() == ["everything runs again", f"the home is {second}", told, without]
     is_now = process_of(Home(root=second), AGENT_RUNTIME)
@@ -74,7 +74,7 @@ def test_a_home_cannot_go_where_something_is_or_into_itself_and_stays(of_home: C
         (root / "state" / "x", "lies in the home itself"),
         (root, "is there already"),
         (root.with_name("x" * 90), "socket paths"),
-        (Path("/proc"), "where a disk is mounted"),
+        (Path("/proc"), "is a mount point"),
     ):
         done = of_home.attempt("turnkeeper", "move", str(target))
         assert (done.returncode in {2, 4}, said in done.stderr) == (True, True), done.stderr

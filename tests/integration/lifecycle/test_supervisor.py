@@ -125,7 +125,7 @@ def test_one_that_cannot_start_ends_in_the_crash_loop_and_one_escalation(
     story = story_of(supervised, capsys)
     assert f"the supervisor stopped trying to start {RUNTIME.name}: " in story
     assert f"the supervisor alerts the author about {RUNTIME.name}" in story
-    assert f"state/{RUNTIME.name}-crashloop-suspected stands since then: the budget is spent" in story
+    assert f"state/{RUNTIME.name}-crashloop-suspected has existed since then: the budget is spent" in story
 
 
 def test_one_that_waited_for_its_database_is_well_as_soon_as_it_serves(supervised: Supervised):

@@ -1,4 +1,4 @@
-"""`turnkeeper events`: all that happened in a home, in order of time, and the story of one fire, turn or approval."""
+"""`turnkeeper events`: the events of a home, in order of time, and the story of one fire, turn or approval."""
 
 import sys
 from collections import Counter, deque
@@ -33,33 +33,33 @@ from turnkeeper.storage.schema_revision import older_stores, told
 from turnkeeper.times import from_us, rfc3339, to_us
 
 _POLL_S = 0.5
-_OVERLAP_US = 10_000_000  # lines are written a little after the time that they name
+_OVERLAP_US = 10_000_000  # a line is written a little after its time
 
 
 def events(
-    since: Annotated[str, typer.Option("--since", help="From when: 2h, yesterday, 2026-11-22T02:00.")] = "24h",
-    until: Annotated[str | None, typer.Option("--until", help="Until when; now unless given.")] = None,
-    agent: Annotated[str, typer.Option("--agent", help="Only what concerns this agent.")] = "",
-    task: Annotated[str, typer.Option("--task", help="Only what concerns this task: its name or id.")] = "",
-    thread: Annotated[str, typer.Option("--thread", help="Only what concerns this thread.")] = "",
-    channel: Annotated[str, typer.Option("--channel", help="Only what concerns this channel.")] = "",
+    since: Annotated[str, typer.Option("--since", help="The start: 2h, yesterday, 2026-11-22T02:00.")] = "24h",
+    until: Annotated[str | None, typer.Option("--until", help="The end; by default now.")] = None,
+    agent: Annotated[str, typer.Option("--agent", help="Only events of this agent.")] = "",
+    task: Annotated[str, typer.Option("--task", help="Only events of this task: its name or id.")] = "",
+    thread: Annotated[str, typer.Option("--thread", help="Only events of this thread.")] = "",
+    channel: Annotated[str, typer.Option("--channel", help="Only events of this channel.")] = "",
     kind: Annotated[
         list[str] | None, typer.Option("--kind", help="Only this kind, such as fire or fire.sent. May be repeated.")
     ] = None,
-    turn: Annotated[str, typer.Option("--turn", help="Only what concerns this turn.")] = "",
+    turn: Annotated[str, typer.Option("--turn", help="Only events of this turn.")] = "",
     trace: Annotated[
         str,
-        typer.Option("--trace", metavar="ID", help="The whole story of one fire, turn or approval, whenever it was."),
+        typer.Option("--trace", metavar="ID", help="The whole story of one fire, turn or approval, at any time."),
     ] = "",
     limit: Annotated[
         int, typer.Option("-n", "--limit", min=0, max=2**31 - 1, help="At most the newest N; 0 for all.")
     ] = 1000,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what happens.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep printing new events.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Print what happened in the home, in order of time, as every process, store and marker tells it.
 
-    It needs no daemon. What cannot be read is left out and named on stderr, and everything else is printed.
+    It needs no daemon. A source that cannot be read is named on stderr, and the others are printed.
     `-o wide` adds the kind and the ids of each line; with `--limit 0` a line is printed as soon as it is read.
 
     Example: turnkeeper events --since 2h --task nightly
@@ -94,18 +94,18 @@ def events(
         show.close()
         sources.stores.close()
         for name, why in sorted(sources.skipped.items()):
-            note(f"{name}: {why}; what it tells is missing here")
+            note(f"{name}: {why}; its events are missing here")
 
 
 def _counted(records: Iterator[Record], seen: Counter[str]) -> Iterator[Record]:
-    """Pass records on, and count the groups of their kinds."""
+    """Pass records on, and count them by the first word of their kinds."""
     for record in records:
         seen[record.kind.partition(".")[0]] += 1
         yield record
 
 
 def _nothing(seen: Counter[str], chosen: Filter) -> str:
-    """Say that nothing was chosen, and what could have been."""
+    """Return a message that no record matched, and which kinds there were."""
     kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(seen.items()))
     if not kinds:
         return "nothing happened in that time; for more of it: --since 7d"
@@ -125,7 +125,7 @@ def instant(text: str, zone: ZoneInfo | None, where: str) -> datetime:
 
 
 def zone_of(place: Home) -> ZoneInfo | None:
-    """Return the time zone of a home's settings; None for the machine's, also where they cannot be read."""
+    """Return the time zone of a home's settings. None for the machine's, also if the settings cannot be read."""
     try:
         name = load_settings(place).scheduler.timezone
     except TurnkeeperError as error:
@@ -152,7 +152,7 @@ def _newest(records: Iterator[Record], limit: int) -> Iterator[Record]:
 
 
 def _followed(sources: Sources, from_us: int) -> Iterator[Record]:
-    """Yield for ever what happens after an instant."""
+    """Yield the records after an instant, until cancelled."""
     told: dict[str, int] = {}
     while True:
         now_us = sources.stores.now_us()
@@ -164,14 +164,14 @@ def _followed(sources: Sources, from_us: int) -> Iterator[Record]:
                 told[line] = record.at_us
                 if record.at_us >= from_us:
                     yield record
-        if sources.stores.is_whole:  # else what it told meanwhile is told once it can be read again
+        if sources.stores.is_whole:  # otherwise its records of that time follow once it can be read again
             from_us = max(from_us, now_us - _OVERLAP_US)
         sys.stdout.flush()
         sources.stores.wait(_POLL_S)
 
 
 def _story(sources: Sources, id_: str) -> list[Record]:
-    """Return every step that belongs to an id, with what happened to the processes meanwhile. Raises NotFound."""
+    """Return every step that belongs to an id, with the changes of processes meanwhile. Raises NotFound."""
     ids, found = frozenset({id_}), list[Record]()
     while True:
         known = Known(**sources.stores.lookups())
@@ -196,7 +196,7 @@ def _story(sources: Sources, id_: str) -> list[Record]:
 
 
 class _Show:
-    """Prints records as they come: a line each for people, JSON for programs."""
+    """The printer of records as they arrive: a line each for people, JSON for programs."""
 
     def __init__(self, place: Home, output: Output) -> None:
         self.zone = zone_of(place)

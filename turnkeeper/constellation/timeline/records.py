@@ -1,8 +1,8 @@
-"""What the timeline consists of, and how it is put together; pure.
+"""The records of the timeline, and how they are merged; pure.
 
-A source yields records by time. :func:`merge` puts the sources into one order and leaves out what a store tells once
-more than a trail has told. :class:`Known` adds to each record the task, thread, channel and agent that it belongs to.
-Nothing here keeps more than a bounded part of the timeline.
+A source yields records by time. :func:`merge` puts the sources into one order and drops a store's record of a step that
+a trail also reports. :class:`Known` adds to each record its task, thread, channel and agent. This module keeps only a
+bounded part of the timeline in memory.
 """
 
 import heapq
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 TRAIL = "trail"
-TWIN_WINDOW_US = 60_000_000  # a trail and a store tell of one step within this time
-MOST_HELD = 20_000  # records that wait for their twins; where there are more, a step may be told twice
+TWIN_WINDOW_US = 60_000_000  # the most between a trail's and a store's record of one step
+MOST_HELD = 20_000  # records that wait for their twins; if there are more, a step may appear twice
 MOST_KNOWN = 10_000
 LONGEST_STORY = 10_000
 
-# By the first word of a kind: the id of what it is about, then what tells one step of it from another.
+# By the first word of a kind: the id of its subject, then the fields that distinguish its steps.
 _STEPS = {
     "fire": ("fire_id", "task_id", "attempt", "first_nominal_at"),
     "turn": ("turn_id", "mode", "state"),
@@ -26,7 +26,7 @@ _STEPS = {
     "restart": ("id", "phase"),
 }
 _LINKS = ("fire_id", "turn_id", "interrupt_id")
-# What else ties some kinds together: the name of an envelope, the id of a restart or a start.
+# Further ids that link records of some kinds: the name of an envelope, the id of a restart or a start.
 _ALSO = {"name": ("fire.received", "message.accepted", "envelope."), "id": ("restart.", "revive.")}
 _ACTS = {"act.asked", "act.done"}
 _LIFECYCLE = ("daemon.", "process.", "runtime.up", "revive.", "hang.", "restart.", "crashloop.", "machine.", "store.")
@@ -36,10 +36,10 @@ class Record(NamedTuple):
     """One step.
 
     Attributes:
-        at_us: when, in microseconds since 1970 in UTC.
-        source: where it was read: `trail`, `acks`, `marker`, `restart-status`, or the name of a store.
+        at_us: microseconds since 1970 in UTC.
+        source: `trail`, `acks`, `marker`, `restart-status`, or the name of a store.
         kind: what happened, such as `fire.sent`.
-        process: who wrote it down.
+        process: the process that wrote it.
         fields: ids, states, counts; never a prompt, a message or an argument.
     """
 
@@ -51,7 +51,7 @@ class Record(NamedTuple):
 
 
 def step_of(record: Record) -> Hashable:
-    """Return what is equal for records of one step from two sources; None where only one source tells of it."""
+    """Return a key that is equal for two sources' records of one step. None if only one source has the step."""
     names = _STEPS.get(record.kind.partition(".")[0])
     if names is None:
         return None
@@ -66,9 +66,9 @@ def merge(sources: Iterable[Iterable[Record]]) -> Iterator[Record]:
 
 
 def _without_twins(records: Iterable[Record]) -> Iterator[Record]:
-    """Leave out the record of a store whose step a trail tells at nearly the same time."""
+    """Drop a store's record if a trail reports the same step at nearly the same time."""
     held: deque[_Held] = deque()
-    lonely: dict[tuple[bool, Hashable], deque[_Held]] = {}  # those whose twin was not met
+    lonely: dict[tuple[bool, Hashable], deque[_Held]] = {}  # records without a twin so far
     for record in records:
         while held and (held[0].record.at_us < record.at_us - TWIN_WINDOW_US or len(held) >= MOST_HELD):
             yield from _release(held.popleft(), lonely)
@@ -95,7 +95,7 @@ class _Held:
 
 
 def _take(lonely: dict[tuple[bool, Hashable], deque[_Held]], key: tuple[bool, Hashable]) -> _Held | None:
-    """Take out the oldest of those that have a key; None if there is none."""
+    """Remove and return the oldest record with a key. None if there is none."""
     waiting = lonely.get(key)
     if not waiting:
         return None
@@ -116,19 +116,19 @@ Lookup = Callable[[str], Mapping[str, Any] | None]
 
 
 class Known:
-    """Says what a task, a fire, a turn and a question belong to: as earlier records said, or as a store says.
+    """Lookup of the task, fire, turn and question of a record, from earlier records or a store.
 
     Args:
-        turn: returns thread_id, channel, agent, task_id, task and fire_id of a turn; None if it does not know.
-        question: returns the turn_id of an approval's id, likewise.
-        task: returns the name of a task as `task`, likewise.
+        turn: returns thread_id, channel, agent, task_id, task and fire_id of a turn; None if unknown.
+        question: returns the turn_id of an approval's id; None if unknown.
+        task: returns the name of a task as `task`; None if unknown.
     """
 
     def __init__(self, turn: Lookup, question: Lookup, task: Lookup) -> None:
         self._turns, self._questions, self._tasks = _Latest(turn), _Latest(question), _Latest(task)
 
     def complete(self, record: Record) -> Record:
-        """Return the record with all that is known of what it belongs to."""
+        """Return the record with all known ids of its subject."""
         fields = dict(record.fields)
         _fill(fields, {"thread_id": fields.get("thread")})
         self._learn(record.kind, fields)
@@ -153,7 +153,7 @@ class Known:
 
 
 class _Latest:
-    """What was learned or looked up of the ids that were asked for last."""
+    """A cache of the ids that were used last."""
 
     def __init__(self, look_up: Lookup) -> None:
         self._look_up = look_up
@@ -162,7 +162,7 @@ class _Latest:
     def get(self, key: str) -> Mapping[str, Any]:
         found = self._found.get(key)
         if found is None or not found.get(""):
-            found = dict(self._look_up(key) or {}) | (found or {}) | {"": True}  # which says that it was looked up
+            found = dict(self._look_up(key) or {}) | (found or {}) | {"": True}  # marks that it was looked up
         self._keep(key, found)
         return found
 
@@ -184,11 +184,11 @@ def _fill(fields: dict[str, Any], found: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which records are wanted; an empty field takes all.
+    """The selection of records. An empty field accepts all.
 
     Attributes:
-        kinds: kinds, or what stands before their dot.
-        agent, task, thread, channel, turn: of what the record belongs to; a task by its name or id.
+        kinds: kinds, or their part before the dot.
+        agent, task, thread, channel, turn: of the record's subject; a task by its name or id.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -199,7 +199,7 @@ class Filter:
     turn: str = ""
 
     def takes(self, record: Record) -> bool:
-        """Return whether a record, completed by :class:`Known`, is wanted."""
+        """Return True if a record, completed by :class:`Known`, is selected."""
         fields = record.fields
         if self.kinds and not self.kinds & {record.kind, record.kind.partition(".")[0]}:
             return False
@@ -210,7 +210,7 @@ class Filter:
 
 
 def linked(record: Record, ids: frozenset[str]) -> frozenset[str]:
-    """Return the ids that a record ties to `ids`, these among them; empty where it has nothing to do with them."""
+    """Return the ids that a record links to `ids`, including these. Empty if the record names none of them."""
     names = (*_LINKS, *(name for name, kinds in _ALSO.items() if record.kind.startswith(kinds)))
     own = frozenset(str(record.fields[name]) for name in names if record.fields.get(name))
     subjects = frozenset(str(record.fields.get("subject") or "").split(", ")) if record.kind in _ACTS else own
@@ -218,5 +218,5 @@ def linked(record: Record, ids: frozenset[str]) -> frozenset[str]:
 
 
 def is_lifecycle(record: Record) -> bool:
-    """Tell whether a record says that a process began, ended or was in trouble."""
+    """Return True if a record says that a process began, ended or was in trouble."""
     return record.kind.startswith(_LIFECYCLE)

@@ -1,6 +1,6 @@
-"""Says each record of the timeline as a sentence: who did what to which thing; pure.
+"""The sentence for each record of the timeline: who did what to which thing; pure.
 
-A part in brackets is left out where one of its fields is empty. A field whose name ends in `_at` is an instant.
+A part in brackets is left out if one of its fields is empty. A field whose name ends in `_at` is an instant.
 """
 
 import re
@@ -21,7 +21,7 @@ _OF_TASK = f"{_FIRE} of task {{task}}"
 _TURN = "turn {turn_id}[ of task {task}][ in channel {channel}]"
 _ASKED = "the question {interrupt_id} of turn {turn_id}"
 SENTENCES = {
-    # The runner, about tasks.
+    # Task runner: tasks.
     "task.created": "the task runner created task {name} with category {category}[ as {task_id}].",
     "task.updated": "the task runner changed task {task}[: {fields}].",
     "task.paused": "the task runner paused task {task}[: {reason}].",
@@ -46,7 +46,7 @@ SENTENCES = {
     "audit.unsigned": "{process} could not sign the records: {error}.",
     "audit.changed": "{process} found that {what} is not as this machine has seen it: the records were changed, "
     "or the database was put back.",
-    # The runner, about fires.
+    # Task runner: fires.
     "fire.committed": f"the task runner wrote down {_OF_TASK}, due {{due_at}}"
     "[; that was {late} late, and its catch-up policy is {policy}]"
     "[; it stands for {more} scheduled times, from {first_nominal_at} to {last_nominal_at}].",
@@ -74,7 +74,7 @@ SENTENCES = {
     "outage.ended": "the task runner reached the agent runtime again.",
     "runtime.refused": "the agent runtime refused to take fires from the task runner: {reason}.",
     "runtime.replaced": "the task runner found that the agent runtime has another store than before.",
-    # The runtime, about what reaches it.
+    # Agent runtime: arrivals.
     "fire.arrived": f"the agent runtime got {_OF_TASK} from the task runner, and waits for its store.",
     "fire.received": f"the agent runtime accepted {_OF_TASK}[ ({{disposition}})]; its turn is {{turn_id}}.",
     "fire.delivered": f"the agent {{agent}} took {_OF_TASK} from its inbox.",
@@ -85,16 +85,15 @@ SENTENCES = {
     "message.kept": "the agent runtime keeps a message until thread {thread_id} is released.",
     "envelope.received": "{agent} received an envelope of kind {kind} from {from}[ for thread {thread}].",
     "envelope.quarantined": "the agent runtime set the envelope {name} of {agent} aside: {reason}.",
-    "envelope.stuck": "the agent runtime could not deal with the envelope {name} of {agent}, and tries again: "
-    "{reason}.",
-    # The runtime, about turns and approvals.
+    "envelope.stuck": "the agent runtime could not handle the envelope {name} of {agent}, and tries again: {reason}.",
+    # Agent runtime: turns and approvals.
     "turn.started": "the agent runtime {begins} " + _TURN + "[ for fire {fire_id}].",
     "turn.waits": "turn {turn_id} is about to {begin}, and the agent runtime waits for its store.",
     "turn.ran": "the graph of " + _TURN + " stopped ({state}), and its store has not taken that in yet.",
     "turn.stopped": "the agent runtime recorded that " + _TURN + " {ended}.",
     "turn.held": "the agent runtime holds fire {fire_id}[ of task {task}]: a question on thread {thread_id} is open.",
     "turn.released": "the agent runtime released " + _TURN + ": the question on its thread is settled.",
-    "turn.trouble": "the agent runtime could not go on with turn {turn_id}[ on thread {thread_id}], and tries again: "
+    "turn.trouble": "the agent runtime could not continue turn {turn_id}[ on thread {thread_id}], and tries again: "
     "{reason}.",
     "tool.called": "the model called the tool {tool} in turn {turn_id}[ of task {task}].",
     "agent.wrote": "{agent} used {scope} in turn {turn_id}[ of task {task}][: {kind}][ {candidate_id}][ {page_id}].",
@@ -105,7 +104,7 @@ SENTENCES = {
     "interrupt.refused": f"the graph refused the answer to {_ASKED}, and asks again[: {{error}}].",
     "interrupt.reminded": f"the agent runtime reminded the author of {_ASKED}.",
     "interrupt.escalated": f"the agent runtime raised an alert about {_ASKED}.",
-    "interrupt.expired": f"the agent runtime ended {_ASKED}: nobody answered in time.",
+    "interrupt.expired": f"the agent runtime ended {_ASKED}: it was not answered in time.",
     "exception.ended": "the standing exception {exception} of task {task_id} for {tool} ended: {reason}[, by {via}].",
     "model.answered": "the model answered in turn {turn_id} after {took_s} s with {tokens_out} tokens.",
     "model.retry": "the model failed in turn {turn_id}: {reason}. the agent runtime asks it again after {wait_s} s.",
@@ -135,7 +134,7 @@ SENTENCES = {
     "trigger.coalesced": "the task runner added {count} event(s) to a fire of task {task} that waits[: {reason}].",
     "notify.done": "the agent runtime ran the notify command about {about} of turn {turn_id}.",
     "notify.failed": "the agent runtime could not run the notify command about turn {turn_id}: {reason}.",
-    # What stands in the way, and is tried again.
+    # Faults that are retried.
     "inbox.unreadable": "the agent runtime could not read or write an inbox, and tries again: {reason}.",
     "outbox.unreadable": "the agent runtime could not read the outbox of {agent}, and tries again: {reason}.",
     "notes.unreadable": "the agent runtime could not read the notes of {agent}: {reason}.",
@@ -143,17 +142,17 @@ SENTENCES = {
     "approvals.trouble": "the agent runtime could not remind the author or end a question, and tries again: {reason}.",
     "handoff.waits": "the supervisor could not deliver a handoff, and tries again: {reason}.",
     "memory.embedding_failed": "the agent runtime could not index {entries} memory entries: {error}.",
-    "run.repaired": "{process} put back what somebody had removed: {what}.",
+    "run.repaired": "{process} restored what had been removed: {what}.",
     "run.unreachable": "{process} could not put back its socket, lock or pid file: {reason}.",
     "metrics.unserved": "{process} could not serve metrics at {where}: {reason}.",
     # Processes.
     "node.gone": "{process} has seen nothing of machine {node} ({host}) since {since_at}, and raised an alert.",
-    "process.started": "{process} serves (pid {pid})[; the process before it, pid {after}, did not stop in order: "
+    "process.started": "{process} serves (pid {pid})[; the process before it, pid {after}, did not shut down cleanly: "
     "it was killed, or crashed].",
     "process.draining": "{process} ends its turns before it stops (pid {pid}).",
     "process.stopped": "{process} stopped (pid {pid}).",
     "session.began": "the agent runtime opened its store (session {epoch}).",
-    "runtime.up": "the agent runtime is up: it goes on with {continued} turn(s), and {waiting} question(s) wait for "
+    "runtime.up": "the agent runtime is up: it continues {continued} turn(s), and {waiting} question(s) wait for "
     "the author.",
     "daemon.started": "the supervisor started {daemon} (pid {started})[, because it had {crashed}].",
     "daemon.lost": "{daemon} had {reason}.",
@@ -163,11 +162,11 @@ SENTENCES = {
     "crashloop.suspected": "the supervisor stopped trying to start {daemon}: {reason}.",
     "hang.suspected": "the supervisor suspects that {daemon} hangs (pid {suspect}): no progress for {still_s} s.",
     "hang.resumed": "the supervisor saw that {daemon} makes progress again (pid {suspect}).",
-    "hang.suppressed": "the supervisor lets {daemon} be, as hang detection is suspended (pid {suspect}).",
+    "hang.suppressed": "the supervisor leaves {daemon} alone, because hang detection is suspended (pid {suspect}).",
     "machine.trouble": "{process} noticed trouble of the machine with {daemon}: {reason}.",
     "restart.begun": "the supervisor began the planned restart {id} of agent-runtime.",
     "restart.phase": "the start {id}[ of {daemon}] {reached}[: {error}].",
-    "restart.given_up": "the supervisor gave the planned restart {id} up: {reason}.",
+    "restart.given_up": "the supervisor abandoned the planned restart {id}: {reason}.",
     "handoff.delivered": "the supervisor put the handoff {id} into agent0's inbox.",
     "handoff.received": "{agent} received the handoff {key}.",
     "escalate": "the supervisor alerts the author about {daemon}[: {reason}].",
@@ -177,7 +176,7 @@ SENTENCES = {
     "store.waits": "{process} waits for its store {about}.",
     "store.trouble": "{process} could not read or write its store: {reason}.",
     "events.lost": "{process} could not write {count} events; they are lost.",
-    "marker.stands": "{path} stands since then: {meaning}[: {reason}].",
+    "marker.stands": "{path} has existed since then: {meaning}[: {reason}].",
     # Authors.
     "act.done": "the author used {method}[ on {subject}][, by {via}][: {reason}].",
     "act.asked": "the author asked {process} for {method}[ on {subject}][, by {via}]; it waits for a store.",
@@ -187,8 +186,8 @@ _BEGINS = {"start": "started", "resume": "resumed", "continue": "went on with"}
 _ENDED = {
     "interrupted": "waits for the author's decision",
     "paused": "pauses",
-    "waits": "waits for the machine to be well again",
-    "drained": "stopped at a checkpoint, to go on later",
+    "waits": "waits until the machine recovers",
+    "drained": "stopped at a checkpoint, to continue later",
 }
 _REACHED = {
     "stopping": "stops the process that runs",
@@ -197,17 +196,17 @@ _REACHED = {
     "verified": "is over: the new process runs",
 }
 _BECAUSE = {
-    "missed": "nothing could send it in time, and catch-up skip runs nothing that was missed",
+    "missed": "it was not sent in time, and catch-up skip runs no missed fire",
     "catch_up_window": "it was missed longer ago than catch_up_window allows",
-    "max_catch_up": "more was missed than max_catch_up lets catch up",
-    "queue_full": "more waited than max_catch_up allows",
-    "overlap": "the fire before it was under way, and overlap skip fires nothing meanwhile",
+    "max_catch_up": "more fires were missed than max_catch_up allows",
+    "queue_full": "more fires waited than max_catch_up allows",
+    "overlap": "the previous fire was still running, and overlap skip fires nothing meanwhile",
 }
 _LATE = timedelta(minutes=1)
 
 
 def say(record: Record, show: Callable[[datetime], str]) -> str:
-    """Return a record as a sentence; `show` writes an instant."""
+    """Return a record as a sentence. `show` formats an instant."""
     fields = _texts(record, show)
     template = SENTENCES.get(record.kind)
     if template is None:
@@ -248,7 +247,7 @@ def _texts(record: Record, show: Callable[[datetime], str]) -> dict[str, str]:
 
 
 def _late(record: Record, due_at: str) -> str:
-    """Return how long after it was due a fire was written down, if that is worth a word."""
+    """Return how late a fire was written, if the delay is worth a mention."""
     with suppress(ValueError):
         late = datetime.fromtimestamp(record.at_us / 1e6, UTC) - parse_rfc3339(due_at)
         return format_rough(late.total_seconds()) if late > _LATE else ""
@@ -266,7 +265,7 @@ def _text(name: str, value: Any, show: Callable[[datetime], str]) -> Iterator[tu
 
 
 def gap(before_us: int, at_us: int) -> str:
-    """Write the time between two steps.
+    """Return the time between two steps.
 
     >>> gap(0, 1_500), gap(0, 2_340_000), gap(0, 93_784_000_000)
     ('+2ms', '+2.3s', '+1d 2h')

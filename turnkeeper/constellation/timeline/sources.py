@@ -1,6 +1,6 @@
-"""Reads what the timeline consists of: trails, receipts, stores, markers, restart statuses. It changes nothing.
+"""Reads the sources of the timeline: trails, receipts, stores, markers, restart statuses. It changes nothing.
 
-A source that cannot be read, wholly or in part, is named in :attr:`Sources.skipped` with the reason; the others go on.
+A source that cannot be read, wholly or in part, is named in :attr:`Sources.skipped` with the reason.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ from turnkeeper.constellation.timeline.stores import TOLD, Stores, Wanted, plain
 from turnkeeper.times import from_us, parse_rfc3339, rfc3339, to_us
 
 LONGEST_LINE = 1 << 20
-_DISORDER = 256  # records of one file that may lie in another order than their times
+_DISORDER = 256  # records of one file that may be out of order
 _FILE = re.compile(r"(events-.+|channel-acks)-(\d{4}-\d\d-\d\d)\.jsonl")
 _FACTS = frozenset({"at", "process", "pid", "event"})
 
 
 class Sources:
-    """Everything of a home that tells what happened.
+    """All sources of a home's history.
 
     Attributes:
-        skipped: what could not be read, by the name of the file, and why.
-        stores: the part that databases tell.
+        skipped: the reason for each file that could not be read, by name.
+        stores: the sources in databases.
     """
 
     def __init__(self, home: Home) -> None:
@@ -44,7 +44,7 @@ class Sources:
         return [*self.trails(wanted), *self.stores.read(wanted), self._markers(wanted), self.restarts(wanted)]
 
     def news(self, wanted: Wanted) -> list[Iterator[Record]]:
-        """Return what the trails tell; where machines share a database, it tells of them all in place of the trails."""
+        """Return the records of the trails or, if machines share a database, its records of all machines."""
         if not shared_url(self._home):
             return self.trails(wanted)
         self.stores.renew()
@@ -54,9 +54,9 @@ class Sources:
     def trails(
         self, wanted: Wanted, names: tuple[str, ...] = ("",), *, newest_first: bool = False
     ) -> list[Iterator[Record]]:
-        """Return the trail of each process, and the receipts of envelopes; with `newest_first` its newest day first.
+        """Return the trail of each process, and the receipts of envelopes; with `newest_first`, the newest day first.
 
-        Only of files whose names begin with one of `names`.
+        Read only files whose names begin with one of `names`.
         """
         streams: dict[str, list[Path]] = {}
         for path in sorted(self._home.logs.glob("*.jsonl")):
@@ -103,7 +103,7 @@ class Sources:
         yield from _in_order(found, wanted)
 
     def restarts(self, wanted: Wanted) -> Iterator[Record]:
-        """Return the newest phase of each start, and why it failed."""
+        """Return the newest phase of each start, and the reason of a failure."""
         found = []
         for path in markers.found(self._home, markers.STATUS):
             says = markers.read_marker(path)
@@ -128,7 +128,7 @@ def _said(path: Path) -> dict[str, str]:
 
 
 def whole_lines(file: Any) -> Iterator[bytes]:
-    """Yield the lines of a trail without their ends, one that is too long as empty; not one that is being written."""
+    """Yield the lines of a trail without their ends: empty for a too long line, none for an unfinished one."""
     while line := file.readline(LONGEST_LINE):
         if line.endswith(b"\n"):
             yield line[:-1]
@@ -139,12 +139,12 @@ def whole_lines(file: Any) -> Iterator[bytes]:
 
 
 def read_line(line: bytes, source: str) -> Record | None:
-    """Return the record that a line of a trail says; None where it says none."""
+    """Return the record in a line of a trail. None if the line holds none."""
     try:
         said = orjson.loads(line)
     except orjson.JSONDecodeError:
         try:
-            said = json.loads(line)  # which takes long integers and lone surrogates
+            said = json.loads(line)  # it accepts long integers and lone surrogates
         except (ValueError, RecursionError):
             return None
     at_us = _instant(said.get("at")) if isinstance(said, dict) else None
@@ -162,7 +162,7 @@ def _instant(text: object) -> int | None:
 
 
 def _by_time(records: Iterator[Record]) -> Iterator[Record]:
-    """Yield the records of one file by time, where they are not far from their places."""
+    """Yield the records of one file by time, if they are not far out of order."""
     heap: list[tuple[int, int, Record]] = []
     for number, record in enumerate(records):
         entry = (record.at_us, number, record)

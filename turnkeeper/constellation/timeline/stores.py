@@ -1,7 +1,7 @@
-"""What the stores of a home tell of what happened: the ledger of fires, turns, approvals, tool calls, deliveries.
+"""The history in the stores of a home: the ledger of fires, turns, approvals, tool calls, deliveries.
 
-A store is read as it is at the first question, on a connection of its own that cannot write, and that waits for nobody
-who has locked the file. Where several machines share a database, it tells what all of them did.
+A store is read as of the first query, on a separate read-only connection that does not wait for a process that has
+locked the file. If several machines share a database, it holds the history of all of them.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ FOREVER_US = 253_402_300_799_000_000  # the end of the year 9999
 _SCHEMAS = f"{nodes.SCHEMA}, {handover.SCHEMA}"  # no table that is read here is in both
 _CHANNELS = (handover.OUTCOMES, handover.TASKS, handover.NEWS)
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS at"
-_WAIT_S = 0.25  # for a store that somebody has locked
+_WAIT_S = 0.25  # for a store that another process has locked
 _OWN = frozenset({"at", "kind"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is to be read.
+    """The range of records to read.
 
     Attributes:
-        since_us, until_us: the time, in microseconds since 1970, both ends included.
+        since_us, until_us: microseconds since 1970, both ends included.
         ids: only records that name one of these; empty for all.
     """
 
@@ -45,7 +45,7 @@ class Wanted:
     ids: frozenset[str] = frozenset()
 
     def in_time(self, at_us: int) -> bool:
-        """Tell whether an instant is wanted."""
+        """Return True if an instant is in the range."""
         return self.since_us <= at_us <= self.until_us
 
 
@@ -53,7 +53,7 @@ class Stores:
     """The databases of a home.
 
     Args:
-        skipped: takes the name of each that cannot be read, and why.
+        skipped: receives the name of each unreadable store, with the reason.
     """
 
     def __init__(self, home: Home, skipped: dict[str, str]) -> None:
@@ -63,7 +63,7 @@ class Stores:
         self._clock = SharedClock()
 
     def now_us(self) -> int:
-        """Return the time, by the clock of the shared database where this machine's is ahead of it."""
+        """Return the time, by the clock of the shared database if this machine's is ahead of it."""
         self._store(self._home.agent_db)
         if self._shared is not None:
             with contextlib.suppress(Unreachable):
@@ -72,13 +72,13 @@ class Stores:
 
     @property
     def is_whole(self) -> bool:
-        """Whether what machines share was read, as far as it was asked for."""
+        """True if the shared database was read completely, as far as requested."""
         return not shared_url(self._home) or self._skipped.keys().isdisjoint(
             {self._home.schedules_db.name, self._home.agent_db.name}
         )
 
     def renew(self) -> None:
-        """Let what is read next be as it is then; the connection to a server is kept, unless it was lost."""
+        """Take new snapshots at the next read. Keep the connection to a server, unless it was lost."""
         if self._shared is not None and self.is_whole:
             with contextlib.suppress(Unreachable):
                 self._shared.renew()
@@ -88,7 +88,7 @@ class Stores:
             self._skipped.pop(path.name, None)
 
     def wait(self, seconds: float) -> None:
-        """Wait until another process tells of a commit, or for so long; that alone where nobody can be heard."""
+        """Wait for another process's notification of a commit, or the timeout; without a server, the timeout."""
         channels = () if self._shared is None else load_settings(self._home).store.heard(*_CHANNELS)
         if self._shared is None or not channels or not self.is_whole:
             SystemClock().block(seconds)
@@ -99,7 +99,7 @@ class Stores:
             SystemClock().block(seconds)
 
     def close(self) -> None:
-        """Close what was opened; what is read next is as it is then."""
+        """Close the open connections. The next read takes new snapshots."""
         for path, store in self._open.items():
             store.close()
             self._skipped.pop(path.name, None)
@@ -107,7 +107,7 @@ class Stores:
         self._shared = None
 
     def read(self, wanted: Wanted) -> list[Iterator[Record]]:
-        """Return what each table tells, by time."""
+        """Return the records of each table, by time."""
         ledger = [
             self._of_store("task-runner", self._home.schedules_db, query, key, wanted) for query, key in _LEDGER.items()
         ]
@@ -128,7 +128,7 @@ class Stores:
             self._skipped[path.name] = f"cannot be read: {error}"
 
     def _store(self, path: Path) -> sqlite3.Connection | handover.SharedSnapshot | None:
-        """Return a store for reading, as it is now; None where it cannot be read, or is not there."""
+        """Open a store for reading, as it is now. None if it cannot be read or is missing."""
         if path not in self._open and path.name not in self._skipped:
             try:
                 if url := shared_url(self._home):
@@ -143,7 +143,7 @@ class Stores:
         return self._open.get(path)
 
     def _look_up(self, path: Path, query: str) -> Callable[[str], Mapping[str, Any] | None]:
-        """Return a function that finds one row by an id; it finds nothing where the store cannot be read."""
+        """Return a function that finds one row by an id. It finds nothing if the store cannot be read."""
 
         def find(key: str) -> Mapping[str, Any] | None:
             store = self._store(path)
@@ -155,7 +155,7 @@ class Stores:
         return find
 
     def lookups(self) -> dict[str, Callable[[str], Mapping[str, Any] | None]]:
-        """Return what :class:`Known` looks up, by the names of its parameters."""
+        """Return the lookups for :class:`Known`, by the names of its parameters."""
         agent_db = self._home.agent_db
         return {
             "turn": self._look_up(agent_db, _TURN),
@@ -165,7 +165,7 @@ class Stores:
 
 
 def shared_url(home: Home) -> str:
-    """Return the URL of the database that holds the stores; empty where they are files, or settings cannot be read."""
+    """Return the URL of the database with the stores. Empty if they are files or the settings cannot be read."""
     with contextlib.suppress(TurnkeeperError):
         return load_settings(home).store.shared_url
     return ""
@@ -176,7 +176,7 @@ def _value(name: str, value: Any) -> Any:
 
 
 def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that say something."""
+    """Return the non-empty fields."""
     return {name: value for name, value in fields.items() if value not in {None, ""}}
 
 
@@ -184,7 +184,7 @@ def _within(query: str, key: str, wanted: Wanted) -> str:
     named = "WHERE at BETWEEN :since AND :until"
     if wanted.ids:
         of = " OR ".join(f"{name} IN (SELECT value FROM json_each(:ids))" for name in key.split())  # noqa: S608
-        named += f" AND ({of})"  # nothing of this comes from outside
+        named += f" AND ({of})"  # no part of this comes from outside
     return f"SELECT * FROM ({query}) AS told {named} ORDER BY at"  # noqa: S608
 
 
@@ -195,7 +195,7 @@ _KINDS = {
     "interrupt": ("raised", "resolved", "expired", "reminded", "escalated"),
     "tool": ("called",),
 }
-# What a trail tells of its own process, and a store of all that share it.
+# Kinds that a trail holds of its own process, and a shared store of all processes.
 TOLD = frozenset(f"{subject}.{what}" for subject, kinds in _KINDS.items() for what in kinds)
 _TURN = """
 SELECT thread_id, channel, agent, task_id, task_name AS task, fire_id FROM turns WHERE turn_id = ?
@@ -206,7 +206,7 @@ SELECT name AS task, channel, json_extract(definition, '$.agent') AS agent,
         ELSE json_extract(definition, '$.thread_id') END AS thread_id
 FROM tasks WHERE id = ?
 """
-# Each query with the ids by which its rows are found: those of an index, where the table is large.
+# Each query with the ids that find its rows, indexed if the table is large.
 _MOMENTS = (
     ("fired_us", "fire.sent", ""),
     ("accepted_us", "fire.accepted", ""),

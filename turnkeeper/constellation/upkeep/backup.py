@@ -1,10 +1,10 @@
 """Backup: a copy of a home, taken while the daemons run, in which nothing is lost or doubled.
 
-Three moments, in this order: the runner's store, then the bus, then the runtime's two stores at one instant. What the
-runner took for accepted then lies in the bus's copy, or its key is in the runtime's; what the runtime knew in addition
-is sent again and known as a duplicate. Each store is copied from a snapshot, by SQLite's backup interface.
+Three moments, in this order: the runner's store, then the bus, then the runtime's two stores at one instant. So a fire
+that the runner counts as accepted is in the bus's copy, or its key is in the runtime's. A fire that only the runtime
+knows is sent again and recognised as a duplicate. Each store is copied from a snapshot, by SQLite's backup interface.
 
-Restore: a backup becomes the home. No process runs on it meanwhile, and the earlier home is moved aside, not removed.
+Restore: a backup becomes the home. No process may run on the home, and the earlier home is moved aside, not removed.
 """
 
 import hashlib
@@ -50,12 +50,12 @@ _NAMED = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 
 
 def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
-    """Copy the home into `target`, which must not exist or be empty; return the manifest.
+    """Copy the home into `target`, which must be empty or missing. Return the manifest.
 
-    The copy is complete when `target` is there: it is made beside it and renamed.
+    The copy is complete once `target` exists: it is made beside it and renamed.
 
     Raises:
-        Conflict: there is something in `target`.
+        Conflict: `target` is not empty.
         Corrupt: a store's copy does not read back whole.
     """
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
@@ -65,7 +65,7 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
     try:
         copy = Home(root=fresh)
         (fresh / "state").mkdir(mode=0o700)
-        # A key is forgotten when nothing that it sealed is left: not between the copies of the keys and of the bus.
+        # A key is removed once no envelope that it sealed is left; not between the copies of the keys and of the bus.
         with KeyFile(home).locked(shared=True) if home.keys.is_dir() else nullcontext():
             _copy_files(home, fresh)
             _copy_stores(home, copy, home.schedules_db)
@@ -83,7 +83,7 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
 
 
 def _make_folder(folder: Path, *, exist_ok: bool = False) -> None:
-    """Make a folder, mode 0700, and those above it. Raises InvalidInput or MachineTrouble."""
+    """Create a folder, mode 0700, and its parents. Raises InvalidInput or MachineTrouble."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=exist_ok)
@@ -94,9 +94,9 @@ def _make_folder(folder: Path, *, exist_ok: bool = False) -> None:
 
 
 def back_up_among(home: Home, folder: Path, at: datetime, *, keep: int) -> Path:
-    """Make a backup in `folder`, named by its time, and remove all but the newest `keep` of such; return it.
+    """Make a backup in `folder`, named by its time, and remove all but the newest `keep` backups. Return the backup.
 
-    What carries another name, or holds no manifest, is left alone. Raises as :func:`back_up` does.
+    Keep every entry that has another form of name or no manifest. Raises as :func:`back_up` does.
     """
     _make_folder(folder, exist_ok=True)
     target = folder / at.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -108,7 +108,7 @@ def back_up_among(home: Home, folder: Path, at: datetime, *, keep: int) -> Path:
 
 
 def check_backup(source: Path) -> dict[str, Any]:
-    """Return a backup's manifest if everything in it is as it was written.
+    """Return a backup's manifest if every file in it is unchanged.
 
     Raises:
         InvalidInput: it is no backup, or of a newer version.
@@ -137,7 +137,7 @@ def check_backup(source: Path) -> dict[str, Any]:
 
 
 def _refuse_unread(trouble: TurnkeeperError | None, *, hint: str) -> None:
-    """Raise what is wrong with a store: Corrupt with a hint if it is damaged, or the machine's trouble."""
+    """Raise the fault of a store: Corrupt with a hint if it is damaged, or the machine's trouble."""
     if isinstance(trouble, Corrupt):
         raise Corrupt(trouble.what, where=trouble.where, hint=hint)
     if trouble is not None:
@@ -153,7 +153,7 @@ def _copy_stores(home: Home, copy: Home, *paths: Path) -> None:
 
 
 def _copy_bus(home: Home, fresh: Path) -> None:
-    """Copy every envelope once, in the last place where it was seen: the folders are read in the order it moves in."""
+    """Copy every envelope once, from its last folder: the folders are read in the order of its moves."""
     agents = home.root / "channels" / "agent"
     for agent in sorted(agents.iterdir()) if agents.is_dir() else ():
         target = fresh / "channels" / "agent" / agent.name
@@ -174,7 +174,7 @@ def _copy_files(home: Home, fresh: Path) -> None:
         _copy_file(home.root / name, fresh / name)
     for tree in _TREES:
         root = home.root / tree
-        # Unless told otherwise, `os.walk` leaves out a folder that cannot be read.
+        # By default, `os.walk` silently skips an unreadable folder.
         for folder, _, names in os.walk(root, onerror=_raise) if root.is_dir() and not root.is_symlink() else ():
             place = fresh / Path(folder).relative_to(home.root)
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -183,12 +183,12 @@ def _copy_files(home: Home, fresh: Path) -> None:
 
 
 def _raise(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):  # it has gone meanwhile
+    if not isinstance(error, FileNotFoundError):  # it was removed meanwhile
         raise error
 
 
 def _copy_file(source: Path, target: Path) -> bool:
-    """Copy a plain file, mode 0600; False where it has gone meanwhile, or is a link or a folder."""
+    """Copy a plain file, mode 0600. Return False if it was removed meanwhile, or is a link or a folder."""
     if source.is_symlink() or not source.is_file():
         return False
     try:
@@ -201,7 +201,7 @@ def _copy_file(source: Path, target: Path) -> bool:
 
 
 def digests(root: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file under a folder by its name in it; `link` for a link."""
+    """Return the SHA-256 of every file under a folder, by relative name. `link` for a link."""
     files = (path for path in root.rglob("*") if path.is_file() or path.is_symlink())
     names = {str(path.relative_to(root)): path for path in files}
     return {name: _digest(path) for name, path in sorted(names.items()) if name != MANIFEST}
@@ -215,7 +215,7 @@ def _digest(path: Path) -> str:
 
 
 def _settle_tree(root: Path) -> None:
-    """Sync every file and folder, readable by the owner alone."""
+    """Sync every file and folder, and make them readable by the owner alone."""
     for folder, _, names in os.walk(root, onerror=_raise):
         for path, mode in (*((Path(folder) / name, 0o600) for name in names), (Path(folder), 0o700)):
             path.chmod(mode)
@@ -227,14 +227,14 @@ def _settle_tree(root: Path) -> None:
 
 
 def restore(home: Home, source: Path, at: datetime) -> Path | None:
-    """Make the backup `source` the home; return where the earlier home lies now, None where there was none.
+    """Make the backup `source` the home. Return the new place of the earlier home, None if there was none.
 
-    The runtime's store gets a new incarnation, so that the runner asks anew what became of every open fire. No daemon
-    starts on the home until it is taken over: the original may still run, and two would run the same tasks.
+    The runtime's store gets a new incarnation, so the runner asks again for the state of every open fire. No daemon
+    starts on the home before a takeover, because the original may still run, and two homes would run the same tasks.
 
     Raises:
-        Conflict: something runs on the home.
-        InvalidInput, Corrupt: as :func:`check_backup`; nothing was touched.
+        Conflict: a process runs on the home.
+        InvalidInput, Corrupt: as :func:`check_backup`; nothing was changed.
     """
     manifest = check_backup(source)
     fresh = home.root.with_name(f".{home.root.name}.restoring-{os.getpid()}")
@@ -263,7 +263,7 @@ def _swap(home: Home, fresh: Path, at: datetime) -> Path | None:
     with ExitStack() as held:
         if home.run.is_dir():
             for daemon in (SUPERVISOR, *EVERY):
-                held.enter_context(ProcessLock(home, daemon.name))  # raises Conflict: it runs
+                held.enter_context(ProcessLock(home, daemon.name))  # raises Conflict if a process runs
         home.root.rename(aside)
         fresh.rename(home.root)
     for daemon in (SUPERVISOR, *EVERY):
@@ -273,10 +273,10 @@ def _swap(home: Home, fresh: Path, at: datetime) -> Path | None:
 
 
 def go_on_without(home: Home, store: str) -> str:
-    """Let the next start use a store as it is, or a new one; return the fault that was accepted. Raises Conflict."""
+    """Let the next start use a store as it is, or a new one. Return the accepted fault. Raises Conflict."""
     with ExitStack() as held:
         for daemon in (SUPERVISOR, *EVERY):
-            held.enter_context(ProcessLock(home, daemon.name))  # raises Conflict: it runs
+            held.enter_context(ProcessLock(home, daemon.name))  # raises Conflict if a process runs
         found = identity.accept(home, store)
         if store == home.agent_db.name:
             _renew(home)
@@ -284,7 +284,7 @@ def go_on_without(home: Home, store: str) -> str:
 
 
 def _renew(home: Home) -> None:
-    """Let the runtime draw a new incarnation when it starts."""
+    """Let the runtime draw a new incarnation at its next start."""
     with ExitStack() as opened:
         store = opened.enter_context(sqlite_files.reading(home.agent_db)) if home.agent_db.exists() else None
         is_ours = store is not None and sqlite_files.has_table(store, "meta")

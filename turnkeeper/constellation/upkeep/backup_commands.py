@@ -1,4 +1,4 @@
-"""`turnkeeper backup` and `turnkeeper restore`; a database that machines share is copied and put back by PostgreSQL."""
+"""`turnkeeper backup` and `turnkeeper restore`. PostgreSQL's tools back up and restore a shared database."""
 
 from importlib import import_module
 from pathlib import Path
@@ -45,13 +45,13 @@ def backup(
 
 
 def _note_the_database(place: Home) -> None:
-    """Say what is not in a backup: a database that several machines share."""
+    """Print that a shared database is not part of the backup."""
     if url := load_settings(place).store.shared_url:
-        note("tasks, turns and checkpoints are in the database, and not in this backup: back it up as PostgreSQL does")
+        note("tasks, turns and checkpoints are in the database, not in this backup: back it up with PostgreSQL's tools")
         copy, put_back = import_module("turnkeeper.storage.server.handover").copied_by(url)
         note(f"  {copy}")
         note("(the password: from PGPASSWORD in the environment, or ~/.pgpass; PostgreSQL's programs do not read .env)")
-        note("to put it back, with everything down on each machine, and then to say so to Turnkeeper:")
+        note("to restore it, stop everything on each machine, then restore it and mark it as restored:")
         note(f"  {put_back}")
         note("  turnkeeper restore --mark")
 
@@ -60,9 +60,7 @@ def restore(
     folder: Annotated[Path | None, typer.Argument(help="The directory of the backup.", metavar="[DIR]")] = None,
     mark: Annotated[
         bool,
-        typer.Option(
-            "--mark", help="The database that machines share was put back by PostgreSQL's means: say so in it."
-        ),
+        typer.Option("--mark", help="Mark the shared database as restored, after PostgreSQL's tools restored it."),
     ] = False,
     lost: Annotated[
         str,
@@ -78,11 +76,11 @@ def restore(
     Before anything changes, every file is compared with the backup's manifest and every store is read completely.
     Nothing runs on the restored home until `turnkeeper up --takeover`.
 
-    With --mark, and without DIR: once, on one machine, after a shared database was put back to an earlier time, and
+    With --mark, and without DIR: once, on one machine, after a shared database was restored to an earlier time, and
     before anything is started. Refused while any machine uses it.
 
     With --lost, and without DIR: the next start uses schedules.db, agent.db or checkpoints.db as it is in the home's
-    state folder, or a new one if none is there. A record in the home's history tells what was lost.
+    state folder, or a new one if none is there. A record in the home's history names the loss.
 
     Example: turnkeeper down && turnkeeper restore ~/backups/monday && turnkeeper up --takeover
     """
@@ -102,22 +100,22 @@ def restore(
 
 
 def _mark_restored(place: Home, folder: Path | None, *, mark: bool) -> None:
-    """Say in a shared database that it was put back."""
+    """Mark a shared database as restored."""
     if not mark or folder is not None:
         raise InvalidInput("give a directory, --mark or --lost", where="DIR", hint="turnkeeper restore --help")
     place.check()
     made = import_module("turnkeeper.constellation.upkeep.migrate").mark_restored(place)
     record_act(place.logs, "turnkeeper", "turnkeeper restore --mark", made, SystemClock())
-    note("the database is marked as put back to an earlier time; now, on each machine: turnkeeper up")
-    note("tasks catch up by their policies; what ran after that time, and is forgotten, may run again")
+    note("the database is marked as restored to an earlier time; now, on each machine: turnkeeper up")
+    note("tasks catch up by their policies; fires and turns from after that time are lost, and may run again")
 
 
 def _go_on_without(place: Home, store: str, *, alone: bool) -> None:
-    """Accept what a store has lost."""
+    """Accept the loss of a store's content."""
     if not alone:
         raise InvalidInput("is for a home without a backup", where="--lost", hint="give neither a directory nor --mark")
     place.check()
     found = go_on_without(place, store)
     record_act(place.logs, "turnkeeper", "turnkeeper restore --lost", f"{store}: {found}", SystemClock())
     note(f"{store} {found}")
-    note("the next start uses the store as it is, or a new one, and puts that on record: turnkeeper up")
+    note("the next start uses the store as it is, or a new one, and records that: turnkeeper up")

@@ -1,8 +1,8 @@
-"""Erasing a person's texts from a home on which nothing runs: what holds them is found, then overwritten in place.
+"""Erasing a person's texts from a home on which no process runs: texts are found, then overwritten in place.
 
-Every byte of a text becomes an asterisk, so that whatever holds it (JSON, a checkpoint, a frozen request, a line of a
-trail) can be read as before. Ids, names, times, counts and hashes stay. Which hashes no longer match is put on record
-in the chains, before anything is overwritten: `turnkeeper audit verify` passes.
+Every byte of a text becomes an asterisk, so that its container (JSON, a checkpoint, a frozen request, a line of a
+trail) can still be read. Ids, names, times, counts and hashes stay. Before anything is overwritten, the chains record
+which hashes no longer match: `turnkeeper audit verify` passes.
 """
 
 import json
@@ -21,12 +21,12 @@ from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.storage import chain, sqlite_files
 from turnkeeper.storage.locking import ProcessLock
 
-SHORTEST = 3  # characters of what is searched for
-_SHORTEST_ELSEWHERE = 12  # characters of a text of a turn, to be looked for outside that turn
+SHORTEST = 3  # least characters of a search term
+_SHORTEST_ELSEWHERE = 12  # least characters of a turn's text that is searched for outside that turn
 _OWN = frozenset({"config.toml", ".env", "peers.toml", "categories", "tasks", "workspace"})  # the author wrote them
 _LEFT = frozenset({"keys", "run"})
 _WAITING = frozenset({"inbox", "claimed", "outbox", "taken"})
-# Columns that hold words of people, models or tools; all others hold names, ids, states and numbers.
+# Columns that hold texts of people, models or tools; all others hold names, ids, states and numbers.
 TEXTS: Mapping[str, Collection[str]] = {
     "turns": (
         "prompt",
@@ -65,7 +65,7 @@ PAGES: Mapping[str, Collection[str]] = {
     "deviations": ("says", "found", "source", "why", "note"),
     "attachments": ("name", "data"),
 }
-# Of which columns a record has a hash: the record's kind, the column that names its row, the field.
+# The columns whose hash a record holds: the record's kind, the column that names its row, the field.
 _HASHED = {
     ("fires", "reason"): ("fire", "fire_id", "reason_hash"),
     ("interrupts", "edited_json"): ("decision", "interrupt_id", "edited_hash"),
@@ -80,7 +80,7 @@ _EMPTY = dict.fromkeys(("args_json", "result_json", "data_json", "metadata_json"
 
 
 def _written(character: str) -> Iterator[bytes]:
-    """Yield how a character may stand in a file: as itself, or as JSON writes it, also in JSON in JSON."""
+    """Yield the forms of a character in a file: itself, or as JSON writes it, also in JSON in JSON."""
     yield (rb"\\*" if character in '"\\/' else b"") + re.escape(character.encode())
     if character in "\n\t\r":
         yield rb"\\+" + repr(character)[2].encode()
@@ -90,14 +90,14 @@ def _written(character: str) -> Iterator[bytes]:
 
 
 def pattern(text: str) -> "re.Pattern[bytes]":
-    r"""Return what finds a text in whatever case, and however it was written.
+    r"""Return a pattern that finds a text in any case and any JSON escaping.
 
     >>> print(pattern("Zoë").sub(b"*", rb'{"a": "ZO\u00cb", "b": "[\"zo\u00eb\"]"}').decode())
     {"a": "*", "b": "[\"*\"]"}
     """
     found = []
     for character in text:
-        forms = (character, character.lower(), character.upper())  # of which one may have several characters
+        forms = (character, character.lower(), character.upper())  # one of them may have several characters
         ways = dict.fromkeys(way for form in forms for way in _written(form if len(form) == 1 else character))
         found.append(b"(?:" + b"|".join(ways) + b")")
     return re.compile(b"".join(found))
@@ -105,19 +105,19 @@ def pattern(text: str) -> "re.Pattern[bytes]":
 
 @dataclass(frozen=True)
 class Mask:
-    """What is to be overwritten."""
+    """The texts to overwrite."""
 
     patterns: tuple["re.Pattern[bytes]", ...]
 
     def of_bytes(self, data: bytes) -> bytes | None:
-        """Return them with asterisks for each byte of what is to go; None where they hold nothing of that."""
+        """Return the data with asterisks for each byte of these texts. None if it holds none of them."""
         masked = data
         for each in self.patterns:
             masked = each.sub(lambda found: b"*" * len(found[0]), masked)
         return None if masked == data else masked
 
     def of(self, value: str | bytes) -> str | bytes | None:
-        """Do the same to a text or to bytes."""
+        """Return a text or bytes with asterisks, as :meth:`of_bytes` does."""
         if isinstance(value, bytes):
             return self.of_bytes(value)
         masked = self.of_bytes(value.encode("utf-8", "surrogatepass"))
@@ -126,12 +126,12 @@ class Mask:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """Turns to be emptied.
+    """The turns to empty.
 
     Attributes:
         turns: their ids.
-        threads: ids of the threads of which no other turn is; their checkpoints go.
-        texts: what was said in them.
+        threads: ids of threads that have no other turns; their checkpoints are deleted.
+        texts: the texts of these turns.
     """
 
     turns: frozenset[str] = frozenset()
@@ -141,13 +141,13 @@ class Chosen:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What is to be done, and what stands in the way of it.
+    """The places to overwrite, and the obstacles.
 
     Attributes:
-        counts: by table or folder, in how many places.
-        stays: where it is found too, and why it stays there.
-        blocked: what has to be over first.
-        erased: by store, which hashes no longer match: kind, name and field of records.
+        counts: the number of places, by table or folder.
+        stays: the places that stay, with the reason.
+        blocked: the work that must end first.
+        erased: the hashes that no longer match, by store: kind, name and field of records.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -160,10 +160,10 @@ class Found:
 
 
 class Eraser:
-    """Erases from one home. Nothing may run on it from when this is entered until it is left."""
+    """The eraser of one home. No process may run on the home while this is entered."""
 
     def __init__(self, home: Home, *, pages: bool) -> None:
-        """Erase also from pages if `pages` is set: their history, proposals, deviations and attachments."""
+        """Take the home. With `pages`, also erase from pages: history, proposals, deviations and attachments."""
         self._home, self._pages = home, pages
         self._held = ExitStack()
         self._stores = [path for path in (home.schedules_db, home.agent_db, home.checkpoints_db) if path.exists()]
@@ -171,7 +171,7 @@ class Eraser:
         self._open_threads: frozenset[str] = frozenset()
 
     def __enter__(self) -> Self:
-        """Keep processes from starting. Raises Conflict where one runs."""
+        """Keep processes from starting. Raises Conflict if one runs."""
         with ExitStack() as held:
             for process in (SUPERVISOR, *EVERY):
                 held.enter_context(ProcessLock(self._home, process.name))
@@ -194,7 +194,7 @@ class Eraser:
             return [tuple(row) for row in store.execute(query, values)]
 
     def choose(self, column: str, value: str) -> Chosen:
-        """Return the turns of a channel, a thread or a task, or one turn. Raises NotFound, or Conflict: one is open."""
+        """Return the turns of a channel, thread or task, or one turn. Raises NotFound, or Conflict if one is open."""
         where = "? IN (task_name, task_id)" if column == "task" else f"{column} = ?"
         rows = self._rows(f"SELECT turn_id, thread_id FROM turns WHERE {where}", value)  # noqa: S608  one of four
         if not rows:
@@ -211,14 +211,14 @@ class Eraser:
         return Chosen(turns=turns, threads=frozenset(thread for _, thread in rows) - others, texts=frozenset(texts))
 
     def prompts(self, task: str) -> Iterator[str]:
-        """Yield what a task, also a deleted one, asks for."""
+        """Yield the prompts of a task, also of a deleted one."""
         with sqlite_files.reading(self._home.schedules_db) as store:
             query = "SELECT definition FROM tasks WHERE ? IN (name, id)"
             for (definition,) in store.execute(query, [task]):
                 yield from _texts(str(json.loads(definition).get("prompt", "")))
 
     def find(self, mask: Mask, chosen: Chosen) -> Found:
-        """Look through the home, and change nothing."""
+        """Search the home, and change nothing."""
         found = Found()
         for path in self._stores:
             with sqlite_files.reading(path) as store:
@@ -230,7 +230,7 @@ class Eraser:
         return found
 
     def erase(self, mask: Mask, chosen: Chosen, found: Found, at: datetime) -> None:
-        """Overwrite what was found."""
+        """Overwrite the found texts."""
         for path, store_name in ((self._home.schedules_db, "task-runner"), (self._home.agent_db, "agent-runtime")):
             fields = found.erased.get(path.name, [])
             if path.exists():
@@ -249,7 +249,7 @@ class Eraser:
             data = path.read_bytes()
             masked = mask.of_bytes(data)
             if masked is not None and self._judge_file(path.relative_to(self._home.root), Found()):
-                with path.open("r+b") as file:  # the same blocks of the disk, where the file system allows it
+                with path.open("r+b") as file:  # the same blocks of the disk, if the file system allows that
                     file.write(masked)
                     file.flush()
                     os.fsync(file.fileno())
@@ -257,7 +257,7 @@ class Eraser:
     def _judge(
         self, path: Path, cell: sqlite_files.Cell, mask: Mask, chosen: Chosen, found: Found
     ) -> str | bytes | None:
-        """Return what a cell becomes; None where it stays."""
+        """Return the new value of a cell. None if it stays."""
         texts = {**TEXTS, **PAGES} if self._pages else TEXTS
         is_text = cell.column in texts.get(cell.table, ())
         said_in = cell.row.get("turn_id") in chosen.turns and cell.table not in {"writes", *PAGES}
@@ -302,7 +302,7 @@ class Eraser:
 
     @staticmethod
     def _judge_file(path: Path, found: Found) -> bool:
-        """Tell whether a file is overwritten."""
+        """Return True if a file is to be overwritten."""
         if path.parts[0] in _OWN:
             found.stays.add(f"{path}: you wrote it; change it yourself")
             return False
@@ -313,7 +313,7 @@ class Eraser:
 
 
 def _texts(value: str) -> Iterator[str]:
-    """Yield the texts of a value, which may be JSON, that are long enough to be looked for elsewhere."""
+    """Yield the texts of a value, which may be JSON, that are long enough to search for elsewhere."""
     try:
         known = json.loads(value) if value[:1] in '[{"' else value
     except ValueError:
@@ -339,16 +339,16 @@ def _files(home: Home) -> Iterator[Path]:
 
 
 def mask_of(terms: Iterable[str], compiled: Callable[[str], "re.Pattern[bytes]"] = pattern) -> Mask:
-    """Return the mask of these texts, the longest first. Raises InvalidInput for one that is too short."""
+    """Return the mask of these texts, longest first. Raises InvalidInput for a text that is too short."""
     wanted = sorted(dict.fromkeys(terms), key=len, reverse=True)
     if short := [term for term in wanted if len(term.strip()) < SHORTEST]:
         what = f"{short[0]!r} is too short: at least {SHORTEST} characters"
-        raise InvalidInput(what, where="--text", hint="whatever holds it would be overwritten")
+        raise InvalidInput(what, where="--text", hint="too many places would be overwritten")
     return Mask(tuple(compiled(term) for term in wanted))
 
 
 def holds(home: Home, mask: Mask) -> list[str]:
-    """Return which files of the home hold it as bytes, whatever they are."""
+    """Return the files of the home that hold one of the texts as bytes."""
     return [
         str(path.relative_to(home.root))
         for path in sorted(home.root.rglob("*"))

@@ -1,4 +1,4 @@
-"""`turnkeeper erase`: overwrite a person's texts wherever a home keeps them."""
+"""`turnkeeper erase`: overwrite a person's texts in all data of a home."""
 
 import sys
 from typing import Annotated
@@ -22,15 +22,15 @@ def erase(
     pages: Annotated[
         bool, typer.Option("--pages", help="Also from pages, their history, proposals and attachments.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say where it is found, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the places, and change nothing.")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Overwrite a person's texts wherever the home keeps them; the history still verifies.
 
-    In conversations, checkpoints, envelopes, trails, logs, memory and arguments of tools, for good. Nothing may run on
-    the home: turnkeeper down first. What a turn said is looked for outside of it too, and --text in any case of
-    letters. Ids, names, times and hashes stay. Copies elsewhere, such as backups, are not reached. Exit code 1 means
-    that the home still holds some of it; what, is printed.
+    In conversations, checkpoints, envelopes, trails, logs, memory and arguments of tools, permanently. Nothing may run
+    on the home: turnkeeper down first. The texts of a turn are also searched for outside it; --text ignores case. Ids,
+    names, times and hashes stay. Copies elsewhere, such as backups, are not reached. Exit code 1 means that the home
+    still holds some of the texts; the places are printed.
 
     Example: turnkeeper erase --text "Anna Schmidt" --dry-run
     """
@@ -70,9 +70,9 @@ def erase(
 
 def _confirm(*, yes: bool) -> None:
     if not yes and not sys.stdin.isatty():
-        raise InvalidInput("would overwrite texts for good", where="erase", hint="give --yes, or --dry-run")
+        raise InvalidInput("would overwrite texts permanently", where="erase", hint="give --yes, or --dry-run")
     if not yes:
-        typer.confirm("Overwrite them for good?", abort=True, err=True)
+        typer.confirm("Overwrite them permanently?", abort=True, err=True)
 
 
 def _tell(found: Found) -> None:

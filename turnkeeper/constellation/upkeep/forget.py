@@ -1,4 +1,4 @@
-"""`turnkeeper forget`: strikes a machine that will not come back off those that share a database."""
+"""`turnkeeper forget`: removes a machine that will not return from a shared database."""
 
 from typing import Annotated
 
@@ -10,11 +10,11 @@ from turnkeeper.errors import Conflict
 from turnkeeper.storage.nodes import strike
 
 
-def forget(node: Annotated[str, typer.Argument(help="What `turnkeeper status` calls the machine.")]) -> None:
-    """Strike a machine that will not come back off the list of those that share a database.
+def forget(node: Annotated[str, typer.Argument(help="The machine's name in `turnkeeper status`.")]) -> None:
+    """Remove a machine that will not return from the list of those that share a database.
 
-    Others went on with its work without this; nothing of that work is touched. A machine that lives is refused. Unless
-    it is forgotten, one that is gone is listed for a day.
+    The other machines have already taken over its work, which does not change. A running machine is refused. Without
+    this command, a machine that is gone is listed for a day.
 
     Example: turnkeeper forget garage
     """
@@ -23,4 +23,4 @@ def forget(node: Annotated[str, typer.Argument(help="What `turnkeeper status` ca
         raise Conflict("names no database that several machines share", where=str(place.config))
     count = strike(url, node)
     said = "process that is" if count == 1 else "processes that are"
-    note(f"forgot {count} {said} gone of {node}; should it come back, it is listed again")
+    note(f"forgot {count} {said} gone of {node}; if it returns, it is listed again")

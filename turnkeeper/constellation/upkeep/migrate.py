@@ -1,10 +1,10 @@
-"""`turnkeeper migrate`: what a home's files hold goes into a database that several machines may share.
+"""`turnkeeper migrate`: the content of a home's files moves into a database that several machines may share.
 
-All of it goes in one transaction, or none. Each table is counted on both sides before the commit. The files stay as
-they are; the settings then name the database, so that nothing goes on with the files. If they do not name it any more,
-a mark asks for a takeover first.
+All of it moves in one transaction, or none. Each table is counted on both sides before the commit. The files do not
+change; the settings then name the database, so that no daemon continues with the files. If the settings no longer name
+it, a marker requires a takeover first.
 
-And `turnkeeper restore --mark`, after such a database was put back to an earlier time.
+And `turnkeeper restore --mark`, after such a database was restored to an earlier time.
 """
 
 import os
@@ -42,7 +42,7 @@ from turnkeeper.times import from_us, rfc3339
 _NOT_COPIED = frozenset({"alembic_version", "nodes", "slots", "owners", "threads", "audit_chains", "audit_records"})
 _AT_ONCE = 1000
 _SECTION = re.compile(r"^\[store\].*$", re.MULTILINE)
-# What was told and not yet taken in; fires that were sent and not answered: the runtime has them, or never got them.
+# Events not taken in yet, and fires sent without an answer: the runtime has them, or never got them.
 _SETTLED = (
     """UPDATE runtime.turn_events SET taken =
         sequence <= coalesce((SELECT sequence FROM runner.follow WHERE peer = 'agent-runtime'), 0)""",
@@ -63,11 +63,11 @@ _UNFINISHED = (
 def migrate(
     url: Annotated[str, typer.Option("--to", help="The database, as postgresql://USER@HOST/NAME.", metavar="URL")],
 ) -> None:
-    """Move what the home's files hold into a PostgreSQL database that several machines may share.
+    """Move the content of the home's files into a PostgreSQL database that several machines may share.
 
-    The files stay. Refused while anything runs on the home, and into a database that holds tasks or turns already.
-    Afterwards the home's config.toml names the database. A password is for PGPASSWORD, in the environment or the
-    home's .env, or for ~/.pgpass.
+    The files stay. Refused while anything runs on the home, and if the database already holds tasks or turns.
+    Afterwards the home's config.toml names the database. Put a password into PGPASSWORD, in the environment or the
+    home's .env, or into ~/.pgpass.
 
     Example: turnkeeper down && turnkeeper migrate --to postgresql://turnkeeper@db.example.org/turnkeeper
     """
@@ -80,16 +80,16 @@ def migrate(
     filled = {name: count for name, count in counts.items() if count}
     note("\n".join(f"{name:<28} {count}" for name, count in sorted(filled.items())))
     note(f"{sum(filled.values())} rows of {len(filled)} tables are in the database, and {place.config} names it")
-    note("the files stay as they were, unused; on each other machine, write the same [store] into its config.toml")
+    note("the files stay, unused; on each other machine, write the same [store] into its config.toml")
 
 
 def _checked(place: Home, url: str) -> str:
-    """Return the URL as the settings will say it. Raises InvalidInput or Conflict if the home cannot go there."""
+    """Return the URL in the form of the settings. Raises InvalidInput or Conflict if the home cannot move there."""
     try:
         store = StoreSettings(url=url)
     except ValueError as error:
         found: Any = error
-        said = found.errors()[0]["msg"].removeprefix("Value error, ")  # the whole would show a password
+        said = found.errors()[0]["msg"].removeprefix("Value error, ")  # the full message would show a password
         raise InvalidInput(said, where="--to", hint="as postgresql://USER@HOST/NAME") from None
     if not store.is_shared:
         raise InvalidInput("is the home's own files", where="--to", hint="name a database: postgresql://USER@HOST/NAME")
@@ -102,10 +102,10 @@ def _checked(place: Home, url: str) -> str:
 
 
 def move_into(place: Home, url: str) -> dict[str, int]:
-    """Copy the home's stores and envelopes, and let its settings name the database; return rows by table."""
+    """Copy the home's stores and envelopes, and set the database in its settings. Return row counts by table."""
     with ExitStack() as held:
         for daemon in (SUPERVISOR, *EVERY):
-            held.enter_context(ProcessLock(place, daemon.name))  # raises Conflict: it runs
+            held.enter_context(ProcessLock(place, daemon.name))  # raises Conflict if a process runs
         for agent in _in_terminals(place):
             held.enter_context(ReaderLock(place.inbox(agent), "migrate"))
         _check_current(place)
@@ -115,7 +115,7 @@ def move_into(place: Home, url: str) -> dict[str, int]:
             held.callback(stores[-1].close)
         counts: dict[str, int] = stores[-1].submit(lambda connection: _copy(connection, place)).result()
         says = {"to": shown(url), "at": rfc3339(SystemClock().now())}
-        markers.write_marker(markers.MIGRATED.at(place), says)  # before the settings: the database has it all by now
+        markers.write_marker(markers.MIGRATED.at(place), says)  # first: the database already has all
         said = place.config.read_text(encoding="utf-8") if place.config.exists() else ""
         begun = said if _SECTION.search(said) else f"{said}\n[store]\n"
         replace_whole(place.config, _SECTION.sub(lambda found: f'{found[0]}\nurl = "{url}"', begun, count=1).encode())
@@ -123,18 +123,18 @@ def move_into(place: Home, url: str) -> dict[str, int]:
 
 
 def mark_restored(place: Home) -> str:
-    """Say in the home's shared database that it was put back to an earlier time; return the new incarnation.
+    """Mark the home's shared database as restored to an earlier time. Return the new incarnation.
 
-    Whoever reads its numbers has read others by them. What a process of before still writes for a turn is refused: the
-    epochs of threads are beyond all that were ever given out. Raises Conflict while any process lives that uses it.
+    Clients that read its numbers must start over. Writes for a turn by an earlier process are refused: thread epochs
+    are now above all that were ever given out. Raises Conflict while a process that uses the database is running.
     """
     settings, entropy = load_settings(place), SystemEntropy()
     if not settings.store.is_shared:
-        hint = "a home's own files are put back by: turnkeeper restore DIR"
+        hint = "a home's own files are restored by: turnkeeper restore DIR"
         raise InvalidInput("names no database", where=f"[store] of {place.config}", hint=hint)
     with ExitStack() as held:
         for daemon in (SUPERVISOR, *EVERY):
-            held.enter_context(ProcessLock(place, daemon.name))  # raises Conflict: it runs
+            held.enter_context(ProcessLock(place, daemon.name))  # raises Conflict if a process runs
         make_schemas(settings.store.url, upgrade=False)
         of = Recorder.of(place, SystemClock().now(), entropy, nodes.name_of(settings.node))
         store = Database(
@@ -150,7 +150,7 @@ def _mark(connection: Connection, of: Recorder, drawn: str) -> str:
     alive = {node.name for node in nodes.nodes_of().listed(connection) if node.lives}
     if alive or connection.execute(text(_OWNS)).scalar():
         what = (
-            f"is in use, by {', '.join(sorted(alive)) or 'a runtime'}, or was up to the time to which it was put back"
+            f"is in use, by {', '.join(sorted(alive)) or 'a runtime'}, or was until the time to which it was restored"
         )
         hint = "on each machine: turnkeeper down; then wait for 15 seconds"
         raise Conflict(what, where="the shared database", hint=hint)
@@ -164,7 +164,7 @@ def _mark(connection: Connection, of: Recorder, drawn: str) -> str:
 
 
 _OWNS = "SELECT EXISTS (SELECT FROM runtime.owners WHERE until_us > extract(epoch FROM clock_timestamp()) * 1000000)"
-# Microseconds since 1970 are more than all epochs that were given out by then, also to threads that are not there now.
+# Microseconds since 1970 exceed all epochs given out by then, also to threads that no longer exist.
 _MARKED = (
     """INSERT INTO runtime.meta (key, value) VALUES ('incarnation', :drawn), ('first_epoch', CAST(:at_us AS text))
         ON CONFLICT (key) DO UPDATE SET value = excluded.value""",
@@ -175,7 +175,7 @@ _MARKED = (
 
 
 def _check_current(place: Home) -> None:
-    """Bring the schemas of the home's files up to date. Raises Conflict, Corrupt or MachineTrouble."""
+    """Upgrade the schemas of the home's files. Raises Conflict, Corrupt or MachineTrouble."""
     for path, migrations in zip((place.schedules_db, place.agent_db), schema_revision.STORES.values(), strict=True):
         if path.exists():
             Database(path, migrations=migrations).close()
@@ -208,7 +208,7 @@ _EMPTY = ("runner.tasks", "runner.fires", "runtime.turns", "runtime.messages", "
 
 
 def _copy_store(connection: Connection, file: Any, schema: str) -> Iterator[tuple[str, int]]:
-    """Copy the tables that a file and a schema both have; yield how many rows each has. Raises Corrupt."""
+    """Copy the tables that a file and a schema share. Yield the number of rows of each. Raises Corrupt."""
     tables = MetaData(schema=schema)
     tables.reflect(connection, schema=schema)
     for table in tables.sorted_tables:
@@ -238,7 +238,7 @@ def _rows(file: Any, table: Table) -> Iterator[dict[str, Any]]:
 
 
 def _go_on_numbering(connection: Connection, file: Any, table: Table) -> None:
-    """Let the database number the next row after every row that the file ever had."""
+    """Make the database number new rows after every row that the file ever had."""
     for column in table.primary_key:
         sequence = f"pg_get_serial_sequence('{table.schema}.{table.name}', '{column.name}')"
         if not connection.execute(text(f"SELECT {sequence}")).scalar():
@@ -252,7 +252,7 @@ def _go_on_numbering(connection: Connection, file: Any, table: Table) -> None:
 
 
 def _waiting(place: Home, taken: set[str]) -> Iterator[dict[str, Any]]:
-    """Yield the envelopes of hosted agents that became no turn yet, in the order of their inboxes."""
+    """Yield the envelopes of hosted agents that are not turns yet, in the order of their inboxes."""
     for agent in _agents(place):
         if not _HOSTED.fullmatch(agent):
             continue
@@ -272,7 +272,7 @@ _PUT = text("""INSERT INTO runtime.inbox_envelopes (agent, key, envelope, state,
 
 
 def _agents(place: Home) -> list[str]:
-    """Return the agents that have folders, but for those of peers: their envelopes stay files."""
+    """Return the agents with folders, except those of peers, whose envelopes stay files."""
     folder = place.inbox("agent0").parent
     found = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
     return sorted(name for name in found if AGENT.fullmatch(name) and "@" not in name)
@@ -283,7 +283,7 @@ def _in_terminals(place: Home) -> list[str]:
 
 
 def _copy_inboxes(connection: Connection, place: Home) -> int:
-    """Copy what lies in the inboxes of agents in terminals; return how many envelopes that is. Raises Corrupt."""
+    """Copy the inboxes of agents in terminals. Return the number of envelopes. Raises Corrupt."""
     count = 0
     for agent in _in_terminals(place):
         connection.execute(text("INSERT INTO runtime.inboxes VALUES (:agent, 0, '', 0)"), {"agent": agent})
@@ -300,8 +300,8 @@ def _copy_inboxes(connection: Connection, place: Home) -> int:
 def _lying(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the envelopes of an agent in a terminal, in the order in which they were put.
 
-    What a reader had claimed waits again. Of several with one key the first is known by it, of those that were read, or
-    else of those that wait; the others were not to be read.
+    A claimed envelope waits again. If several envelopes share a key, keep the first one that was read. If none was
+    read, keep the first that is waiting.
     """
     aside = Quarantine(folder, files=SystemFiles(), clock=SystemClock())
     reasons = {item.name: item.reason for item in aside.items()}
@@ -312,7 +312,7 @@ def _lying(folder: Path) -> Iterator[dict[str, Any]]:
         for path in sorted(path for path in folder.glob(f"{place}/*") if not path.name.startswith(".")):
             name = f"{path.name} {place if place == 'quarantine' else ''}"
             if name in rows or (place == "quarantine" and path.name not in reasons):
-                continue  # a crash came between the link of an archive and its unlink; or it is a reason
+                continue  # a crash came between an archive's link and unlink; or the file is a reason
             row = _row_of(path, state)
             if row["key"] in known:
                 row |= {"key": f"file:{place}/{path.name}", "state": "delivered" if state == "waiting" else state}
@@ -327,6 +327,6 @@ def _row_of(path: Path, state: str) -> dict[str, Any]:
         envelope = decode(data)
         key = envelope.idempotency_key or envelope.id
     except InvalidInput:
-        key = path.name  # its reader sets it aside
+        key = path.name  # its reader quarantines it
     at_us = put_ns // 1000 if put_ns is not None else int(path.stat().st_mtime * 1e6)
     return {"key": key if state != "quarantined" else path.name, "envelope": data, "state": state, "at_us": at_us}

@@ -1,7 +1,7 @@
-"""`turnkeeper move`: the home goes to another place, and every command finds it there.
+"""`turnkeeper move`: the home moves to another place, and every command finds it there.
 
-Where it was it leaves a file that leads to it. So a variable, a service or a program that names the earlier place goes
-on working, and nothing makes a second home there by mistake.
+A file in the old place points to the new one. So a variable, a service or a program that names the old place still
+works, and no command makes a second home there by mistake.
 """
 
 import os
@@ -26,16 +26,16 @@ from turnkeeper.storage.files import machine_errors, replace_whole
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.times import rfc3339
 
-_SAYS = "This file leads the commands of Turnkeeper there. Without it they look for a home here.\n"
+_SAYS = "This file points the commands of Turnkeeper to that place. Without it they look for a home here.\n"
 
 
 def move(folder: Annotated[Path, typer.Argument(help="The new directory.", metavar="DIR")]) -> None:
     """Move the home to another directory, also on another disk: stop it, move it, and start it again if it ran.
 
-    Every command then finds it there without being told. A small file stays where the home was and leads there, so
-    that $TURNKEEPER_HOME, services and scripts that name the earlier place work as before.
+    Every command then finds it there. A small file in the old place points to the new one, so that $TURNKEEPER_HOME,
+    services and scripts that name the old place work as before.
 
-    If you moved the directory yourself, say so with the same command.
+    If you moved the directory yourself, run the same command afterwards.
 
     Example: turnkeeper move /data/turnkeeper
     """
@@ -50,12 +50,12 @@ def move(folder: Annotated[Path, typer.Argument(help="The new directory.", metav
     named = (passed or [place])[-1]
     note(f"the home is {new.root}")
     if named != new.root:
-        note(f"{named} is now a small file that leads every command there, so nothing else has to change")
+        note(f"{named} is now a small file that points every command there, so nothing else has to change")
         note(f"to do without the file, name {new.root} in TURNKEEPER_HOME, services and scripts, and delete it")
 
 
 def _check_target(old: Home, new: Home, passed: list[Path]) -> None:
-    """Raise InvalidInput or Conflict if the home cannot go there."""
+    """Raise InvalidInput or Conflict if the home cannot move there."""
     new.check_sockets()
     if new == old:
         raise Conflict("the home is there already", where=str(new.root))
@@ -64,14 +64,14 @@ def _check_target(old: Home, new: Home, passed: list[Path]) -> None:
     if old.root.is_mount() or new.root.is_mount():
         mount = old.root if old.root.is_mount() else new.root
         hint = "use turnkeeper backup and turnkeeper restore" if mount == old.root else "name a directory in it"
-        raise InvalidInput("is where a disk is mounted, and cannot be renamed", where=str(mount), hint=hint)
+        raise InvalidInput("is a mount point, and cannot be renamed", where=str(mount), hint=hint)
     is_free = not os.path.lexists(new.root) or (new.root.is_dir() and not any(new.root.iterdir()))
     if not is_free and new.root not in passed:
         raise Conflict("exists already", where=str(new.root), hint="name a new directory")
 
 
 def _move_and_go_on(old: Home, new: Home, passed: list[Path]) -> None:
-    """Stop what runs, move the home, and start it again."""
+    """Stop the processes, move the home, and start them again."""
     environ = daemons.environ_of(old, daemons.SUPERVISOR)
     runs, readers = read_orders(old) is not None, terminals.read_now(old)
     service = f"turnkeeper{systemd.tag_of(old, os.environ)}.service"
@@ -85,7 +85,7 @@ def _move_and_go_on(old: Home, new: Home, passed: list[Path]) -> None:
     if aside is not None:
         note(f"it was copied to another disk and compared; the copy from before can be removed: {aside}")
     for agent in readers:
-        note(f"start the reader of {agent} again: the one that ran still looks at the earlier place")
+        note(f"start the reader of {agent} again: the running one still reads the old place")
     if "NOTIFY_SOCKET" in (environ or {}):
         note(f"nothing runs; start it again by its service: systemctl --user start {service}")
     elif runs:
@@ -96,13 +96,13 @@ def _move_and_go_on(old: Home, new: Home, passed: list[Path]) -> None:
 
 
 def relocate(old: Home, new: Home, passed: list[Path]) -> Path | None:
-    """Move a home on which nothing runs; leave word where it was, and in the files that led there.
+    """Move a home on which no process runs. Leave a pointer file in its old place, and update earlier pointer files.
 
-    Returns where the earlier home lies now, if it had to be copied: nothing starts on it. Until the last word is
-    left, nothing starts on the copy either.
+    Returns the place of the old home, if it had to be copied: no process starts on it. No process starts on the copy
+    either before the last pointer is written.
 
     Raises:
-        Conflict: something runs on it.
+        Conflict: a process runs on it.
         Corrupt: the copy differs. Nothing was moved.
     """
     new.root.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def _rename_or_copy(old: Home, new: Home, passed: list[Path]) -> Path | None:
     try:
         shutil.copytree(old.root, fresh, symlinks=True, ignore=_sockets)
         if digests(fresh) != digests(old.root):
-            raise Corrupt("the copy differs", where=str(new.root), hint="see whether the disk is sound")
+            raise Corrupt("the copy differs", where=str(new.root), hint="check the disk")
         markers.write_marker(markers.RESTORED.at(Home(root=fresh)), says)
         os.sync()
         _make_room(new.root, passed)
@@ -152,15 +152,15 @@ def _make_room(target: Path, passed: list[Path]) -> None:
 
 
 def remember(old: Home, new: Home, passed: list[Path]) -> None:
-    """Lead from where the home was to where it is. Raises NotFound if no home is there.
+    """Write a pointer from the home's old place to the new one. Raises NotFound if no home is there.
 
     Args:
-        old: where it was; nothing is there now.
-        new: where it is.
-        passed: the files that led to `old`; without them, a file is written in its place.
+        old: the old place, now empty.
+        new: the new place.
+        passed: the files that pointed to `old`; if empty, a file is written in its place.
     """
     if not new.run.parent.is_dir():
-        hint = "name the directory that holds the home now"
+        hint = "name the directory that now holds the home"
         raise NotFound(f"no home is there, and none in {new.root}", where=str(old.root), hint=hint)
     new.check()
     for path in passed or [old.root]:

@@ -11,8 +11,8 @@ _HOME = {
     "move:move": (
         "Move the home to another directory, also on another disk: stop it, move it, and start it again if it ran."
     ),
-    "migrate:migrate": "Move what the home's files hold into a PostgreSQL database that several machines may share.",
-    "forget:forget": "Strike a machine that will not come back off the list of those that share a database.",
+    "migrate:migrate": "Move the content of the home's files into a PostgreSQL database that several machines may share.",
+    "forget:forget": "Remove a machine that will not return from the list of those that share a database.",
 }
 _COMMANDS = commands_in("turnkeeper.constellation.upkeep", {Panel.HOME: _HOME})
 SURFACE = Surface(name="upkeep", place=32, commands=_COMMANDS)

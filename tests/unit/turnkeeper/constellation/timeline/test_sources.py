@@ -206,7 +206,7 @@ def test_markers_and_restart_statuses_are_told(told: Home, capsys: Any) -> None:
     status.with_name("s-2.json").write_text("{")
     console.run(app, ["--home", str(told.root), "events", "--since", "2026-11-21"])
     said = capsys.readouterr()
-    assert "state/task-runner-crashloop-suspected stands since then" in said.out
+    assert "state/task-runner-crashloop-suspected has existed since then" in said.out
     assert "ten times" in said.out
     assert "the start s-1 of task-runner reached the phase failed: ended by signal 9." in said.out
     assert "s-2.json: cannot be read" in said.err
