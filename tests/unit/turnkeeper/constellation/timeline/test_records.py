@@ -134,7 +134,9 @@ def test_a_sentence_names_who_did_what_and_leaves_out_what_is_not_known() -> Non
         "the task runner recorded that fire f of task (unknown) ended as coalesced; it is part of fire g."
     )
     assert say(told(1, "process.started", pid=8), at) == "task-runner serves (pid 8)."
-    assert "the process before it, pid 7, did not shut down cleanly" in say(told(1, "process.started", pid=8, after=7), at)
+    assert "the process before it, pid 7, did not shut down cleanly" in say(
+        told(1, "process.started", pid=8, after=7), at
+    )
     assert say(told(1, "turn.stopped", turn_id="t", state="interrupted"), at) == (
         "the agent runtime recorded that turn t waits for the author's decision."
     )
@@ -144,9 +146,7 @@ def test_who_was_not_there_reads_why_and_not_a_code() -> None:
     late = told(0, "fire.committed", fire_id="f", task="nightly", due_at="1969-12-31T02:00:00Z", policy="run-once")
     assert say(late, lambda _: "02:00").endswith("due 02:00; that was 22h late, and its catch-up policy is run-once.")
     skipped = told(1, "fire.skipped", task="t", count=1, reason="missed")
-    assert say(skipped, str).endswith(
-        ": missed (it was not sent in time, and catch-up skip runs no missed fire)."
-    )
+    assert say(skipped, str).endswith(": missed (it was not sent in time, and catch-up skip runs no missed fire).")
     assert say(skipped._replace(fields={"reason": "paused"}), str).endswith(": paused.")
     start = told(1, "daemon.started", daemon="agent-runtime", started=7, crashed=True, reason="ended by signal 9")
     assert say(start, str).endswith("(pid 7), because it had ended unplanned (ended by signal 9).")
