@@ -63,7 +63,7 @@ _UNFINISHED = (
 def migrate(
     url: Annotated[str, typer.Option("--to", help="The database, as postgresql://USER@HOST/NAME.", metavar="URL")],
 ) -> None:
-    """Move the content of the home's files into a PostgreSQL database that several machines may share.
+    """Move the home's data from files into a PostgreSQL database that several machines may share.
 
     The files stay. Refused while anything runs on the home, and if the database already holds tasks or turns.
     Afterwards the home's config.toml names the database. Put a password into PGPASSWORD, in the environment or the

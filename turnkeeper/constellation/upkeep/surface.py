@@ -11,7 +11,7 @@ _HOME = {
     "move:move": (
         "Move the home to another directory, also on another disk: stop it, move it, and start it again if it ran."
     ),
-    "migrate:migrate": "Move the content of the home's files into a PostgreSQL database that several machines may share.",
+    "migrate:migrate": "Move the home's data from files into a PostgreSQL database that several machines may share.",
     "forget:forget": "Remove a machine that will not return from the list of those that share a database.",
 }
 _COMMANDS = commands_in("turnkeeper.constellation.upkeep", {Panel.HOME: _HOME})
