@@ -36,10 +36,8 @@ def past_turns(
     """Return turns with their tool calls, newest first.
 
     Args:
-        connection: the connection of an open transaction.
         task: only turns of the task with this name or id.
         since: only turns that began at this time or later.
-        limit: maximum number of turns.
     """
     query = select(turns).order_by(turns.c.number.desc()).limit(limit)
     query = query.where(turns.c.channel == channel) if channel else query

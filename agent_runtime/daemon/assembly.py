@@ -99,9 +99,6 @@ async def assemble(
     """Open the stores and assemble a runtime. The caller holds the process's lock.
 
     Args:
-        home: the state directory.
-        settings: from its config file.
-        environ: the process's environment.
         clock: default the machine's clock; tests pass another.
         entropy: default the machine's randomness; tests pass another.
         build: makes the graph from tools, middleware and checkpointer; default the configured graph or the default

@@ -64,7 +64,6 @@ class Program(NamedTuple):
         pane_pid: the process that the pane was opened with.
         pid: the leader of the terminal's foreground processes.
         started: when that process started, in seconds; unique together with the pid.
-        file: the executed file.
         words: the command line, which a program may change.
         shown: the name in tmux.
     """

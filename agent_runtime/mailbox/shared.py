@@ -62,9 +62,7 @@ class Ownership:
     """The threads that this process owns.
 
     Attributes:
-        held: the lease of each thread.
         lacking: digests of the categories and graphs that only other machines have.
-        agents: the agents that this process hosts.
         lacks: the requirements of a fire that this process cannot meet, in the form of machines' facts.
         others: the facts of the other live runtimes.
     """

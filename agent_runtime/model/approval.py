@@ -48,7 +48,6 @@ class RaisedInterrupt:
     Attributes:
         interrupt_id: LangGraph's id.
         kind: permission for a call, a proposal to continue, a question, or a bounded pause, which asks nothing.
-        missing_scope: the grant that is missing.
         allows_text: True if an ordinary message may answer the interrupt.
         timeout_s: the limit of a bounded pause.
         args: the arguments of a call, or the calls that a question in a shared form is about (:mod:`.forms`).
@@ -102,8 +101,6 @@ class AskedCall:
         scope: the scope that a category would have to grant.
         code: a digest of the tool's code and values; for a built-in tool, the location of its code.
         call_id: the same whenever the graph makes this call again.
-        shown: the arguments as the author reads them.
-        content: a digest of the arguments' content.
         plain: True if the arguments are plain JSON, whose content earlier versions recorded too.
         lacking: all grants that the call needs and the turn does not have.
         missing_scope: the first missing grant, or the scope.
@@ -297,10 +294,6 @@ def approved_before(asked: Iterable[InterruptRecord], call: RaisedInterrupt) -> 
     """Return a mark for the approval of this exact call in a graph's own question; empty if there is none.
 
     Each approval covers one call; a used approval does not count again.
-
-    Args:
-        asked: the turn's questions so far.
-        call: the guard's question.
     """
     records = list(asked)
     used = {one.message for one in records if one.kind in GUARDED and one.decision}

@@ -95,7 +95,6 @@ class ThreadState:
 
     Attributes:
         inputs: those of the given turns whose input is in the checkpoint.
-        pending: ids of the pending interrupts in the checkpoint.
     """
 
     position: Position = Position.NONE
@@ -120,7 +119,6 @@ class Facts:
         taken: the state of the trigger's key, if the key was taken without a turn of its own.
         cancelled: True if a cancel is stored for the trigger's own turn.
         live: True if a turn is running on the thread in this process.
-        questions: the undecided questions of the thread.
         decided: the decided interrupts that the graph has not yet been resumed with.
         elsewhere: why the trigger must not run on this thread; empty if it may.
     """

@@ -81,7 +81,6 @@ class TurnContext:
         task_name: the task of that fire; empty without a fire.
         started_by: a fire or an author; for a message between agents, the origin of the exchange.
         by_agent: True if the turn answers another agent's message, which the prompt shows.
-        nominal_at: the nominal instant of the fire.
         stands_for: the number of nominal instants of the fire, including its own.
         asked: keys (:func:`agent_runtime.model.approval.call_key`) of the tool calls that the author was asked about
             before this interval. The author decides these calls, even if they are granted by now.

@@ -104,7 +104,6 @@ def judge(scope: str, effect: str, args: Mapping[str, Any], context: TurnContext
         scope: the tool's scope, such as `memory.put`; an unknown scope is refused.
         effect: `read`, `external-read` or `write`; any other value counts as `write`.
         args: the call's arguments from the model, not yet validated.
-        context: the running turn.
 
     Returns:
         A verdict that names the first missing grant: a tool scope as it is, any other grant as `<kind>:<value>`.
@@ -221,7 +220,6 @@ def narrowed(context: TurnContext, category: Category) -> TurnContext:
     """Return the turn's context for a subagent, limited to the common grants of the turn and the subagent's category.
 
     Args:
-        context: the current context of the turn that starts the subagent.
         category: the subagent's category; the turn's category must name it among its `subagents`.
 
     Raises:

@@ -63,7 +63,6 @@ def add_event(
     """Append an outcome.
 
     Args:
-        connection: an open transaction.
         subject: the turn, or the fire that has none.
         state: what became of it.
         trigger: what started the turn's newest interval: fire, author, agent or answer.

@@ -56,7 +56,6 @@ class Intervals:
 
         Args:
             turn: the turn's row, already on disk.
-            order: the input of the graph.
             mode: start, continue or resume, for the log.
         """
         recording = _Recording(self._store, self._failpoints, turn.turn_id, self._log, is_new=mode == "start")

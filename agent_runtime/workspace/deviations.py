@@ -174,7 +174,6 @@ class Deviation:
         found: the statement that contradicts it.
         source: the place of `found`; empty for the candidate.
         candidate_id: the candidate with the contradiction; empty for none.
-        why: the agent's explanation.
         origin: agent-produced, or observed if the submit boundary found the deviation.
         lifecycle: open, kept (the page stays) or accepted.
         task_name: the turn's task; empty for an author's turn.

@@ -97,7 +97,6 @@ def read(connection: sa.Connection, shelf: Shelf, *, skip: int = 0, oldest: bool
     """Return entries whose texts fit the budget together, newest first.
 
     Args:
-        connection: an open transaction.
         oldest: return the oldest first instead.
     """
     age = memory.c.updated_at_us if oldest else sa.desc(memory.c.updated_at_us)
@@ -130,9 +129,7 @@ def search(connection: sa.Connection, shelf: Shelf | None, query: str, *, limit:
     """Return the entries with the most words of a query, best first, within the reading budget.
 
     Args:
-        connection: an open transaction.
         shelf: the shelf to search; None for all shelves, for the author only.
-        limit: the maximum number of entries.
     """
     best = [entry for _, entry in ranked(connection, shelf, query)]
     kept = _within_budget(best[: max(0, min(limit, MOST_READ))])
@@ -371,9 +368,6 @@ class Memory:
         """Return a turn's allowed write through a graph's store, which is done once even if it is run again.
 
         Args:
-            call: identifies the write.
-            shelf: the entry's shelf.
-            key: the entry's key.
             text: the new text; None deletes the entry if it exists.
             form: text or json.
         """

@@ -68,7 +68,6 @@ def stamp(caller: model.Caller, draft: Draft, proposed: model.Candidate | None =
     """Return origin and lifecycle for a write, by the table above. Pure.
 
     Args:
-        caller: the writer.
         draft: the write; only its type matters.
         proposed: the candidate, if the write is a decision about one.
 
@@ -101,9 +100,6 @@ def submit(connection: Connection, draft: Draft, caller: model.Caller, *, at: da
         connection: an open transaction; on any error nothing of this write is kept.
         draft: a page, a summary, a deviation, a verdict on an item of the re-validation queue, an attachment, or an
             author's decision about a candidate or a deviation.
-        caller: an author or a running turn.
-        at: the instant of the write.
-        new_id: the id for a new candidate.
 
     Returns:
         The stored result: a page for an author's page, otherwise the subject of the draft or decision.

@@ -193,8 +193,6 @@ class Workspace(Transactions):
 
     Args:
         database: see `Transactions`.
-        clock: for the instants of writes.
-        entropy: for the ids of candidates and entries.
         on_effect: see `Transactions`.
         web: reads public pages; a test may pass another reader.
         right: see `Transactions`.
@@ -334,7 +332,6 @@ def read_messages(
     """Return the newest messages of author and agents in a channel that fit the budget, oldest first.
 
     Args:
-        connection: an open transaction.
         context: the turn that reads; its own messages are left out.
         whole: from the beginning; otherwise only messages after the last summary of this task, or of anybody for an
             author's turn. Turns that proposed a summary are left out, so that tasks do not summarize each other.

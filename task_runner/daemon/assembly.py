@@ -54,7 +54,6 @@ class Runner:
     """The parts of a runner.
 
     Attributes:
-        loop: plans due tasks.
         follower: records outcomes.
         runtime_events: records events inside turns.
         listener: receives notifications of other processes on a shared database; None if the store is a local file.
@@ -90,7 +89,6 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
     """Open the store and assemble a runner on it. The caller holds the process's lock.
 
     Args:
-        home: the state directory.
         daemon: True if the parts will run; a command line only calls the service.
         staggered: True if caught-up fires are sent one at a time, with pauses.
         how: options of `Store` for opening the home's file.

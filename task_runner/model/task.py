@@ -274,7 +274,6 @@ class Task:
     Attributes:
         id: never reused.
         definition: the newest revision.
-        state: whether the task fires.
         reason: the note of a pause, or the cause of a quarantine; empty for none.
         revision: the number of the revision, from 1.
         created_at: the time of the declaration.

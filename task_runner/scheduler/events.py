@@ -46,7 +46,6 @@ class TakenIn:
     """The result of recording events.
 
     Attributes:
-        planned: the committed changes and their log records.
         fresh: number of events that had not been recorded before.
         matched: number of triggers: an event counts once for each task whose filters match it.
     """
@@ -158,7 +157,6 @@ class Moved(NamedTuple):
 
     Attributes:
         fire: the fire afterwards.
-        state: the reported state of its turn.
     """
 
     fire: Fire

@@ -127,7 +127,6 @@ def fire_due(
 
     Args:
         known: the result of `prepare`, for these or other tasks.
-        sent_at: the time of sending to record.
         room: how many fires can be sent; if 0, all become pending.
         reachable: True if the runtime is reachable.
     """

@@ -31,7 +31,6 @@ class Pruned(NamedTuple):
 
     Attributes:
         reached: the number of the last entry examined; None if all entries that are old enough have been examined.
-        removed: number of entries removed.
     """
 
     reached: int | None

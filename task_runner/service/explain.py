@@ -81,7 +81,6 @@ class Question:
         revisions: its revisions, oldest first.
         at: the time to explain, a whole second.
         entries: the ledger entries that cover, or are named by, the time in question.
-        open: the task's open entries.
         newest: the task's newest entries, newest first, if the task was self-paced.
         notes: the triggers of the entries that events made, by entry number.
         unanswered: the fire under way at that time whose turn ended without an answer; None for none.

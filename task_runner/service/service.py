@@ -50,7 +50,6 @@ class Serving:
     """The state of the daemon that a service runs in. A command line without a daemon passes None.
 
     Attributes:
-        since: when the daemon began to serve.
         connected: returns whether the stream of fires to the runtime is open.
     """
 

@@ -59,7 +59,6 @@ class Span:
     Attributes:
         start, end: half-open.
         outages: the spans in which the runner is down, ascending.
-        turn: the duration of a turn.
     """
 
     start: datetime

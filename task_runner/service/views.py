@@ -43,7 +43,6 @@ def show_task(
     """Return a task as a protobuf message.
 
     Args:
-        task: the task.
         glance: a summary of the task's fires.
         now: the time. What came due up to then and is not planned yet counts as missed, and is no next time.
         lateness: the delays of the task's newest fires, in seconds.
@@ -160,7 +159,6 @@ def previewed(definition: Definition, after: datetime, count: int, task: Task | 
 
     Args:
         after: return only times strictly after this instant.
-        task: the task that has, or will have, the definition.
     """
     if not self_paced.is_self_paced(definition):
         return upcoming(definition, after, count, task.id if task else "")

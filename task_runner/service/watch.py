@@ -45,7 +45,6 @@ class Changed(NamedTuple):
 
     Attributes:
         number: from 1, without a gap.
-        change: the kind of the change.
     """
 
     number: int

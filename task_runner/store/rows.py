@@ -106,10 +106,8 @@ class Outage:
     """A span in which nothing could be sent.
 
     Attributes:
-        since: when it began.
         to: when it ended; while it lasts, when it was last seen.
         lasts: whether it has not ended.
-        cause: why nothing could be sent.
         task_id: the only task that it concerned; empty for every task.
         why: details, such as the error of the store.
     """

@@ -42,10 +42,8 @@ class Session:
 
     Attributes:
         fires: the ledger, and the requests frozen for its fires.
-        events: the events that trigger tasks.
         outcomes_read: how far the runtime's turn events were taken in.
         events_read: how far the events that happen inside turns were taken in.
-        now: returns the time.
         outages: when the runtime could not be reached.
         stoppages: when nothing could be sent for another cause.
         shared: what runners and runtimes share, where the database is a server's.

@@ -86,7 +86,6 @@ def parse_cron(expression: str, *, name: str, zone: ZoneInfo) -> CronTimetable:
     '2026-11-23T07:30:00+00:00'
 
     Args:
-        expression: the text as typed.
         name: the name that `H` hashes.
         zone: the zone in whose wall-clock time the expression is written.
 

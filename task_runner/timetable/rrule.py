@@ -87,7 +87,6 @@ class DayFilter:
         weekdays: pairs of weekday (Monday is 0) and its occurrence in the month or year; 0 for every occurrence.
         in_year: True if occurrences of weekdays are counted in the year, False if in the month.
         positions: positions of the chosen days of a period, among the days that satisfy the other conditions.
-        week_start: the weekday on which weeks begin.
     """
 
     months: frozenset[int] = frozenset()
@@ -137,10 +136,8 @@ class RuleDays:
     """The days of a rule, numbered from 1 January 1970. The private fields are only a cache.
 
     Attributes:
-        frequency: the unit of the period.
         interval: the number of periods from one to the next that matches.
         start: a day of the period in which the rule starts; earlier days never match.
-        filter: the conditions on the days of a period.
     """
 
     frequency: Frequency

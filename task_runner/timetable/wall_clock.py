@@ -107,7 +107,6 @@ class LocalPattern:
     """The local times of a schedule: named times on named days.
 
     Attributes:
-        days: the days on which the schedule fires.
         fixed: True if hour and minute are plain lists, without a wildcard or a step.
     """
 

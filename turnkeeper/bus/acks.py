@@ -81,8 +81,6 @@ def acknowledge(
     """Write the received line. If the sender wants an ack and has an inbox, put one there. Call before archive.
 
     Args:
-        claimed: the received envelope.
-        clock: gives the time of the ack.
         put_to: returns the put function of an agent's inbox, None for a sender without one (an author, a channel).
 
     Raises:

@@ -120,7 +120,6 @@ class Envelope:
         idempotency_key: an inbox drops a second envelope with the same key; empty for none.
         requires_ack: the reader writes an ack line and answers with an `ack` envelope.
         text: what a model or a person reads.
-        at: when the envelope was written.
         meta: JSON object with what programs read; a fire's whole trigger.
     """
 

@@ -67,7 +67,6 @@ class Claimed:
     """An envelope that this process has taken and must archive or quarantine.
 
     Attributes:
-        name: the envelope's name on the bus.
         envelope: the checked envelope.
         fault: why a readable envelope must not be acted on: it was changed after it was put. Empty otherwise.
     """

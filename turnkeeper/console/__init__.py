@@ -491,7 +491,6 @@ class Grid:
     """Cells of a table with their headings.
 
     Attributes:
-        headers: one per column.
         cells: rows of one-line texts, one per column.
         right: whether each column is aligned right.
         ranks: the omission rank of each column, highest omitted first; all equal if not given.
@@ -555,7 +554,6 @@ def bar(what: str, total: int, *, clock: Clock | None = None, out: Any = None) -
 
     Args:
         what: a word or two before the bar.
-        total: the amount of work.
         clock: default the machine's clock; tests pass another.
         out: default stderr; tests pass another.
     """

@@ -62,11 +62,7 @@ class App(typer.Typer):
 
 
 class Group(TyperGroup):
-    """A group of commands. Without a command it prints its help. Singular and plural names of a command are accepted.
-
-    Attributes:
-        later: commands that are imported on use.
-    """
+    """A group of commands. Without a command it prints its help. A command's name may be singular or plural."""
 
     later: Mapping[str, Later] = {}
 

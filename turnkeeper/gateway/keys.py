@@ -51,7 +51,6 @@ class ClientKey:
 
     Attributes:
         id: identifies the key in lists and records.
-        name: the author's name for the client.
         scope: read, work or decide.
         digest: SHA-256 of the key, in hexadecimal.
         created_at: RFC 3339.
@@ -193,7 +192,6 @@ class Note:
 
     Attributes:
         tone: good or bad.
-        text: one sentence.
         path: of the page that first showed the note; empty before that.
         until: when that page stops showing it, on the monotonic clock.
     """

@@ -52,7 +52,6 @@ def page_of(
         cursor: the end of the previous page; empty for the first page.
         status: return only rows of this status; empty for all.
         of: the name of the field that holds a row's status.
-        known: all possible statuses.
 
     Raises:
         InvalidInput: the cursor or the status is not valid.

@@ -30,7 +30,6 @@ class _Seen:
     """The times that a process has seen, in seconds since 1970.
 
     Attributes:
-        at: the time seen last.
         before: the last time before an unconfirmed step; None if there is none.
         ran_s: how long the clock has run since the step.
     """

@@ -44,7 +44,6 @@ class Call:
 
     Attributes:
         work: the work; the thread's `serve` knows how to do it.
-        result: the result of the work.
         error: the exception that the work raised instead.
     """
 

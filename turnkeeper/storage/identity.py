@@ -45,7 +45,6 @@ class _Kind:
     Attributes:
         holds: the data that is lost with the store.
         process: the process whose records the store has; empty if it has none.
-        owner: the process that writes it.
         traces: other stores, each with a query that finds a row if this store was used.
         told: an event written after a commit, its field with an id, and a query that finds the id.
     """

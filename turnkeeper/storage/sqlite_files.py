@@ -108,7 +108,6 @@ class Cell(NamedTuple):
 
     Attributes:
         row: the whole row, by names of columns.
-        rowid: SQLite's id of the row.
     """
 
     table: str

@@ -203,7 +203,6 @@ def perform(
 
     Args:
         command: approve, reject, edit, answer or say.
-        channel: the channel of a message.
         request_id: the id of a message, which makes it idempotent.
         change: calls the runtime.
         thread_id: the thread of a message; empty for the thread of the channel's newest turn.

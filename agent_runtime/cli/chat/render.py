@@ -164,12 +164,9 @@ class Card:
         kind: the kind of proposal, contradiction or question.
         id: its id in commands.
         commands: the commands that decide it, with labels.
-        note: the agent's note.
         body: Markdown; a terminal shows its beginning, a pipe shows it only in wide output.
         args: all arguments of a call: an approval is bound to them.
-        facts: labelled values.
         number: its number for answers at the prompt; None if there is no prompt.
-        style: the style of its frame.
     """
 
     does: str

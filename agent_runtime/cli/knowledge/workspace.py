@@ -144,7 +144,6 @@ class Found:
         page_id: made from the path: `notes/Garden plan.md` becomes `notes-garden-plan`.
         title: from the front matter, else the first heading, else the file's name.
         body: the text after the front matter.
-        tags: from the front matter.
         sources: from the front matter: pages of the folder or the workspace, and addresses on the web.
     """
 

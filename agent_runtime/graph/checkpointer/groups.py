@@ -35,7 +35,6 @@ class Checkpoints:
     Attributes:
         writer: the thread that writes; its work is :class:`Rows` or a function of a connection in a transaction.
         reader: the thread that reads committed data; its work is a function of a connection.
-        connections: both connections.
         is_fenced: True if each write must prove its lease.
     """
 

@@ -140,7 +140,6 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
             config: a thread, optionally with namespace and id; None for all threads.
             filter: required values of the metadata, by key.
             before: only checkpoints with lesser ids than this one's.
-            limit: the maximum number.
 
         Raises:
             ValueError: a key of `filter` is invalid.

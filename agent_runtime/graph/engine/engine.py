@@ -103,8 +103,6 @@ class Step:
 
     Attributes:
         messages: the turn's messages after the prompt; None if the graph no longer has them.
-        tokens_in: tokens read by models in this turn.
-        tokens_out: tokens written by models in this turn.
         subagent_tokens: tokens read and written by subagents that are still running.
         wake_after_s: the requested wake-up in this interval, in seconds after its end; None for no request.
     """
@@ -129,7 +127,6 @@ class Ended:
     Attributes:
         stopped: at the end, an interrupt, an error, the category's time limit, or a drain.
         error: one sentence; empty except for `failed` and `timeout`.
-        interrupts: the interrupts that the graph waits for.
         step: the turn's messages and costs; without messages, the stored messages stay.
         refused: after a failure, the answered interrupts whose step raised; they are pending again.
         returned: at the end of a turn without text, the values that its nodes returned (empty for none), and whether
@@ -289,7 +286,6 @@ class Engine:
         """Run one interval.
 
         Args:
-            order: the input of the interval.
             context: the turn; its category's limits apply.
             mark: id of the message after which this turn's own messages begin.
             on_step: called after each superstep is on disk; also with the token counts of an interrupted superstep,

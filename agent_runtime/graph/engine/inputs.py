@@ -128,7 +128,6 @@ class InputSchema:
     """The input and output of a graph.
 
     Attributes:
-        fields: the fields of its input, in order.
         model: the pydantic model of the input, or None.
         whole: True if the input is the value of its only field, not an object that holds it.
         any_field: True if the input is an object with fields of any name.

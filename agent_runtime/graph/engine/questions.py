@@ -29,7 +29,6 @@ async def read_questions(
     """Return the interrupts that a thread waits for.
 
     Args:
-        graph: the compiled graph.
         recorded: the guard's questions, by LangGraph's id.
         hash_of: returns the digest of the graph's only tool of a name; empty for none.
     """
@@ -78,7 +77,6 @@ async def take_back(
     """Take back the newest answer of each step that raised on it; return the ids of the reopened questions.
 
     Args:
-        graph: the compiled graph.
         answered: ids of the questions that were answered in the failed interval.
         before: the result of :func:`given_so_far` before the interval.
     """

@@ -79,11 +79,7 @@ def _line(message: Any) -> Iterator[str]:
 
 
 async def returned(saver: GroupedSaver, end: StateSnapshot, schema: inputs.InputSchema) -> tuple[str, bool]:
-    """Return the values that the nodes of a turn returned, empty for none, and whether they are a message.
-
-    Args:
-        schema: the graph's output.
-    """
+    """Return the values that the nodes of a turn returned, empty for none, and whether they are a message."""
     at = {"thread_id": end.config["configurable"]["thread_id"], "checkpoint_ns": ""}
     of_turn = {"turn_id": (end.metadata or {}).get("turn_id", "")}
     steps = [one async for one in saver.alist({"configurable": at}, filter=of_turn)]

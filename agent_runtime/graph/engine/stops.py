@@ -32,7 +32,6 @@ class Stop:
 
     Attributes:
         levels: the graphs that stop, each with its snapshot: the root, or subgraphs.
-        why: the reason in words.
     """
 
     levels: tuple[StateSnapshot, ...]

@@ -54,7 +54,6 @@ class Loaded:
     Attributes:
         kind: the forms around the graph, outermost first: `factory, builder`.
         graph: compiled, without our checkpointer.
-        store: the project's settings of the store.
         lent: the store that a factory got.
         unset: the variables that the project asks for and that are not set.
     """
@@ -274,7 +273,6 @@ class Opened:
     """An author's graph, ready to be judged and bound.
 
     Attributes:
-        loaded: the graph as its author made it.
         inspection: its tools, and the places that cannot be guarded.
         trusted: True if the author lets it run although it cannot be guarded everywhere.
     """

@@ -55,7 +55,6 @@ class Reference:
         text: the author's reference, used in errors.
         file: the Python file, absolute; None for an installed module.
         module: the module's dotted name; empty if there is a file.
-        attribute: the graph's name in the module.
         folders: folders to import from, besides the file's own.
         environment: the project's variables; the process's variables override them.
         project: the folder of its `langgraph.json`, or of the file.

@@ -178,7 +178,6 @@ def over_limit(number: int, most: int) -> str:
 
     Args:
         number: the call's number, from 1, in its turn or in the turn's subagent.
-        most: the category's limit.
 
     Raises:
         LimitReached: the turn ignored the earlier refusals.

@@ -52,7 +52,6 @@ class Asked:
 
     Attributes:
         given: the tool's input; all arguments if the input is not known.
-        call_id: the id of the model's call.
     """
 
     given: Any

@@ -107,7 +107,6 @@ def wait_before(attempt: int, fault: Fault, jitter: float) -> float | None:
 
     Args:
         attempt: tries made so far.
-        fault: the fault of the last try.
         jitter: between 0 and 1; spreads the waits of many turns.
 
     >>> [wait_before(tries, Fault(reason="x", what="x", again=True), 1.0) for tries in (1, 2, 3, 4, 5)]
@@ -230,7 +229,6 @@ def examine(message: AIMessage, pieces: Sequence[AIMessageChunk], tools: Collect
     Args:
         message: the answer as LangChain assembled it.
         pieces: the streamed pieces of the answer; empty if it was not streamed.
-        tools: names of all tools that exist.
 
     Raises:
         Unusable: the answer broke off, or holds nothing usable.

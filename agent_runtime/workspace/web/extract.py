@@ -43,7 +43,6 @@ async def extracted(html: bytes, charset: str, url: str, timeout_s: float) -> tu
     Args:
         html: the server's answer, decompressed.
         charset: the charset that the server states; empty if unknown.
-        url: the page's address.
         timeout_s: seconds until the process is killed, not counting its start.
 
     Raises:

@@ -43,7 +43,6 @@ class Fetched:
 
     Attributes:
         url: the final address, after redirects.
-        text: the text without markup.
     """
 
     url: str
@@ -86,7 +85,6 @@ class WebReader:
         """Return the text of a page.
 
         Args:
-            url: the first address.
             refuse: raises Denied for a target that the turn must not reach; called again at every redirect.
 
         Raises:
@@ -221,7 +219,6 @@ async def read_text(kind: str, charset: str, body: bytes, url: str, reading_s: f
         kind: the media type.
         charset: the charset that the server states; empty if unknown.
         body: the server's answer, decompressed.
-        url: the page's address.
         reading_s: seconds that parsing may take.
 
     Raises:

@@ -26,7 +26,6 @@ class Table(NamedTuple):
     """The records of one table.
 
     Attributes:
-        kind: the kind of the records.
         key: the field of a record that names a row.
         query: the recorded rows: names; numbers, which grow; end times, in microseconds; then the values of a record's
             fields.

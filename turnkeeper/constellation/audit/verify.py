@@ -39,10 +39,7 @@ class Chain:
     """The part of one chain that was read so far.
 
     Attributes:
-        store: the process whose store it is.
         key: the public key whose chain it is; empty if a store has one chain for all.
-        node: the machine that has the key.
-        number: the number of the last record.
         bodiless: the numbers of records without a body.
         pruned: the number up to which the chain itself says that records were pruned.
         signed: the number up to which it is signed.

@@ -9,7 +9,6 @@ class Finding:
 
     Attributes:
         process: the process concerned; empty for the whole constellation.
-        what: the fact.
         fix: the remedy; empty if none is needed.
         degraded: True if the constellation is impaired until this is fixed.
     """

@@ -105,7 +105,6 @@ class Project:
     Attributes:
         reference: absolute, as in the settings.
         name: the name for its category: `garden` for a folder of that name.
-        tools: the scopes of its tools.
         work: the option that gives a task its work: the prompt, or fields of the input if none takes a prompt.
     """
 

@@ -326,7 +326,6 @@ async def accept(given: pairing.Invitation, own: pairing.Identity, address: str,
     """Pair with the home that made an invitation, which learns of it a moment later. Raises Unreachable, Conflict.
 
     Args:
-        own: the identity of the accepting home.
         address: the address at which peers reach the accepting home.
         clock: the time, and the limit of tries.
     """

@@ -162,7 +162,6 @@ class Invitation:
     Attributes:
         address: the address at which the inviting home listens, HOST:PORT.
         secret: the key that proves possession of the invitation.
-        until: the time at which it expires.
     """
 
     address: str

@@ -20,9 +20,7 @@ class Question(NamedTuple):
     """The query of a section, as the parts of one SELECT.
 
     Attributes:
-        table: the table to read.
         at: the column that is compared with the time of the report.
-        by: the columns of a group.
         figures: the columns that are computed for each group.
         condition: a further condition, added with AND or OR.
     """

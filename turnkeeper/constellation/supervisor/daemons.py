@@ -35,7 +35,6 @@ class Daemon:
 
     Attributes:
         name: the name in its socket, lock and log.
-        package: the package that starts it.
         check: the module and arguments that test whether it could start; empty if only its files matter.
     """
 

@@ -40,9 +40,6 @@ class Kind:
 
     Attributes:
         path: the path under the home; `<process>` is agent-runtime or task-runner.
-        meaning: the meaning of its presence.
-        writer: the programs that write it.
-        consumer: the programs that read it.
         ends: the time at which it is cleared or escalated.
     """
 
@@ -270,7 +267,6 @@ class Revive:
 
     Attributes:
         id: the id of its restart-status file; empty if another program began it.
-        at: when the start began.
         up_at: when the daemon was first seen to serve; None until then.
         pid: the process that was started, later the one that serves; None if unknown.
     """
@@ -305,7 +301,6 @@ class CrashLoop:
     """The state in which the watchdog has stopped trying.
 
     Attributes:
-        at: the time at which it stopped.
         reason: in one line.
         escalated: True if the author was alerted, or the alert is on disk for a retry.
     """

@@ -31,7 +31,6 @@ class Limits:
         start_timeout_s: the longest time until a daemon serves.
         hang_after_s: the longest time without a change of the counter.
         backoff_s: the pause after the first restart in the window; doubled at each further one.
-        longest_backoff_s: the longest pause.
     """
 
     interval_s: float = 60.0
@@ -124,7 +123,6 @@ class Step:
 
     Attributes:
         memory: the memory to write to disk before the actions.
-        actions: the actions, in order.
         wake_at: the latest time for the next tick.
     """
 
@@ -138,8 +136,6 @@ def look(now: float, sight: Sight, memory: Memory, limits: Limits, *, quiet: boo
 
     Args:
         now: seconds since 1970.
-        sight: the observed state.
-        memory: the memory of earlier ticks.
         limits: the limits for giving up and waiting.
         quiet: True if an unchanged counter is expected now.
         new_id: the id of a start, if this call begins one.

@@ -199,10 +199,8 @@ class Followed:
     """A thread that is followed while a turn runs on it.
 
     Attributes:
-        turns: the known turns by id.
         turn_id: the turn to wait for; another turn if the message became the answer to a question.
         status: the last status seen of that turn; empty before that.
-        error: why the turn failed.
     """
 
     def __init__(self, runtime: Any, clock: Clock, thread_id: str, turn_id: str) -> None:

@@ -227,10 +227,7 @@ class Served:
         """Return the decisions in a client's `command.resume`; a repeated decision is returned unchanged.
 
         Args:
-            key: the id of the client's key.
-            thread_id: the thread to resume.
             asked: the thread's approvals, including decided ones.
-            value: what the client sent.
 
         Raises:
             Conflict: no approval is pending, or the decision is ambiguous.

@@ -33,9 +33,7 @@ def spec_of(
     """Return the task for a new cron.
 
     Args:
-        body: what the client sent.
         thread_id: the thread that its fires continue; empty for a new thread per fire.
-        channel: the channel of its turns.
         name: the task's name, unless the metadata name it.
         category: the task's category, unless the metadata name it.
         graph: its graph or assistant; empty for the default one.

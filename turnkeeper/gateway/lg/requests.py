@@ -115,9 +115,7 @@ class RunRequest:
         decides: whether `command.resume` is present; its value may be None.
         rejects: `goto` names the end: reject all pending approvals, as agent-chat-ui's "Mark as Resolved" asks.
         checkpoint_id: the state that the client last saw; empty if the client does not say.
-        modes: the modes of the stream.
         if_busy: reject or enqueue.
-        must_exist: the thread has to exist.
         options: `config_json` and `context_json`.
     """
 

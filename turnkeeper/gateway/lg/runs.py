@@ -75,10 +75,8 @@ class Runs:
         """Send the message in a client's body, or make the decision in it.
 
         Args:
-            who: the caller.
             runtime: the agent runtime, called on behalf of `who`.
             thread_id: empty for a new thread.
-            body: as the client sent it.
             key: the `Idempotency-Key` of the request, if any.
 
         Raises:

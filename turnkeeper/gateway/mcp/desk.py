@@ -31,7 +31,6 @@ class Caller:
     Attributes:
         program: its name for itself.
         key: the id of its key; empty for a client on stdio, which the person started.
-        scope: what the program may do.
     """
 
     program: str
@@ -79,11 +78,8 @@ class Desk:
     """Shared parts of all tools for one home.
 
     Attributes:
-        runtime: client of the agent runtime.
-        runner: client of the task runner.
         settings: the settings in `[mcp]`.
         page: the base address of the page; empty if the page is not served.
-        clock: the clock for waiting.
         watched: callbacks of waiting tools, by turn.
     """
 
@@ -138,9 +134,7 @@ class Desk:
         """Return a turn when it ends, when it waits for the person, or after `wait_s` seconds in its current state.
 
         Args:
-            turn_id: the turn.
             wait_s: the longest wait, in seconds.
-            via: the origin of the call.
             beat: called every few seconds with the seconds waited and the turn's status.
         """
         began = self.clock.monotonic()

@@ -49,17 +49,12 @@ class Card:
         kind: interrupt, candidate or deviation.
         id: the id of the approval, candidate or deviation.
         does: a short phrase before the title.
-        title: the subject of the decision.
         ways: approve, reject, edit, answer, for_task; empty if the decision is no longer pending.
         of: the message of the approval, candidate or deviation.
         args: the call's arguments, in full.
         args_hash: the hash of the arguments: the decision is valid only for them.
         body: Markdown written by the agent.
         diff: lines of a comparison with the current page.
-        facts: labelled values.
-        state: the outcome of the decision.
-        note: the text given with the decision.
-        expires_at: when it expires unanswered.
     """
 
     kind: str
@@ -294,11 +289,7 @@ class Mark:
 
     Attributes:
         kind: planned, fired, failed, skipped, waits.
-        x: its position.
         late: the width of the bar from its due time to its start.
-        ran: the width of the bar for its running time.
-        at: its scheduled time.
-        text: a description.
     """
 
     kind: str
@@ -327,13 +318,7 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """The period that a timeline shows.
-
-    Attributes:
-        begin: the start.
-        now: the present.
-        end: the end.
-    """
+    """The period that a timeline shows."""
 
     begin: datetime
     now: datetime

@@ -133,11 +133,7 @@ def restarts(folder: Path, process: str) -> Counter:
 
 
 class Source:
-    """The data that a daemon exports: its counters, the numbers in its stores, and its readiness.
-
-    Attributes:
-        counted: the daemon's counters and histograms.
-    """
+    """The data that a daemon exports: its counters, the numbers in its stores, and its readiness."""
 
     def __init__(
         self,
