@@ -18,19 +18,9 @@ from typing import Any
 from sqlalchemy import Connection
 
 from agent_runtime.mailbox.mailboxes import Delivery, Mailboxes
+from agent_runtime.model import trigger as triggers
 from agent_runtime.model.decide import Incoming
 from agent_runtime.model.lease import Lease
-from agent_runtime.model.trigger import (
-    FIRST_AGENT,
-    EncodedTrigger,
-    Trigger,
-    TriggerHeader,
-    from_envelope,
-    header_of,
-    is_fire,
-    to_envelope,
-    turn_id_of_key,
-)
 from agent_runtime.store import leases, mail
 from agent_runtime.store.database import get_meta, set_meta
 from agent_runtime.store.schema import handover
@@ -54,7 +44,7 @@ MOST_OWNED = 128  # threads; more than can run, because some wait for the end of
 MOST_TAKEN = 32  # threads in one look, so that other machines get some
 LEFT_S = 5.0  # until the next look at a thread that was left to other machines
 _AGENT = "agent"
-ReadFire = Callable[[bytes], Trigger]
+ReadFire = Callable[[bytes], triggers.Trigger]
 OnTaken = Callable[[str], Awaitable[None]]
 
 
@@ -77,7 +67,7 @@ class Ownership:
         self.owner = ""
         self.held: dict[str, Lease] = {}
         self.lacking: Callable[[], Collection[str]] = tuple
-        self.agents: Collection[str] = (FIRST_AGENT,)
+        self.agents: Collection[str] = (triggers.FIRST_AGENT,)
         self.lacks: Callable[[bytes], Collection[str]] = lambda _data: ()
         self.others: Callable[[], Sequence[Mapping[str, str]]] = tuple
         self._elsewhere: set[str] = set()  # agents that only other machines host
@@ -186,18 +176,18 @@ class Ownership:
 
         A fire with a stored turn or cancel is handled here in any case.
         """
-        agent, lacks = fire.agent or FIRST_AGENT, self.lacks(fire.envelope)
+        agent, lacks = fire.agent or triggers.FIRST_AGENT, self.lacks(fire.envelope)
         is_elsewhere = is_worker(agent) and agent not in self.agents
         if not lacks and not is_elsewhere:
             return fire
-        if get_keys(connection, [fire.key]) or mail.cancelled_among(connection, [turn_id_of_key(fire.key)]):
+        if get_keys(connection, [fire.key]) or mail.cancelled_among(connection, [triggers.turn_id_of_key(fire.key)]):
             return replace(fire, begun=True)
         if is_elsewhere:
             if not get_meta(connection, f"hosted {agent}"):
                 return fire
             self._elsewhere.add(agent)
             return None
-        named = agent if is_worker(agent) else FIRST_AGENT
+        named = agent if is_worker(agent) else triggers.FIRST_AGENT
         return None if any(can_begin(facts, lacks, named) for facts in self.others()) else fire
 
     async def let_go(self, thread_id: str) -> bool:
@@ -313,7 +303,7 @@ class SharedMailboxes(Mailboxes):
         self._listener: asyncio.Task[None] | None = None
         self._works = works
 
-    async def put(self, items: Sequence[EncodedTrigger]) -> list[Put | TurnkeeperError]:
+    async def put(self, items: Sequence[triggers.EncodedTrigger]) -> list[Put | TurnkeeperError]:
         """Put triggers' envelopes, for hosted agents and for agents in terminals, in one transaction."""
         rows = [_row_of(item) for item in items if item.header.agent in self.agents]
         others = [item.encoded for item in items if self._in_terminal(item.header.agent)]
@@ -353,13 +343,13 @@ class SharedMailboxes(Mailboxes):
         """Move a fire from its thread into the inbox of its agent in a terminal, and follow it. Raises Fenced."""
         lease, envelope, at = delivery.lease, delivery.claimed.envelope, self._clock.now()
         assert lease is not None
-        header = header_of(from_envelope(envelope))
+        header = triggers.header_of(triggers.from_envelope(envelope))
 
         def work(connection: Connection) -> None:
             if not leases.archive(connection, lease, delivery.number):
                 return  # it was moved before, with a lost answer, and may have been read or taken back since
             inboxes.put_envelopes(connection, [encoded(envelope)], at)
-            if is_fire(header.key):
+            if triggers.is_fire(header.key):
                 mail.add_terminal_delivery(connection, header, header.key, at)
 
         await self._database.run(work)
@@ -377,20 +367,20 @@ class SharedMailboxes(Mailboxes):
         """Remove an unclaimed envelope, or with `claimed` any envelope; return whether it existed."""
         return await self._database.run(lambda c: inboxes.take_back(c, agent, name, claimed=claimed))
 
-    def remember(self, header: TriggerHeader) -> None:
+    def remember(self, header: triggers.TriggerHeader) -> None:
         """Do nothing, because the fire is a row."""
 
-    async def find(self, keys: Collection[str]) -> Mapping[str, TriggerHeader]:
+    async def find(self, keys: Collection[str]) -> Mapping[str, triggers.TriggerHeader]:
         """Return the headers of the waiting triggers with these keys, for any machine."""
         rows = await self._database.run(lambda c: leases.known(c, keys))
         fits = [replace(row, begun=True) for row in rows if row.kind != LOOK]  # including those that others must begin
-        found = {row.key: from_envelope(self._claimed(row)[0].envelope) for row in fits}
-        return {key: header_of(trigger) for key, trigger in found.items()}
+        found = {row.key: triggers.from_envelope(self._claimed(row)[0].envelope) for row in fits}
+        return {key: triggers.header_of(trigger) for key, trigger in found.items()}
 
-    async def of_turn(self, turn_id: str) -> TriggerHeader | None:
+    async def of_turn(self, turn_id: str) -> triggers.TriggerHeader | None:
         """Return the header of the waiting trigger of this future turn, for any machine."""
         keys = await self._database.run(leases.waiting_keys)
-        found = await self.find([key for key in keys if turn_id_of_key(key) == turn_id])
+        found = await self.find([key for key in keys if triggers.turn_id_of_key(key) == turn_id])
         return next(iter(found.values()), None)
 
     async def claim(self, limit: int) -> list[Delivery]:
@@ -434,14 +424,14 @@ class SharedMailboxes(Mailboxes):
     def owns(self, thread_id: str) -> bool:
         return thread_id in self.ownership.held
 
-    async def begin(self, on_lost: Callable[[str], None]) -> list[tuple[Trigger, str]]:
+    async def begin(self, on_lost: Callable[[str], None]) -> list[tuple[triggers.Trigger, str]]:
         """Open the inboxes of this machine, and become an owner of threads."""
         await super().begin(on_lost)
         if self._works:
             await self.ownership.begin(on_lost)
         self._listener = asyncio.create_task(self._listening(), name="listen")
         unrecorded = await self._database.run(inboxes.unrecorded_fires)
-        return [(from_envelope(decode(data)), key) for key, data in unrecorded]
+        return [(triggers.from_envelope(decode(data)), key) for key, data in unrecorded]
 
     async def leave(self) -> None:
         """Release all threads, so that others can continue at once."""
@@ -487,7 +477,7 @@ class SharedMailboxes(Mailboxes):
         trigger = (self._read_again if row.begun else self._read_fire)(row.envelope)
         if not row.begun and trigger.agent not in self.agents and not self._in_terminal(trigger.agent):
             raise _not_hosted(trigger.agent)
-        return to_envelope(trigger, envelope_id=row.key, at=self._clock.now())
+        return triggers.to_envelope(trigger, envelope_id=row.key, at=self._clock.now())
 
     def _blank(self, row: leases.Row) -> Envelope:
         """Return an envelope made only from a row's columns."""
@@ -500,7 +490,7 @@ def is_worker(agent: str) -> bool:
     return re.fullmatch(r"agent[0-9]+", agent, re.ASCII) is not None
 
 
-def _row_of(item: EncodedTrigger) -> dict[str, Any]:
+def _row_of(item: triggers.EncodedTrigger) -> dict[str, Any]:
     header = item.header
     named = {"key": header.key, "thread_id": header.thread_id, "agent": header.agent}
     return {**named, "kind": "envelope", "envelope": item.encoded.data}

@@ -15,17 +15,7 @@ from json.encoder import encode_basestring, encode_basestring_ascii
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from agent_runtime.model.trigger import (
-    INSTANTS,
-    LOOP,
-    OF_GRAPH,
-    ON_APPROVALS,
-    EncodedTrigger,
-    Trigger,
-    TriggerHeader,
-    is_loop,
-    to_envelope,
-)
+from agent_runtime.model import trigger as triggers
 from agent_runtime.model.turn import Category
 from turnkeeper.bus.envelope import LARGEST_BYTES, Encoded, check_value, written
 from turnkeeper.errors import InvalidInput
@@ -33,13 +23,13 @@ from turnkeeper.times import rfc3339
 
 _MARK = "@@"
 _IN_FORMS = ("source", "grant", "read_only", "sender", "parent", "hops", "via")  # the same for all fires of a form
-_SPARSE = (*ON_APPROVALS, *OF_GRAPH)  # a form has gaps only for those that its fires set
+_SPARSE = (*triggers.ON_APPROVALS, *triggers.OF_GRAPH)  # a form has gaps only for those that its fires set
 _ANY_TEXT = ("prompt", "payload_json", "context_json", "config_json", "input_json")  # other texts are printable ASCII
 _MOST_FORMS = 1024
 _PLAIN_LABEL = re.compile(r"[ -!#-;=?-~]{1,128}", re.ASCII)  # printable, without markup
-_GAPS = {name: f"{_MARK}{name}{_MARK}" for name in Trigger.__dataclass_fields__ if name not in _IN_FORMS}
-_INSTANT_GAPS = {name: datetime(9000 + place, 1, 1, tzinfo=UTC) for place, name in enumerate(sorted(INSTANTS))}
-_LOOP_GAP = f"{LOOP}{_GAPS['task_id']}"
+_GAPS = {name: f"{_MARK}{name}{_MARK}" for name in triggers.Trigger.__dataclass_fields__ if name not in _IN_FORMS}
+_INSTANT_GAPS = {name: datetime(9000 + place, 1, 1, tzinfo=UTC) for place, name in enumerate(sorted(triggers.INSTANTS))}
+_LOOP_GAP = f"{triggers.LOOP}{_GAPS['task_id']}"
 _ENVELOPE_ID, _AT = f"{_MARK}envelope_id{_MARK}", datetime(9100, 1, 1, tzinfo=UTC)
 _WRITTEN = {
     **_GAPS,
@@ -47,7 +37,7 @@ _WRITTEN = {
     "envelope_id": _ENVELOPE_ID,
     "at": rfc3339(_AT),
 }
-_OF_HEADER = [name for name in TriggerHeader.__dataclass_fields__ if name != "digest"]
+_OF_HEADER = [name for name in triggers.TriggerHeader.__dataclass_fields__ if name != "digest"]
 _sparse = itemgetter(*_SPARSE)
 
 
@@ -73,7 +63,7 @@ class FireEnvelopes:
     def __init__(self) -> None:
         self._forms: dict[tuple[Any, ...], _Form] = {}
 
-    def encode(self, said: Mapping[str, Any], stamp: Stamp) -> EncodedTrigger | None:
+    def encode(self, said: Mapping[str, Any], stamp: Stamp) -> triggers.EncodedTrigger | None:
         """Return a fire as an envelope; None if the fire needs the usual way, which may also refuse it.
 
         `said` holds the checked values of the fire, by the names of a trigger's fields.
@@ -82,7 +72,7 @@ class FireEnvelopes:
         if not (form.envelope and _PLAIN_LABEL.fullmatch(said["thread_id"])):
             return None
         quoted = {name: encode_basestring_ascii(value) if type(value) is str else value for name, value in said.items()}
-        for name in INSTANTS:
+        for name in triggers.INSTANTS:
             quoted[name] = _quoted_instant(said[name])
         digest = hashlib.sha256((form.digested % quoted).encode()).hexdigest()
         for name in _ANY_TEXT:
@@ -92,13 +82,13 @@ class FireEnvelopes:
         data = (form.envelope % quoted).encode()
         if len(data) > LARGEST_BYTES:
             return None
-        header: TriggerHeader = object.__new__(TriggerHeader)
+        header: triggers.TriggerHeader = object.__new__(triggers.TriggerHeader)
         vars(header).update({name: said[name] for name in _OF_HEADER}, digest=digest)
-        return EncodedTrigger(header, Encoded(said["agent"], form.sender, said["key"], data))
+        return triggers.EncodedTrigger(header, Encoded(said["agent"], form.sender, said["key"], data))
 
     def _form(self, said: Mapping[str, Any]) -> _Form:
         category: Category = said["grant"]
-        kind = (category.name, said["read_only"], is_loop(said["task_id"]), *map(bool, _sparse(said)))
+        kind = (category.name, said["read_only"], triggers.is_loop(said["task_id"]), *map(bool, _sparse(said)))
         form = self._forms.get(kind)
         if form is None or form.category is not category:
             if len(self._forms) >= _MOST_FORMS:
@@ -120,10 +110,10 @@ def _make(said: Mapping[str, Any]) -> _Form:
         return _Form(category, "", "", "")
     marks: dict[str, Any] = {**_GAPS, **_INSTANT_GAPS}
     marks |= {name: said[name] and marks[name] for name in _SPARSE}
-    if is_loop(said["task_id"]):
+    if triggers.is_loop(said["task_id"]):
         marks["task_id"] = _LOOP_GAP
-    trigger = Trigger(source="fire", grant=category, read_only=said["read_only"], **marks)
-    envelope = to_envelope(trigger, envelope_id=_ENVELOPE_ID, at=_AT)
+    trigger = triggers.Trigger(source="fire", grant=category, read_only=said["read_only"], **marks)
+    envelope = triggers.to_envelope(trigger, envelope_id=_ENVELOPE_ID, at=_AT)
     try:
         check_value([envelope.meta], where="meta")
     except InvalidInput:

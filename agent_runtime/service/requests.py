@@ -16,18 +16,9 @@ from zoneinfo import ZoneInfo
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent_runtime.mailbox.acceptor import Acceptor, Receipt
+from agent_runtime.model import trigger as triggers
 from agent_runtime.model.fire_envelopes import FireEnvelopes, Stamp
 from agent_runtime.model.graphs import Catalog
-from agent_runtime.model.trigger import (
-    ASIDE,
-    FIRST_AGENT,
-    NOT_AGENTS,
-    OF_GRAPH,
-    ON_APPROVALS,
-    Trigger,
-    fire_key,
-    message_key,
-)
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.categories import Categories
 from turnkeeper.bus.envelope import CATCH_UP_POLICIES, FIRE_KINDS, check_text
@@ -54,14 +45,14 @@ _EARLIEST_S, _LATEST_S = 0, 7_258_118_400  # the years 1970 to 2199
 GetCategory = Callable[[str], Category]
 
 
-def read_fire(request: wire.FireRequest, get_category: GetCategory) -> Trigger:
+def read_fire(request: wire.FireRequest, get_category: GetCategory) -> triggers.Trigger:
     """Convert a fire to a trigger.
 
     Raises:
         InvalidInput: a field is malformed; `where` names it.
         Conflict: the category does not exist or cannot be used.
     """
-    return Trigger(source="fire", **read_fields(request, get_category)).sealed()
+    return triggers.Trigger(source="fire", **read_fields(request, get_category)).sealed()
 
 
 def read_fields(request: wire.FireRequest, get_category: GetCategory) -> dict[str, Any]:
@@ -70,7 +61,7 @@ def read_fields(request: wire.FireRequest, get_category: GetCategory) -> dict[st
     fire_id = _matching(_ID, request.fire_id, "fire_id")
     catch_up = request.catch_up
     return dict(
-        key=fire_key(fire_id, attempt),
+        key=triggers.fire_key(fire_id, attempt),
         turn_id=turn_id_of(fire_id, attempt),
         thread_id=read_label(request.thread_id, "thread_id"),
         channel=read_label(request.channel, "channel"),
@@ -93,12 +84,12 @@ def read_fields(request: wire.FireRequest, get_category: GetCategory) -> dict[st
         first_nominal_at=_instant(catch_up, "first_nominal_at", "catch_up."),
         last_nominal_at=_instant(catch_up, "last_nominal_at", "catch_up."),
         traceparent=_matching(_TRACE, request.traceparent, "traceparent") if request.traceparent else "",
-        **{name: _between(getattr(request, name), 0, _LONGEST_WAIT_S, name) for name in ON_APPROVALS},
+        **{name: _between(getattr(request, name), 0, _LONGEST_WAIT_S, name) for name in triggers.ON_APPROVALS},
         **_of_graph(request),
     )
 
 
-def read_again(request: wire.FireRequest) -> Trigger:
+def read_again(request: wire.FireRequest) -> triggers.Trigger:
     """Convert a fire to a trigger without looking up its category: valid for comparison, not for running.
 
     Its digest equals that of the accepted fire, because a grant is not part of the digest.
@@ -111,21 +102,21 @@ def read_again(request: wire.FireRequest) -> Trigger:
 
 def read_message(
     request: wire.SendMessageRequest, get_category: GetCategory, *, channel: str, thread_id: str, request_id: str
-) -> Trigger:
+) -> triggers.Trigger:
     """Convert an author's message to a thread of a channel to a trigger. Raises InvalidInput, Conflict."""
     text = _text(request.text, LONGEST_MESSAGE, "text")
     if not text.strip():
         raise InvalidInput("is empty", where="text")
-    return Trigger(
+    return triggers.Trigger(
         source="message",
-        key=message_key(request_id),
+        key=triggers.message_key(request_id),
         turn_id=turn_id_of("message", request_id),
         thread_id=thread_id,
         channel=channel,
         agent=_agent(request.agent),
         grant=usable(read_label(request.category or CONVERSATION, "category"), get_category),
         prompt=text,
-        kind=ASIDE if request.keep_loop else "",
+        kind=triggers.ASIDE if request.keep_loop else "",
         via=str(current()),
         **_of_graph(request),
     ).sealed()
@@ -154,8 +145,8 @@ def usable(name: str, get_category: GetCategory) -> Category:
 
 def _agent(name: str) -> str:
     """Return an agent's name. The runtime need not host the agent: other agents read their inbox in a terminal."""
-    found = _matching(AGENT, name or FIRST_AGENT, "agent")
-    if found in NOT_AGENTS:
+    found = _matching(AGENT, name or triggers.FIRST_AGENT, "agent")
+    if found in triggers.NOT_AGENTS:
         raise InvalidInput(f"{found} has no inbox", where="agent")
     return found
 
@@ -199,7 +190,7 @@ def _object(text: str, field: str) -> str:
 
 def _of_graph(request: wire.FireRequest | wire.SendMessageRequest) -> dict[str, Any]:
     graph = read_label(request.graph, "graph") if request.graph else ""
-    return {name: graph if name == "graph" else _object(getattr(request, name), name) for name in OF_GRAPH}
+    return {name: graph if name == "graph" else _object(getattr(request, name), name) for name in triggers.OF_GRAPH}
 
 
 def _required(request: wire.FireRequest, field: str) -> datetime:
@@ -330,7 +321,7 @@ class FireIntake:
             return self._acceptor.queue(read_again(request), refusal=_passing(refusal))
         ready = self._envelopes.encode(fields, stamp)
         if ready is None:
-            return self._acceptor.queue(Trigger(source="fire", **fields).sealed())
+            return self._acceptor.queue(triggers.Trigger(source="fire", **fields).sealed())
         return self._acceptor.queue_encoded(ready)
 
 

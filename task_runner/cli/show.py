@@ -8,23 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from task_runner.cli import rows as texts
 from task_runner.cli.client import NameArgument, complete_channel, complete_name, not_running, runner, tags_of
-from task_runner.cli.rows import (
-    column,
-    fire_row,
-    is_loop,
-    left_column,
-    local,
-    outcome_column,
-    row_of,
-    short,
-    state_of,
-    task_row,
-    text_of,
-    time,
-    time_column,
-    time_of,
-)
 from task_runner.model.fields import FIELDS, INSTANT
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
@@ -96,14 +81,14 @@ def _passes(task: Any, request: wire.ListTasksRequest) -> bool:
 
 
 def _show_changed(told: Any, name: str, now: datetime, output: console.Output) -> None:
-    row = task_row(told.task) if told.HasField("task") else None
+    row = texts.task_row(told.task) if told.HasField("task") else None
     if output in {console.Output.JSON, console.Output.JSONL}:
         record = {"change": told.change, "task_id": told.task_id, "cursor": told.cursor, "task": row}
         console.show_record(record, console.Output.JSONL, name_key="task_id", lines=[])
     elif output is console.Output.NAME:
         typer.echo(plain(name))
     else:
-        next_ = f"next {local(row['next_fire_at'])}" if row and row["next_fire_at"] else ""
+        next_ = f"next {texts.local(row['next_fire_at'])}" if row and row["next_fire_at"] else ""
         state = row["state"] if row else ""
         typer.echo(plain(f"{console.when(now)}  {told.change:<8} {name}  {state}  {next_}".rstrip()))
 
@@ -117,7 +102,7 @@ def show(name: NameArgument, output: console.OutputOption = console.Output.TABLE
 
 
 def show_task(task: Any, output: console.Output) -> None:
-    row = task_row(task)
+    row = texts.task_row(task)
     times = {
         "next_fire_at",
         "due_at",
@@ -130,15 +115,18 @@ def show_task(task: Any, output: console.Output) -> None:
     }
     times |= {field.written_as for field in FIELDS if field.kind is INSTANT}
     keys = [*_FIRST, *(key for key in row if key not in _FIRST)]
-    said = row | {"state": state_of(row), "last_outcome": in_words(row["last_outcome"] or "")}
-    lines = [(key.replace("_", "-"), local(row[key], day=True) if key in times else text_of(said[key])) for key in keys]
+    said = row | {"state": texts.state_of(row), "last_outcome": in_words(row["last_outcome"] or "")}
+    lines = [
+        (key.replace("_", "-"), texts.local(row[key], day=True) if key in times else texts.text_of(said[key]))
+        for key in keys
+    ]
     console.show_record(row, output, name_key="name", lines=[(key, value) for key, value in lines if value])
 
 
 def show_change(task: Any, output: console.Output, done: str) -> None:
     """Report a change of a task, or print the task."""
     if output in {console.Output.TABLE, console.Output.WIDE}:
-        typer.echo(f"{plain(task.spec.name)} {in_words(done, loop=is_loop(task))}")
+        typer.echo(f"{plain(task.spec.name)} {in_words(done, loop=texts.is_loop(task))}")
     else:
         show_task(task, output)
 
@@ -148,7 +136,7 @@ def _show_list(request: wire.ListTasksRequest, now: datetime, output: console.Ou
 
 
 def _show_answer(answer: wire.ListTasksResponse, now: datetime, output: console.Output) -> None:
-    rows = [task_row(task) for task in answer.tasks]
+    rows = [texts.task_row(task) for task in answer.tasks]
     waiting = any(row["waits_for"] for row in rows)
     found, footer = _columns(now, waiting=waiting), _footer(answer)
     console.show_page(rows, found, output, name_key="name", page=answer, footer=footer)
@@ -156,21 +144,21 @@ def _show_answer(answer: wire.ListTasksResponse, now: datetime, output: console.
 
 def _columns(now: datetime, *, waiting: bool) -> list[console.Column]:
     return [
-        column("NAME", "name"),
+        texts.column("NAME", "name"),
         console.Column("SCHEDULE", _schedule, rank=1),
-        console.Column("NEXT", partial(_next, local), short=partial(_next, short)),
-        left_column(now, rank=2),
-        console.Column("STATE", state_of),
-        column("MISSED", "missed", right=True, rank=1),
-        *([column("WAITS FOR", "waits_for", "-", rank=1)] if waiting else ()),
-        time_column("LAST", "last_fire_at", short=lambda row: short(row["last_fire_at"]) or "-"),
-        outcome_column("RESULT", "last_outcome"),
-        column("CATEGORY", "category", rank=3),
-        column("CHANNEL", "channel", rank=3),
-        column("CATCH-UP", "catch_up", rank=3),
-        column("FIRES", "fires", right=True, rank=3),
-        column("ID", "id", wide=True),
-        *(column(field.column, field.written_as, wide=True) for field in FIELDS if field.column),
+        console.Column("NEXT", partial(_next, texts.local), short=partial(_next, texts.short)),
+        texts.left_column(now, rank=2),
+        console.Column("STATE", texts.state_of),
+        texts.column("MISSED", "missed", right=True, rank=1),
+        *([texts.column("WAITS FOR", "waits_for", "-", rank=1)] if waiting else ()),
+        texts.time_column("LAST", "last_fire_at", short=lambda row: texts.short(row["last_fire_at"]) or "-"),
+        texts.outcome_column("RESULT", "last_outcome"),
+        texts.column("CATEGORY", "category", rank=3),
+        texts.column("CHANNEL", "channel", rank=3),
+        texts.column("CATCH-UP", "catch_up", rank=3),
+        texts.column("FIRES", "fires", right=True, rank=3),
+        texts.column("ID", "id", wide=True),
+        *(texts.column(field.column, field.written_as, wide=True) for field in FIELDS if field.column),
         console.Column("LATE-P95", lambda row: format_rough(row["late_p95_s"]), wide=True, right=True),
         console.Column("PROMPT", lambda row: str(row["prompt"])[:_LONGEST_PROMPT], wide=True),
     ]
@@ -199,8 +187,8 @@ def _footer(answer: wire.ListTasksResponse) -> str:
 
 def up_since(answer: wire.ListTasksResponse) -> str:
     """Say since when the daemon has been serving, or that no daemon runs."""
-    since = time(answer, "serving_since")
-    return f"task-runner up since {local(since)}" if since else not_running(console.named_home())
+    since = texts.time(answer, "serving_since")
+    return f"task-runner up since {texts.local(since)}" if since else not_running(console.named_home())
 
 
 def next_(
@@ -224,13 +212,13 @@ def next_(
         if value is not None:
             setattr(request.spec, field, value)
     if from_ is not None:
-        getattr(request, "from").FromDatetime(time_of(from_, "--from", tz or _zone_of(name)))
+        getattr(request, "from").FromDatetime(texts.time_of(from_, "--from", tz or _zone_of(name)))
     answer = runner().call("PreviewSchedule", request)
-    rows = [row_of(nominal) for nominal in answer.nominals]
+    rows = [texts.row_of(nominal) for nominal in answer.nominals]
     columns = [
-        time_column("NEXT", "nominal_at", day=True),
+        texts.time_column("NEXT", "nominal_at", day=True),
         console.Column(f"IN {answer.timezone}", lambda row: _in_its_zone(row["local"])),
-        time_column("DUE", "due_at", day=True, wide=True),
+        texts.time_column("DUE", "due_at", day=True, wide=True),
     ]
     console.show_rows(rows, columns, output, name_key="nominal_at", footer=answer.schedule)
     if answer.HasField("on"):
@@ -272,13 +260,13 @@ def history(
     )
     for field, given in (("from", from_), ("to", to)):
         if given is not None:
-            getattr(request, field).FromDatetime(time_of(given, f"--{field}", _zone_of(name), past=True))
+            getattr(request, field).FromDatetime(texts.time_of(given, f"--{field}", _zone_of(name), past=True))
     _show_history(request, output)
 
 
 def _show_history(request: wire.ListFiresRequest, output: console.Output) -> None:
     answer = runner().call("ListFires", request)
-    rows = [fire_row(fire) for fire in answer.fires]
+    rows = [texts.fire_row(fire) for fire in answer.fires]
     named = {fire.task_id: fire.task_name for fire in answer.fires}
     of_task = [] if request.name else [console.Column("TASK", lambda row: named[row["task_id"]])]
     footer = f"{answer.total} fire{'' if answer.total == 1 else 's'}"
@@ -288,19 +276,19 @@ def _show_history(request: wire.ListFiresRequest, output: console.Output) -> Non
 
 
 _COLUMNS = [
-    time_column("NOMINAL", "nominal_at"),
-    time_column("FIRED", "fired_at"),
+    texts.time_column("NOMINAL", "nominal_at"),
+    texts.time_column("FIRED", "fired_at"),
     console.Column("LATE", lambda row: "-" if row["late_s"] is None else format_rough(row["late_s"]), right=True),
-    outcome_column("OUTCOME", "outcome"),
+    texts.outcome_column("OUTCOME", "outcome"),
     console.Column("REASON", lambda row: ": ".join(filter(None, (row["reason"], row["cause"]))) or "-"),
-    column("COUNT", "count", right=True),
-    column("KIND", "kind"),
-    column("TRY", "attempt", right=True),
-    column("FIRE", "fire_id", "-", wide=True),
-    time_column("FIRST", "first_nominal_at", wide=True),
-    time_column("LAST", "last_nominal_at", wide=True),
-    time_column("ENDED", "ended_at", wide=True),
-    column("TURN", "turn_id", "-", wide=True),
+    texts.column("COUNT", "count", right=True),
+    texts.column("KIND", "kind"),
+    texts.column("TRY", "attempt", right=True),
+    texts.column("FIRE", "fire_id", "-", wide=True),
+    texts.time_column("FIRST", "first_nominal_at", wide=True),
+    texts.time_column("LAST", "last_nominal_at", wide=True),
+    texts.time_column("ENDED", "ended_at", wide=True),
+    texts.column("TURN", "turn_id", "-", wide=True),
 ]
 
 
@@ -318,9 +306,9 @@ def explain(
         for line in answer.lines:
             console.say(console.for_people(line))
         return
-    row = row_of(answer, without={"lines", "fire", "revision"}) | {
+    row = texts.row_of(answer, without={"lines", "fire", "revision"}) | {
         "lines": list(answer.lines),
         "revision": answer.revision or None,
-        "fire": fire_row(answer.fire) if answer.HasField("fire") else None,
+        "fire": texts.fire_row(answer.fire) if answer.HasField("fire") else None,
     }
     console.show_record(row, output, name_key="verdict", lines=[])

@@ -15,17 +15,7 @@ from typing import NamedTuple
 
 from sqlalchemy.exc import OperationalError
 
-from task_runner.model.events import (
-    FAILED,
-    RELEASED,
-    SUCCEEDED,
-    Event,
-    check_data,
-    check_emitted_name,
-    id_of,
-    matches,
-    prompt_line,
-)
+from task_runner.model import events as model_events
 from task_runner.model.task import Fire, Outcome, Snapshot, Task, TaskState, check_request_id, replace, thread_of
 from task_runner.planner import log_records
 from task_runner.planner.event_triggers import TAKEN, Decided, Trigger, decide
@@ -55,7 +45,7 @@ class TakenIn:
     matched: int = 0
 
 
-def take_in(session: Session, events: Sequence[Event], now: datetime) -> TakenIn:
+def take_in(session: Session, events: Sequence[model_events.Event], now: datetime) -> TakenIn:
     """Record events in order; events that were recorded before change nothing.
 
     If the triggers of a task cannot be evaluated, quarantine the task with the error and continue with the others.
@@ -77,7 +67,7 @@ def take_in(session: Session, events: Sequence[Event], now: datetime) -> TakenIn
 
 
 def _triggers(
-    session: Session, events: Sequence[Event], now: datetime
+    session: Session, events: Sequence[model_events.Event], now: datetime
 ) -> tuple[dict[str, list[Trigger]], list[log_records.LogRecord]]:
     """Return the events that trigger each task, by task id, and an error for each task with an unusable filter."""
     names = {event.name for event in events}
@@ -85,7 +75,7 @@ def _triggers(
     for task in session.events.listeners(names) if names else ():
         assert task.definition.on is not None
         listeners[task.definition.on.event].append(task)
-    pairs: list[tuple[str, Event]] = []
+    pairs: list[tuple[str, model_events.Event]] = []
     facts: list[log_records.LogRecord] = []
     for task in (task for tasks in listeners.values() for task in tasks):
         try:
@@ -99,12 +89,12 @@ def _triggers(
     return found, facts
 
 
-def _triggers_task(task: Task, event: Event, now: datetime) -> bool:
+def _triggers_task(task: Task, event: model_events.Event, now: datetime) -> bool:
     on = task.definition.on
     if on is None or on.event != event.name or task.state is TaskState.DELETED:
         return False
     # After the clock is set back, the time since which a task listens is meaningless.
-    return (event.at >= on.since or now < on.since) and matches(on.filters, event)
+    return (event.at >= on.since or now < on.since) and model_events.matches(on.filters, event)
 
 
 def _decided(session: Session, snapshot: Snapshot, triggers: Sequence[Trigger], now: datetime) -> Decided:
@@ -141,11 +131,11 @@ def _write(session: Session, decisions: Sequence[tuple[Task, Decided]]) -> Plann
     return Planned(tasks=len(decisions), committed=len(fires), asking=asking, events=facts)
 
 
-def _request(task: Task, event: Event, at_home: str) -> bytes:
+def _request(task: Task, event: model_events.Event, at_home: str) -> bytes:
     """Return the frozen request of a fire: its task's request, with the event after the prompt."""
     request = runtime_wire.FireRequest.FromString(frozen_request(task, at_home))
     for each in (event, replace(event, data_json="")):
-        prompt = f"{request.prompt}\n\nEvent: {prompt_line(each)}"
+        prompt = f"{request.prompt}\n\nEvent: {model_events.prompt_line(each)}"
         if len(prompt.encode()) <= _LONGEST_PROMPT:
             request.prompt = prompt
             break
@@ -180,24 +170,24 @@ def _name(moved: Moved) -> str:
     A turn that pauses at its bounds continues with the next fire, so it has not succeeded yet.
     """
     if moved.state is TurnState.RELEASED:
-        return RELEASED
+        return model_events.RELEASED
     if moved.fire.outcome is Outcome.SUCCEEDED and moved.state is not TurnState.PAUSED:
-        return SUCCEEDED
-    return FAILED if moved.fire.outcome is Outcome.FAILED else ""
+        return model_events.SUCCEEDED
+    return model_events.FAILED if moved.fire.outcome is Outcome.FAILED else ""
 
 
-def _event(name: str, moved: Moved, task: Task) -> Event:
+def _event(name: str, moved: Moved, task: Task) -> model_events.Event:
     fire, definition = moved.fire, task.definition
     thread_id = thread_of(task, fire.fire_id)
     common = {"channel": definition.channel, "category": definition.category, "agent": definition.agent}
-    if name == RELEASED:
+    if name == model_events.RELEASED:
         # All held fires share one release, regardless of who decided; no fire caused it.
-        id_ = id_of(name, thread_id, to_us(moved.at))
-        return Event(name=name, id=id_, at=moved.at, thread_id=thread_id, task_id=task.id, **common)
+        id_ = model_events.id_of(name, thread_id, to_us(moved.at))
+        return model_events.Event(name=name, id=id_, at=moved.at, thread_id=thread_id, task_id=task.id, **common)
     data = {"reason": fire.reason, "kind": fire.kind.value, "attempt": fire.attempt}
-    return Event(
+    return model_events.Event(
         name=name,
-        id=id_of(name, fire.fire_id, fire.attempt),
+        id=model_events.id_of(name, fire.fire_id, fire.attempt),
         at=moved.at,
         fire_id=fire.fire_id,
         turn_id=fire.turn_id,
@@ -209,10 +199,10 @@ def _event(name: str, moved: Moved, task: Task) -> Event:
     )
 
 
-def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> Event:
+def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> model_events.Event:
     """Return the event that a request emits. Raises InvalidInput: reserved name, missing id, or no JSON object."""
-    return Event(
-        name=check_emitted_name(request.name),
+    return model_events.Event(
+        name=model_events.check_emitted_name(request.name),
         id=check_request_id(request.event_id or new_id, "event_id"),
         at=now,
         fire_id=request.fire_id,
@@ -221,11 +211,11 @@ def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> 
         channel=request.channel,
         agent=request.created_by.agent,
         category=request.created_by.category,
-        data_json=check_data(request.data_json),
+        data_json=model_events.check_data(request.data_json),
     )
 
 
-def emit(session: Session, event: Event, now: datetime) -> TakenIn:
+def emit(session: Session, event: model_events.Event, now: datetime) -> TakenIn:
     """Record an event from an author or an agent. An event from a running turn is attributed to that turn's fire."""
     # An event may name its turn before the receipt of that turn's fire arrives.
     fire = session.fires.by_ids([event.fire_id]).get(event.fire_id) or session.events.fire_of_turn(event.turn_id)

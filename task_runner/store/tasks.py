@@ -9,19 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, bindparam, func, insert, literal_column, select, text, update
 from sqlalchemy.exc import IntegrityError
 
-from task_runner.model.task import (
-    COUNTED,
-    Fire,
-    FireKind,
-    Outcome,
-    Revision,
-    Snapshot,
-    Task,
-    TaskState,
-    Window,
-    is_task_id,
-    replace,
-)
+from task_runner.model import task as model
 from task_runner.store.rows import (
     DueTask,
     Totals,
@@ -37,7 +25,7 @@ from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.storage.statements import Statement, among, listed
 from turnkeeper.times import from_us, to_us
 
-_OVER = [TaskState.DONE.value, TaskState.EXPIRED.value, TaskState.DELETED.value]
+_OVER = [model.TaskState.DONE.value, model.TaskState.EXPIRED.value, model.TaskState.DELETED.value]
 
 
 class Tasks:
@@ -55,7 +43,7 @@ class Tasks:
         if self._locks and ids:
             _LOCK.rows(self._connection, ids=listed(ids))
 
-    def add(self, new: Sequence[Task], by: str = "") -> None:
+    def add(self, new: Sequence[model.Task], by: str = "") -> None:
         """Write new tasks, their first revisions and by what they came. Raises AlreadyExists if a name is taken."""
         rows = [row_of_task(task) for task in new]
         try:
@@ -79,29 +67,29 @@ class Tasks:
         """Return the names of the tasks of those ids, deleted ones included."""
         return {str(task_id): str(name) for task_id, name in _NAMES.rows(self._connection, ids=listed(ids))}
 
-    def named(self, names: Collection[str]) -> dict[str, Task]:
+    def named(self, names: Collection[str]) -> dict[str, model.Task]:
         """Return the living tasks of those names that exist."""
         return {task.definition.name: task for task in self._found(_NAMED, names=listed(names))}
 
-    def find(self, name: str) -> Task | None:
+    def find(self, name: str) -> model.Task | None:
         """Return the living task of that name, else the task of that id, else the newest deleted one of that name."""
-        living = tasks.c.state != TaskState.DELETED.value
+        living = tasks.c.state != model.TaskState.DELETED.value
         found = self._found(select(tasks).where(tasks.c.name == name, living))
-        if not found and is_task_id(name):
+        if not found and model.is_task_id(name):
             found = self._found(select(tasks).where(tasks.c.id == name))
         if not found:
             newest = tasks.c.created_us.desc(), tasks.c.id
             found = self._found(select(tasks).where(tasks.c.name == name).order_by(*newest).limit(1))
         return found[0] if found else None
 
-    def listed(self, *, category: str = "", channel: str = "", made_by: str = "") -> list[Task]:
+    def listed(self, *, category: str = "", channel: str = "", made_by: str = "") -> list[model.Task]:
         """Return the living tasks, next to fire first, those that will not fire last, then by name."""
         wanted = {"category": category, "channel": channel, "made_by": made_by}
         only = [tasks.c[name] == value for name, value in wanted.items() if value]
-        query = select(tasks).where(tasks.c.state != TaskState.DELETED.value, *only)
+        query = select(tasks).where(tasks.c.state != model.TaskState.DELETED.value, *only)
         return self._found(query.order_by(tasks.c.wake_us.is_(None), tasks.c.wake_us, tasks.c.name))
 
-    def revise(self, task: Task, valid_from: datetime, *, ends_tail: bool, by: str = "") -> None:
+    def revise(self, task: model.Task, valid_from: datetime, *, ends_tail: bool, by: str = "") -> None:
         """Write a task's new definition as its next revision.
 
         Args:
@@ -125,11 +113,11 @@ class Tasks:
         ended = {"tail_entry": -func.abs(tasks.c.tail_entry)}
         self._connection.execute(update(tasks).where(tasks.c.id == task_id).values(ended))
 
-    def revisions(self, task_id: str) -> list[Revision]:
+    def revisions(self, task_id: str) -> list[model.Revision]:
         """Return all revisions of a task, oldest first."""
         query = select(revisions).where(revisions.c.task_id == task_id).order_by(revisions.c.revision)
         return [
-            Revision(
+            model.Revision(
                 number=row.revision,
                 valid_from=from_us(row.valid_from_us),
                 definition=decode_definition(row.definition),
@@ -138,7 +126,7 @@ class Tasks:
             for row in self._connection.execute(query)
         ]
 
-    def edited_by(self, task: Task) -> str:
+    def edited_by(self, task: model.Task) -> str:
         """Return by what a task's newest revision came; empty where that is not known."""
         newest = (revisions.c.task_id == task.id) & (revisions.c.revision == task.revision)
         return signature_of(self._connection.execute(select(revisions.c.definition).where(newest)).scalar() or "{}")
@@ -147,18 +135,18 @@ class Tasks:
         """Return since when the newest revision of each of those tasks is in force."""
         return {task_id: from_us(us) for task_id, us in _EDITED_AT.rows(self._connection, ids=listed(ids))}
 
-    def snapshots(self, ids: Sequence[str]) -> list[Snapshot]:
+    def snapshots(self, ids: Sequence[str]) -> list[model.Snapshot]:
         """Return the tasks of those ids with all that planning them needs."""
         by_ids = _BY_IDS_LOCKED if self._locks else _BY_IDS
         rows = [_Row(*row) for row in by_ids.rows(self._connection, ids=listed(ids))]
-        opened: dict[str, list[Fire]] = defaultdict(list)
+        opened: dict[str, list[model.Fire]] = defaultdict(list)
         for fire in map(fire_of, _OPEN_OF.rows(self._connection, ids=listed(ids))):
             opened[fire.task_id].append(fire)
         numbers = [abs(row.tail_entry) for row in rows if row.tail_entry is not None]
         found = map(fire_of, _ENTRIES.rows(self._connection, numbers=listed(numbers))) if numbers else ()
         tails = {fire.entry_id: fire for fire in found}
         return [
-            Snapshot(
+            model.Snapshot(
                 task=task,
                 open=tuple(opened.get(row.id, ())),
                 tail=None if row.tail_entry is None else _tail(tails.get(abs(row.tail_entry)), row.tail_entry),
@@ -168,15 +156,15 @@ class Tasks:
             for row, task in ((row, task_of(row)) for row in rows)
         ]
 
-    def _window(self, task: Task) -> Window | None:
+    def _window(self, task: model.Task) -> model.Window | None:
         """Return the window of a hybrid's newest fire of an event."""
         on = task.definition.on
         if on is None or not task.definition.is_hybrid or not on.debounce:
             return None
         row = self._connection.execute(_NEWEST_OF_EVENT, {"task": task.id}).first()
-        if row is None or row.outcome == Outcome.SKIPPED.value:
+        if row is None or row.outcome == model.Outcome.SKIPPED.value:
             return None
-        return Window(fire_id=row.fire_id, at=from_us(row.at_us), debounce=on.debounce)
+        return model.Window(fire_id=row.fire_id, at=from_us(row.at_us), debounce=on.debounce)
 
     def due(self, now: datetime, limit: int) -> list[str]:
         """Return the ids of at most `limit` tasks to be planned by `now`, earliest first: an index range scan.
@@ -203,12 +191,12 @@ class Tasks:
 
     def quarantine(self, task_id: str, reason: str) -> None:
         """Stop a task without planning it."""
-        values = {"state": TaskState.QUARANTINED.value, "reason": reason, "wake_us": None}
+        values = {"state": model.TaskState.QUARANTINED.value, "reason": reason, "wake_us": None}
         self._connection.execute(update(tasks).where(tasks.c.id == task_id), values)
 
-    def record_accepted(self, fires: Iterable[Fire]) -> None:
+    def record_accepted(self, fires: Iterable[model.Fire]) -> None:
         """Add fires accepted for the first time to their tasks' counts."""
-        self.count_accepted((fire.task_id, fire.kind in COUNTED) for fire in fires)
+        self.count_accepted((fire.task_id, fire.kind in model.COUNTED) for fire in fires)
 
     def count_accepted(self, fires: Iterable[tuple[str, bool]]) -> None:
         """Add fires accepted for the first time to their tasks' counts: their tasks, and whether limits count them."""
@@ -224,13 +212,13 @@ class Tasks:
         query = select(func.count()).select_from(tasks).where(tasks.c.made_by == agent, tasks.c.state.not_in(_OVER))
         return self._connection.execute(query).scalar_one()
 
-    def paced_on(self, thread_ids: Collection[str]) -> list[Task]:
+    def paced_on(self, thread_ids: Collection[str]) -> list[model.Task]:
         """Return the self-paced tasks on those threads that have not ended."""
         return self._found(_PACED_ON, ids=listed(thread_ids))
 
-    def ephemeral(self) -> list[Task]:
+    def ephemeral(self) -> list[model.Task]:
         """Return the living tasks that last as long as the daemon."""
-        query = select(tasks).where(tasks.c.ephemeral, tasks.c.state != TaskState.DELETED.value)
+        query = select(tasks).where(tasks.c.ephemeral, tasks.c.state != model.TaskState.DELETED.value)
         return self._found(query)
 
     def living(self) -> int:
@@ -243,37 +231,37 @@ class Tasks:
 
     def totals(self) -> Totals:
         """Return counts over the whole store."""
-        states = select(tasks.c.state, func.count()).where(tasks.c.state != TaskState.DELETED.value)
+        states = select(tasks.c.state, func.count()).where(tasks.c.state != model.TaskState.DELETED.value)
         by_state = {row[0]: row[1] for row in self._connection.execute(states.group_by(tasks.c.state))}
         opened = select(fires.c.outcome, func.count()).where(fires.c.is_open).group_by(fires.c.outcome)
         by_outcome = {row[0]: row[1] for row in self._connection.execute(opened)}
         return Totals(
             tasks=sum(by_state.values()),
-            paused=by_state.get(TaskState.PAUSED.value, 0),
+            paused=by_state.get(model.TaskState.PAUSED.value, 0),
             open_fires=sum(by_outcome.values()),
-            unsent=by_outcome.get(Outcome.PENDING.value, 0) + by_outcome.get(Outcome.WAITING.value, 0),
+            unsent=by_outcome.get(model.Outcome.PENDING.value, 0) + by_outcome.get(model.Outcome.WAITING.value, 0),
             next_wake_at=self.next_wake(),
         )
 
-    def _found(self, query: Select[Any], **parameters: Any) -> list[Task]:
+    def _found(self, query: Select[Any], **parameters: Any) -> list[model.Task]:
         query = query.with_for_update() if self._locks else query
         return [task_of(row) for row in self._connection.execute(query, parameters)]
 
     def _taken(self, row: Any) -> frozenset[datetime]:
         query = select(fires.c.nominal_us).where(
             fires.c.task_id == row.id,
-            fires.c.kind == FireKind.SCHEDULED.value,
+            fires.c.kind == model.FireKind.SCHEDULED.value,
             fires.c.fire_id.is_not(None),
             fires.c.nominal_us > row.cursor_us,
         )
         return frozenset(from_us(us) for us in self._connection.execute(query).scalars())
 
 
-def _tail(entry: Fire | None, number: int) -> Fire | None:
-    return entry if entry is None or number >= 0 else replace(entry, entry_id=number)
+def _tail(entry: model.Fire | None, number: int) -> model.Fire | None:
+    return entry if entry is None or number >= 0 else model.replace(entry, entry_id=number)
 
 
-def _taken_name(task: Task | None) -> AlreadyExists:
+def _taken_name(task: model.Task | None) -> AlreadyExists:
     what = f"a task named {task.definition.name!r} exists" if task else "one of the names is taken"
     return AlreadyExists(what, where="name", hint="choose another name")
 
@@ -289,7 +277,9 @@ _EDITED_AT = Statement(
 _due = select(tasks.c.id).where(tasks.c.wake_us <= bindparam("now")).order_by(tasks.c.wake_us).limit(bindparam("limit"))
 _DUE, _DUE_LOCKED = Statement(_due), Statement(_due.with_for_update(skip_locked=True))
 _has_open = select(fires.c.entry_id).where(fires.c.is_open, fires.c.task_id == tasks.c.id).exists()
-_alone = (tasks.c.state == literal_column(f"'{TaskState.ACTIVE.value}'")) & tasks.c.rewound_us.is_(None) & ~_has_open
+_alone = (
+    (tasks.c.state == literal_column(f"'{model.TaskState.ACTIVE.value}'")) & tasks.c.rewound_us.is_(None) & ~_has_open
+)
 _due_tasks = (
     select(tasks.c.id, tasks.c.revision, tasks.c.cursor_us, _alone.label("alone"))
     .where(tasks.c.wake_us <= bindparam("now"))

@@ -31,16 +31,7 @@ from langgraph.types import interrupt
 from agent_runtime.graph.context import ToolSpec, bound, current_turn, record_question, turn_around
 from agent_runtime.graph.guard.arguments import write
 from agent_runtime.graph.guard.identity import Identity, identity
-from agent_runtime.model.approval import (
-    EXPIRED,
-    AskedCall,
-    answers_call,
-    ask,
-    canonical,
-    covers,
-    tool_hash,
-    why_not_bound,
-)
+from agent_runtime.model import approval
 from agent_runtime.model.turn import Category, TurnContext, Verdict
 from agent_runtime.permissions.judge import FOREIGN, approve_once, intersect, narrowed, needs_proposal, once_only
 from turnkeeper.errors import Denied
@@ -77,7 +68,10 @@ def made_id(at: str, name: str, args: Mapping[str, Any]) -> str:
     """Return an id for a call without one; the id stays the same if its node is run again."""
     written = write(args)
     about = written.shown if written.plain and not written.problem else written.digest
-    return "direct-" + hashlib.sha256(canonical([at, name, about]).encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    return (
+        "direct-"
+        + hashlib.sha256(approval.canonical([at, name, about]).encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    )
 
 
 def code_of(tool: BaseTool | None) -> str:
@@ -300,7 +294,7 @@ class Gate:
     def hash_of(self, graph: str, name: str) -> str:
         """Return the digest of a graph's only tool of a name; empty if there is none or several."""
         digest = self._names[graph].only(name) if graph in self._names else ""
-        return tool_hash(name, f"{FOREIGN}{name}", digest) if digest and name not in self._specs else ""
+        return approval.tool_hash(name, f"{FOREIGN}{name}", digest) if digest and name not in self._specs else ""
 
     def _is_foreign(self, request: CallRequest) -> bool:
         return request.known is None and request.tool is not None and self.named(request)[0].startswith(FOREIGN)
@@ -308,11 +302,11 @@ class Gate:
     def _is_shared(self, request: CallRequest, turn: TurnContext) -> bool:
         return self._names.setdefault(turn.graph, _Names(())).is_shared(request)
 
-    def _call(self, request: CallRequest, verdict: Verdict, turn: TurnContext) -> AskedCall:
+    def _call(self, request: CallRequest, verdict: Verdict, turn: TurnContext) -> approval.AskedCall:
         written, scope = write(request.args), self.named(request)[0]
         foreign = self._is_foreign(request)
         told = foreign and written.plain and set(verdict.lacking) <= {scope}
-        return AskedCall(
+        return approval.AskedCall(
             told=told and not self._is_shared(request, turn),
             tool=request.name,
             scope=scope,
@@ -345,7 +339,7 @@ class Gate:
         if decision == "edit" and isinstance(edited, dict):
             return self._approved(request, turn, edited)
         because = str(answer.get("message", ""))
-        if decision == EXPIRED:
+        if decision == approval.EXPIRED:
             return Refused(text=f"{because}: this call was not run; finish without it")
         return Refused(text=f"the author refused this call: {because}" if because else "the author refused this call")
 
@@ -377,18 +371,18 @@ def _why(request: CallRequest, turn: TurnContext, verdict: Verdict, *, foreign: 
     return f"{reason}; the agent says: {request.why}" if request.why else reason
 
 
-def _decided(kind: Literal["permission", "proposal"], call: AskedCall, why: str, thread_id: str) -> Any:
+def _decided(kind: Literal["permission", "proposal"], call: approval.AskedCall, why: str, thread_id: str) -> Any:
     """Return the author's decision about a call; ignore a decision that does not fit or no longer covers the call."""
-    answer = _ask(ask(kind, call, why))
-    while not (fits := answers_call(answer, call, thread_id)) or not _may(answer, call):
-        since = "its category was narrowed since" if fits else why_not_bound(answer, call)
+    answer = _ask(approval.ask(kind, call, why))
+    while not (fits := approval.answers_call(answer, call, thread_id)) or not _may(answer, call):
+        since = "its category was narrowed since" if fits else approval.why_not_bound(answer, call)
         told = f"you approved this call, and {since}; approve again to run it: {why}"
-        answer = _ask(ask(kind, call, told if since else why))  # returns the next answer, or waits for one
+        answer = _ask(approval.ask(kind, call, told if since else why))  # returns the next answer, or waits for one
     return answer
 
 
-def _may(answer: Mapping[str, Any], call: AskedCall) -> bool:
-    return answer["decision"] not in {"approve", "edit"} or covers(answer, call)
+def _may(answer: Mapping[str, Any], call: approval.AskedCall) -> bool:
+    return answer["decision"] not in {"approve", "edit"} or approval.covers(answer, call)
 
 
 def _ask(question: dict[str, Any]) -> Any:

@@ -7,18 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from task_runner.cli import rows as texts
 from task_runner.cli.client import Runner, all_tasks, complete_channel, runner
-from task_runner.cli.rows import (
-    column,
-    is_loop,
-    left_column,
-    local,
-    outcome_column,
-    state_of,
-    task_row,
-    time,
-    time_column,
-)
 from task_runner.cli.show import show_change, up_since
 from task_runner.cli.state import YesOption, delete_task, restore, tick
 from task_runner.cli.tasks import create_spec, fill, takes_task_options
@@ -38,7 +28,7 @@ _MODES = {"every": "fixed", "on": "event"}
 
 def complete_loop(incomplete: str) -> list[str]:
     """Return the loop names that complete a prefix."""
-    return [task.spec.name for task in all_tasks() if is_loop(task) and task.spec.name.startswith(incomplete)]
+    return [task.spec.name for task in all_tasks() if texts.is_loop(task) and task.spec.name.startswith(incomplete)]
 
 
 IdArgument = Annotated[str, typer.Argument(help="A loop's id or name.", autocompletion=complete_loop)]
@@ -137,7 +127,7 @@ def reschedule(
     delay = int(parse_duration(text, field="seconds").total_seconds())
     chosen = runner()
     task = chosen.call("RescheduleTask", wire.RescheduleTaskRequest(name=_loop(chosen, loop).id, seconds=delay))
-    show_change(task, output, f"wakes at {local(time(task, 'armed_at'))}")
+    show_change(task, output, f"wakes at {texts.local(texts.time(task, 'armed_at'))}")
     chosen.note_unless_serving()
 
 
@@ -165,13 +155,13 @@ def stop(
 
 
 def _going() -> list[Any]:
-    return [task for task in all_tasks() if is_loop(task) and task.state not in {"disabled", "done", "expired"}]
+    return [task for task in all_tasks() if texts.is_loop(task) and task.state not in {"disabled", "done", "expired"}]
 
 
 def _loop(chosen: Runner, name: str) -> Any:
     """Return a loop. Raises NotFound, and InvalidInput for a task that is no loop."""
     task = chosen.call("GetTask", wire.GetTaskRequest(name=name))
-    if not is_loop(task):
+    if not texts.is_loop(task):
         what = f"{task.spec.name!r} is a task on a schedule, not a loop"
         raise InvalidInput(what, where="loop", hint="use the command of the same name without loop")
     return task
@@ -194,7 +184,7 @@ def list_(
 
 def loop_row(task: Any) -> dict[str, Any]:
     """Return the row of a task, with the fields that only loops have."""
-    row = task_row(task)
+    row = texts.task_row(task)
     mode = "hybrid" if task.kind != "on" and row.get("on") else _MODES.get(task.kind, task.kind)
     paced = task.kind == "dynamic"
     return row | {"mode": mode, "iteration": task.iteration if paced else task.fires}
@@ -202,7 +192,7 @@ def loop_row(task: Any) -> dict[str, Any]:
 
 def _show(now: datetime, output: console.Output, cut: Mapping[str, Any], *, ended: bool) -> None:
     answer = runner().call("ListTasks", wire.ListTasksRequest())
-    loops = [task for task in answer.tasks if is_loop(task)]
+    loops = [task for task in answer.tasks if texts.is_loop(task)]
     rows = [loop_row(task) for task in loops if ended or task.state not in _ENDED]
     rows.sort(key=lambda row: (row["next_fire_at"] is None, row["due_at"] or "", row["id"]))
     hidden = len(loops) - len(rows)
@@ -210,25 +200,27 @@ def _show(now: datetime, output: console.Output, cut: Mapping[str, Any], *, ende
     notes.append(up_since(answer))
     notes += [f"{row['id']} is {row['put_off']}" for row in rows if row["put_off"]][:3]
     shown, told = page_of(rows, "id", **cut)
-    named = [*_COLUMNS[:2], left_column(now), *_COLUMNS[2:]]
+    named = [*_COLUMNS[:2], texts.left_column(now), *_COLUMNS[2:]]
     console.show_page(shown, named, output, name_key="id", page=told, footer=" · ".join(notes))
 
 
 _COLUMNS = [  # a narrow terminal omits the last ones
-    column("ID", "id"),
+    texts.column("ID", "id"),
     console.Column("INTERVAL", lambda row: row["schedule"].removesuffix(", exactly")),
     console.Column("ITERATION", lambda row: f"#{row['iteration']}", right=True),
     console.Column("PROMPT", lambda row: row["prompt"][:_LONGEST_PROMPT]),
-    console.Column("STATE", lambda row: "put off" if row["put_off"] and row["state"] == "active" else state_of(row)),
-    time_column("NEXT", "next_fire_at"),
-    time_column("LAST", "last_fire_at"),
-    column("MODE", "mode"),
-    column("TARGET", "agent"),
-    column("NAME", "name", wide=True),
-    outcome_column("RESULT", "last_outcome", wide=True),
-    column("CATEGORY", "category", wide=True),
-    column("CHANNEL", "channel", wide=True),
-    column("THREAD", "thread_id", wide=True),
+    console.Column(
+        "STATE", lambda row: "put off" if row["put_off"] and row["state"] == "active" else texts.state_of(row)
+    ),
+    texts.time_column("NEXT", "next_fire_at"),
+    texts.time_column("LAST", "last_fire_at"),
+    texts.column("MODE", "mode"),
+    texts.column("TARGET", "agent"),
+    texts.column("NAME", "name", wide=True),
+    texts.outcome_column("RESULT", "last_outcome", wide=True),
+    texts.column("CATEGORY", "category", wide=True),
+    texts.column("CHANNEL", "channel", wide=True),
+    texts.column("THREAD", "thread_id", wide=True),
     console.Column("REASON", lambda row: row["reason"] or row["put_off"] or "", wide=True),
 ]
 

@@ -22,37 +22,11 @@ from turnkeeper.config.toml_file import read_text
 from turnkeeper.console import Column, Output, OutputOption, home, named_home, note, show_record, show_rows, when
 from turnkeeper.console import status as spinner
 from turnkeeper.console.unseen import plain
-from turnkeeper.constellation.inspect.condition import (
-    RELOAD,
-    RESTART,
-    examine,
-    findings,
-    fit_to_start,
-    outdated,
-    refuse_twin,
-)
+from turnkeeper.constellation.inspect import condition
 from turnkeeper.constellation.inspect.finding import Finding
 from turnkeeper.constellation.install import setup
-from turnkeeper.constellation.supervisor import markers, terminals
-from turnkeeper.constellation.supervisor.daemons import (
-    AGENT_RUNTIME,
-    EVERY,
-    OPTIONAL,
-    POLL_S,
-    SUPERVISOR,
-    environ_of,
-    process_of,
-    spawn,
-)
+from turnkeeper.constellation.supervisor import daemons, markers, terminals, up_down
 from turnkeeper.constellation.supervisor.escalation import check_alert, send_now
-from turnkeeper.constellation.supervisor.up_down import (
-    bring_down,
-    bring_up,
-    orders_of,
-    prepare,
-    set_workers,
-    stop_some,
-)
 from turnkeeper.constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, Conflict, InvalidInput, TurnkeeperError
@@ -180,30 +154,30 @@ def up(
     Example: turnkeeper up 2
     """
     place = named_home()
-    settings = fit_to_start(place)
+    settings = condition.fit_to_start(place)
     if not takeover:
         place.check_taken_over()
-    refuse_twin(place)
+    condition.refuse_twin(place)
     _take_over(place, files=takeover and not settings.store.is_shared)
-    for text in prepare(place, settings):
+    for text in up_down.prepare(place, settings):
         note(f"alert: {text}")
     if workers is not None:
         with spinner("changing the number of workers"):
-            how = set_workers(place, workers, os.environ)
+            how = up_down.set_workers(place, workers, os.environ)
         if how:
-            note(f"{AGENT_RUNTIME.name} {how}; it starts again with {workers} workers")
+            note(f"{daemons.AGENT_RUNTIME.name} {how}; it starts again with {workers} workers")
     environ = _let_reload(place) if restart_ else os.environ
     if foreground:
-        argv = [sys.executable, "-P", "-m", SUPERVISOR.package, str(place.root), "--foreground"]
+        argv = [sys.executable, "-P", "-m", daemons.SUPERVISOR.package, str(place.root), "--foreground"]
         os.execv(sys.executable, argv)  # noqa: S606  becomes the supervisor
     record_act(place.logs, "turnkeeper", "turnkeeper up", "", SystemClock())
     with spinner("starting"):
-        fresh = bring_up(place, environ)
-    for daemon in (one for one in EVERY if one.name in fresh):
-        process = process_of(place, daemon)
+        fresh = up_down.bring_up(place, environ)
+    for daemon in (one for one in daemons.EVERY if one.name in fresh):
+        process = daemons.process_of(place, daemon)
         how = "is up" if fresh[daemon.name] else "was up already"
         note(f"{daemon.name} {how} (pid {process.pid if process else 'unknown'})")
-    for finding in outdated(place):
+    for finding in condition.outdated(place):
         note(str(finding))
     if place.root != places(None, os.environ)[0]:
         note(f"for the other commands: export TURNKEEPER_HOME={shlex.quote(str(place.root))}")
@@ -219,9 +193,12 @@ def _take_over(place: Home, *, files: bool) -> None:
 def _let_reload(place: Home) -> Mapping[str, str]:
     """Stop the processes of another build or with older settings. Return the variables for the next supervisor."""
     with spinner("restarting"):
-        environ = environ_of(place, SUPERVISOR) or os.environ  # what its successor starts the daemons with
-        stopped = stop_some(
-            place, {one.process for one in outdated(place) if one.fix[5:] in {RELOAD, RESTART}}, os.environ
+        # The successor starts the daemons with this.
+        environ = daemons.environ_of(place, daemons.SUPERVISOR) or os.environ
+        stopped = up_down.stop_some(
+            place,
+            {one.process for one in condition.outdated(place) if one.fix[5:] in {condition.RELOAD, condition.RESTART}},
+            os.environ,
         )
     for name, how in stopped.items():
         note(f"{name} {how}; it starts again with this build and the settings as they are now")
@@ -242,9 +219,9 @@ def down(
     record_act(place.logs, "turnkeeper", "turnkeeper down", "", SystemClock())
     told = ", ".join([] if force else terminals.read_now(place))
     with spinner(f"stopping; waiting up to 60s for {told} to take the shutdown" if told else "stopping"):
-        ended = bring_down(place, force=force)
+        ended = up_down.bring_down(place, force=force)
     for name, how in ended.items():
-        if name not in {SUPERVISOR.name, *(one.name for one in OPTIONAL)} or how != "was not running":
+        if name not in {daemons.SUPERVISOR.name, *(one.name for one in daemons.OPTIONAL)} or how != "was not running":
             note(f"{name} {how}")
 
 
@@ -267,7 +244,7 @@ def restart(
     orders = read_orders(place)
     if orders is None:
         raise Conflict("the daemons are not supervised", where=str(place.root), hint="start it with: turnkeeper up")
-    if AGENT_RUNTIME not in orders.wanted:
+    if daemons.AGENT_RUNTIME not in orders.wanted:
         raise Conflict("agent-runtime does not run on this machine", where="[node] roles", hint="restart it elsewhere")
     notes = read_text(handoff, LONGEST_NOTES) if handoff is not None else ""
     said = "\n".join(filter(None, [reason, notes]))
@@ -282,7 +259,7 @@ def restart(
     text = import_module("turnkeeper.constellation.inspect.status").handoff_text(place, said)
     at = rfc3339(clock.now())
     markers.write_marker(markers.REQUEST.at(place), {"id": id_, "text": text, "at": at, "by": "author", "tries": 0})
-    supervisor = process_of(place, SUPERVISOR)
+    supervisor = daemons.process_of(place, daemons.SUPERVISOR)
     if supervisor is not None:
         supervisor.send_signal(signal.SIGHUP)
     else:
@@ -307,7 +284,7 @@ def model(
     place = home()
     if (name, base_url, key_file) != (None, None, None):
         setup.set_model(place, setup.chosen_model(place, name, base_url, key_file))
-        if process_of(place, AGENT_RUNTIME) is not None:
+        if daemons.process_of(place, daemons.AGENT_RUNTIME) is not None:
             restart(None)
     present = load_settings(place).model.model_dump()
     lines = [(key, str(value)) for key, value in present.items() if value != ""]
@@ -316,7 +293,7 @@ def model(
 
 def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
     """Return the restart's status once it is over. Raises TurnkeeperError if it was refused or abandoned."""
-    if not clock.poll(lambda: not is_under_way(place), timeout_s=_PATIENCE_S, every_s=POLL_S):
+    if not clock.poll(lambda: not is_under_way(place), timeout_s=_PATIENCE_S, every_s=daemons.POLL_S):
         raise TurnkeeperError("the restart is still in progress", hint="see: turnkeeper status")
     says = markers.read_marker(markers.STATUS.at(place, id=id_))
     found = says if isinstance(says, dict) else {}
@@ -339,7 +316,7 @@ def escalate(text: Annotated[str, typer.Argument(help="What the alert says.")]) 
     place = home()
     check_alert(text)
     clock = SystemClock()
-    routes = orders_of(load_settings(place)).routes
+    routes = up_down.orders_of(load_settings(place)).routes
     if not (routes.command or routes.webhook):
         hint = "set [watchdog] command or webhook in config.toml"
         raise InvalidInput("there is no route to send it", where="escalate", hint=hint)
@@ -375,7 +352,7 @@ def status(output: OutputOption = Output.TABLE) -> None:
     Example: turnkeeper status -o json
     """
     place = home()
-    found = [*findings(place, SystemClock().now().timestamp()), *outdated(place)]
+    found = [*condition.findings(place, SystemClock().now().timestamp()), *condition.outdated(place)]
     asking = import_module("turnkeeper.constellation.inspect.status")  # it loads gRPC, which other commands do not need
     supervised = read_orders(place) is not None
     rows = asking.rows(place, found, supervised=supervised)
@@ -442,7 +419,7 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
     """
     place = home()
     rows: list[dict[str, Any]] = []
-    for check in examine(place, SystemClock().now().timestamp()):
+    for check in condition.examine(place, SystemClock().now().timestamp()):
         for found in check.findings:
             what = f"{found.process}: {found.what}" if found.process else found.what
             state = "broken" if found.degraded else "note" if found.fix or check.name != "database" else "ok"
@@ -529,11 +506,11 @@ def tick() -> None:
     if read_orders(place) is None:
         note("nothing is supposed to run; start it with: turnkeeper up")
         return
-    if process_of(place, SUPERVISOR) is None:
-        note(f"supervisor started (pid {spawn(place, SUPERVISOR, os.environ)})")
+    if daemons.process_of(place, daemons.SUPERVISOR) is None:
+        note(f"supervisor started (pid {daemons.spawn(place, daemons.SUPERVISOR, os.environ)})")
     else:
         Watchdog(place, clock=clock, entropy=SystemEntropy(), environ=os.environ).tick()
-    bad = [finding for finding in findings(place, clock.now().timestamp()) if finding.degraded]
+    bad = [finding for finding in condition.findings(place, clock.now().timestamp()) if finding.degraded]
     for finding in bad:
         note(str(finding))
     if bad:

@@ -10,20 +10,11 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, ask_for_workers, workers_asked_for
-from turnkeeper.constellation.supervisor import daemons, markers, terminals
+from turnkeeper.constellation.supervisor import daemons, markers, terminals, watchdog
 from turnkeeper.constellation.supervisor.escalation import Routes, take_pending
 from turnkeeper.constellation.supervisor.markers import Memory, Revive, forget, recall
 from turnkeeper.constellation.supervisor.policy import Limits
 from turnkeeper.constellation.supervisor.retention import Kept
-from turnkeeper.constellation.supervisor.watchdog import (
-    LOCK,
-    RESTARTER,
-    Orders,
-    between_ticks,
-    read_orders,
-    set_aside,
-    write_orders,
-)
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.storage.files import why_unwritable
@@ -39,14 +30,14 @@ def prepare(home: Home, settings: Settings) -> list[str]:
     Returns the texts of undelivered alerts and clears them: the caller shows them.
     """
     home.create()
-    with between_ticks(home):
-        before, orders = read_orders(home), orders_of(settings)
+    with watchdog.between_ticks(home):
+        before, orders = watchdog.read_orders(home), orders_of(settings)
         for daemon in daemons.EVERY:
             memory = recall(home, daemon.name)
             if before is not None and memory.budget is not None and not is_held(home, daemon.name):
                 _record_unseen_end(home, daemon, memory)
             forget(home, daemon.name, keep_start=isinstance(memory.revive, Revive))
-        write_orders(home, orders, SystemClock().now())
+        watchdog.write_orders(home, orders, SystemClock().now())
         for daemon in before.wanted if before is not None else ():
             if daemon not in orders.wanted:  # no supervisor watches it any more
                 daemons.stop(home, daemon)
@@ -56,7 +47,7 @@ def prepare(home: Home, settings: Settings) -> list[str]:
 
 def _record_unseen_end(home: Home, daemon: daemons.Daemon, memory: Memory) -> None:
     """Record that a daemon that should be running ended while no supervisor was running."""
-    log = EventLog(home.logs, LOCK, SystemClock())
+    log = EventLog(home.logs, watchdog.LOCK, SystemClock())
     start_id = memory.revive.id if isinstance(memory.revive, Revive) else ""
     log.emit("daemon.lost", daemon=daemon.name, id=start_id, reason="ended while no supervisor was running")
 
@@ -114,7 +105,7 @@ def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:
     Raises:
         TurnkeeperError: a daemon or the supervisor ended, or did not serve in time, or nothing can be written.
     """
-    wanted = (read_orders(home) or Orders()).wanted
+    wanted = (watchdog.read_orders(home) or watchdog.Orders()).wanted
     ran = {daemon.name: is_held(home, daemon.name) for daemon in wanted}
     supervisor = daemons.process_of(home, daemons.SUPERVISOR)
     child = daemons.spawn(home, daemons.SUPERVISOR, environ) if supervisor is None else None
@@ -133,7 +124,7 @@ def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> d
     if not home.run.is_dir():
         return {}
     how = {} if force or not _runs(home) else terminals.tell_all(home, clock=SystemClock(), entropy=SystemEntropy())
-    with between_ticks(home):
+    with watchdog.between_ticks(home):
         markers.clear_marker(markers.WANTED.at(home))
     order = (*([daemons.SUPERVISOR] if supervisor else []), *reversed(daemons.EVERY))
     for daemon in order:
@@ -152,20 +143,22 @@ def _runs(home: Home) -> bool:
 
 def _end_restart(home: Home) -> None:
     """End a planned restart at any stage. Its handoff is on disk, and is delivered after the next `up`."""
-    daemons.stop(home, RESTARTER, force=True)
+    daemons.stop(home, watchdog.RESTARTER, force=True)
     says = markers.read_marker(markers.PROCESSING.at(home))
     if says is not None:
-        set_aside(home, str(says.get("id")) if isinstance(says, dict) else "unreadable")
+        watchdog.set_aside(home, str(says.get("id")) if isinstance(says, dict) else "unreadable")
     markers.clear_marker(markers.REQUEST.at(home))
 
 
-def orders_of(settings: Settings) -> Orders:
+def orders_of(settings: Settings) -> watchdog.Orders:
     said = settings.watchdog.model_dump()
     limits = {name: said.pop(name) for name in list(said) if name not in {"command", "webhook", "announce"}}
     kept = Kept(keep_s=settings.logs.keep, largest_mb=settings.logs.largest_mb)
     optional = frozenset(one.name for one in settings.processes)
     left_out = frozenset(one.name for one in daemons.DAEMONS) - settings.daemons
-    return Orders(limits=Limits(**limits), routes=Routes(**said), kept=kept, optional=optional, left_out=left_out)
+    return watchdog.Orders(
+        limits=Limits(**limits), routes=Routes(**said), kept=kept, optional=optional, left_out=left_out
+    )
 
 
 def _await(home: Home, daemon: daemons.Daemon, supervisor: int | None, environ: Mapping[str, str]) -> int | None:
