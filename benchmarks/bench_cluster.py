@@ -28,7 +28,6 @@ from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.v1 import schedules_pb2
-from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 
 RUNNERS, TASKS = (1, 4), 1_000
 IN_A_ROW, SUCCEEDED = 100, wire.ListTurnsRequest(status="succeeded", limit=1)  # turns of one thread
@@ -128,7 +127,7 @@ def between_ms(url: str) -> float:
         try:
             node.wait()
             runner = Identity.of_daemon("task-runner", "agent-runtime", home)
-            caller = Caller(home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime", via=runner)
+            caller = Caller(home, via=runner)
             for number in range(IN_A_ROW):
                 caller.Fire(fire(number, "thread", "loop"))
             until(lambda: caller.ListTurns(SUCCEEDED).total == IN_A_ROW, "all turns end")

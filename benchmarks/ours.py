@@ -23,7 +23,6 @@ from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.v1 import schedules_pb2 as wire
-from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 RUNTIME, RUNNER = ("benchmarks.acceptor", "agent-runtime"), ("task_runner.daemon", "task-runner")
 PATIENCE_S = 120.0
@@ -96,7 +95,7 @@ class Ours:
 
     def apply(self, specs: Sequence[wire.TaskSpec]) -> float:
         """Create tasks in one request; return the seconds until the answer."""
-        caller = Caller(self.home.socket("task-runner"), SchedulesStub, "task-runner", deadline_s=PATIENCE_S)
+        caller = Caller(self.home, deadline_s=PATIENCE_S)
         begun = time.perf_counter()
         answer = caller.ApplyTasks(wire.ApplyTasksRequest(specs=specs))
         took_s = time.perf_counter() - begun

@@ -19,7 +19,6 @@ from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable, 
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.storage.locking import ProcessLock, is_held
 from turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 
 PROCESS = "agent-runtime"
 LONGEST_IMPORT_S = 600.0
@@ -31,7 +30,7 @@ Ask = Callable[[str, Any], Any]
 def runtime(surface: str = "cli") -> Any:
     """Return a caller of the running daemon's methods; a call raises Unreachable if the daemon does not run."""
     place = home()
-    return Caller(place.socket(PROCESS), AgentRuntimeStub, PROCESS, via=f"{PROCESS}/{surface}")
+    return Caller(place, via=f"{PROCESS}/{surface}")
 
 
 def read(method: str, request: Any) -> Any:

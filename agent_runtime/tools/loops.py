@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
-import grpc
 from sqlalchemy import Connection
 
 from agent_runtime.graph.context import WAKEUP_TOOL, ToolSpec
@@ -31,18 +30,15 @@ from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.rpc.callers import Identity
-from turnkeeper.rpc.channel import DEADLINE_S, connect
-from turnkeeper.rpc.errors import from_rpc
+from turnkeeper.rpc.channel import AsyncCaller
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import schedules_pb2 as wire
-from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 WAKEUP, LIST, DELETE, EMIT = "loop.wakeup", "loop.list", "loop.delete", "event.emit"
 LONGEST_WAKE_S = 7 * 86_400
 DEFAULT_CATEGORY = "loop"  # of a loop that an author's turn makes
 LONGEST_SHOWN = 200  # characters of a prompt
 MOST_LISTED = 100
-_RUNNER = "task-runner"
 
 
 class Loops:
@@ -51,15 +47,12 @@ class Loops:
     def __init__(self, store: Store, categories: Categories, *, home: Home, clock: Clock) -> None:
         self._store = store
         self._categories = categories
-        self._socket = home.socket(_RUNNER)
-        self._identity = Identity.of_daemon("agent-runtime", _RUNNER, home)
+        self._runner = AsyncCaller(home, via=Identity.of_daemon("agent-runtime", "task-runner", home))
         self._clock = clock
-        self._channel: grpc.aio.Channel | None = None
 
     async def close(self) -> None:
         """Close the connection to the runner."""
-        if self._channel is not None:
-            await self._channel.close()
+        await self._runner.close()
 
     async def wake(self, call: Call, delay_s: float) -> Result:
         """Store the delay of the loop's next iteration in the turn's row; the turn's last call counts.
@@ -99,14 +92,14 @@ class Loops:
         if not context.fire_id:
             return None
         try:
-            task: wire.Task = await self._ask("GetTask", wire.GetTaskRequest(name=context.fire_id.partition("@")[0]))
+            task: wire.Task = await self._runner.GetTask(wire.GetTaskRequest(name=context.fire_id.partition("@")[0]))
         except TurnkeeperError:
             return None
         return task.wakes_from.ToDatetime(UTC) if task.HasField("wakes_from") else None
 
     async def task(self, task_id: str) -> TaskNow:
         """Return the current state of a task from the runner. Raises NotFound, Unreachable."""
-        task: wire.Task = await self._ask("GetTask", wire.GetTaskRequest(name=task_id))
+        task: wire.Task = await self._runner.GetTask(wire.GetTaskRequest(name=task_id))
         return TaskNow(state=task.state, category=task.spec.category, read_only=task.spec.read_only)
 
     async def create(self, call: Call, asked: Mapping[str, Any]) -> Result:
@@ -140,7 +133,7 @@ class Loops:
         require(LIST, "read", {}, context)
         own = wire.ListTasksRequest(made_by=context.agent, limit=MOST_LISTED)
         here = wire.ListTasksRequest(channel=context.channel, limit=MOST_LISTED)
-        answers: list[wire.ListTasksResponse] = [await self._ask("ListTasks", request) for request in (own, here)]
+        answers: list[wire.ListTasksResponse] = [await self._runner.ListTasks(request) for request in (own, here)]
         found = {task.id: task for answer in answers for task in answer.tasks}
         shown = [task for task in found.values() if _is_own(task, context) or _is_here(task, context)]
         left_out = sum(answer.total - len(answer.tasks) for answer in answers)
@@ -181,7 +174,7 @@ class Loops:
         return await self._once(call, EMIT, lambda: self._emitted(request))
 
     async def _emitted(self, request: wire.EmitEventRequest) -> Result:
-        answer: wire.EmitEventResponse = await self._ask("EmitEvent", request)
+        answer: wire.EmitEventResponse = await self._runner.EmitEvent(request)
         return {"event": request.name, "event_id": answer.event_id, "listening_tasks": answer.matched}
 
     def _category(self, name: str, context: TurnContext) -> Category:
@@ -191,26 +184,26 @@ class Loops:
     async def _made(self, request: wire.CreateTaskRequest) -> Result:
         spec = request.spec
         try:
-            made: wire.CreateTaskResponse = await self._ask("CreateTask", request)
+            made: wire.CreateTaskResponse = await self._runner.CreateTask(request)
         except Conflict:
             # An earlier run of this call may have reached the runner: its loop has the same name.
-            task: wire.Task = await self._ask("GetTask", wire.GetTaskRequest(name=spec.name))
+            task: wire.Task = await self._runner.GetTask(wire.GetTaskRequest(name=spec.name))
             if task.spec.created_by != spec.created_by:
                 raise
             made = wire.CreateTaskResponse(task=task)
         return _made(made)
 
     async def _ended(self, context: TurnContext, loop: str, *, pause: bool) -> Result:
-        task: wire.Task = await self._ask("GetTask", wire.GetTaskRequest(name=loop))
+        task: wire.Task = await self._runner.GetTask(wire.GetTaskRequest(name=loop))
         if not _is_own(task, context):
             if not _is_here(task, context):
                 raise NotFound(f"no loop {loop[:80]!r}", where="loop", hint="see LoopList")
             raise Denied(f"{context.agent} did not make loop {task.id}", hint="the author can stop it")
         if not pause and task.state != "deleted":
-            await self._ask("DeleteTask", wire.DeleteTaskRequest(name=task.id))
+            await self._runner.DeleteTask(wire.DeleteTaskRequest(name=task.id))
         if pause and task.state != "paused":
             note = f"by {context.agent} in {context.turn_id}"
-            await self._ask("PauseTask", wire.PauseTaskRequest(name=task.id, note=note))
+            await self._runner.PauseTask(wire.PauseTaskRequest(name=task.id, note=note))
         return {"loop": task.id, "state": "paused" if pause else "deleted"}
 
     async def _once(self, call: Call, scope: str, act: Callable[[], Awaitable[Result]]) -> Result:
@@ -232,15 +225,6 @@ class Loops:
         result = await act()
         kept = await self._store.write(lambda connection: once(connection, call, scope, at, _keep, lambda: result))
         return kept.result
-
-    async def _ask(self, method: str, request: Any) -> Any:
-        if self._channel is None:
-            self._channel = connect(self._socket)
-        try:
-            said = self._identity.metadata(method, request)
-            return await getattr(SchedulesStub(self._channel), method)(request, timeout=DEADLINE_S, metadata=said)
-        except grpc.RpcError as error:
-            raise from_rpc(error, _RUNNER) from error
 
 
 def loop_tools(loops: Loops) -> list[ToolSpec]:

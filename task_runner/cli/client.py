@@ -112,23 +112,17 @@ class Runner:
             self._is_noted = True
 
     def _connect(self) -> Any:
-        channel = importlib.import_module("turnkeeper.rpc.channel")
-        stub = importlib.import_module("turnkeeper.v1.schedules_pb2_grpc").SchedulesStub
-        return channel.Caller(self.home.socket(PROCESS), stub, PROCESS, via=f"{PROCESS}/cli")
+        return importlib.import_module("turnkeeper.rpc.channel").Caller(self.home, via=f"{PROCESS}/cli")
 
     def answer_of(self, turn_id: str, channel: str) -> str:
         """Return the last text of a turn, as the runtime shows it in its channel; empty if the turn has no text.
 
         Raises TurnkeeperError.
         """
-        stubs = importlib.import_module("turnkeeper.v1.agent_runtime_pb2_grpc")
         asked = importlib.import_module("turnkeeper.v1.agent_runtime_pb2").GetConversationRequest(
             channel=channel, limit=_NEWEST_TURNS
         )
-        caller = importlib.import_module("turnkeeper.rpc.channel").Caller(
-            self.home.socket("agent-runtime"), stubs.AgentRuntimeStub, "agent-runtime", via=f"{PROCESS}/cli"
-        )
-        turns = caller.GetConversation(asked).turns
+        turns = (self._caller or self._connect()).GetConversation(asked).turns
         said = [one.text for turn in turns if turn.turn_id == turn_id for one in turn.messages if one.role == "agent"]
         return said[-1].strip() if said else ""
 

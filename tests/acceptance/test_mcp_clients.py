@@ -25,9 +25,7 @@ from tests.support.web import ROOT, Web, configure, serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import McpSettings
-from turnkeeper.rpc.channel import AsyncCaller, connect
-from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
-from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+from turnkeeper.rpc.channel import AsyncCaller
 
 pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")]
 OF_CLIENT = pytest.mark.sqlite_only("what differs is how the client speaks, and not what is asked")
@@ -57,12 +55,11 @@ async def client(
     from turnkeeper.gateway.mcp.server import following, make_server
 
     info = Implementation(name=name, version="1")
-    sockets = (home.socket(daemon.name) for daemon in (AGENT_RUNTIME, TASK_RUNNER))
     async with AsyncExitStack() as stack:
-        channels = [await stack.enter_async_context(connect(socket)) for socket in sockets]
+        daemons = AsyncCaller(home)
+        stack.push_async_callback(daemons.close)
         desk = Desk(
-            runtime=AsyncCaller(channels[0], AgentRuntimeStub, AGENT_RUNTIME.name),
-            runner=AsyncCaller(channels[1], SchedulesStub, TASK_RUNNER.name),
+            daemons=daemons,
             settings=settings,
             page="http://turnkeeper.localhost:7373",
         )

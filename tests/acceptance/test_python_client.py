@@ -24,6 +24,7 @@ from turnkeeper.client.operations import Operations
 from turnkeeper.client.transport import Blocking
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Unreachable
+from turnkeeper.rpc.channel import method_of
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,25 +197,26 @@ class Lossy(Blocking):
         self._loses, self._request = [method], request
         self.calls: list[str] = []
 
-    async def call(self, process: Any, method: str, request: Any) -> Any:
+    async def call(self, request: Any) -> Any:
+        method = method_of(request).name
         lost = self._request and method in self._loses
-        answer = None if lost else await super().call(process, method, request)
+        answer = None if lost else await super().call(request)
         self.calls.append(method)
         if method in self._loses:
             self._loses.remove(method)
-            raise Unreachable(f"{process} cannot be reached")
+            raise Unreachable("the daemon cannot be reached")
         return answer
 
 
 class Breaking(Blocking):
     """Loses its daemon after every second piece of a stream."""
 
-    async def stream(self, process: Any, method: str, request: Any, greeted: Any) -> AsyncIterator[Any]:
+    async def stream(self, request: Any, greeted: Any) -> AsyncIterator[Any]:
         left = 2
-        async for item in super().stream(process, method, request, greeted):
+        async for item in super().stream(request, greeted):
             yield item
             if not (left := left - 1):
-                raise Unreachable(f"{process} cannot be reached")
+                raise Unreachable("the daemon cannot be reached")
 
     async def pause(self, seconds: float) -> None:
         """Not wait: it is there."""

@@ -10,8 +10,6 @@ from turnkeeper.errors import Denied
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
-from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
-from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 pytestmark = pytest.mark.process
 
@@ -23,11 +21,11 @@ def acts(constellation: Constellation, event: str = "act.done") -> list[tuple[st
 
 
 def runner(constellation: Constellation, via: Identity | str = "") -> Any:
-    return Caller(constellation.home.socket("task-runner"), SchedulesStub, "task-runner", via=via)
+    return Caller(constellation.home, via=via)
 
 
 def runtime(constellation: Constellation, via: Identity | str = "") -> Any:
-    return Caller(constellation.home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime", via=via)
+    return Caller(constellation.home, via=via)
 
 
 def invented_task() -> schedules_pb2.CreateTaskRequest:

@@ -34,8 +34,6 @@ from turnkeeper.config.settings import load_settings
 from turnkeeper.constellation.supervisor import daemons
 from turnkeeper.rpc import process
 from turnkeeper.rpc.channel import Caller, is_serving
-from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
-from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 RUNTIME, RUNNER, WEB = "agent-runtime", "task-runner", "web"
 PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "turnkeeper.constellation"}
@@ -248,8 +246,8 @@ class Nursery:
     def __init__(self, home: Home) -> None:
         self.home = home
         self._pids: dict[str, int] = {}
-        self.runtime = Caller(home.socket(RUNTIME), AgentRuntimeStub, RUNTIME)
-        self.runner = Caller(home.socket(RUNNER), SchedulesStub, RUNNER)
+        self.runtime = Caller(home)
+        self.runner = Caller(home)
 
     def start(self, which: str) -> None:
         """Start a daemon, and wait until it answers."""

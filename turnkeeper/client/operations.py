@@ -5,7 +5,7 @@ their own id are safe to repeat. Every other call is made once.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,12 +15,12 @@ from google.protobuf.message import Message
 
 from turnkeeper.client import values
 from turnkeeper.client.specs import Duration, TaskFields, span, spec_of
-from turnkeeper.client.transport import Process, Transport
+from turnkeeper.client.transport import OnLoop
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, Denied, NotFound, TurnkeeperError, Unreachable
-from turnkeeper.rpc.channel import Greeting
+from turnkeeper.rpc.channel import Greeted, Greeting, daemon_of
 from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as runtime
@@ -77,7 +77,7 @@ Decision = Literal["approve", "reject", "edit", "answer"]
 class Operations:
     """The operations of both clients: `AsyncTurnkeeper` inherits them, `Turnkeeper` has them as blocking methods."""
 
-    def __init__(self, home: Home, transport: Transport, patience: Duration) -> None:
+    def __init__(self, home: Home, transport: OnLoop, patience: Duration) -> None:
         self._home, self._transport, self._patience_s = home, transport, span(patience, "patience").total_seconds()
 
     # --- tasks
@@ -91,12 +91,12 @@ class Operations:
             Unreachable: the task runner does not answer.
         """
         spec = spec_of(name, fields, now=SystemClock().now())
+        request = runner.CreateTaskRequest(spec=spec)
         for left in reversed(range(_TRIES)):
             try:
-                answer = await self._once("task-runner", "CreateTask", runner.CreateTaskRequest(spec=spec))
-                return values.task_of(answer.task)
+                return values.task_of((await self._transport.call(request)).task)
             except Unreachable:
-                if not left or not self._may_return("task-runner"):
+                if not left or not self._may_return(request):
                     raise
             if (made := await self._made(spec)) is not None:
                 return made
@@ -109,7 +109,7 @@ class Operations:
         except NotFound:
             return None
         same = runner.UpdateTaskRequest(name=spec.name, spec=spec, dry_run=True)
-        if (await self._again("task-runner", "UpdateTask", same)).changed:
+        if (await self._again(same)).changed:
             raise AlreadyExists(f"a task named {spec.name!r} exists", where="name", hint="choose another name")
         return found
 
@@ -118,53 +118,51 @@ class Operations:
     ) -> list[values.Task]:
         """Return the tasks that match all filters, ordered by next fire time, soonest first."""
         request = runner.ListTasksRequest(category=category, channel=channel, state=state, tags=tags or {}, limit=_PAGE)
-        return [values.task_of(one) for one in await self._pages("task-runner", "ListTasks", request, "tasks")]
+        return [values.task_of(one) for one in await self._pages(request, "tasks")]
 
     async def get_task(self, name: str) -> values.Task:
         """Return a task by its name or id. Raises NotFound."""
-        return values.task_of(await self._again("task-runner", "GetTask", runner.GetTaskRequest(name=name)))
+        return values.task_of(await self._again(runner.GetTaskRequest(name=name)))
 
     async def update_task(self, name: str, **fields: Unpack[TaskFields]) -> values.Task:
         """Change fields of a task; None removes a field. Raises Conflict if the task was changed meanwhile."""
-        now = await self._again("task-runner", "GetTask", runner.GetTaskRequest(name=name))
+        now = await self._again(runner.GetTaskRequest(name=name))
         base = now.spec
         if base.thread_id == now.id:
             base.ClearField("thread_id")  # the default thread, which has the task's id
         spec = spec_of(base.name, fields, now=SystemClock().now(), base=base)
         request = runner.UpdateTaskRequest(name=now.id, spec=spec, revision=now.revision)
-        return values.task_of((await self._once("task-runner", "UpdateTask", request)).task)
+        return values.task_of((await self._transport.call(request)).task)
 
     async def pause_task(self, name: str, *, note: str = "", until: datetime | None = None) -> values.Task:
         """Pause a task until it is resumed, or until the time `until`."""
         end = "" if until is None else _instant(until)
-        return await self._task("PauseTask", runner.PauseTaskRequest(name=name, note=note, until=end))
+        return await self._task(runner.PauseTaskRequest(name=name, note=note, until=end))
 
     async def resume_task(self, name: str, *, replay: bool = False) -> values.Task:
         """Let a paused task fire again. With `replay`, catch up on fires missed during the pause."""
-        return await self._task("ResumeTask", runner.ResumeTaskRequest(name=name, replay=replay))
+        return await self._task(runner.ResumeTaskRequest(name=name, replay=replay))
 
     async def disable_task(self, name: str, *, cancel_running: bool = False) -> values.Task:
         """Stop a task from firing; its thread and history stay."""
-        return await self._task("DisableTask", runner.DisableTaskRequest(name=name, cancel_running=cancel_running))
+        return await self._task(runner.DisableTaskRequest(name=name, cancel_running=cancel_running))
 
     async def enable_task(self, name: str) -> values.Task:
         """Let a disabled task fire again."""
-        return await self._task("EnableTask", runner.EnableTaskRequest(name=name))
+        return await self._task(runner.EnableTaskRequest(name=name))
 
     async def delete_task(self, name: str) -> values.Task:
         """Delete a task; its history stays. Raises NotFound."""
-        return await self._task("DeleteTask", runner.DeleteTaskRequest(name=name))
+        return await self._task(runner.DeleteTaskRequest(name=name))
 
     async def run_task(self, name: str, *, request_id: str = "") -> values.Fire:
         """Fire a task now, once per request id."""
         request = runner.RunTaskRequest(name=name, request_id=request_id or SystemEntropy().hex(12))
-        return values.read(values.Fire, await self._again("task-runner", "RunTask", request))
+        return values.read(values.Fire, await self._again(request))
 
     async def get_fire(self, fire_id: str) -> values.Fire:
         """Return an entry of the ledger. Raises NotFound."""
-        return values.read(
-            values.Fire, await self._again("task-runner", "GetFire", runner.GetFireRequest(fire_id=fire_id))
-        )
+        return values.read(values.Fire, await self._again(runner.GetFireRequest(fire_id=fire_id)))
 
     async def list_fires(
         self,
@@ -180,13 +178,13 @@ class Operations:
         for field, at in (("from", begin), ("to", end)):
             if at is not None:
                 getattr(request, field).FromDatetime(at)
-        found = await self._pages("task-runner", "ListFires", request, "fires", most=limit)
+        found = await self._pages(request, "fires", most=limit)
         return [values.read(values.Fire, one) for one in found]
 
     async def explain_task(self, name: str, at: datetime | None = None) -> values.Explanation:
         """Explain why a task did or did not run at a time. Without a time, explain the latest due fire."""
         request = runner.ExplainFireRequest(name=name, at="" if at is None else _instant(at))
-        return values.read(values.Explanation, await self._again("task-runner", "ExplainFire", request))
+        return values.read(values.Explanation, await self._again(request))
 
     # --- turns
 
@@ -196,7 +194,7 @@ class Operations:
         The message continues the thread of the channel's newest turn, unless `thread_id` or `new_thread` is given.
         """
         request = runtime.SendMessageRequest(channel=channel, text=text, **_of_message(options))
-        return values.read(values.Sent, await self._again("agent-runtime", "SendMessage", request))
+        return values.read(values.Sent, await self._again(request))
 
     async def wait(
         self,
@@ -221,7 +219,7 @@ class Operations:
                 what = _to_be_run(await self.get_fire(what.fire_id))
             turn_id = what if isinstance(what, str) else what.turn_id
             if turn_id:
-                turn = await self._again("agent-runtime", "GetTurn", runtime.GetTurnRequest(turn_id=turn_id))
+                turn = await self._again(runtime.GetTurnRequest(turn_id=turn_id))
                 if turn.status in values.OVER | values.WAITING:
                     whole = await self._whole(turn)
                     if not whole.is_decided:
@@ -258,17 +256,17 @@ class Operations:
 
     async def get_turn(self, turn_id: str) -> values.Turn:
         """Return a turn with its messages. Raises NotFound."""
-        return await self._whole(await self._again("agent-runtime", "GetTurn", runtime.GetTurnRequest(turn_id=turn_id)))
+        return await self._whole(await self._again(runtime.GetTurnRequest(turn_id=turn_id)))
 
     async def cancel_turn(self, turn_id: str, reason: str = "") -> values.Turn:
         """Cancel a turn: it stops at its next await. The cancellation is on disk when this method returns."""
         request = runtime.CancelTurnRequest(turn_id=turn_id, reason=reason)
-        return await self._whole(await self._again("agent-runtime", "CancelTurn", request))
+        return await self._whole(await self._again(request))
 
     async def read_conversation(self, channel: str = "", *, thread_id: str = "", limit: int = 50) -> list[values.Turn]:
         """Return the newest turns of a channel, or of one thread, oldest first."""
         request = runtime.GetConversationRequest(channel=channel, thread_id=thread_id, limit=limit)
-        found = await self._again("agent-runtime", "GetConversation", request)
+        found = await self._again(request)
         return [values.turn_of(one) for one in found.turns]
 
     # --- decisions
@@ -278,7 +276,7 @@ class Operations:
     ) -> list[values.Approval]:
         """Return the approvals that turns ask of their author, oldest first."""
         request = runtime.ListInterruptsRequest(channel=channel, thread_id=thread_id, status=status, limit=_PAGE)
-        found = await self._pages("agent-runtime", "ListInterrupts", request, "interrupts")
+        found = await self._pages(request, "interrupts")
         return [values.read(values.Approval, one) for one in found]
 
     async def decide(
@@ -310,13 +308,13 @@ class Operations:
             args_json=_json(args),
             args_hash=shown.args_hash if shown is not None else "",
         )
-        return values.read(values.Approval, await self._again("agent-runtime", "ResolveInterrupt", request))
+        return values.read(values.Approval, await self._again(request))
 
     # --- following
 
     async def follow(self, channel: str = "", *, thread_id: str = "", limit: int = 50) -> AsyncIterator[values.Turn]:
         """Yield the newest turns of a channel or thread, then each turn again when it changes; survive restarts."""
-        async with aclosing(self._followed(channel, thread_id, limit, live=False)) as turns:  # type: ignore[type-var]
+        async with aclosing(self._followed(channel, thread_id, limit, live=False)) as turns:
             async for turn in turns:
                 if isinstance(turn, values.Turn):
                     yield turn
@@ -325,61 +323,48 @@ class Operations:
         self, channel: str = "", *, thread_id: str = "", limit: int = 50
     ) -> AsyncIterator[values.Turn | values.Speech]:
         """Yield turns like :meth:`follow`, and also the text of running turns, piece by piece."""
-        async with aclosing(self._followed(channel, thread_id, limit, live=True)) as turns:  # type: ignore[type-var]
+        async with aclosing(self._followed(channel, thread_id, limit, live=True)) as turns:
             async for turn in turns:
                 yield turn
 
     async def follow_turns(self) -> AsyncIterator[values.TurnEvent]:
         """Yield turn events from now on, each once and in order, across restarts of the daemon."""
-        request, patience = runtime.WatchTurnsRequest(details=True, from_now=True), self._patience()
+        request = runtime.WatchTurnsRequest(details=True, from_now=True)
 
         def greeted(greeting: Greeting) -> None:
             request.incarnation, request.after_sequence, request.from_now = greeting.incarnation, greeting.after, False
 
-        while True:
-            try:
-                stream = self._transport.stream("agent-runtime", "WatchTurns", request, greeted)
-                async with aclosing(stream) as events:  # type: ignore[type-var]
-                    async for event in events:
-                        request.after_sequence = event.sequence
-                        patience = self._patience()
-                        yield values.read(values.TurnEvent, event)
-            except Unreachable as error:
-                await self._rest("agent-runtime", patience, error)
+        async with aclosing(self._stream(request, greeted)) as events:
+            async for event in events:
+                request.after_sequence = event.sequence
+                yield values.read(values.TurnEvent, event)
 
     async def _followed(
         self, channel: str, thread_id: str, limit: int, *, live: bool
-    ) -> AsyncIterator[values.Turn | values.Speech]:
+    ) -> AsyncGenerator[values.Turn | values.Speech]:
         request = runtime.WatchConversationRequest(channel=channel, thread_id=thread_id, limit=limit, live=live)
-        patience, sent, open_ = self._patience(), dict[str, bytes](), dict[int, str]()
-        while True:
-            try:
-                stream = self._transport.stream("agent-runtime", "WatchConversation", request, lambda _: None)
-                async with aclosing(stream) as turns:  # type: ignore[type-var]
-                    async for turn in turns:
-                        patience = self._patience()
-                        if turn.HasField("speech"):
-                            ids = {"turn_id": turn.turn_id, "thread_id": turn.thread_id}
-                            yield values.read(values.Speech, turn.speech, **ids)
-                            continue
-                        whole = turn.SerializeToString(deterministic=True)
-                        if sent.get(turn.turn_id) != whole:
-                            sent[turn.turn_id] = whole
-                            yield values.turn_of(turn)
-                        _remember(request, turn, open_, sent)
-            except Unreachable as error:
-                await self._rest("agent-runtime", patience, error)
+        sent, open_ = dict[str, bytes](), dict[int, str]()
+        async with aclosing(self._stream(request, lambda _: None)) as turns:
+            async for turn in turns:
+                if turn.HasField("speech"):
+                    yield values.read(values.Speech, turn.speech, turn_id=turn.turn_id, thread_id=turn.thread_id)
+                    continue
+                whole = turn.SerializeToString(deterministic=True)
+                if sent.get(turn.turn_id) != whole:
+                    sent[turn.turn_id] = whole
+                    yield values.turn_of(turn)
+                _remember(request, turn, open_, sent)
 
     # --- helpers of the operations
 
-    async def _task(self, method: str, request: Message) -> values.Task:
-        return values.task_of(await self._once("task-runner", method, request))
+    async def _task(self, request: Message) -> values.Task:
+        return values.task_of(await self._transport.call(request))
 
     async def _whole(self, turn: runtime.Turn) -> values.Turn:
         """Return a turn with its messages from the conversation; a silent turn has none there."""
         request = runtime.GetConversationRequest(thread_id=turn.thread_id, limit=_PAGE)
         while turn.thread_id:
-            page = await self._again("agent-runtime", "GetConversation", request)
+            page = await self._again(request)
             if (found := next((one for one in page.turns if one.turn_id == turn.turn_id), None)) is not None:
                 return replace(values.turn_of(found), status=turn.status, error=turn.error)
             if not page.next_cursor:
@@ -387,39 +372,47 @@ class Operations:
             request.cursor = page.next_cursor
         return values.turn_of(turn)
 
-    async def _pages(self, process: Process, method: str, request: Any, field: str, *, most: int = 0) -> list[Any]:
+    async def _pages(self, request: Any, field: str, *, most: int = 0) -> list[Any]:
         found: list[Any] = []
         while not most or len(found) < most:
-            page = await self._again(process, method, request)
+            page = await self._again(request)
             found += getattr(page, field)
             request.cursor = page.next_cursor
             if not page.next_cursor:
                 break
         return found[:most] if most else found
 
-    async def _once(self, process: Process, method: str, request: Message) -> Any:
-        """Make a call that must not be repeated without checking its effect."""
-        return await self._transport.call(process, method, request)
-
-    async def _again(self, process: Process, method: str, request: Message) -> Any:
+    async def _again(self, request: Message) -> Any:
         """Make a call that is safe to repeat; repeat it while the daemon is away."""
         patience = self._patience()
         while True:
             try:
-                return await self._transport.call(process, method, request)
+                return await self._transport.call(request)
             except Unreachable as error:
-                await self._rest(process, patience, error)
+                await self._rest(request, patience, error)
+
+    async def _stream(self, request: Message, greeted: Greeted) -> AsyncGenerator[Any]:
+        """Yield the items of a stream; after a restart of the daemon, those of the request as it is by then."""
+        patience = self._patience()
+        while True:
+            try:
+                async with aclosing(self._transport.stream(request, greeted)) as items:  # type: ignore[type-var]
+                    async for item in items:
+                        patience = self._patience()
+                        yield item
+            except Unreachable as error:
+                await self._rest(request, patience, error)
 
     def _patience(self) -> float:
         return SystemClock().monotonic() + self._patience_s
 
-    def _may_return(self, process: Process) -> bool:
+    def _may_return(self, request: Message) -> bool:
         """Return True if a daemon that does not answer may return soon; a daemon that was stopped has no socket."""
-        return bool(self._patience_s) and self._home.socket(process).exists()
+        return bool(self._patience_s) and self._home.socket(daemon_of(request)).exists()
 
-    async def _rest(self, process: Process, deadline: float, error: Unreachable) -> None:
+    async def _rest(self, request: Message, deadline: float, error: Unreachable) -> None:
         """Wait before the next attempt; raise the error if the daemon will not return, or not before the deadline."""
-        if SystemClock().monotonic() >= deadline or not self._may_return(process):
+        if SystemClock().monotonic() >= deadline or not self._may_return(request):
             raise error
         await self._transport.pause(_AGAIN_S)
 

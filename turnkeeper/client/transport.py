@@ -1,65 +1,49 @@
-"""Transports of calls to the daemons: one blocks, the other awaits on an event loop."""
+"""Transports of calls to the daemons: one awaits on an event loop, the other blocks."""
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing, closing
-from typing import Any, Literal, Protocol
+from contextlib import closing
+from typing import Any
 
 from google.protobuf.message import Message
 
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.rpc.channel import AsyncCaller, Caller, Greeted, connect
-from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
-from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
-
-Process = Literal["task-runner", "agent-runtime"]
-_STUBS: dict[Process, Any] = {"task-runner": SchedulesStub, "agent-runtime": AgentRuntimeStub}
+from turnkeeper.rpc.channel import AsyncCaller, Caller, Greeted
 
 
-class Transport(Protocol):
-    """Calls to the daemons of a home; each raises the error with which a daemon refuses."""
-
-    async def call(self, process: Process, method: str, request: Message) -> Any:
-        """Call a method once. Raises Unreachable without an answer; the call may still have had its effect."""
-
-    def stream(self, process: Process, method: str, request: Message, greeted: Greeted) -> AsyncIterator[Any]:
-        """Yield the messages of a stream, after its greeting if it has one."""
-
-    async def pause(self, seconds: float) -> None:
-        """Wait for `seconds`."""
-
-    async def close(self) -> None:
-        """Close all connections."""
-
-
-class _Callers:
-    """The callers of a home's daemons, created on first use."""
+class OnLoop:
+    """A transport that waits on the running event loop."""
 
     def __init__(self, home: Home, via: str, timeout_s: float) -> None:
-        self._home, self._via, self._timeout_s = home, via, timeout_s
-        self._callers: dict[Process, Any] = {}
+        self._daemons = AsyncCaller(home, via=via, deadline_s=timeout_s)
 
-    def _method(self, process: Process, method: str) -> Any:
-        if process not in self._callers:
-            self._callers[process] = self._open(process)
-        return getattr(self._callers[process], method)
+    async def call(self, request: Message) -> Any:
+        """Send a request once. Raises Unreachable without an answer; the call may still have had its effect."""
+        return await self._daemons.ask(request)
 
-    def _open(self, process: Process) -> Any:
-        raise NotImplementedError
+    def stream(self, request: Message, greeted: Greeted) -> AsyncIterator[Any]:
+        """Yield the messages of a stream, after its greeting if it has one."""
+        items: AsyncIterator[Any] = self._daemons.ask(request, greeted=greeted)
+        return items
+
+    async def pause(self, seconds: float) -> None:
+        await SystemClock().sleep(seconds)
+
+    async def close(self) -> None:
+        await self._daemons.close()
 
 
-class Blocking(_Callers):
+class Blocking(OnLoop):
     """A transport that blocks the calling thread: its coroutines never wait for an event loop."""
 
-    def _open(self, process: Process) -> Any:
-        socket, stub = self._home.socket(process), _STUBS[process]
-        return Caller(socket, stub, process, via=self._via, deadline_s=self._timeout_s)
+    def __init__(self, home: Home, via: str, timeout_s: float) -> None:
+        self._caller = Caller(home, via=via, deadline_s=timeout_s)
 
-    async def call(self, process: Process, method: str, request: Message) -> Any:
-        return self._method(process, method)(request)
+    async def call(self, request: Message) -> Any:
+        return self._caller.ask(request)
 
-    async def stream(self, process: Process, method: str, request: Message, greeted: Greeted) -> AsyncIterator[Any]:
-        with closing(self._method(process, method)(request, greeted=greeted)) as items:
+    async def stream(self, request: Message, greeted: Greeted) -> AsyncIterator[Any]:
+        with closing(self._caller.ask(request, greeted=greeted)) as items:
             for item in items:
                 yield item
 
@@ -67,28 +51,4 @@ class Blocking(_Callers):
         SystemClock().block(seconds)
 
     async def close(self) -> None:
-        for caller in self._callers.values():
-            caller.close()
-
-
-class OnLoop(_Callers):
-    """A transport that waits on the running event loop."""
-
-    def _open(self, process: Process) -> Any:
-        channel, stub = connect(self._home.socket(process)), _STUBS[process]
-        return AsyncCaller(channel, stub, process, via=self._via, deadline_s=self._timeout_s)
-
-    async def call(self, process: Process, method: str, request: Message) -> Any:
-        return await self._method(process, method)(request)
-
-    async def stream(self, process: Process, method: str, request: Message, greeted: Greeted) -> AsyncIterator[Any]:
-        async with aclosing(self._method(process, method)(request, greeted=greeted)) as items:
-            async for item in items:
-                yield item
-
-    async def pause(self, seconds: float) -> None:
-        await SystemClock().sleep(seconds)
-
-    async def close(self) -> None:
-        for caller in self._callers.values():
-            await caller.close()
+        self._caller.close()

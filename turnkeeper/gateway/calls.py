@@ -15,12 +15,9 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
 from turnkeeper.entropy import Entropy
 from turnkeeper.gateway.keys import Scope, Session, Sessions
-from turnkeeper.rpc.channel import AsyncCaller, connect
-from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
-from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+from turnkeeper.rpc.channel import AsyncCaller
 
 PROGRAM = "gateway"
-RUNTIME, RUNNER = "agent-runtime", "task-runner"
 MOST_STREAMS = 64
 MOST_OF_ONE = 8
 _STATUS: dict[type[errors.TurnkeeperError], int] = {
@@ -119,21 +116,14 @@ class Gateway:
     def __init__(self, home: Home, settings: Settings, sessions: Sessions, *, clock: Clock, entropy: Entropy) -> None:
         self.home, self.settings, self.sessions = home, settings, sessions
         self.clock, self.entropy, self.streams = clock, entropy, Streams()
-        self._channels = [connect(home.socket(name)) for name in (RUNTIME, RUNNER)]
-        self._runtime = AsyncCaller(self._channels[0], AgentRuntimeStub, RUNTIME)
-        self._runner = AsyncCaller(self._channels[1], SchedulesStub, RUNNER)
+        self._daemons = AsyncCaller(home)
 
-    def runtime(self, who: Who) -> Any:
-        """Return the agent runtime's methods, called on behalf of `who`."""
-        return self._runtime.by(who.via)
-
-    def runner(self, who: Who) -> Any:
-        """Return the task runner's methods, called on behalf of `who`."""
-        return self._runner.by(who.via)
+    def daemons(self, who: Who) -> AsyncCaller:
+        """Return the methods of both daemons, called on behalf of `who`."""
+        return self._daemons.by(who.via)
 
     async def close(self) -> None:
-        for channel in self._channels:
-            await channel.close()
+        await self._daemons.close()
 
 
 class Offered(NamedTuple):

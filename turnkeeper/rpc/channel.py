@@ -6,11 +6,13 @@ event to send. The greeting tells its follower at once, so that it asks about ea
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
 from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.config.home import Home
@@ -68,99 +70,131 @@ def read_greeting(metadata: Iterable[tuple[str, str | bytes]]) -> Greeting | Non
 Greeted = Callable[[Greeting], None]
 
 
-class Caller:
-    """Blocking calls to one daemon, for command-line programs.
+_DAEMONS = {"AgentRuntime": "agent-runtime", "Schedules": "task-runner"}  # by the service that they serve
 
-    `Caller(socket, Stub, "task-runner").GetTask(request)` calls with a deadline and raises our errors. Streams are
-    iterated without a deadline.
-    """
 
-    def __init__(
-        self, socket: Path, stub: Any, peer: str, *, via: Identity | str = "", deadline_s: float = DEADLINE_S
-    ) -> None:
+def daemon_of(request: Message) -> str:
+    """Return the daemon that takes a request: it serves the only service of the request's contract."""
+    (service,) = request.DESCRIPTOR.file.services_by_name
+    return _DAEMONS[service]
+
+
+def method_of(request: Message) -> Any:
+    """Return the method that a request is named after."""
+    (service,) = request.DESCRIPTOR.file.services_by_name.values()
+    return service.methods_by_name[request.DESCRIPTOR.name.removesuffix("Request")]
+
+
+class _Calls:
+    """Calls to the daemons of a home. The contract of a request names its daemon, which is connected when called."""
+
+    _connect: Callable[..., Any]
+    _send: Callable[..., Any]
+
+    def __init__(self, home: Home, *, via: Identity | str = "", deadline_s: float = DEADLINE_S) -> None:
         """Identify the caller by `via`, a program and surface such as `agent-runtime/cli`."""
-        self._channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
-        self._stub = stub(self._channel)
-        self._peer, self._home = peer, Home(root=socket.parents[2])
+        self._home, self._deadline_s = home, deadline_s
         self._identity = Identity(via) if isinstance(via, str) else via
-        self._deadline_s = deadline_s
+        self._open: dict[str, tuple[Any, Any]] = {}  # by daemon: the channel and its stub
 
     def __getattr__(self, method: str) -> Any:
-        """Return a function that sends a request to the named method of the service."""
-        call = getattr(self._stub, method)
-        streams = isinstance(call, grpc.UnaryStreamMultiCallable)
+        """Return a function that sends a request to the named method."""
+        return partial(self._send, method)
 
-        def invoke(request: Any, *, deadline_s: float | None = None, greeted: Greeted | None = None) -> Any:
-            said = self._identity.metadata(method, request)
-            try:
-                if streams:
-                    return self._iterate(call(request, metadata=said), greeted)
-                return call(request, timeout=self._deadline_s if deadline_s is None else deadline_s, metadata=said)
-            except grpc.RpcError as error:
-                raise from_rpc(error, self._peer, self._home) from error
+    def ask(self, request: Message, **how: Any) -> Any:
+        """Send a request to the method that it is named after."""
+        return self._send(method_of(request).name, request, **how)
 
-        return invoke
+    def _method(self, method: str, request: Message) -> tuple[Any, str]:
+        contract = request.DESCRIPTOR.file
+        (service,), daemon = contract.services_by_name, daemon_of(request)
+        if daemon not in self._open:
+            channel = self._connect(f"unix:{self._home.socket(daemon)}", options=OPTIONS)
+            # Imported when it is called: most commands call one daemon.
+            module = import_module(f"{contract.name.removesuffix('.proto').replace('/', '.')}_pb2_grpc")
+            self._open[daemon] = (channel, getattr(module, f"{service}Stub")(channel))
+        return getattr(self._open[daemon][1], method), daemon
 
-    def _iterate(self, stream: Any, greeted: Greeted | None) -> Any:
+
+class Caller(_Calls):
+    """Blocking calls, for command-line programs.
+
+    `Caller(home).GetTask(request)` calls with a deadline and raises our errors. Streams are iterated without a
+    deadline.
+    """
+
+    _connect = staticmethod(grpc.insecure_channel)
+
+    def _send(
+        self, method: str, request: Message, *, deadline_s: float | None = None, greeted: Greeted | None = None
+    ) -> Any:
+        call, daemon = self._method(method, request)
+        said = self._identity.metadata(method, request)
+        try:
+            if isinstance(call, grpc.UnaryStreamMultiCallable):
+                return self._iterate(call(request, metadata=said), daemon, greeted)
+            return call(request, timeout=self._deadline_s if deadline_s is None else deadline_s, metadata=said)
+        except grpc.RpcError as error:
+            raise from_rpc(error, daemon, self._home) from error
+
+    def _iterate(self, stream: Any, daemon: str, greeted: Greeted | None) -> Any:
         try:
             if greeted is not None and (greeting := read_greeting(stream.initial_metadata() or ())) is not None:
                 greeted(greeting)
             yield from stream
         except grpc.RpcError as error:
-            raise from_rpc(error, self._peer, self._home) from error
+            raise from_rpc(error, daemon, self._home) from error
         finally:
             stream.cancel()
 
     def close(self) -> None:
-        self._channel.close()
+        for channel, _ in self._open.values():
+            channel.close()
 
 
-class AsyncCaller:
-    """The asynchronous form of :class:`Caller`: await a call, and iterate a stream with `async for`.
+class AsyncCaller(_Calls):
+    """The asynchronous form of :class:`Caller`: await a call, and iterate a stream with `async for`."""
 
-    Several callers can share one channel: `by` makes a caller with its own identity.
-    """
-
-    def __init__(
-        self, channel: grpc.aio.Channel, stub: Any, peer: str, *, via: str = "", deadline_s: float = DEADLINE_S
-    ) -> None:
-        """Call over a channel of :func:`connect`, which the caller closes."""
-        self._channel, self._make, self._peer, self._deadline_s = channel, stub, peer, deadline_s
-        self._stub, self._identity = stub(channel), Identity(via)
+    _connect = staticmethod(grpc.aio.insecure_channel)
 
     def by(self, via: str) -> "AsyncCaller":
-        """Return a caller over the same channel that identifies itself as `via`."""
-        return AsyncCaller(self._channel, self._make, self._peer, via=via, deadline_s=self._deadline_s)
+        """Return a caller over the same channels that identifies itself as `via`."""
+        made = AsyncCaller(self._home, via=via, deadline_s=self._deadline_s)
+        made._open = self._open
+        return made
 
-    def __getattr__(self, method: str) -> Any:
-        """Return a function that sends a request to the named method of the service."""
-        call = getattr(self._stub, method)
-        said = self._identity.metadata(method)
+    def _send(self, method: str, request: Message, **how: Any) -> Any:
+        call, daemon = self._method(method, request)
+        send = self._iterate if isinstance(call, grpc.aio.UnaryStreamMultiCallable) else self._answer
+        return send(call, daemon, request, self._identity.metadata(method, request), **how)
 
-        async def answered(request: Any, *, deadline_s: float | None = None) -> Any:
-            try:
-                return await call(request, timeout=deadline_s or self._deadline_s, metadata=said)
-            except grpc.RpcError as error:
-                raise from_rpc(error, self._peer) from error
+    async def _answer(
+        self, call: Any, daemon: str, request: Message, said: Metadata, *, deadline_s: float | None = None
+    ) -> Any:
+        try:
+            return await call(request, timeout=deadline_s or self._deadline_s, metadata=said)
+        except grpc.RpcError as error:
+            raise from_rpc(error, daemon) from error
 
-        async def streamed(request: Any, *, greeted: Greeted | None = None) -> AsyncIterator[Any]:
-            stream = call(request, metadata=said)
-            try:
-                told = None if greeted is None else read_greeting(await stream.initial_metadata() or ())
-                if greeted is not None and told is not None:
-                    greeted(told)
-                async for item in stream:
-                    yield item
-            except grpc.RpcError as error:
-                raise from_rpc(error, self._peer) from error
-            finally:
-                stream.cancel()
-
-        return streamed if isinstance(call, grpc.aio.UnaryStreamMultiCallable) else answered
+    async def _iterate(
+        self, call: Any, daemon: str, request: Message, said: Metadata, *, greeted: Greeted | None = None
+    ) -> AsyncIterator[Any]:
+        stream = call(request, metadata=said)
+        try:
+            told = None if greeted is None else read_greeting(await stream.initial_metadata() or ())
+            if greeted is not None and told is not None:
+                greeted(told)
+            async for item in stream:
+                yield item
+        except grpc.RpcError as error:
+            raise from_rpc(error, daemon) from error
+        finally:
+            stream.cancel()
 
     async def close(self) -> None:
-        """Close the channel for all callers that share it."""
-        await self._channel.close()
+        """Close the channels for all callers that share them."""
+        for channel, _ in self._open.values():
+            await channel.close()
 
 
 def is_serving(socket: Path, *, deadline_s: float = 1.0) -> bool:

@@ -18,7 +18,6 @@ from turnkeeper.rpc.channel import Caller
 from turnkeeper.times import format_rough, shown_in
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.v1 import schedules_pb2 as runner_wire
-from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 HELP = (
     '/loop 15m PROMPT · /loop PROMPT every 2 hours · /loop "0 9 * * 1-5" PROMPT · /loop PROMPT paces itself · '
@@ -26,14 +25,13 @@ HELP = (
 )
 REFRESH_S = 1.0
 MOST_SHOWN = 3
-_RUNNER = "task-runner"
 _OVER = frozenset({"disabled", "done", "expired"})
 _LONGEST = 60  # characters of a prompt
 
 
 def held_tasks(channel: str) -> list[str]:
     """Return a sentence for each waiting task of a channel; none if the task runner does not answer."""
-    runner = Caller(named_home().socket(_RUNNER), SchedulesStub, _RUNNER, via="agent-runtime/cli")
+    runner = Caller(named_home(), via="agent-runtime/cli")
     try:
         tasks = runner.ListTasks(runner_wire.ListTasksRequest(channel=channel)).tasks
     except TurnkeeperError:
@@ -85,7 +83,7 @@ def carry_out(order: Order, channel: str, *, thread_id: str = "", new: bool = Fa
     """
     if order.does == "help":
         return [HELP]
-    caller = Caller(named_home().socket(_RUNNER), SchedulesStub, _RUNNER, via=f"agent-runtime/{surface}")
+    caller = Caller(named_home(), via=f"agent-runtime/{surface}")
     try:
         if order.does == "make":
             return _make(caller, order.text, channel, "" if new else thread_id or _thread_of(channel))
@@ -171,7 +169,7 @@ class LoopsShown:
         self._thread.join()
 
     def _run(self) -> None:
-        caller = Caller(named_home().socket(_RUNNER), SchedulesStub, _RUNNER, via="agent-runtime/conversation")
+        caller = Caller(named_home(), via="agent-runtime/conversation")
         before: list[str] = []
         try:
             while not self._over.wait(REFRESH_S):

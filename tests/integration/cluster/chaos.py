@@ -40,7 +40,6 @@ from turnkeeper.config.home import Home
 from turnkeeper.errors import NotFound, TurnkeeperError
 from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.v1.schedules_pb2 import EmitEventRequest
-from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 MACHINES, LISTENERS = 4, 16
 RUNNER, RUNTIME = "task-runner", "agent-runtime"
@@ -153,7 +152,7 @@ class Load(threading.Thread):
         self._machine, self._draw, self._number = machine, SeededEntropy(seed), 0
         how = {"patience": timedelta(seconds=3), "timeout": timedelta(seconds=5)}
         self._client = Turnkeeper(machine.home.root, program="chaos", **how)  # type: ignore[arg-type]
-        self._runner = Caller(machine.home.socket(RUNNER), SchedulesStub, RUNNER, via="chaos/api")
+        self._runner = Caller(machine.home, via="chaos/api")
 
     def run(self) -> None:
         acts = (self.message, self.message, self.event, self.run_now, self.decide, self.decide, self.cancel, self.edit)

@@ -18,7 +18,6 @@ from turnkeeper.constellation.supervisor.daemons import Daemon, log_of
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.v1.schedules_pb2 import CreateTaskRequest, ListTasksRequest, TaskSpec
-from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 pytestmark = pytest.mark.process
 SEEDS = range(6)
@@ -102,7 +101,7 @@ def test_damage_that_shows_while_it_runs_ends_the_runner_pages_and_heals_by_a_re
     pages = home.root.parent / "pages"
     home.config.write_text(f"[watchdog]\ncommand = 'echo \"$TURNKEEPER_TEXT\" >> {pages}'\n")
     constellation.start()
-    runner = Caller(home.socket(TASK_RUNNER.name), SchedulesStub, TASK_RUNNER.name)
+    runner = Caller(home)
     for number in range(60):
         spec = TaskSpec(name=f"task-{number}", category="catch-up-summary", channel="general", cron="0 7 * * *")
         spec.prompt = "Water the beds. " * 1000

@@ -14,7 +14,6 @@ from turnkeeper.config.home import Home
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.rpc.process import VARIABLE
-from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 
 pytestmark = pytest.mark.process
 CLOCK = SystemClock()
@@ -42,7 +41,7 @@ class Daemon:
             assert self.process.poll() is None, "the daemon died"
             assert CLOCK.monotonic() < deadline, "the daemon does not answer"
             CLOCK.block(0.05)
-        return Caller(socket, AgentRuntimeStub, "agent-runtime")
+        return Caller(self.home)
 
     def wait(self) -> int:
         assert self.process is not None

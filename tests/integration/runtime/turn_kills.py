@@ -43,7 +43,6 @@ from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.rpc.process import VARIABLE
 from turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 
 CLOCK = SystemClock()
 PATIENCE_S = 60.0
@@ -201,7 +200,7 @@ class Nursery:
             assert CLOCK.monotonic() < deadline, "the daemon does not answer"
             CLOCK.block(0.01)
         runner = Identity.of_daemon("task-runner", "agent-runtime", self.home)
-        return Caller(self.home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime", via=runner)
+        return Caller(self.home, via=runner)
 
     def errors(self) -> str:
         path = self.home.root / "stderr"

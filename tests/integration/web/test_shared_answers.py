@@ -9,10 +9,10 @@ from typing import Any, cast
 from tests.support.clock import ManualClock, look_again
 from turnkeeper.config.settings import Settings
 from turnkeeper.errors import Unreachable
-from turnkeeper.gateway.calls import RUNNER, Gateway
+from turnkeeper.gateway.calls import Gateway
 from turnkeeper.gateway.page.live import REST_S, SETTLE_S, Changes
 from turnkeeper.gateway.page.reads import _between
-from turnkeeper.gateway.page.shell import FRESH_S, Answers
+from turnkeeper.gateway.page.shell import FRESH_S, Answers, Shell
 from turnkeeper.v1 import schedules_pb2 as schedules
 
 
@@ -24,7 +24,7 @@ class Runner:
         self.changes = asyncio.Queue[object]()
         self.watched = list[Any]()
 
-    async def ListTasks(self, _request: Any) -> Any:
+    async def ask(self, _request: Any) -> Any:
         self.asked += 1
         await look_again()
         if self.away:
@@ -47,10 +47,8 @@ class Two:
     def __init__(self, clock: ManualClock) -> None:
         self.clock, self.one, self.settings = clock, Runner(), Settings()
 
-    def runner(self, _who: Any) -> Any:
+    def daemons(self, _who: Any) -> Any:
         return self.one
-
-    runtime = runner
 
 
 async def test_what_fifty_tabs_ask_together_is_asked_once_and_again_after_a_change_or_a_second(
@@ -60,23 +58,33 @@ async def test_what_fifty_tabs_ask_together_is_asked_once_and_again_after_a_chan
     answers, request = Answers(cast("Gateway", two)), schedules.ListTasksRequest()
 
     async def ask() -> int:
-        return int((await answers.ask(RUNNER, "ListTasks", request)).total)
+        return int((await answers.ask(request)).total)
 
     assert set(await asyncio.gather(*(ask() for _ in range(50)))) == {1}
     answers.forget()
     assert await ask() == 2, "something changed"
     clock.advance(FRESH_S)
     assert await ask() == 3
-    first = asyncio.ensure_future(answers.ask(RUNNER, "ListTasks", schedules.ListTasksRequest(channel="x")))
+    first = asyncio.ensure_future(answers.ask(schedules.ListTasksRequest(channel="x")))
     await look_again()
     first.cancel()
-    assert (await answers.ask(RUNNER, "ListTasks", schedules.ListTasksRequest(channel="x"))).total == 4, (
-        "one tab was closed"
-    )
+    assert (await answers.ask(schedules.ListTasksRequest(channel="x"))).total == 4, "one tab was closed"
     two.one.away = True
     answers.forget()
     found = await asyncio.gather(ask(), ask(), return_exceptions=True)
     assert [type(one) for one in found] == [Unreachable, Unreachable]
+
+
+async def test_a_daemon_that_is_away_gives_an_empty_answer_and_is_named_until_it_answers(clock: ManualClock) -> None:
+    two = Two(clock)
+    shell = Shell(cast("Gateway", two))
+    two.one.away = True
+    assert await shell.ask(schedules.ListTasksRequest()) == schedules.ListTasksResponse()
+    assert shell.away == {"task-runner": clock.now()}
+    two.one.away = False
+    shell.answers.forget()
+    assert (await shell.ask(schedules.ListTasksRequest())).total == 2
+    assert not shell.away
 
 
 async def test_tabs_are_told_of_many_changes_once_and_after_they_settled(clock: ManualClock) -> None:

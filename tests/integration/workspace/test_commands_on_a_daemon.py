@@ -19,7 +19,6 @@ from turnkeeper.console import run
 from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 
 pytestmark = pytest.mark.process
 NOMINAL = datetime(2026, 11, 20, 14, 0, tzinfo=UTC)
@@ -73,7 +72,7 @@ Fire = Callable[..., str]
 def fire(daemon: Constellation) -> Fire:
     """Send a fire as the runner does, and wait until its turn has ended or waits."""
     runner = Identity.of_daemon("task-runner", "agent-runtime", daemon.home)
-    caller = Caller(daemon.home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime", via=runner)
+    caller = Caller(daemon.home, via=runner)
 
     def send(name: str, prompt: str, *, channel: str, stands_for: int = 1, late_s: int = 0) -> str:
         request = wire.FireRequest(

@@ -14,9 +14,7 @@ from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.storage.locking import is_held
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
-from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
 from turnkeeper.v1.schedules_pb2 import ListTasksRequest
-from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 VIA = "turnkeeper/cli"
 
@@ -72,9 +70,7 @@ def _markers(found: list[Finding], daemon: known.Daemon) -> list[str]:
 
 def decisions(place: Home) -> str:
     """Return a line about pending decisions and broken graphs. Empty if there are none or no daemon can tell."""
-    caller = Caller(
-        place.socket(known.AGENT_RUNTIME.name), AgentRuntimeStub, known.AGENT_RUNTIME.name, via=VIA, deadline_s=1.0
-    )
+    caller = Caller(place, via=VIA, deadline_s=1.0)
     try:
         channels = caller.ListChannels(wire.ListChannelsRequest()).channels
         broken = [one.name for one in caller.ListGraphs(wire.ListGraphsRequest()).graphs if one.problem]
@@ -110,19 +106,17 @@ _ARMED = frozenset({"active", "running", "waiting", "interrupted"})
 
 def handoff_text(home: Home, notes: str) -> str:
     """Return the text of a planned handoff. A part that a daemon does not answer is reported as unknown."""
-    runtime = Caller(home.socket("agent-runtime"), AgentRuntimeStub, "agent-runtime", via=VIA)
-    runner = Caller(home.socket("task-runner"), SchedulesStub, "task-runner", via=VIA)
+    daemons = Caller(home, via=VIA)
     try:
         lines = [
             "Planned restart of agent-runtime. Turns continue from their last checkpoint by themselves.",
-            _line("open turns", lambda: _turns(runtime)),
-            _line("decisions waiting for the author", lambda: _interrupts(runtime)),
-            _line("armed tasks", lambda: _tasks(runner, _ARMED)),
-            _line("tasks with held fires", lambda: _tasks(runner, frozenset({"held"}))),
+            _line("open turns", lambda: _turns(daemons)),
+            _line("decisions waiting for the author", lambda: _interrupts(daemons)),
+            _line("armed tasks", lambda: _tasks(daemons, _ARMED)),
+            _line("tasks with held fires", lambda: _tasks(daemons, frozenset({"held"}))),
         ]
     finally:
-        runtime.close()
-        runner.close()
+        daemons.close()
     return "\n".join([*lines, f"notes:\n{notes.strip()}" if notes.strip() else "notes: none"])
 
 

@@ -141,7 +141,7 @@ class Api:
     def asks(self, request: Request, scope: Scope = Scope.READ) -> tuple[Who, Any]:
         """Return the caller, and the agent runtime's methods on its behalf. Raises Denied."""
         who = need(request, scope)
-        return who, self.gateway.runtime(who)
+        return who, self.gateway.daemons(who)
 
     async def assistants(self, runtime: Any) -> list[wire.Graph]:
         """Return all graphs and assistants; the default one has the name that clients know."""

@@ -150,7 +150,7 @@ class Crons:
         )  # fmt: skip
         spec.paused = body.get("enabled") is False  # paused from the start, not enabled first
         try:
-            task = await self._made(self._api.gateway.runner(who), spec)
+            task = await self._made(self._api.gateway.daemons(who), spec)
         except Unreachable:
             self._api.once.is_unsure(about, id_)
             raise
@@ -180,7 +180,7 @@ class Crons:
 
     async def _task(self, request: Request, scope: Scope) -> tuple[Any, Any, wire.Task]:
         who, runtime = self._api.asks(request, scope)
-        runner, cron_id = self._api.gateway.runner(who), request.path_params["cron_id"]
+        runner, cron_id = self._api.gateway.daemons(who), request.path_params["cron_id"]
         try:
             return runtime, runner, await runner.GetTask(wire.GetTaskRequest(name=cron_id))
         except NotFound as error:
@@ -219,7 +219,7 @@ class Crons:
     async def _found(self, request: Request) -> list[dict[str, Any]]:
         who, runtime = self._api.asks(request)
         body = await read_body(request)
-        tasks = (await self._api.gateway.runner(who).ListTasks(wire.ListTasksRequest())).tasks
+        tasks = (await self._api.gateway.daemons(who).ListTasks(wire.ListTasksRequest())).tasks
         found = [self._shown(task) for task in tasks]
         wanted = {name: body[name] for name in ("thread_id", "enabled") if body.get(name) is not None}
         if body.get("assistant_id"):

@@ -83,8 +83,7 @@ class Desk:
         watched: callbacks of waiting tools, by turn.
     """
 
-    runtime: AsyncCaller
-    runner: AsyncCaller
+    daemons: AsyncCaller
     settings: McpSettings
     page: str = ""
     clock: Clock = field(default_factory=SystemClock)
@@ -96,10 +95,9 @@ class Desk:
         url = f"{self.page}/ui/decisions{f'#card-{approval}' if approval else ''}" if self.page else ""
         return {"command": command, "url": url}
 
-    async def call(self, method: str, request: Any, via: str) -> Any:
+    async def call(self, request: Any, via: str) -> Any:
         """Call a daemon. Raises TurnkeeperError."""
-        daemon = self.runner if request.DESCRIPTOR.file is runner.DESCRIPTOR else self.runtime
-        return await getattr(daemon.by(via), method)(request)
+        return await self.daemons.by(via).ask(request)
 
     def category(self, name: str) -> str:
         """Return the category for a task: the named one, or else the first allowed one. Raises Denied."""
@@ -117,7 +115,7 @@ class Desk:
 
     async def own_task(self, name: str, caller: Caller) -> Any:
         """Return a task that the caller may change. Raises Denied or TurnkeeperError."""
-        task = await self.call("GetTask", runner.GetTaskRequest(name=name), caller.via)
+        task = await self.call(runner.GetTaskRequest(name=name), caller.via)
         if not self.may_change(task, caller):
             hint = 'the person can change it, or set [mcp] manage = "all"'
             raise Denied(f"task {task.spec.name} was not made by this client", where="name", hint=hint)
@@ -126,7 +124,7 @@ class Desk:
     async def turn(self, turn_id: str, via: str) -> Any:
         """Return a turn; if it is not recorded yet, one with the status `queued`."""
         try:
-            return await self.call("GetTurn", runtime.GetTurnRequest(turn_id=turn_id), via)
+            return await self.call(runtime.GetTurnRequest(turn_id=turn_id), via)
         except NotFound:
             return runtime.Turn(turn_id=turn_id, status=QUEUED)
 
@@ -157,7 +155,7 @@ class Desk:
         """Return True if a turn continues without the person; a decided turn resumes a moment later."""
         if turn.status != "interrupted":
             return turn.status in UNDER_WAY
-        asked = await self.call("ListInterrupts", runtime.ListInterruptsRequest(thread_id=turn.thread_id), via)
+        asked = await self.call(runtime.ListInterruptsRequest(thread_id=turn.thread_id), via)
         return all(one.turn_id != turn.turn_id for one in asked.interrupts)
 
     @contextmanager

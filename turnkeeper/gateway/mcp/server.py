@@ -190,27 +190,27 @@ def make_server(desk: Desk) -> tuple[Server, Subscribers]:
 def _add_resources(server: Server, desk: Desk) -> None:
     async def tasks() -> str:
         """List all tasks by next fire time, soonest first."""
-        answer = await desk.call("ListTasks", runner.ListTasksRequest(limit=1000), VIA)
+        answer = await desk.call(runner.ListTasksRequest(limit=1000), VIA)
         return _document(tasks=views(model.TaskView, answer.tasks))
 
     async def inbox() -> str:
         """List all approvals that wait for the person."""
-        answer = await desk.call("ListInterrupts", runtime.ListInterruptsRequest(limit=1000), VIA)
+        answer = await desk.call(runtime.ListInterruptsRequest(limit=1000), VIA)
         return _document(approvals=views(model.ApprovalView, answer.interrupts))
 
     async def history(name: str) -> str:
         """List the fires and skipped times of a task with their reasons, newest first."""
-        answer = await desk.call("ListFires", runner.ListFiresRequest(name=name, limit=100), VIA)
+        answer = await desk.call(runner.ListFiresRequest(name=name, limit=100), VIA)
         return _document(fires=views(model.FireView, answer.fires))
 
     async def conversation(channel: str) -> str:
         """List the newest turns of a channel, oldest first."""
         request = runtime.GetConversationRequest(channel=channel, limit=20)
-        return _document(turns=views(model.TurnView, (await desk.call("GetConversation", request, VIA)).turns))
+        return _document(turns=views(model.TurnView, (await desk.call(request, VIA)).turns))
 
     async def page(id: str) -> str:  # noqa: A002  the name in the address
         """Return a page of the workspace."""
-        return _document(page=view(model.PageView, await desk.call("GetPage", runtime.GetPageRequest(page_id=id), VIA)))
+        return _document(page=view(model.PageView, await desk.call(runtime.GetPageRequest(page_id=id), VIA)))
 
     for uri, read in ((TASKS, tasks), (INBOX, inbox)):
         server.add_resource(FunctionResource.from_function(read, uri, mime_type=JSON))
@@ -275,7 +275,7 @@ async def _keep(desk: Desk, one: Callable[[Desk, Publish], Awaitable[None]], pub
 
 
 async def _follow_tasks(desk: Desk, publish: Publish) -> None:
-    async for change in desk.runner.by(VIA).WatchTasks(runner.WatchTasksRequest(names_only=True)):
+    async for change in desk.daemons.by(VIA).WatchTasks(runner.WatchTasksRequest(names_only=True)):
         if change.change != "watching":
             await publish(TASKS)
         if change.name:
@@ -284,7 +284,7 @@ async def _follow_tasks(desk: Desk, publish: Publish) -> None:
 
 async def _follow_turns(desk: Desk, publish: Publish) -> None:
     request = runtime.WatchTurnsRequest(from_now=True, details=True)
-    async for event in desk.runtime.by(VIA).WatchTurns(request):
+    async for event in desk.daemons.by(VIA).WatchTurns(request):
         for changed in desk.watched.get(event.turn_id, ()):
             changed.set()
         if event.state not in _NO_QUESTION:

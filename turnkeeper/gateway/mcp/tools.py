@@ -38,8 +38,8 @@ def _desk(ctx: Ctx) -> Desk:
     return ctx.request_context.lifespan_context
 
 
-async def _call(ctx: Ctx, method: str, request: Any) -> Any:
-    return await _desk(ctx).call(method, request, caller_of(ctx).via)
+async def _call(ctx: Ctx, request: Any) -> Any:
+    return await _desk(ctx).call(request, caller_of(ctx).via)
 
 
 def _task(ctx: Ctx, task: Any) -> model.TaskView:
@@ -76,7 +76,7 @@ async def task_create(
     spec = runner.TaskSpec(name=name, prompt=prompt, category=_desk(ctx).category(category), tags=tags)
     given = {"channel": channel, "timezone": timezone, "catch_up": catch_up, "overlap": overlap}
     _fill(spec, {**when.fields(), **given, "max_fires": max_fires, "end_at": end_at})
-    answer = await _call(ctx, "CreateTask", runner.CreateTaskRequest(spec=spec, dry_run=dry_run))
+    answer = await _call(ctx, runner.CreateTaskRequest(spec=spec, dry_run=dry_run))
     times = views(model.TimeView, answer.next[:3])
     said = f"task {name} {'would fire' if dry_run else 'fires'} {answer.task.schedule}"
     summary = f"{said}; next {times[0].nominal_at}" if times else said
@@ -87,7 +87,7 @@ async def task_create(
 async def task_list(ctx: Ctx, state: str = "", channel: str = "", limit: Limit = 50) -> model.TaskList:
     """List tasks by next fire time, soonest first."""
     request = runner.ListTasksRequest(state=state, channel=channel, limit=limit)
-    answer = await _call(ctx, "ListTasks", request)
+    answer = await _call(ctx, request)
     tasks = [_task(ctx, task) for task in answer.tasks]
     waiting = answer.decisions_waiting if answer.HasField("decisions_waiting") else None
     summary = f"{len(tasks)} of {answer.total} tasks"
@@ -96,8 +96,8 @@ async def task_list(ctx: Ctx, state: str = "", channel: str = "", limit: Limit =
 
 async def task_show(ctx: Ctx, name: Name, limit: Limit = 10) -> model.TaskShown:
     """Show one task, its revision, and the newest entries of its history: fires, skipped times, and reasons."""
-    task = await _call(ctx, "GetTask", runner.GetTaskRequest(name=name))
-    fires = await _call(ctx, "ListFires", runner.ListFiresRequest(name=task.id, limit=limit, without_folded=True))
+    task = await _call(ctx, runner.GetTaskRequest(name=name))
+    fires = await _call(ctx, runner.ListFiresRequest(name=task.id, limit=limit, without_folded=True))
     summary = f"task {task.spec.name} is {task.state}, revision {task.revision}; {fires.total} entries of history"
     return model.TaskShown(summary=summary, task=_task(ctx, task), fires=views(model.FireView, fires.fires))
 
@@ -137,7 +137,7 @@ async def task_update(
     _fill(spec, given)
     desk.category(spec.category)
     request = runner.UpdateTaskRequest(name=task.id, spec=spec, revision=revision, dry_run=dry_run)
-    answer = await _call(ctx, "UpdateTask", request)
+    answer = await _call(ctx, request)
     changed = list(answer.changed_fields)
     would = "would be " if dry_run else ""
     return model.TaskChanged(
@@ -185,9 +185,9 @@ async def task_control(
         "run": runner.RunTaskRequest(name=task.id, request_id=request_id or SystemEntropy().hex(32)),
         "delete": runner.DeleteTaskRequest(name=task.id),
     }
-    answer = await _call(ctx, f"{action.capitalize()}Task", asked[action])
+    answer = await _call(ctx, asked[action])
     ran = action == "run"
-    now = await _call(ctx, "GetTask", runner.GetTaskRequest(name=task.id)) if ran else answer
+    now = await _call(ctx, runner.GetTaskRequest(name=task.id)) if ran else answer
     summary = f"task {task.spec.name}: {action} is done; it is {'deleted' if action == 'delete' else now.state}"
     fire = view(model.FireView, answer) if ran else None
     return model.TaskControlled(summary=summary, task=_task(ctx, now), fire=fire)
@@ -197,7 +197,7 @@ async def task_explain(
     ctx: Ctx, name: Name, at: Annotated[str, Field(description="a time; empty: the latest due time")] = ""
 ) -> model.Explained:
     """Explain why a task did or will run, or not, at a time, and which rule decides."""
-    answer = await _call(ctx, "ExplainFire", runner.ExplainFireRequest(name=name, at=at))
+    answer = await _call(ctx, runner.ExplainFireRequest(name=name, at=at))
     fire = view(model.FireView, answer.fire) if answer.HasField("fire") else None
     return view(model.Explained, answer, summary=f"task {name}: {answer.verdict}", fire=fire)
 
@@ -208,7 +208,7 @@ async def schedule_preview(
     """Show the times of a schedule without creating a task."""
     spec = runner.TaskSpec()
     _fill(spec, {**when.fields(), "timezone": timezone})
-    answer = await _call(ctx, "PreviewSchedule", runner.PreviewScheduleRequest(spec=spec, count=count))
+    answer = await _call(ctx, runner.PreviewScheduleRequest(spec=spec, count=count))
     times = views(model.TimeView, answer.nominals)
     summary = f"{answer.schedule}: {len(times)} times"
     return model.Previewed(summary=summary, schedule=answer.schedule, timezone=answer.timezone, times=times)
@@ -233,7 +233,7 @@ async def message_send(
         keep_loop=True,  # a program's message does not take over self-paced work
     )
     try:
-        sent = await _call(ctx, "SendMessage", request)
+        sent = await _call(ctx, request)
         shown = await _turn_shown(ctx, sent.turn_id, wait_s)
     except Unreachable as error:
         hint = f"{error.hint}; then call again with request_id {request.request_id}: it is sent once"
@@ -248,9 +248,9 @@ async def turn_get(
     if cancel:
         caller_of(ctx).check(Scope.WORK)
         request = runtime.CancelTurnRequest(turn_id=turn_id, reason=f"by {caller_of(ctx).via}")
-        await _call(ctx, "CancelTurn", request)
+        await _call(ctx, request)
     else:
-        await _call(ctx, "GetTurn", runtime.GetTurnRequest(turn_id=turn_id))  # refuses an unknown turn
+        await _call(ctx, runtime.GetTurnRequest(turn_id=turn_id))  # refuses an unknown turn
     return await _turn_shown(ctx, turn_id, wait_s)
 
 
@@ -262,7 +262,7 @@ async def _turn_shown(ctx: Ctx, turn_id: str, wait_s: float) -> model.TurnShown:
     said = runtime.ConversationTurn()
     if turn.thread_id:  # the turn has begun
         request = runtime.GetConversationRequest(thread_id=turn.thread_id, limit=_NEWEST)
-        told = (await _call(ctx, "GetConversation", request)).turns
+        told = (await _call(ctx, request)).turns
         said = next((one for one in told if one.turn_id == turn_id), said)
     reply = next((one.text for one in reversed(said.messages) if one.role == "agent" and one.text), "")
     asked = views(model.ApprovalView, (one for one in said.interrupts if one.status == "pending"))
@@ -282,7 +282,7 @@ async def conversation_read(
     """Read the newest turns of a channel or a thread, oldest first."""
     place = {"thread_id": thread_id} if thread_id else {"channel": channel}
     request = runtime.GetConversationRequest(**place, limit=limit, cursor=cursor)
-    answer = await _call(ctx, "GetConversation", request)
+    answer = await _call(ctx, request)
     turns = views(model.TurnView, answer.turns)
     summary = f"{len(turns)} of {answer.total} turns of {thread_id or channel}"
     return view(model.Conversation, answer, summary=summary, turns=turns)
@@ -290,9 +290,9 @@ async def conversation_read(
 
 async def inbox_list(ctx: Ctx, channel: str = "") -> model.Inbox:
     """List everything that waits for the person: approvals, proposed pages and summaries, contradictions."""
-    asked = await _call(ctx, "ListInterrupts", runtime.ListInterruptsRequest(channel=channel, limit=100))
-    proposed = await _call(ctx, "ListCandidates", runtime.ListCandidatesRequest(channel=channel, limit=100))
-    found = await _call(ctx, "ListDeviations", runtime.ListDeviationsRequest(channel=channel, limit=100))
+    asked = await _call(ctx, runtime.ListInterruptsRequest(channel=channel, limit=100))
+    proposed = await _call(ctx, runtime.ListCandidatesRequest(channel=channel, limit=100))
+    found = await _call(ctx, runtime.ListDeviationsRequest(channel=channel, limit=100))
     counts = f"{asked.total} approvals, {proposed.total} proposals and {found.total} contradictions"
     return model.Inbox(
         summary=f"{counts} wait for the person",
@@ -305,7 +305,7 @@ async def inbox_list(ctx: Ctx, channel: str = "") -> model.Inbox:
 
 async def _asked_about(interrupt_id: str, ctx: Ctx) -> Any:
     """Return the current state of the approval; each round of the dialogue reads it again."""
-    waiting = (await _call(ctx, "ListInterrupts", runtime.ListInterruptsRequest())).interrupts
+    waiting = (await _call(ctx, runtime.ListInterruptsRequest())).interrupts
     found = next((one for one in waiting if one.interrupt_id == interrupt_id), None)
     if found is None:
         raise NotFound(f"no approval {interrupt_id[:80]!r} waits", where="interrupt_id", hint="see inbox_list")
@@ -362,7 +362,7 @@ async def approval_request_decision(
     request = runtime.ResolveInterruptRequest(
         interrupt_id=interrupt_id, decision=said.decision, message=said.note, args_hash=asked.args_hash
     )
-    done = await _call(ctx, "ResolveInterrupt", request)
+    done = await _call(ctx, request)
     summary = f"the person decided: {done.decision}"
     return model.DecisionAsked(
         summary=summary, interrupt_id=interrupt_id, status="decided", decision=done.decision, **links

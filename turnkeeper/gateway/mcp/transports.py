@@ -16,13 +16,11 @@ from starlette.responses import JSONResponse
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.gateway.calls import MOST_OF_ONE, MOST_STREAMS, RUNNER, RUNTIME, Gateway, Offered, Streams, Who
+from turnkeeper.gateway.calls import MOST_OF_ONE, MOST_STREAMS, Gateway, Offered, Streams, Who
 from turnkeeper.gateway.door import page_of
 from turnkeeper.gateway.mcp.desk import Desk
 from turnkeeper.gateway.mcp.server import following, make_server
-from turnkeeper.rpc.channel import AsyncCaller, connect
-from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
-from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
+from turnkeeper.rpc.channel import AsyncCaller
 
 MOST_SESSIONS = 256
 
@@ -34,17 +32,15 @@ def serve(home: Home) -> None:
 
 
 async def _serve(home: Home) -> None:
-    settings = load_settings(home)
-    async with connect(home.socket(RUNTIME)) as runtime, connect(home.socket(RUNNER)) as runner:
-        desk = Desk(
-            runtime=AsyncCaller(runtime, AgentRuntimeStub, RUNTIME),
-            runner=AsyncCaller(runner, SchedulesStub, RUNNER),
-            settings=settings.mcp,
-            page=page_of(settings.web) if settings.web.enabled else "",
-        )
-        server, subscribers = make_server(desk)
+    settings, daemons = load_settings(home), AsyncCaller(home)
+    page = page_of(settings.web) if settings.web.enabled else ""
+    desk = Desk(daemons=daemons, settings=settings.mcp, page=page)
+    server, subscribers = make_server(desk)
+    try:
         async with following(desk, subscribers.publish):
             await server.run_stdio_async()
+    finally:
+        await daemons.close()
 
 
 class App:
@@ -71,8 +67,7 @@ class App:
 def surface(gateway: Gateway) -> Offered:
     who = Who(surface="mcp")
     desk = Desk(
-        runtime=gateway.runtime(who),
-        runner=gateway.runner(who),
+        daemons=gateway.daemons(who),
         settings=gateway.settings.mcp,
         page=page_of(gateway.settings.web),
         clock=gateway.clock,

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
-from turnkeeper.gateway.calls import RUNNER, RUNTIME, need
+from turnkeeper.gateway.calls import need
 from turnkeeper.gateway.door import PLAIN_HOSTS, cookie_name
 from turnkeeper.gateway.keys import Scope, login_page
 from turnkeeper.gateway.page import views
@@ -27,11 +28,11 @@ _FOLLOWS = {
 }
 _MOST_ABOUT = 400  # characters of the description of a decision
 _STATES = {
-    "pause": ("PauseTask", schedules.PauseTaskRequest, "is paused"),
-    "resume": ("ResumeTask", schedules.ResumeTaskRequest, "fires again"),
-    "disable": ("DisableTask", schedules.DisableTaskRequest, "is disabled"),
-    "enable": ("EnableTask", schedules.EnableTaskRequest, "is enabled"),
-    "run": ("RunTask", schedules.RunTaskRequest, "fires now"),
+    "pause": (schedules.PauseTaskRequest, "is paused"),
+    "resume": (schedules.ResumeTaskRequest, "fires again"),
+    "disable": (schedules.DisableTaskRequest, "is disabled"),
+    "enable": (schedules.EnableTaskRequest, "is enabled"),
+    "run": (schedules.RunTaskRequest, "fires now"),
 }
 
 
@@ -48,8 +49,7 @@ class Acts:
         try:
             if does not in _DONE:
                 raise InvalidInput("is not a decision", where="do", hint="approve, reject, edit or answer")
-            method, asked = _decision(kind, id_, does, form)
-            await getattr(self._shell.gateway.runtime(need(request, Scope.DECIDE)), method)(asked)
+            await self._shell.gateway.daemons(need(request, Scope.DECIDE)).ask(_decision(kind, id_, does, form))
         except TurnkeeperError as error:
             return self._shell.back(request, f"Not decided: {error}", "/ui/decisions", tone="bad")
         said = decided(kind, does, form.get("about", id_)[:_MOST_ABOUT], form.get("text", "").strip())
@@ -62,27 +62,27 @@ class Acts:
             channel=channel, text=form.get("text", "").replace("\r\n", "\n"), request_id=form.get("request_id", ""),
             new_thread=new,
         )  # fmt: skip
-        return await self._act(request, RUNTIME, "SendMessage", asked, "Sent", "/ui/conversations")
+        return await self._act(request, asked, "Sent", "/ui/conversations")
 
     async def cancel(self, request: Request) -> Response:
         asked = agents.CancelTurnRequest(turn_id=request.path_params["turn_id"], reason="cancelled on the page")
         said = "The turn is cancelled at its next step"
-        return await self._act(request, RUNTIME, "CancelTurn", asked, said, "/ui/conversations")
+        return await self._act(request, asked, said, "/ui/conversations")
 
     async def change_state(self, request: Request) -> Response:
         """Pause, resume, disable, enable or run a task."""
         name, form = request.path_params["name"], request.scope["form"]
         if request.path_params["action"] not in _STATES:
             raise NotFound("unknown change")
-        method, message, said = _STATES[request.path_params["action"]]
+        message, said = _STATES[request.path_params["action"]]
         fields: dict[str, Any] = {"name": name}
-        if method == "PauseTask":
+        if message is schedules.PauseTaskRequest:
             fields |= {"note": form.get("note", ""), "until": self._until(form)}
-        elif method == "RunTask":
+        elif message is schedules.RunTaskRequest:
             fields["request_id"] = form.get("request_id", "")
-        elif method == "ResumeTask":
+        elif message is schedules.ResumeTaskRequest:
             fields["replay"] = form.get("replay") == "yes"
-        return await self._act(request, RUNNER, method, message(**fields), f"{name} {said}", "/ui/tasks")
+        return await self._act(request, message(**fields), f"{name} {said}", "/ui/tasks")
 
     def _until(self, form: Mapping[str, str]) -> str:
         """Return the end of a pause: the typed time, or else the selected choice; empty for no end."""
@@ -92,8 +92,8 @@ class Acts:
     async def edit(self, request: Request) -> Response:
         """Preview the old and new times of a change, then save it if the task has not been changed meanwhile."""
         form, name = request.scope["form"], request.path_params["name"]
-        runner = self._shell.gateway.runner(need(request, Scope.WORK))
-        task = await runner.GetTask(schedules.GetTaskRequest(name=name))
+        daemons = self._shell.gateway.daemons(need(request, Scope.WORK))
+        task = await daemons.ask(schedules.GetTaskRequest(name=name))
         revision = int(form.get("revision", "")) if form.get("revision", "").isdecimal() else -1
         saves = form.get("do") == "save"
         asked = schedules.UpdateTaskRequest(
@@ -103,7 +103,7 @@ class Acts:
         try:
             if revision != task.revision:  # a dry run does not check the revision
                 raise Conflict(f"{name} was edited in the meantime", hint="load the page again")
-            answer = await runner.UpdateTask(asked)
+            answer = await daemons.ask(asked)
         except TurnkeeperError as error:
             return await self._reads.task(request, status=409, form=given, preview=None, problem=str(error))
         if saves:
@@ -111,16 +111,15 @@ class Acts:
             return self._shell.back(request, said, f"/ui/tasks/{self._shell.templates.filters['path'](name)}")
         return await self._reads.task(request, form=given, preview=answer, times_shown=views.side_by_side(answer))
 
-    async def _act(self, request: Request, peer: str, method: str, asked: Any, said: str, default: str) -> Response:
-        who = need(request, Scope.WORK)
-        caller = self._shell.gateway.runtime(who) if peer == RUNTIME else self._shell.gateway.runner(who)
+    async def _act(self, request: Request, asked: Message, said: str, default: str) -> Response:
+        daemons = self._shell.gateway.daemons(need(request, Scope.WORK))
         try:
-            answer = await getattr(caller, method)(asked)
+            answer = await daemons.ask(asked)
         except TurnkeeperError as error:
             return self._shell.back(request, str(error), default, tone="bad")
-        if method == "DisableTask":
+        if isinstance(asked, schedules.DisableTaskRequest):
             said = said.replace("is disabled", f"is {views.state_of(answer)}")
-        if method == "PauseTask" and answer.HasField("paused_until"):
+        if isinstance(asked, schedules.PauseTaskRequest) and answer.HasField("paused_until"):
             said += f" {self._shell.times().until(answer.paused_until, answer.spec.timezone)}"
         return self._shell.back(request, said, default)
 
@@ -173,20 +172,20 @@ def decided(kind: str, does: str, about: str, text: str) -> str:
     return f"{done}: {about}.{given}{f' {_FOLLOWS[does]}.' if ours else ''}"
 
 
-def _decision(kind: str, id_: str, does: str, form: Mapping[str, str]) -> tuple[str, Any]:
-    """Return the call that makes a decision. Raises InvalidInput."""
+def _decision(kind: str, id_: str, does: str, form: Mapping[str, str]) -> Message:
+    """Return the request that makes a decision. Raises InvalidInput."""
     accept, text = does == "approve", form.get("text", "").strip().replace("\r\n", "\n")
     if kind == "candidate" and does in {"approve", "reject"}:
-        return "DecideCandidate", agents.DecideCandidateRequest(candidate_id=id_, accept=accept, note=text)
+        return agents.DecideCandidateRequest(candidate_id=id_, accept=accept, note=text)
     if kind == "deviation" and does in {"approve", "reject"}:
-        return "ResolveDeviation", agents.ResolveDeviationRequest(deviation_id=id_, accept=accept, note=text)
+        return agents.ResolveDeviationRequest(deviation_id=id_, accept=accept, note=text)
     if kind != "interrupt":
         raise InvalidInput("cannot be decided like this", where=kind[:40])
     if "args_hash" not in form:
         raise InvalidInput("does not say which arguments were shown", where="args_hash", hint="load the page again")
     if does == "answer" and not text:
         raise InvalidInput("is empty", where="the answer")
-    return "ResolveInterrupt", agents.ResolveInterruptRequest(
+    return agents.ResolveInterruptRequest(
         interrupt_id=id_, decision=does, args_hash=form["args_hash"], for_task=accept and form.get("for_task") == "yes",
         message=text if does in {"reject", "answer"} else "", args_json=form.get("args", "") if does == "edit" else "",
     )  # fmt: skip

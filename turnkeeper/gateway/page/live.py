@@ -96,11 +96,11 @@ class Changes:
 
     async def _turns(self) -> AsyncIterator[None]:
         asked = agents.WatchTurnsRequest(details=True, from_now=True)
-        async for _ in self._gateway.runtime(_FOLLOWER).WatchTurns(asked):
+        async for _ in self._gateway.daemons(_FOLLOWER).WatchTurns(asked):
             yield
 
     async def _changes(self) -> AsyncIterator[None]:
-        async for _ in self._gateway.runner(_FOLLOWER).WatchTasks(schedules.WatchTasksRequest(names_only=True)):
+        async for _ in self._gateway.daemons(_FOLLOWER).WatchTasks(schedules.WatchTasksRequest(names_only=True)):
             yield
 
     async def _machines(self) -> AsyncIterator[None]:
@@ -153,7 +153,7 @@ class Live:
             await queue.put(event(await reader.next(), name=CHANGED))
 
     async def _conversation(self, request: Request, channel: str, queue: "asyncio.Queue[bytes]") -> None:
-        runtime = self._shell.gateway.runtime(who_of(request))
+        runtime = self._shell.gateway.daemons(who_of(request))
         asked = agents.WatchConversationRequest(channel=channel, limit=SHOWN_TURNS, live=True)
         while True:
             with suppress(TurnkeeperError):

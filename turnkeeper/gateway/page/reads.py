@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from turnkeeper.errors import NotFound, TurnkeeperError
 from turnkeeper.gateway.page import views
-from turnkeeper.gateway.page.shell import Asking, Shell, query_of
+from turnkeeper.gateway.page.shell import Shell, query_of
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
 
@@ -27,16 +27,16 @@ class Reads:
     """Handlers of pages, one method per page."""
 
     def __init__(self, shell: Shell) -> None:
-        self._shell = shell
+        self._shell, self._ask = shell, shell.ask
 
     async def today(self, request: Request) -> Response:
         """Show pending decisions, failures since yesterday, the next fires, and the daemons."""
-        asking, times = self._shell.asking(), self._shell.times()
+        times = self._shell.times()
         cards, fires, tasks, status, machines = await asyncio.gather(
-            self._waiting(asking),
-            self._gone_wrong(asking, times.now - timedelta(days=1), times.now),
-            asking.runner("ListTasks", schedules.ListTasksRequest(), schedules.ListTasksResponse()),
-            asking.runner("GetStatus", schedules.GetStatusRequest(), schedules.RunnerStatus()),
+            self._waiting(),
+            self._gone_wrong(times.now - timedelta(days=1), times.now),
+            self._ask(schedules.ListTasksRequest()),
+            self._ask(schedules.GetStatusRequest()),
             self._machines(),
         )
         wrong = views.went_wrong(fires, times.now - timedelta(days=1))[:20]
@@ -63,43 +63,40 @@ class Reads:
 
     async def decisions(self, request: Request) -> Response:
         """Show all pending decisions in full."""
-        cards = await self._waiting(self._shell.asking())
+        cards = await self._waiting()
         return await self._shell.page(request, "decisions.html", title="Decisions", topics="turns", cards=cards)
 
-    async def _waiting(self, asking: Asking) -> list[views.Card]:
+    async def _waiting(self) -> list[views.Card]:
         interrupts, candidates, deviations = await asyncio.gather(
-            asking.runtime("ListInterrupts", agents.ListInterruptsRequest(), agents.ListInterruptsResponse()),
-            asking.runtime("ListCandidates", agents.ListCandidatesRequest(), agents.ListCandidatesResponse()),
-            asking.runtime("ListDeviations", agents.ListDeviationsRequest(), agents.ListDeviationsResponse()),
+            self._ask(agents.ListInterruptsRequest()),
+            self._ask(agents.ListCandidatesRequest()),
+            self._ask(agents.ListDeviationsRequest()),
         )
-        proposed = [views.card_of_candidate(one, await self._base(asking, one)) for one in candidates.candidates]
+        proposed = [views.card_of_candidate(one, await self._base(one)) for one in candidates.candidates]
         asked = [views.card_of_interrupt(one) for one in interrupts.interrupts]
         return [*asked, *proposed, *map(views.card_of_deviation, deviations.deviations)]
 
-    async def _base(self, asking: Asking, one: agents.Candidate) -> agents.Page | None:
+    async def _base(self, one: agents.Candidate) -> agents.Page | None:
         if not one.base_version:
             return None
         try:
-            page: agents.Page | None = await asking.runtime("GetPage", agents.GetPageRequest(page_id=one.page_id), None)
+            page: agents.Page = await self._ask(agents.GetPageRequest(page_id=one.page_id))
         except NotFound:
             return None
-        return page
+        return page if page.page_id else None
 
     async def channels(self, request: Request) -> Response:
-        found = await self._shell.asking().runtime(
-            "ListChannels", agents.ListChannelsRequest(), agents.ListChannelsResponse()
-        )
+        found = await self._ask(agents.ListChannelsRequest())
         return await self._shell.page(
             request, "conversation.html", title="Conversations", topics="turns", channels=found.channels, turns=None
         )
 
     async def conversation(self, request: Request) -> Response:
         """Show a channel's newest turns."""
-        channel, asking = request.path_params["channel"], self._shell.asking()
-        asked = agents.GetConversationRequest(channel=channel, limit=MOST_TURNS)
+        channel = request.path_params["channel"]
         found, tasks = await asyncio.gather(
-            asking.runtime("GetConversation", asked, agents.Conversation()),
-            asking.runner("ListTasks", schedules.ListTasksRequest(channel=channel), schedules.ListTasksResponse()),
+            self._ask(agents.GetConversationRequest(channel=channel, limit=MOST_TURNS)),
+            self._ask(schedules.ListTasksRequest(channel=channel)),
         )
         return await self._shell.page(
             request, "conversation.html", title=channel, channel=channel, turns=found.turns, channels=None,
@@ -109,10 +106,9 @@ class Reads:
 
     async def turn(self, request: Request) -> Response:
         """Show one turn: its messages and calls, its approvals, its duration and tokens."""
-        asking, id_ = self._shell.asking(), request.path_params["turn_id"]
-        about = await asking.runtime("GetTurn", agents.GetTurnRequest(turn_id=id_), agents.Turn())
-        asked = agents.GetConversationRequest(thread_id=about.thread_id, limit=MOST_TURNS)
-        found = await asking.runtime("GetConversation", asked, agents.Conversation())
+        id_ = request.path_params["turn_id"]
+        about = await self._ask(agents.GetTurnRequest(turn_id=id_))
+        found = await self._ask(agents.GetConversationRequest(thread_id=about.thread_id, limit=MOST_TURNS))
         turns = [turn for turn in found.turns if turn.turn_id == id_]
         return await self._shell.page(
             request, "conversation.html", title=f"Turn {id_}", topics="turns", channel=about.channel, turns=turns,
@@ -122,9 +118,7 @@ class Reads:
     async def tasks(self, request: Request, *, loops: bool) -> Response:
         """Show the tasks that match the query; with `loops`, only loops, otherwise only other tasks."""
         query = query_of(request, "state", "channel", "q")
-        found = await self._shell.asking().runner(
-            "ListTasks", schedules.ListTasksRequest(), schedules.ListTasksResponse()
-        )
+        found = await self._ask(schedules.ListTasksRequest())
         every = [task for task in found.tasks if views.is_loop(task) is loops]
         return await self._shell.page(
             request, "tasks.html", title="Loops" if loops else "Tasks", topics="tasks",
@@ -134,22 +128,14 @@ class Reads:
 
     async def task(self, request: Request, *, status: int = 200, **more: Any) -> Response:
         """Show a task with its next ten times and its latest fires."""
-        asking, name = self._shell.asking(), request.path_params["name"]
-        task = await asking.runner("GetTask", schedules.GetTaskRequest(name=name), None)
-        if task is None:
+        name = request.path_params["name"]
+        task = await self._ask(schedules.GetTaskRequest(name=name))
+        if not task.id:
             return await self._shell.page(request, "plain.html", 503, title=name, error="task-runner does not answer")
         upcoming, fires, categories = await asyncio.gather(
-            asking.runner(
-                "PreviewSchedule",
-                schedules.PreviewScheduleRequest(name=name, count=NEXT),
-                schedules.PreviewScheduleResponse(),
-            ),
-            asking.runner(
-                "ListFires",
-                schedules.ListFiresRequest(name=name, limit=MOST_FIRES, without_folded=True),
-                schedules.ListFiresResponse(),
-            ),
-            asking.runtime("ListCategories", agents.ListCategoriesRequest(), agents.ListCategoriesResponse()),
+            self._ask(schedules.PreviewScheduleRequest(name=name, count=NEXT)),
+            self._ask(schedules.ListFiresRequest(name=name, limit=MOST_FIRES, without_folded=True)),
+            self._ask(agents.ListCategoriesRequest()),
         )
         about = {
             "title": task.spec.name, "topics": "tasks", "task": task, "upcoming": upcoming.nominals,
@@ -163,29 +149,28 @@ class Reads:
 
     async def slot(self, request: Request) -> Response:
         """Show why a task did or did not run at a time."""
-        asking, name = self._shell.asking(), request.path_params["name"]
-        task = await asking.runner("GetTask", schedules.GetTaskRequest(name=name), schedules.Task())
-        asked = schedules.ExplainFireRequest(name=name, at=query_of(request, "at")["at"])
-        found = await asking.runner("ExplainFire", asked, schedules.ExplainFireResponse())
+        name = request.path_params["name"]
+        task = await self._ask(schedules.GetTaskRequest(name=name))
+        found = await self._ask(schedules.ExplainFireRequest(name=name, at=query_of(request, "at")["at"]))
         return await self._shell.page(
             request, "slot.html", title=f"{name}: why", topics="tasks", task=task, found=found, name=name
         )
 
     async def timeline(self, request: Request) -> Response:
         """Show past and planned fires of a day or a week."""
-        asking, times = self._shell.asking(), self._shell.times()
+        times = self._shell.times()
         chosen = query_of(request, "span")["span"]
         name = chosen if chosen in SPANS else "24h"
         back, ahead = SPANS[name]
         window = views.Window(begin=times.now - back, now=times.now, end=times.now + ahead)
+        past = schedules.ListFiresRequest(limit=MOST_OF_TIMELINE, without_folded=True)
         fires, tasks = await asyncio.gather(
-            self._fires(asking, window.begin, window.end),
-            asking.runner("ListTasks", schedules.ListTasksRequest(), schedules.ListTasksResponse()),
+            self._ask(_between(past, window.begin, window.end)), self._ask(schedules.ListTasksRequest())
         )
         armed, planned = [task.id for task in views.soonest(tasks.tasks, MOST_LANES)], schedules.SimulateResponse()
         if armed:
             asked = schedules.SimulateRequest(names=armed, limit=MOST_OF_TIMELINE)
-            planned = await asking.runner("Simulate", _between(asked, window.now, window.end), planned)
+            planned = await self._ask(_between(asked, window.now, window.end))
         zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
         return await self._shell.page(
             request, "timeline.html", title="Timeline", topics="tasks", span=name, window=window, spans=list(SPANS),
@@ -193,33 +178,26 @@ class Reads:
             cut=bool(fires.next_cursor) or planned.truncated,
         )  # fmt: skip
 
-    async def _gone_wrong(self, asking: Asking, begin: datetime, end: datetime) -> list[schedules.Fire]:
+    async def _gone_wrong(self, begin: datetime, end: datetime) -> list[schedules.Fire]:
         """Return failed, skipped and cancelled fires of that time, and the newest fires of all, newest first."""
         wanted = [
             schedules.ListFiresRequest(outcome=outcome, limit=20) for outcome in ("failed", "skipped", "cancelled")
         ]
         wanted.append(schedules.ListFiresRequest(limit=MOST_FIRES, without_folded=True))
-        asked = [asking.runner("ListFires", _between(one, begin, end), schedules.ListFiresResponse()) for one in wanted]
+        asked = [self._ask(_between(one, begin, end)) for one in wanted]
         found = {fire.entry_id: fire for answer in await asyncio.gather(*asked) for fire in answer.fires}
         return sorted(found.values(), key=lambda fire: fire.nominal_at.ToNanoseconds(), reverse=True)
 
-    async def _fires(self, asking: Asking, begin: datetime, end: datetime) -> schedules.ListFiresResponse:
-        asked = _between(schedules.ListFiresRequest(limit=MOST_OF_TIMELINE, without_folded=True), begin, end)
-        found: schedules.ListFiresResponse = await asking.runner("ListFires", asked, schedules.ListFiresResponse())
-        return found
-
     async def knowledge(self, request: Request, *, kind: str) -> Response:
         """Show the workspace's pages, one page, or memory."""
-        asking, shown = self._shell.asking(), dict[str, Any](pages=None, page=None, entries=None)
+        shown = dict[str, Any](pages=None, page=None, entries=None)
         if kind == "pages":
-            request_ = agents.ListPagesRequest(tag=query_of(request, "tag")["tag"])
-            shown["pages"] = (await asking.runtime("ListPages", request_, agents.ListPagesResponse())).pages
+            shown["pages"] = (await self._ask(agents.ListPagesRequest(tag=query_of(request, "tag")["tag"]))).pages
         elif kind == "page":
-            asked = agents.GetPageRequest(page_id=request.path_params["page_id"])
-            shown["page"] = await asking.runtime("GetPage", asked, agents.Page())
+            shown["page"] = await self._ask(agents.GetPageRequest(page_id=request.path_params["page_id"]))
         else:
             wanted = agents.ListMemoryRequest(tier=query_of(request, "tier")["tier"], limit=200)
-            shown["entries"] = (await asking.runtime("ListMemory", wanted, agents.ListMemoryResponse())).entries
+            shown["entries"] = (await self._ask(wanted)).entries
         title = shown["page"].title or request.path_params["page_id"] if kind == "page" else kind.capitalize()
         return await self._shell.page(request, "knowledge.html", title=title, topics="turns", kind=kind, **shown)
 

@@ -1,7 +1,7 @@
 """Rendering of pages: ask the daemons, note which daemon is away, and fill a template with the answers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -9,16 +9,17 @@ from typing import Any
 from urllib.parse import quote
 
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from turnkeeper.clock import Clock
 from turnkeeper.console.unseen import in_words
 from turnkeeper.errors import TurnkeeperError, Unreachable
-from turnkeeper.gateway.calls import RUNNER, RUNTIME, Gateway, Who, status_of, who_of
+from turnkeeper.gateway.calls import Gateway, Who, status_of, who_of
 from turnkeeper.gateway.keys import Note
 from turnkeeper.gateway.page import text, views
+from turnkeeper.rpc.channel import daemon_of, method_of
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 
 FOLDER = Path(__file__).parent
@@ -44,25 +45,24 @@ class Answers:
     """A short-lived cache of the daemons' answers: many tabs with the same request cost the daemons as much as one."""
 
     def __init__(self, gateway: Gateway) -> None:
-        who = Who(surface="web")
-        self._callers = {RUNTIME: gateway.runtime(who), RUNNER: gateway.runner(who)}
-        self._gateway, self._clock = gateway, gateway.clock
-        self._asked: dict[tuple[str, str, bytes], tuple[float, asyncio.Task[Any]]] = {}
+        self._daemons = gateway.daemons(Who(surface="web"))
+        self._gateway = gateway
+        self._asked: dict[tuple[str, bytes], tuple[float, asyncio.Task[Any]]] = {}
 
-    async def ask(self, peer: str, method: str, request: Message) -> Any:
+    async def ask(self, request: Message) -> Any:
         """Return the answer to a request; it may be up to a second old. Raises TurnkeeperError."""
-        call = getattr(self._callers[peer], method)
-        return await self._once((peer, method, request.SerializeToString(deterministic=True)), lambda: call(request))
+        key = (request.DESCRIPTOR.name, request.SerializeToString(deterministic=True))
+        return await self._once(key, lambda: self._daemons.ask(request))
 
     async def cluster(self) -> Any:
         """Return the state of the shared database; None if this machine has its own. Raises TurnkeeperError."""
         if not (url := self._gateway.settings.store.shared_url):
             return None
         nodes = import_module("turnkeeper.storage.nodes")  # imported here: no other home needs it
-        return await self._once(("database", "", b""), lambda: asyncio.to_thread(nodes.read_cluster, url))
+        return await self._once(("database", b""), lambda: asyncio.to_thread(nodes.read_cluster, url))
 
-    async def _once(self, key: tuple[str, str, bytes], ask: Callable[[], Awaitable[Any]]) -> Any:
-        now = self._clock.monotonic()
+    async def _once(self, key: tuple[str, bytes], ask: Callable[[], Awaitable[Any]]) -> Any:
+        now = self._gateway.clock.monotonic()
         self._asked = {one: found for one, found in self._asked.items() if now - found[0] < FRESH_S}
         if key not in self._asked:
             self._asked[key] = (now, asyncio.ensure_future(ask()))
@@ -71,30 +71,6 @@ class Answers:
     def forget(self) -> None:
         """Clear the cache after a change."""
         self._asked = {}
-
-
-class Asking:
-    """The daemons on behalf of one browser request. A daemon that is away is noted, and returns the default answer."""
-
-    def __init__(self, answers: Answers, clock: Clock, away: MutableMapping[str, datetime]) -> None:
-        self._answers, self._clock, self._away = answers, clock, away
-
-    async def runtime(self, method: str, request: Message, default: Any) -> Any:
-        """Ask the agent runtime; return `default` while it is away. Raises TurnkeeperError."""
-        return await self._ask(RUNTIME, method, request, default)
-
-    async def runner(self, method: str, request: Message, default: Any) -> Any:
-        """Ask the task runner; return `default` while it is away. Raises TurnkeeperError."""
-        return await self._ask(RUNNER, method, request, default)
-
-    async def _ask(self, peer: str, method: str, request: Message, default: Any) -> Any:
-        try:
-            answer = await self._answers.ask(peer, method, request)
-        except Unreachable:
-            self._away.setdefault(peer, self._clock.now())
-            return default
-        self._away.pop(peer, None)
-        return answer
 
 
 class Shell:
@@ -108,9 +84,16 @@ class Shell:
             '{% from "parts.html" import turn_item with context %}{{ turn_item(turn) }}'
         )
 
-    def asking(self) -> Asking:
-        """Return the daemons on behalf of one request."""
-        return Asking(self.answers, self.gateway.clock, self.away)
+    async def ask(self, request: Message) -> Any:
+        """Return the answer to a request; an empty one while its daemon is away. Raises TurnkeeperError."""
+        daemon = daemon_of(request)
+        try:
+            answer = await self.answers.ask(request)
+        except Unreachable:
+            self.away.setdefault(daemon, self.gateway.clock.now())
+            return GetMessageClass(method_of(request).output_type)()
+        self.away.pop(daemon, None)
+        return answer
 
     def times(self) -> text.Times:
         """Return a formatter of times relative to now."""
@@ -118,10 +101,7 @@ class Shell:
 
     async def page(self, request: Request, template: str, status: int = 200, **shown: Any) -> Response:
         """Return a page. `topics` in `shown` names the kinds of changes that make the page outdated."""
-        asking = self.asking()
-        channels = (
-            await asking.runtime("ListChannels", agents.ListChannelsRequest(), agents.ListChannelsResponse())
-        ).channels
+        channels = (await self.ask(agents.ListChannelsRequest())).channels
         waiting = sum(one.waiting + one.proposed + one.deviations for one in channels)
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         about = {"topics": "", "live": "/ui/live", "here": here, "waiting": waiting, "note": self._note(request)}

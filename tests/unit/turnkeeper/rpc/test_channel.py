@@ -9,25 +9,27 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from task_runner.cli.client import not_running
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.supervisor import markers
 from turnkeeper.errors import Exhausted, MachineTrouble, Unreachable
-from turnkeeper.rpc.channel import Caller
+from turnkeeper.rpc.channel import Caller, daemon_of, method_of
 from turnkeeper.rpc.errors import from_rpc, to_status
 from turnkeeper.storage.locking import ProcessLock
+from turnkeeper.v1 import agent_runtime_pb2 as agents
+from turnkeeper.v1 import schedules_pb2 as schedules
+from turnkeeper.v1.schedules_pb2_grpc import SchedulesServicer, add_SchedulesServicer_to_server
 
 LONG_S = 0.5
 
 
 def test_who_calls_a_daemon_that_its_supervisor_starts_again_need_not_start_it(home: Home) -> None:
-    caller = Caller(home.socket("task-runner"), health_pb2_grpc.HealthStub, "task-runner")
+    caller = Caller(home)
 
     def advice() -> str:
         with pytest.raises(Unreachable) as caught:
-            caller.Check(health_pb2.HealthCheckRequest())
+            caller.ask(schedules.GetStatusRequest())
         return caught.value.hint
 
     assert advice() == "start it with: turnkeeper up"
@@ -41,13 +43,20 @@ def test_who_calls_a_daemon_that_its_supervisor_starts_again_need_not_start_it(h
     caller.close()
 
 
-def test_a_daemon_that_is_slow_to_greet_is_waited_for(tmp_path: Path) -> None:
+class Runner(SchedulesServicer):
+    """A task runner that says its version."""
+
+    def GetStatus(self, _request: Any, _context: Any) -> schedules.RunnerStatus:
+        return schedules.RunnerStatus(version="7")
+
+
+def test_a_daemon_that_is_slow_to_greet_is_waited_for(home: Home, tmp_path: Path) -> None:
     server = grpc.server(ThreadPoolExecutor(2))
-    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+    add_SchedulesServicer_to_server(Runner(), server)
     server.add_insecure_port(f"unix:{tmp_path}/real")
     server.start()
     listening = socket.socket(socket.AF_UNIX)
-    listening.bind(f"{tmp_path}/slow")
+    listening.bind(str(home.socket("task-runner")))
     listening.listen()
 
     def greet_late() -> None:
@@ -63,10 +72,10 @@ def test_a_daemon_that_is_slow_to_greet_is_waited_for(tmp_path: Path) -> None:
 
     greeting = threading.Thread(target=greet_late)
     greeting.start()
-    caller = Caller(tmp_path / "slow", health_pb2_grpc.HealthStub, "a daemon")
+    caller = Caller(home)
     try:
-        answer = caller.Check(health_pb2.HealthCheckRequest())
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        assert caller.GetStatus(schedules.GetStatusRequest()).version == "7"
+        assert caller.ask(schedules.GetStatusRequest()).version == "7"
     finally:
         caller.close()
         server.stop(None)
@@ -74,11 +83,22 @@ def test_a_daemon_that_is_slow_to_greet_is_waited_for(tmp_path: Path) -> None:
         listening.close()
 
 
-def test_a_socket_that_nobody_serves_is_no_wait(tmp_path: Path) -> None:
-    caller = Caller(tmp_path / "nobody", health_pb2_grpc.HealthStub, "a daemon", deadline_s=60)
-    with pytest.raises(Unreachable, match="cannot be reached"):
-        caller.Check(health_pb2.HealthCheckRequest())
+def test_a_socket_that_nobody_serves_is_no_wait(home: Home) -> None:
+    caller = Caller(home, deadline_s=60)
+    for request in (schedules.GetStatusRequest(), agents.ListChannelsRequest()):
+        with pytest.raises(Unreachable, match=f"{daemon_of(request)} cannot be reached"):
+            caller.ask(request)
     caller.close()
+
+
+@pytest.mark.parametrize("contract", [agents, schedules])
+def test_a_request_is_named_after_its_method(contract: Any) -> None:
+    """But for those of a stream of fires, and those that two methods share."""
+    (service,) = contract.DESCRIPTOR.services_by_name.values()
+    named = {one.name: one.input_type._concrete_class() for one in service.methods}
+    others = {name for name, request in named.items() if request.DESCRIPTOR.name != f"{name}Request"}
+    assert others <= {"FireStream", "FireBatches", "UpdateMemory", "ForgetMemory"}
+    assert all(method_of(request).name == name for name, request in named.items() if name not in others)
 
 
 def pump(source: socket.socket, sink: socket.socket) -> None:
