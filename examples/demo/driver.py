@@ -22,7 +22,6 @@ from turnkeeper.errors import TurnkeeperError
 from turnkeeper.rpc.channel import Caller, is_serving
 from turnkeeper.storage.locking import is_held
 from turnkeeper.v1.schedules_pb2 import Fire, ListFiresRequest
-from turnkeeper.v1.schedules_pb2_grpc import SchedulesStub
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -119,7 +118,7 @@ class Driver:
 
     def fires(self, task: str) -> list[Fire]:
         """Ask the daemon on the wire, where waiting by commands would take longer than what is waited for."""
-        runner = Caller(self.home.socket(TASK_RUNNER.name), SchedulesStub, TASK_RUNNER.name, via="turnkeeper/cli")
+        runner = Caller(self.home, via="turnkeeper/cli")
         try:
             return list(runner.ListFires(ListFiresRequest(name=task, limit=1000)).fires)
         finally:
