@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import VARIABLE, Home
-from turnkeeper.constellation.supervisor.daemons import DAEMONS, TASK_RUNNER, Daemon, kill, log_of, spawn, stop
+from turnkeeper.constellation.supervisor.daemons import DAEMONS, Daemon, kill, log_of, spawn, stop
 from turnkeeper.constellation.supervisor.up_down import bring_down
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.rpc.channel import Caller, is_serving
