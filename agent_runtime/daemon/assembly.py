@@ -73,7 +73,6 @@ from turnkeeper.storage.locking import ProcessLock, ReaderLock
 from turnkeeper.storage.server.handover import FOLLOWED, NEWS, OUTCOMES, SCHEMA, WORDS, listen, tell
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.v1 import agent_runtime_pb2
-from turnkeeper.v1.agent_runtime_pb2 import FireRequest
 from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
 
 MOST_AT_ONCE = 32
@@ -338,7 +337,7 @@ def _lacked(data: bytes, categories: Categories, catalog: Catalog) -> list[str]:
     """Return the facts on which a fire depends but that this machine cannot use; empty for a damaged request."""
     found = []
     try:
-        request = FireRequest.FromString(data)
+        request = agent_runtime_pb2.FireRequest.FromString(data)
         categories.get(request.category)
     except (InvalidInput, NotFound):
         found.append(f"category {request.category}")
@@ -475,8 +474,8 @@ class _Basis:
             database=self.database,
             ownership=ownership,
             works="runtime" in self.settings.node.roles,
-            read_fire=lambda data: read_fire(FireRequest.FromString(data), categories.get),
-            read_again=lambda data: read_again(FireRequest.FromString(data)),
+            read_fire=lambda data: read_fire(agent_runtime_pb2.FireRequest.FromString(data), categories.get),
+            read_again=lambda data: read_again(agent_runtime_pb2.FireRequest.FromString(data)),
             on_taken=self.saver.acontinue,
             listening=listening,
         )

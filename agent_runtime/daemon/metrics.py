@@ -10,26 +10,18 @@ from turnkeeper.bus.event_log import count_events
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
-from turnkeeper.rpc.metrics import (
-    OF_ALL,
-    WAITS_S,
-    Counter,
-    Exporter,
-    Gauge,
-    Histogram,
-    Source,
-    bytes_of,
-    restarts,
-)
+from turnkeeper.rpc import metrics
 
 _OVER = ("succeeded", "silent", "failed", "cancelled")
 _DECISIONS = ("approve", "edit", "reject", "answer", "expired")
-_PENDING = Gauge("turnkeeper_approvals_pending", f"approvals that wait for the author{OF_ALL}")
-_OPEN = Gauge("turnkeeper_turns_open", f"turns that have not ended, by state{OF_ALL}", "state")
-_DEPTH = Gauge("turnkeeper_inbox_depth", "fires and messages in the inboxes of all agents, including claimed ones")
-_QUEUED = Gauge("turnkeeper_turns_queued", "triggers that wait or run in the lanes of all threads")
-_STORE = Gauge("turnkeeper_store_bytes", "size of a store on disk, if it is a file", "store")
-_TROUBLE = Gauge("turnkeeper_machine_trouble", "1 while machine trouble blocks the process, else 0")
+_PENDING = metrics.Gauge("turnkeeper_approvals_pending", f"approvals that wait for the author{metrics.OF_ALL}")
+_OPEN = metrics.Gauge("turnkeeper_turns_open", f"turns that have not ended, by state{metrics.OF_ALL}", "state")
+_DEPTH = metrics.Gauge(
+    "turnkeeper_inbox_depth", "fires and messages in the inboxes of all agents, including claimed ones"
+)
+_QUEUED = metrics.Gauge("turnkeeper_turns_queued", "triggers that wait or run in the lanes of all threads")
+_STORE = metrics.Gauge("turnkeeper_store_bytes", "size of a store on disk, if it is a file", "store")
+_TROUBLE = metrics.Gauge("turnkeeper_machine_trouble", "1 while machine trouble blocks the process, else 0")
 
 
 class Counted:
@@ -39,36 +31,38 @@ class Counted:
         """Start at zero; `steady` reads a monotonic clock."""
         self._steady = steady
         self._began: dict[str, float] = {}
-        self.received = Counter(
+        self.received = metrics.Counter(
             "turnkeeper_fires_received",
             "fires received; new is false for duplicates",
             "new",
             of=("true", "false"),
         )
-        self.messages = Counter("turnkeeper_messages_accepted", "accepted messages of authors and agents")
-        self.turns = Counter("turnkeeper_turns", "turns that ran and ended", "outcome", of=_OVER)
-        self.duration = Histogram(
+        self.messages = metrics.Counter("turnkeeper_messages_accepted", "accepted messages of authors and agents")
+        self.turns = metrics.Counter("turnkeeper_turns", "turns that ran and ended", "outcome", of=_OVER)
+        self.duration = metrics.Histogram(
             "turnkeeper_turn_duration_seconds", "from a turn's start or resume to its end, its next question or a pause"
         )
-        self.asked = Counter("turnkeeper_approvals_asked", "approvals requested")
-        self.decided = Counter("turnkeeper_approvals_decided", "approvals decided", "decision", of=_DECISIONS)
-        self.waited = Histogram(
-            "turnkeeper_approval_wait_seconds", "from the request of an approval to its decision", steps=WAITS_S
+        self.asked = metrics.Counter("turnkeeper_approvals_asked", "approvals requested")
+        self.decided = metrics.Counter("turnkeeper_approvals_decided", "approvals decided", "decision", of=_DECISIONS)
+        self.waited = metrics.Histogram(
+            "turnkeeper_approval_wait_seconds", "from the request of an approval to its decision", steps=metrics.WAITS_S
         )
-        self.calls = Counter(
+        self.calls = metrics.Counter(
             "turnkeeper_model_calls",
             "calls of a model's server, each attempt counted",
             "outcome",
             of=("answered", "retried", "failed"),
         )
-        self.call_s = Histogram("turnkeeper_model_call_duration_seconds", "duration of a model's answer")
-        self.tokens = Counter(
+        self.call_s = metrics.Histogram("turnkeeper_model_call_duration_seconds", "duration of a model's answer")
+        self.tokens = metrics.Counter(
             "turnkeeper_tokens",
             "tokens, reported by models or estimated",
             "direction",
             of=("input", "output"),
         )
-        self.set_aside = Counter("turnkeeper_envelopes_quarantined", "envelopes that could not be read or processed")
+        self.set_aside = metrics.Counter(
+            "turnkeeper_envelopes_quarantined", "envelopes that could not be read or processed"
+        )
         self.all = (
             *(self.received, self.messages, self.turns, self.duration, self.asked, self.decided, self.waited),
             *(self.calls, self.call_s, self.tokens, self.set_aside),
@@ -116,7 +110,7 @@ class Counted:
         }
 
 
-def export(home: Home, runtime: Runtime, settings: Settings, clock: Clock) -> Exporter | None:
+def export(home: Home, runtime: Runtime, settings: Settings, clock: Clock) -> metrics.Exporter | None:
     """Return the exporter of the runtime's metrics, before it serves; None if metrics are disabled."""
     if not settings.metrics.enabled:
         return None
@@ -132,9 +126,9 @@ def export(home: Home, runtime: Runtime, settings: Settings, clock: Clock) -> Ex
             _OPEN.of({(state,): count for state, count in open_turns.items()}),
             _DEPTH.of(sum(1 for _ in runtime.mailboxes.queued())),
             _QUEUED.of(runtime.worker.waiting),
-            _STORE.of({(name,): bytes_of(path) for name, path in stores.items()}),
+            _STORE.of({(name,): metrics.bytes_of(path) for name, path in stores.items()}),
             _TROUBLE.of(bool(runtime.trouble())),
         )
 
-    source = Source([*counted.all, restarts(home.run, PROCESS)], read, runtime.trouble)
-    return Exporter(source, runtime.log, path=home.http(PROCESS), port=settings.metrics.agent_runtime_port)
+    source = metrics.Source([*counted.all, metrics.restarts(home.run, PROCESS)], read, runtime.trouble)
+    return metrics.Exporter(source, runtime.log, path=home.http(PROCESS), port=settings.metrics.agent_runtime_port)

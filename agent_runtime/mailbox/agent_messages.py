@@ -31,7 +31,6 @@ from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import RESTART, require
 from agent_runtime.store import mail
 from agent_runtime.store.idempotency import Call, once, refuse_ended
-from agent_runtime.store.mail import Delegation
 from agent_runtime.store.turn_reads import get_keys, get_turn
 from agent_runtime.store.turn_store import Store
 from agent_runtime.store.turn_writes import last_words
@@ -54,7 +53,7 @@ IDLE_S = 3600.0
 class _Ended:
     """A worker's finished turn, with the turn that waits for its answer."""
 
-    delegation: Delegation
+    delegation: mail.Delegation
     turn: TurnRecord | None
     words: str
     parent: TurnRecord | None
@@ -191,7 +190,7 @@ def _answer(ended: _Ended) -> Trigger | None:
     )
 
 
-def _reply(of: TurnRecord, item: Delegation, key: str, **message: str) -> Trigger:
+def _reply(of: TurnRecord, item: mail.Delegation, key: str, **message: str) -> Trigger:
     """Return the answer to a message, on the thread of a turn and with that turn's grant."""
     where: dict[str, Any] = {"thread_id": of.thread_id, "grant": of.grant}
     return _trigger(of, key, parent=item.turn_id, hops=item.hops + 1, **where, **message)
@@ -373,7 +372,7 @@ def _turn_of(letter: Envelope) -> str:
     return turn_id_of("agent", letter.idempotency_key)
 
 
-def _answer_of(letter: Envelope, item: Delegation, parent: TurnRecord) -> Trigger:
+def _answer_of(letter: Envelope, item: mail.Delegation, parent: TurnRecord) -> Trigger:
     by_fire = parent.trigger == "fire" or parent.kind == AGENT_KINDS["fire"]
     said = {"agent": FIRST_AGENT, "sender": letter.sender, "prompt": letter.text}
     return _reply(parent, item, letter.idempotency_key, kind=AGENT_KINDS["fire" if by_fire else "author"], **said)

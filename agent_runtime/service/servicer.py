@@ -33,7 +33,6 @@ from agent_runtime.service.threads import ThreadImport
 from agent_runtime.service.workspace import WorkspaceService, with_reads
 from agent_runtime.store import turn_reads
 from agent_runtime.store.mail import terminal_delivery_of_turn
-from agent_runtime.store.turn_reads import get_interrupt
 from agent_runtime.store.turn_store import Store
 from agent_runtime.turns.exceptions import StandingExceptions
 from agent_runtime.turns.worker import Worker
@@ -487,12 +486,12 @@ class Servicer(WorkspaceService):
             return None
         if request.decision != "approve":
             raise InvalidInput("only an approval can be extended to the task", where="for_task")
-        asked = await self._store.read(get_interrupt, request.interrupt_id)
+        asked = await self._store.read(turn_reads.get_interrupt, request.interrupt_id)
         category = self._runtime.categories.get(asked.category if asked is not None else "")
         return ForTask(any_value=tuple(dict.fromkeys(request.any_value)), category=category)
 
     async def _read_decision(self, request: wire.ResolveInterruptRequest) -> AuthorDecision:
-        asked = await self._store.read(lambda connection: get_interrupt(connection, request.interrupt_id))
+        asked = await self._store.read(lambda connection: turn_reads.get_interrupt(connection, request.interrupt_id))
         if asked is None or asked.kind == "pause":
             what = f"no such approval: {request.interrupt_id[:64]}" if request.interrupt_id else "no such approval"
             raise NotFound(what, where="interrupt_id", hint="see: turnkeeper approvals list")

@@ -24,7 +24,6 @@ from agent_runtime.store.database import take_lease
 from agent_runtime.store.leases import Right
 from agent_runtime.store.schema import audit, handover
 from agent_runtime.store.turn_events import EventSource, add_event
-from agent_runtime.store.turn_writes import started_by
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, NotFound
@@ -336,7 +335,7 @@ class Store:
         turn_writes.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
         asked = tuple(item.interrupt_id for item in raised)
         summary = next((item.tool or item.question for item in raised), "")[:LONGEST_SUMMARY]
-        by = started_by(turn)
+        by = turn_writes.started_by(turn)
         self._add_event(connection, turn, "INTERRUPTED", at, trigger=by, summary=summary, held_by=asked, turn=turn)
         if answered.decided:
             self._look(connection, at, turn.thread_id, turn_id)
@@ -367,7 +366,7 @@ class Store:
         turn_writes.ask_again(connection, again, error, at)
         turn_writes.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
         what = {"summary": f"the graph refused the answer: {error}"[:LONGEST_SUMMARY], "held_by": tuple(left)}
-        self._add_event(connection, turn, "INTERRUPTED", at, trigger=started_by(turn), turn=turn, **what)
+        self._add_event(connection, turn, "INTERRUPTED", at, trigger=turn_writes.started_by(turn), turn=turn, **what)
         return again
 
     @_transaction
@@ -378,7 +377,7 @@ class Store:
         turn_writes.mark_applied(connection, tuple(turn.answers))
         turn_writes.add_interrupts(connection, turn, [pause], at)
         turn_writes.change_turn(connection, turn_id, status="paused", paused_until_us=to_us(until), tries=0)
-        self._add_event(connection, turn, "PAUSED", at, trigger=started_by(turn), turn=turn)
+        self._add_event(connection, turn, "PAUSED", at, trigger=turn_writes.started_by(turn), turn=turn)
         self._look(connection, at, turn.thread_id, turn_id, until=until)
         return Finished(state="paused", released=turn_writes.release_held(connection, turn.thread_id, at))
 
@@ -433,7 +432,7 @@ class Store:
         why = storable(error) or (turn_reads.cancel_reason(connection, turn_id) if state == "cancelled" else "")
         changes = {"status": ended, "visible": ended != "silent", "summary": summary, "error": why}
         turn_writes.change_turn(connection, turn_id, ended_at_us=to_us(at), **changes)
-        by, (expired, allowed) = started_by(turn), turn_writes.asked_and_not(connection, turn)
+        by, (expired, allowed) = turn_writes.started_by(turn), turn_writes.asked_and_not(connection, turn)
         told = "; ".join(filter(None, (why, expired, allowed)))
         add_event(connection, turn, ended.upper(), at, trigger=by, summary=summary, error=told, turn=turn)
         self.event_source.ended(connection, turn, ended, at)

@@ -27,7 +27,6 @@ from agent_runtime.store.schema import candidates, derivations, page_versions, p
 from agent_runtime.store.turn_events import add_review
 from agent_runtime.workspace import deviations, model, revalidation
 from agent_runtime.workspace import pages as records
-from agent_runtime.workspace.pages import Attachment, AttachmentDraft
 from turnkeeper.errors import Conflict, Denied, InvalidInput
 from turnkeeper.times import to_us
 
@@ -37,10 +36,10 @@ Draft = (
     | model.SummaryDraft
     | deviations.DeviationDraft
     | revalidation.Settlement
-    | AttachmentDraft
+    | records.AttachmentDraft
     | Decision
 )
-Written = model.Page | model.Candidate | deviations.Deviation | revalidation.Item | Attachment
+Written = model.Page | model.Candidate | deviations.Deviation | revalidation.Item | records.Attachment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +73,7 @@ def stamp(caller: model.Caller, draft: Draft, proposed: model.Candidate | None =
     Raises:
         Denied: an agent decides or attaches, or the caller's type is unknown.
     """
-    authors = isinstance(draft, Decision | AttachmentDraft)
+    authors = isinstance(draft, Decision | records.AttachmentDraft)
     if isinstance(caller, TurnContext) and not authors and caller.turn_id:
         lifecycle = "open" if isinstance(draft, deviations.DeviationDraft) else "candidate"
         return Stamp(origin="agent-produced", lifecycle=lifecycle, by=caller.agent, turn_id=caller.turn_id)
@@ -127,7 +126,7 @@ def submit(connection: Connection, draft: Draft, caller: model.Caller, *, at: da
 def _by_author(connection: Connection, draft: Draft, caller: model.Author, mark: Stamp, at: datetime) -> Written:
     if isinstance(draft, model.PageDraft):
         return _put_page(connection, draft, mark, at)
-    if isinstance(draft, AttachmentDraft):
+    if isinstance(draft, records.AttachmentDraft):
         records.get_page(connection, draft.page_id)
         checked = records.check_attachment(draft)
         return records.put_attachment(

@@ -20,8 +20,6 @@ from agent_runtime.store.schema import pages as page_table
 from agent_runtime.workspace import model, pages, revalidation
 from agent_runtime.workspace.deviations import Deviation, DeviationDraft, Resolution, of_candidate
 from agent_runtime.workspace.memory import Memory
-from agent_runtime.workspace.pages import Attachment, AttachmentDraft, as_text, get_attachment, list_attachments
-from agent_runtime.workspace.revalidation import Item, Settlement
 from agent_runtime.workspace.submit import submit
 from turnkeeper.clock import Clock
 from turnkeeper.config.surfaces import offered
@@ -110,11 +108,11 @@ class Authoring:
                 self._emit(one)
         return done
 
-    async def attach(self, draft: AttachmentDraft, *, author: model.Author | None = None) -> Attachment:
+    async def attach(self, draft: pages.AttachmentDraft, *, author: model.Author | None = None) -> pages.Attachment:
         """Attach a file to a page. Raises InvalidInput, NotFound, Exhausted."""
         by, now = author or model.Author(), self._clock.now()
         made = await self._transactions.write(lambda connection: submit(connection, draft, by, at=now, new_id=""))
-        assert isinstance(made, Attachment), "submit must return the attachment"
+        assert isinstance(made, pages.Attachment), "submit must return the attachment"
         fields = {"page_id": made.page_id, "size": made.size, "sha256": made.sha256}
         self._transactions.emit("attachment.put", fields | {"origin": made.origin, "lifecycle": made.lifecycle})
         return made
@@ -185,7 +183,7 @@ class Standing:
     page: model.Page
     sources: tuple[str, ...]
     derived: tuple[str, ...]
-    attachments: tuple[Attachment, ...]
+    attachments: tuple[pages.Attachment, ...]
 
 
 class Workspace(Transactions):
@@ -273,24 +271,24 @@ class Workspace(Transactions):
         require("corpus.read", "read", {}, call.context)
         return await self.read(lambda connection: standing(connection, page_id, version))
 
-    async def next_items(self, call: Call, limit: int) -> tuple[list[Item], int]:
+    async def next_items(self, call: Call, limit: int) -> tuple[list[revalidation.Item], int]:
         """Return the longest waiting items, at most five, and the number of all. Changes nothing. Raises Denied."""
         require("revalidation.next", "read", {}, call.context)
         most = max(1, min(limit, MOST_ITEMS))
 
-        def work(connection: Connection) -> tuple[list[Item], int]:
+        def work(connection: Connection) -> tuple[list[revalidation.Item], int]:
             return revalidation.list_items(connection, limit=most), revalidation.count_waiting(connection)
 
         return await self.read(work)
 
-    async def settle_item(self, call: Call, settlement: Settlement) -> Outcome:
+    async def settle_item(self, call: Call, settlement: revalidation.Settlement) -> Outcome:
         """Take an item out of the queue, once. Raises Denied, InvalidInput, NotFound, Conflict."""
         context, now = call.context, self._clock.now()
         require("revalidation.settle", "write", {}, context)
 
         def write(connection: Connection) -> Mapping[str, Any]:
             item = submit(connection, settlement, context, at=now, new_id="")
-            assert isinstance(item, Item), "submit must return the item"
+            assert isinstance(item, revalidation.Item), "submit must return the item"
             return {"item": item.item_id, "page": item.page_id, "result": item.result, "state": item.state}
 
         return await self.once(call, "revalidation.settle", now, write)
@@ -308,11 +306,11 @@ class Workspace(Transactions):
 
         return await self.once(call, "deviation.record", now, write)
 
-    async def read_attachment(self, call: Call, page_id: str, name: str) -> tuple[Attachment, str]:
+    async def read_attachment(self, call: Call, page_id: str, name: str) -> tuple[pages.Attachment, str]:
         """Return an attachment and its text. Raises Denied, NotFound; InvalidInput if it is not text."""
         require("attachment.read", "read", {}, call.context)
-        found, data = await self.read(lambda connection: get_attachment(connection, page_id, name))
-        return found, as_text(found, data)
+        found, data = await self.read(lambda connection: pages.get_attachment(connection, page_id, name))
+        return found, pages.as_text(found, data)
 
 
 def standing(connection: Connection, page_id: str, version: int = 0) -> Standing:
@@ -322,7 +320,7 @@ def standing(connection: Connection, page_id: str, version: int = 0) -> Standing
         page=pages.get_version(connection, page_id, version) if version else pages.get_page(connection, page_id),
         sources=revalidation.links_of(connection, page_id),
         derived=tuple(found for found, _ in derived),
-        attachments=tuple(list_attachments(connection, page_id)),
+        attachments=tuple(pages.list_attachments(connection, page_id)),
     )
 
 

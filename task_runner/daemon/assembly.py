@@ -31,7 +31,6 @@ from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Unreachable
 from turnkeeper.rpc import callers
-from turnkeeper.rpc.callers import Identity
 from turnkeeper.rpc.process import Failpoints, last_alive
 from turnkeeper.rpc.pruning import BelievedTime, Pruning
 from turnkeeper.storage import nodes
@@ -192,7 +191,7 @@ async def _opened(
     home: Home, settings: Settings, entropy: Entropy, how: Mapping[str, Any], *, daemon: bool
 ) -> tuple[SystemClock, Store, Runtime, nodes.Beat | None]:
     """Open the store. Return its clock, the store, the runtime, and the part that reports that this process runs."""
-    identity = Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else Identity(_COMMAND)
+    identity = callers.Identity.of_daemon(PROCESS, _RUNTIME, home) if daemon else callers.Identity(_COMMAND)
     at_home = f" --home {shlex.quote(str(home.root))}"
     if not settings.store.is_shared:
         own, path = SystemClock(), home.schedules_db

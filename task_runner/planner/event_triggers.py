@@ -31,7 +31,6 @@ from task_runner.model.task import (
     replace,
 )
 from task_runner.planner import entries, self_paced
-from task_runner.planner.entries import Plan
 from task_runner.planner.overlap import CANCELS, OVERLAP, QUEUE_FULL, asks_no_more
 from task_runner.timetable import LEAST, Timetable
 
@@ -141,7 +140,7 @@ def ends_after(definition: Definition, now: datetime) -> datetime | None:
     return None if end is None or now > end else end + LEAST
 
 
-def releasing_after(snapshot: Snapshot, made: Plan, now: datetime) -> Plan:
+def releasing_after(snapshot: Snapshot, made: entries.Plan, now: datetime) -> entries.Plan:
     """Extend a plan: release the event's fire that waited for a fire that this plan ends."""
     newest = {row.entry_id: row for row in made.changed}
     rows = [*(newest.get(row.entry_id, row) for row in snapshot.open), *made.new]
@@ -326,7 +325,7 @@ class _Decision:
         self.counts[outcome, reason] += 1
 
 
-def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: EventTrigger | None = None) -> Plan:
+def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: EventTrigger | None = None) -> entries.Plan:
     """Settle the unsent fires whose scheduled time or event the task's new definition does not contain.
 
     Args:
@@ -344,7 +343,7 @@ def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: Event
     ]
     task = replace(snapshot.task, accepted=snapshot.task.accepted - entries.returned_places(gone))
     superseded = tuple(entries.settled_skipped(fire, "superseded", now) for fire in gone)
-    return Plan(task=task, changed=superseded, skipped=superseded, tail=snapshot.tail)
+    return entries.Plan(task=task, changed=superseded, skipped=superseded, tail=snapshot.tail)
 
 
 def _names(timetable: Timetable, fire: Fire) -> bool:

@@ -25,7 +25,6 @@ from task_runner.model.task import (
 )
 from task_runner.planner import entries
 from task_runner.planner.budgets import Ended, hourly
-from task_runner.planner.entries import Plan
 from task_runner.planner.schedule import due_of
 from task_runner.timetable import Never
 from turnkeeper.errors import InvalidInput
@@ -211,7 +210,7 @@ def edited(old: Task, definition: Definition, now: datetime) -> Pacing | None:
     return before
 
 
-def taken_over(snapshot: Snapshot, now: datetime) -> tuple[Plan, list[Fire]]:
+def taken_over(snapshot: Snapshot, now: datetime) -> tuple[entries.Plan, list[Fire]]:
     """End a self-paced task whose author wrote on its thread. Return the plan and the fires that must not start."""
     pacing = snapshot.task.pacing and replace(snapshot.task.pacing, armed_at=None, why=TAKEN_OVER)
     task = replace(snapshot.task, state=TaskState.DONE, reason=TAKEN_OVER, pacing=pacing, wake_at=None)
@@ -222,11 +221,11 @@ def taken_over(snapshot: Snapshot, now: datetime) -> tuple[Plan, list[Fire]]:
     return without_wakes(snapshot, task, unsent, "taken over", now), not_started
 
 
-def without_wakes(snapshot: Snapshot, task: Task, unsent: Sequence[Fire], reason: str, now: datetime) -> Plan:
+def without_wakes(snapshot: Snapshot, task: Task, unsent: Sequence[Fire], reason: str, now: datetime) -> entries.Plan:
     """Return the plan that stores `task` and settles its unsent wakes as skipped for `reason`."""
     returned = sum(fire.accepted_at is not None for fire in unsent)
     settled = tuple(entries.settled_skipped(fire, reason, now) for fire in unsent)
-    return Plan(task=replace(task, accepted=task.accepted - returned), changed=settled, tail=snapshot.tail)
+    return entries.Plan(task=replace(task, accepted=task.accepted - returned), changed=settled, tail=snapshot.tail)
 
 
 def withdrawn(task: Task, fires: Sequence[Fire], reason: str) -> Pacing | None:

@@ -13,7 +13,6 @@ from task_runner.model.task import COUNTED, EACH_FIRE, Snapshot
 from task_runner.planner import log_records, planner
 from task_runner.planner.schedule import timetable_of
 from task_runner.scheduler import planning
-from task_runner.scheduler.planning import Planned
 from task_runner.store.rows import DueTask, Key, row_of_new_fire
 from task_runner.store.store import Session
 from turnkeeper.times import to_us
@@ -122,7 +121,7 @@ def fire_due(
     sent_at: datetime,
     room: int,
     reachable: bool,
-) -> Planned:
+) -> planning.Planned:
     """Plan at most `limit` tasks that need it by `now`; write fires with no fire before them as sent.
 
     Args:
@@ -140,7 +139,7 @@ def fire_due(
         short = [fire for task, fire in found if fire is not None and fire.goes(task, now_us)]
     gone = {fire.entry["task_id"] for fire in short}
     others = [each.task_id for each in due if each.task_id not in gone]
-    planned = planning.plan_tasks(session, others, now, reachable=reachable) if others else Planned()
+    planned = planning.plan_tasks(session, others, now, reachable=reachable) if others else planning.Planned()
     return planned + fire_all(session, short, sent_at) if short else planned
 
 
@@ -150,13 +149,13 @@ def _is_waiting(session: Session, now: datetime) -> bool:
     return ready_at is not None and ready_at <= now
 
 
-def fire_all(session: Session, fires: Sequence[NextFire], sent_at: datetime) -> Planned:
+def fire_all(session: Session, fires: Sequence[NextFire], sent_at: datetime) -> planning.Planned:
     """Write fires as sent: ledger, frozen requests and the tasks' progress."""
     numbers = session.fires.add_sent(
         [fire.entry for fire in fires], [fire.frozen for fire in fires], [fire.moved for fire in fires], sent_at
     )
     stamp, sent_us = planning.stamped(sent_at), to_us(sent_at)
-    return Planned(
+    return planning.Planned(
         tasks=len(fires),
         committed=len(fires),
         events=[event for fire in fires for event in fire.events],

@@ -12,7 +12,6 @@ from task_runner.model.task import LONGEST_REASON, OF_GRAPH, Fire, FireKind, Out
 from task_runner.planner import log_records, self_paced
 from task_runner.planner.budgets import Ended, settle_up
 from task_runner.planner.entries import Plan
-from task_runner.planner.log_records import LogRecord
 from task_runner.planner.overlap import CANCELS
 from task_runner.planner.planner import NOTHING_NEW, Lately, plan, withdraw
 from task_runner.planner.schedule import timetable_of
@@ -108,7 +107,7 @@ class Planned:
     committed: int = 0
     skipped: int = 0
     asking: int = 0
-    events: list[LogRecord] = field(default_factory=list)
+    events: list[log_records.LogRecord] = field(default_factory=list)
     sent: list[tuple[Key, bytes, float]] = field(default_factory=list)
 
     def __add__(self, other: "Planned") -> "Planned":
@@ -140,7 +139,7 @@ def plan_tasks(
         complete: True if all reports about the tasks' turns arrived.
     """
     plans: list[tuple[Snapshot, Plan]] = []
-    events: list[LogRecord] = []
+    events: list[log_records.LogRecord] = []
     for snapshot in session.tasks.snapshots(ids) if ids else ():
         turns = ended.get(snapshot.task.id, ())
         ends = [turn.at for turn in turns if turn.fire.kind is FireKind.SCHEDULED]
@@ -179,7 +178,7 @@ def write_plans(session: Session, plans: Sequence[tuple[Snapshot, Plan]]) -> Pla
         if any(fire.outcome is Outcome.PENDING for fire in (*planned.new, *planned.changed))
     }
     written = session.fires.write_plans([planned for _, planned in plans], requests)
-    events: list[LogRecord] = []
+    events: list[log_records.LogRecord] = []
     for (snapshot, planned), entries in zip(plans, written, strict=True):
         events += log_records.of_plan(snapshot, planned, entries)
         if planned.task.state is not snapshot.task.state:
@@ -216,8 +215,8 @@ def _note_stop(session: Session, task_id: str, state: TaskState, why: str) -> No
         session.stoppages.begin(STOPPED[state], task_id, now, why)
 
 
-def quarantine(session: Session, task_id: str, why: str) -> LogRecord:
+def quarantine(session: Session, task_id: str, why: str) -> log_records.LogRecord:
     """Quarantine a task that cannot continue; return the log record."""
     session.tasks.quarantine(task_id, why[:LONGEST_REASON])
     _note_stop(session, task_id, TaskState.QUARANTINED, why[:LONGEST_REASON])
-    return LogRecord("task.quarantined", {"task_id": task_id, "reason": why[:LONGEST_REASON]})
+    return log_records.LogRecord("task.quarantined", {"task_id": task_id, "reason": why[:LONGEST_REASON]})

@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 
 from task_runner.model.task import Fire, FireKind, Revision, Snapshot, TaskState, replace
 from task_runner.planner import entries
-from task_runner.planner.entries import Plan
 from task_runner.planner.log_records import LogRecord
 from task_runner.planner.schedule import timetable_of
 from task_runner.planner.self_paced import is_self_paced, whole
@@ -44,7 +43,7 @@ def rewind(session: Session, now: datetime) -> list[LogRecord]:
             moved = replace(moved, pacing=replace(task.pacing, armed_at=whole(now + left)))
         if is_self_paced(task.definition):
             moved = replace(moved, rewound_until=None)  # the entry's scheduled time does not recur
-        session.fires.write_plans([Plan(task=moved, tail=_tail(session, snapshot))], {})
+        session.fires.write_plans([entries.Plan(task=moved, tail=_tail(session, snapshot))], {})
         events += [
             LogRecord("clock.stepped_back", {"task_id": task.id, "cursor_was": rfc3339(task.cursor_at)}),
             LogRecord("cursor.moved", {"task_id": task.id, "to": rfc3339(now)}),

@@ -12,7 +12,6 @@ from task_runner.model import task as model
 from task_runner.model.fields import parse_instant
 from task_runner.model.task import Definition, Fire, FireKind, Snapshot, Task, TaskState
 from task_runner.planner import entries, event_triggers, planner, self_paced
-from task_runner.planner.entries import Plan
 from task_runner.planner.log_records import LogRecord, committed
 from task_runner.planner.schedule import describe, timetable_of
 from task_runner.scheduler import planning
@@ -249,7 +248,7 @@ def restore(session: Session, name: str, now: datetime) -> Changed:
 def _go_on(session: Session, task: Task, now: datetime, *, replay: bool) -> Changed:
     snapshot = _snapshot(session, task.id)
     active = replace(self_paced.resumed(snapshot.task), state=TaskState.ACTIVE, reason="", failures=0)
-    plan = Plan(task=active, tail=snapshot.tail)
+    plan = entries.Plan(task=active, tail=snapshot.tail)
     if not replay:
         timetable = timetable_of(task.definition)
         plan = planner.pass_over(replace(snapshot, task=active), timetable, task.state.value, now)
@@ -312,7 +311,7 @@ def _snapshot(session: Session, task_id: str) -> Snapshot:
 def _noted(session: Session, task: Task, note: str, until: datetime | None) -> Task:
     snapshot = _snapshot(session, task.id)
     noted = replace(task, reason=note, wake_at=until)
-    planning.write_plans(session, [(snapshot, Plan(task=noted, tail=snapshot.tail))])
+    planning.write_plans(session, [(snapshot, entries.Plan(task=noted, tail=snapshot.tail))])
     return noted
 
 

@@ -11,7 +11,6 @@ from task_runner.model.task import OPEN, UNANSWERED, UNDER_WAY, Fire, FireKind, 
 from task_runner.planner.entries import Plan
 from task_runner.planner.overlap import CANCELS
 from task_runner.store import rows
-from task_runner.store.rows import Glance, Outgoing, fire_of
 from task_runner.store.schema import audit, fires, outbox, tasks
 from turnkeeper.storage.chain import digest
 from turnkeeper.storage.statements import NumberedInsert, Statement, among, listed, one_of, upsert
@@ -128,7 +127,7 @@ class Fires:
 
     def by_ids(self, fire_ids: Collection[str]) -> dict[str, Fire]:
         """Return the entries of those fire ids that exist."""
-        found = map(fire_of, _BY_IDS.rows(self._connection, ids=listed(fire_ids)))
+        found = map(rows.fire_of, _BY_IDS.rows(self._connection, ids=listed(fire_ids)))
         return {fire.fire_id: fire for fire in found}
 
     def by_request(self, task_id: str, request_id: str) -> Fire | None:
@@ -136,7 +135,7 @@ class Fires:
         query = select(fires).where(fires.c.task_id == task_id, fires.c.request_id == request_id)
         return next(iter(self._found(query)), None)
 
-    def ready(self, now: datetime, limit: int, *, caught_up: bool) -> list[Outgoing]:
+    def ready(self, now: datetime, limit: int, *, caught_up: bool) -> list[rows.Outgoing]:
         """Return at most `limit` fires that may be sent by `now`, caught-up ones or the others, oldest first."""
         return _outgoing(_READY.rows(self._connection, caught_up=caught_up, now=to_us(now), limit=limit))
 
@@ -145,7 +144,7 @@ class Fires:
         query = select(fires).where(fires.c.ready_us > to_us(now), fires.c.entry_id > after_entry)
         return self._found(query.order_by(fires.c.entry_id).limit(limit))
 
-    def claim(self, now: datetime, limit: int, *, caught_up: bool) -> list[Outgoing]:
+    def claim(self, now: datetime, limit: int, *, caught_up: bool) -> list[rows.Outgoing]:
         """Return what :meth:`ready` does, of the tasks that nobody else has locked, and lock them."""
         return _outgoing(_CLAIM.rows(self._connection, caught_up=caught_up, now=to_us(now), limit=limit))
 
@@ -158,7 +157,7 @@ class Fires:
         us = _NEXT_READY.value(self._connection, caught_up=caught_up)
         return None if us is None else from_us(us)
 
-    def unanswered(self, after_entry: int, limit: int) -> list[Outgoing]:
+    def unanswered(self, after_entry: int, limit: int) -> list[rows.Outgoing]:
         """Return at most `limit` fires that were sent and not answered, with a greater number, in order."""
         return _outgoing(_UNANSWERED.rows(self._connection, after=after_entry, limit=limit))
 
@@ -185,7 +184,7 @@ class Fires:
 
     def open_fires(self, after_entry: int, limit: int) -> list[Fire]:
         """Return at most `limit` open fires that have been sent, with a greater number, in order."""
-        return [fire_of(row) for row in _OPEN.rows(self._connection, after=after_entry, limit=limit)]
+        return [rows.fire_of(row) for row in _OPEN.rows(self._connection, after=after_entry, limit=limit)]
 
     def history(self, task_id: str, limit: int) -> list[Fire]:
         """Return a task's newest entries, newest first."""
@@ -228,9 +227,9 @@ class Fires:
         """Return the number of the newest entry; 0 for none."""
         return self._connection.execute(select(func.max(fires.c.entry_id))).scalar() or 0
 
-    def glances(self, ids: Collection[str]) -> dict[str, Glance]:
+    def glances(self, ids: Collection[str]) -> dict[str, rows.Glance]:
         """Return what a list shows of those tasks' fires."""
-        last = map(fire_of, _LAST_SENT.rows(self._connection, ids=listed(ids)))
+        last = map(rows.fire_of, _LAST_SENT.rows(self._connection, ids=listed(ids)))
         return rows.glances_of(ids, _OPEN_OUTCOMES.rows(self._connection, ids=listed(ids)), last)
 
     def lateness(self, task_id: str, limit: int) -> list[float]:
@@ -303,7 +302,7 @@ class Fires:
             self._connection.execute(delete(fires).where(fires.c.entry_id.in_(entry_ids)))
 
     def _found(self, query: Select[Any], **parameters: Any) -> list[Fire]:
-        return [fire_of(row) for row in self._connection.execute(query, parameters)]
+        return [rows.fire_of(row) for row in self._connection.execute(query, parameters)]
 
     def _number(self, new: Sequence[Fire]) -> list[Fire]:
         """Write entries that are new; return them with the numbers that the database gave them."""
@@ -339,8 +338,8 @@ def _fact_of(fire: Fire) -> dict[str, Any]:
     }
 
 
-def _outgoing(found: Sequence[tuple[Any, ...]]) -> list[Outgoing]:
-    return [Outgoing(fire=fire_of(row), request=row[-1]) for row in found]
+def _outgoing(found: Sequence[tuple[Any, ...]]) -> list[rows.Outgoing]:
+    return [rows.Outgoing(fire=rows.fire_of(row), request=row[-1]) for row in found]
 
 
 def _tail_number(plan: Plan, numbered: Sequence[Fire]) -> int | None:

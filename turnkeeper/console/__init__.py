@@ -27,7 +27,6 @@ from turnkeeper.config import surfaces
 from turnkeeper.config.home import Home, locate, places
 from turnkeeper.console import commands
 from turnkeeper.console.unseen import as_json, plain
-from turnkeeper.errors import EXIT_INTERRUPTED, EXIT_USAGE, Conflict, InvalidInput, TurnkeeperError, Unreachable
 from turnkeeper.times import parse_rfc3339, shown_in, written_time
 
 _HOME_HELP = "The state directory; else $TURNKEEPER_HOME, else ~/.turnkeeper."
@@ -78,16 +77,16 @@ def run(app: typer.Typer, argv: Sequence[str], cls: type[commands.Group] = comma
         if _common.json and getattr(error, "option_name", "") == "-o":
             said = "No such option: --json"  # the option as typed
         complain(f"{said}{_see_help(error)}")
-        return EXIT_USAGE
+        return errors.EXIT_USAGE
     except (KeyboardInterrupt, Abort):
-        return EXIT_INTERRUPTED
+        return errors.EXIT_INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has closed the pipe
         return 0
     except Exception as error:
-        found = error if isinstance(error, TurnkeeperError) else errors.machine_trouble(error, ours=True)
+        found = error if isinstance(error, errors.TurnkeeperError) else errors.machine_trouble(error, ours=True)
         if found is None and isinstance(error, OSError) and error.filename:  # for example a file in /proc
-            found = TurnkeeperError(error.strerror or str(error), where=str(error.filename))
+            found = errors.TurnkeeperError(error.strerror or str(error), where=str(error.filename))
         if found is None:
             raise
         complain(str(found), str(getattr(error, "caret", "")))
@@ -192,7 +191,7 @@ def _check_text(argv: Sequence[str]) -> None:
     """Refuse arguments that a message, file or terminal cannot hold. Raises InvalidInput."""
     for item in argv:
         if any("\ud800" <= letter <= "\udfff" for letter in item):
-            raise InvalidInput(f"{item[:60]!a} is not UTF-8", where="command line")
+            raise errors.InvalidInput(f"{item[:60]!a} is not UTF-8", where="command line")
 
 
 def _take_common(argv: Sequence[str]) -> list[str]:
@@ -224,7 +223,7 @@ def _take_common(argv: Sequence[str]) -> list[str]:
 def _following(items: Any) -> str:
     value = next(items, None)
     if value is None:
-        raise InvalidInput("needs a directory", where="--home")
+        raise errors.InvalidInput("needs a directory", where="--home")
     return str(value)
 
 
@@ -319,7 +318,7 @@ def show_again(show: Callable[[datetime], None], *, watch: bool, every_s: float 
             show(clock.now())
         except Exit:
             pass  # an exit code matters only without watching
-        except (Unreachable, Conflict) as away:  # Conflict: another process has just opened the store
+        except (errors.Unreachable, errors.Conflict) as away:  # Conflict: another process has just opened the store
             note(str(away))
         sys.stdout.flush()
         clock.block(every_s)

@@ -27,7 +27,6 @@ from sqlalchemy.pool import NullPool, StaticPool
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, TurnkeeperError, Unreachable, machine_trouble, unopened
 from turnkeeper.storage import schema_revision, statements
 from turnkeeper.storage.damage import judged
-from turnkeeper.storage.schema_revision import readable
 from turnkeeper.storage.server.url import SEARCHES, in_schema, noticing, parsed, shown
 
 T = TypeVar("T")
@@ -323,7 +322,7 @@ class Database:
             if isinstance(place, Path):
                 schema_revision.check_revision(place, migrations)
                 if read_only or not upgrade:
-                    place = self._copied.enter_context(readable(place, migrations))
+                    place = self._copied.enter_context(schema_revision.readable(place, migrations))
                 self._engine = _open_file(place, read_only=read_only)
             else:
                 self._engine = _open_server(place, read_only=read_only)

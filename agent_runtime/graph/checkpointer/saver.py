@@ -19,7 +19,6 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.checkpointer.groups import Checkpoints, Leased, Work
-from agent_runtime.graph.checkpointer.rows import Found, Rows
 from agent_runtime.graph.checkpointer.sqlite import CheckpointFile
 from agent_runtime.model.lease import current
 from turnkeeper.entropy import SystemEntropy
@@ -188,7 +187,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         known = _json(base.get_checkpoint_metadata(config, metadata)).encode("utf-8", "ignore")
         row = (thread_id, namespace, checkpoint["id"], parent or None, kind, blob, known)
         named = _config(thread_id, namespace, checkpoint["id"])
-        return self._writing(Rows(table="checkpoints", rows=[row]), lambda _done: named)
+        return self._writing(rows.Rows(table="checkpoints", rows=[row]), lambda _done: named)
 
     put, aput = _both(_put)
 
@@ -207,7 +206,7 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         replace = all(channel in fixed for channel, _ in writes)
         # The checkpoint of the step's results follows at once: one commit serves both.
         hold_s = 0.0 if replace else HELD_S
-        work = self._leased(Rows(table="writes", rows=encoded, replace=replace))
+        work = self._leased(rows.Rows(table="writes", rows=encoded, replace=replace))
         return _Plan(thread=self._file.writer, work=work, read=lambda _done: None, hold_s=hold_s, results_of=place[0])
 
     put_writes, aput_writes = _both(_put_writes)
@@ -288,14 +287,14 @@ class GroupedSaver(base.BaseCheckpointSaver[str]):
         return Leased(work, current()) if self._file.is_fenced else work
 
     def _tuples(
-        self, places: Sequence[tuple[str, str, str]], found: Sequence[Found | None]
+        self, places: Sequence[tuple[str, str, str]], found: Sequence[rows.Found | None]
     ) -> Iterator[CheckpointTuple]:
         for place, each in zip(places, found, strict=True):
             if (made := self._tuple(None, place, each)) is not None:  # None: deleted during the listing
                 yield made
 
     def _tuple(
-        self, config: RunnableConfig | None, place: tuple[str, str, str], found: Found | None
+        self, config: RunnableConfig | None, place: tuple[str, str, str], found: rows.Found | None
     ) -> CheckpointTuple | None:
         if found is None:
             return None
@@ -363,7 +362,7 @@ def _pages(found: Sequence[tuple[str, str, str]]) -> Iterator[Sequence[tuple[str
     return (found[start : start + _PAGE] for start in range(0, len(found), _PAGE))
 
 
-def _get_all(connection: Any, places: Sequence[tuple[str, str, str]]) -> Sequence[Found | None]:
+def _get_all(connection: Any, places: Sequence[tuple[str, str, str]]) -> Sequence[rows.Found | None]:
     return [rows.get(connection, *place) for place in places]
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from turnkeeper.console import Column
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
 from turnkeeper.storage import nodes
-from turnkeeper.storage.nodes import Cluster, Row
 from turnkeeper.storage.schema_revision import STORES, known_revisions
 from turnkeeper.storage.statements import AT_STANDBY, loses
 from turnkeeper.times import from_us, rfc3339
@@ -31,7 +30,7 @@ COLUMNS = (
 )
 
 
-def of_inboxes(cluster: Cluster) -> Iterator[Finding]:
+def of_inboxes(cluster: nodes.Cluster) -> Iterator[Finding]:
     """Yield a finding for each agent in a terminal whose envelopes have no reader or are quarantined."""
     for row in cluster.inboxes:
         if row["waiting"] and row["oldest_s"] > UNREAD_S and not row["is_read"]:
@@ -42,7 +41,7 @@ def of_inboxes(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(process="", what=what, fix="turnkeeper inbox quarantine", degraded=False)
 
 
-def of_categories(cluster: Cluster) -> Iterator[Finding]:
+def of_categories(cluster: nodes.Cluster) -> Iterator[Finding]:
     """Yield the categories that some machines cannot use and others can, which begin their fires."""
     rows = [
         row for row in nodes.current(cluster.processes) if (row["role"], row["state"]) == ("agent-runtime", "ready")
@@ -55,7 +54,7 @@ def of_categories(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(process="", what=said, fix="turnkeeper doctor", degraded=False)
 
 
-def of_server(cluster: Cluster) -> Iterator[Finding]:
+def of_server(cluster: nodes.Cluster) -> Iterator[Finding]:
     """Yield the faults of the server and its schemas, and a summary."""
     server, revisions = cluster.server, cluster.revisions
     for schema, migrations in STORES.items():
@@ -86,7 +85,7 @@ def of_server(cluster: Cluster) -> Iterator[Finding]:
     yield Finding(process="", what=what, fix=fix, degraded=is_full)
 
 
-def of_nodes(cluster: Cluster) -> Iterator[Finding]:
+def of_nodes(cluster: nodes.Cluster) -> Iterator[Finding]:
     """Yield the faults of the machines, and their differences."""
     rows = nodes.current(cluster.processes)
     for row in rows:
@@ -113,7 +112,7 @@ def of_nodes(cluster: Cluster) -> Iterator[Finding]:
     yield from _differences(lives)
 
 
-def _differences(rows: Sequence[Row]) -> Iterator[Finding]:
+def _differences(rows: Sequence[nodes.Row]) -> Iterator[Finding]:
     """Yield the machines' versions of each category, graph or setting that is not the same everywhere."""
     programs = [str(row["node_id"]).rpartition("-")[0] for row in rows]  # both daemons of a page have one role
     for program in sorted(set(programs)):

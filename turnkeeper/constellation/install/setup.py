@@ -24,18 +24,8 @@ from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.config.toml_file import TomlFile, read_text, with_key
 from turnkeeper.console import named_home, note
 from turnkeeper.console import status as spinner
+from turnkeeper.constellation.install import init as homes
 from turnkeeper.constellation.install import service
-from turnkeeper.constellation.install.init import (
-    Project,
-    Tasks,
-    import_threads,
-    initialise,
-    install_packages,
-    look_at,
-    next_steps,
-    take_on,
-    would_move,
-)
 from turnkeeper.constellation.supervisor import daemons
 from turnkeeper.errors import Conflict, InvalidInput, TurnkeeperError, meant
 from turnkeeper.storage.files import replace_whole
@@ -67,7 +57,7 @@ ThreadsOption = Annotated[
     Path | None, typer.Option("--threads", metavar="FILE", help="Import the threads of your checkpoints.sqlite.")
 ]
 TasksOption = Annotated[
-    Tasks | None, typer.Option("--tasks", help="With --graph: move existing tasks to it, or keep their graph.")
+    homes.Tasks | None, typer.Option("--tasks", help="With --graph: move existing tasks to it, or keep their graph.")
 ]
 
 
@@ -139,43 +129,43 @@ def init(
     elif not silent and not place.config.exists() and _on_a_terminal():
         choices = ask()
     if install:
-        install_packages(place, graph)
+        homes.install_packages(place, graph)
     with spinner("loading the graph"):
-        project = look_at(place, graph) if graph else None
-    way = way_of_tasks(place, project, tasks, silent=yes) if project else Tasks.MOVE
+        project = homes.look_at(place, graph) if graph else None
+    way = way_of_tasks(place, project, tasks, silent=yes) if project else homes.Tasks.MOVE
     if threads is not None:
-        import_threads(place, threads, dry_run=True)
+        homes.import_threads(place, threads, dry_run=True)
     written = set_up(place, choices)
-    written += [path for path in take_on(place, project, way) if path not in written] if project else []
+    written += [path for path in homes.take_on(place, project, way) if path not in written] if project else []
     note("\n".join(f"wrote {path}" for path in written) or f"{place.root} is already complete")
     if threads is not None:
-        note(import_threads(place, threads))
+        note(homes.import_threads(place, threads))
     if choices.service:
         service.install()
-    for line in next_steps(place, project, way, example=choices.example):
+    for line in homes.next_steps(place, project, way, example=choices.example):
         note(line)
 
 
-def way_of_tasks(place: Home, project: Project, given: Tasks | None, *, silent: bool) -> Tasks:
+def way_of_tasks(place: Home, project: homes.Project, given: homes.Tasks | None, *, silent: bool) -> homes.Tasks:
     """Return whether existing tasks move to a new graph. Ask on a terminal if they could and no option decides.
 
     Raises:
         Conflict: they could, and no terminal is there for the question.
     """
-    if given is not None or not (told := would_move(place, project)):
+    if given is not None or not (told := homes.would_move(place, project)):
         kept = project.reference in load_settings(place).graphs.values()
-        return given or (Tasks.KEEP if kept else Tasks.MOVE)
+        return given or (homes.Tasks.KEEP if kept else homes.Tasks.MOVE)
     if silent:
-        return Tasks.KEEP
+        return homes.Tasks.KEEP
     hint = "say --tasks move, or --tasks keep"
     if not _on_a_terminal():
         raise Conflict(told, where="--graph", hint=hint)
     note(f"{told}. Move them to the new graph, or keep theirs?")
-    return Tasks(_answer("move or keep", Tasks.KEEP.value, _way))
+    return homes.Tasks(_answer("move or keep", homes.Tasks.KEEP.value, _way))
 
 
 def _way(text: str) -> str:
-    if text not in {*Tasks}:
+    if text not in {*homes.Tasks}:
         raise InvalidInput("must be move or keep", where="tasks")
     return text
 
@@ -184,7 +174,7 @@ def set_up(place: Home, choices: Choices) -> list[Path]:
     """Set up the home as chosen. Return the files that were written. Remove a new home that cannot run."""
     is_new = not place.root.exists()
     try:
-        written = initialise(place, example=choices.example)
+        written = homes.initialise(place, example=choices.example)
         if choices.timezone:
             text = with_key(read_text(place.config), "scheduler", "timezone", choices.timezone)
             _write(place, text, place.config)

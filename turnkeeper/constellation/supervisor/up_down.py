@@ -12,7 +12,6 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, ask_for_workers, workers_asked_for
 from turnkeeper.constellation.supervisor import daemons, markers, terminals, watchdog
 from turnkeeper.constellation.supervisor.escalation import Routes, take_pending
-from turnkeeper.constellation.supervisor.markers import Memory, Revive, forget, recall
 from turnkeeper.constellation.supervisor.policy import Limits
 from turnkeeper.constellation.supervisor.retention import Kept
 from turnkeeper.entropy import SystemEntropy
@@ -33,22 +32,22 @@ def prepare(home: Home, settings: Settings) -> list[str]:
     with watchdog.between_ticks(home):
         before, orders = watchdog.read_orders(home), orders_of(settings)
         for daemon in daemons.EVERY:
-            memory = recall(home, daemon.name)
+            memory = markers.recall(home, daemon.name)
             if before is not None and memory.budget is not None and not is_held(home, daemon.name):
                 _record_unseen_end(home, daemon, memory)
-            forget(home, daemon.name, keep_start=isinstance(memory.revive, Revive))
+            markers.forget(home, daemon.name, keep_start=isinstance(memory.revive, markers.Revive))
         watchdog.write_orders(home, orders, SystemClock().now())
         for daemon in before.wanted if before is not None else ():
             if daemon not in orders.wanted:  # no supervisor watches it any more
                 daemons.stop(home, daemon)
-                forget(home, daemon.name, keep_start=False)  # a start that was never verified did not fail
+                markers.forget(home, daemon.name, keep_start=False)  # a start that was never verified did not fail
         return take_pending(home)
 
 
-def _record_unseen_end(home: Home, daemon: daemons.Daemon, memory: Memory) -> None:
+def _record_unseen_end(home: Home, daemon: daemons.Daemon, memory: markers.Memory) -> None:
     """Record that a daemon that should be running ended while no supervisor was running."""
     log = EventLog(home.logs, watchdog.LOCK, SystemClock())
-    start_id = memory.revive.id if isinstance(memory.revive, Revive) else ""
+    start_id = memory.revive.id if isinstance(memory.revive, markers.Revive) else ""
     log.emit("daemon.lost", daemon=daemon.name, id=start_id, reason="ended while no supervisor was running")
 
 
@@ -133,7 +132,7 @@ def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> d
         _stop_starting(home, daemon)
         how[daemon.name] = daemons.stop(home, daemon, force=force)
     for daemon in daemons.EVERY:
-        forget(home, daemon.name, keep_start=False)
+        markers.forget(home, daemon.name, keep_start=False)
     return how
 
 
@@ -224,8 +223,8 @@ def _raise_if_failed(home: Home, daemon: daemons.Daemon) -> None:
 
 def _stop_starting(home: Home, daemon: daemons.Daemon) -> None:
     """End a daemon that was started and does not hold its lock yet, because no later program would find it."""
-    revive = recall(home, daemon.name).revive
-    if is_held(home, daemon.name) or not isinstance(revive, Revive) or revive.pid is None:
+    revive = markers.recall(home, daemon.name).revive
+    if is_held(home, daemon.name) or not isinstance(revive, markers.Revive) or revive.pid is None:
         return
     if daemons.process_with(revive.pid, daemon) is not None:
         with suppress(ProcessLookupError):

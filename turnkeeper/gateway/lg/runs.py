@@ -13,17 +13,7 @@ from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, Unreacha
 from turnkeeper.gateway import streams
 from turnkeeper.gateway.calls import Who, need
 from turnkeeper.gateway.keys import Scope
-from turnkeeper.gateway.lg.api import (
-    Api,
-    Followed,
-    assistant_id,
-    number,
-    page_of,
-    read_body,
-    read_json,
-    reply,
-    selected,
-)
+from turnkeeper.gateway.lg import api as lg
 from turnkeeper.gateway.lg.conversation import FINISHED, run_of, run_status, turn_statuses, values_of
 from turnkeeper.gateway.lg.events import Event, RunEvents
 from turnkeeper.gateway.lg.requests import RunRequest, check_newest, checked, read_modes, read_run, refuse
@@ -48,7 +38,7 @@ class Started:
 class Runs:
     """The handlers of runs."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: lg.Api) -> None:
         self._api = api
 
     def routes(self) -> list[Route]:
@@ -162,18 +152,18 @@ class Runs:
     async def _started(self, request: Request) -> tuple[Who, Any, Started, RunRequest]:
         who, runtime = self._api.asks(request, Scope.WORK)
         key, thread_id = request.headers.get("idempotency-key", ""), request.path_params.get("thread_id", "")
-        started, asked = await self.start(who, runtime, thread_id, await read_body(request), key)
+        started, asked = await self.start(who, runtime, thread_id, await lg.read_body(request), key)
         return who, runtime, started, asked
 
     async def create(self, request: Request) -> Response:
         """Start a run and answer immediately."""
         _, runtime, started, _ = await self._started(request)
-        return reply(await self._run(runtime, started), headers=started.headers())
+        return lg.reply(await self._run(runtime, started), headers=started.headers())
 
     async def _run(self, runtime: Any, started: Started) -> dict[str, Any]:
         turn = await runtime.GetTurn(wire.GetTurnRequest(turn_id=started.turn_id))
         turn.thread_id = turn.thread_id or started.thread_id
-        run = run_of(turn, assistant_id(started.assistant), run_id=started.turn_id)
+        run = run_of(turn, lg.assistant_id(started.assistant), run_id=started.turn_id)
         if run["created_at"] is None:
             run["created_at"] = run["updated_at"] = self._api.now()
         return run
@@ -181,14 +171,14 @@ class Runs:
     async def batch(self, request: Request) -> Response:
         """Start several runs. If one is refused, those before it are already started."""
         who, runtime = self._api.asks(request, Scope.WORK)
-        bodies = await read_json(request)
+        bodies = await lg.read_json(request)
         if not isinstance(bodies, list) or not all(isinstance(one, dict) for one in bodies):
             raise InvalidInput("is not a list of objects", where="body")
         runs = []
         for body in bodies:
             started, _ = await self.start(who, runtime, str(body.get("thread_id") or ""), body)
             runs.append(await self._run(runtime, started))
-        return reply(runs)
+        return lg.reply(runs)
 
     async def stream(self, request: Request) -> Any:
         """Start a run and stream its events until it is over or waits."""
@@ -214,7 +204,7 @@ class Runs:
         self, who: Who, runtime: Any, started: Started, events: RunEvents, *, resumed: bool
     ) -> AsyncIterator[bytes]:
         yield written(events.begin())
-        followed = Followed(runtime, self._api.gateway.clock, started.thread_id, started.turn_id)
+        followed = lg.Followed(runtime, self._api.gateway.clock, started.thread_id, started.turn_id)
         async with aclosing(followed.changes()) as changes:
             async for change in changes:
                 if change.HasField("speech"):
@@ -248,7 +238,7 @@ class Runs:
 
     def _values(self, who: Who, runtime: Any, started: Started) -> Any:
         """Answer with the values. Until they are ready, send spaces to keep the connection open."""
-        followed = Followed(runtime, self._api.gateway.clock, started.thread_id, started.turn_id)
+        followed = lg.Followed(runtime, self._api.gateway.clock, started.thread_id, started.turn_id)
 
         async def values() -> AsyncIterator[bytes]:
             async with aclosing(followed.changes()) as changes:
@@ -261,7 +251,7 @@ class Runs:
         return self._api.long_answer(values(), headers)
 
     @staticmethod
-    def _final(followed: Followed) -> dict[str, Any]:
+    def _final(followed: lg.Followed) -> dict[str, Any]:
         if run_status(followed.status) == "error":
             return {"__error__": {"error": "TurnFailed", "message": followed.error or "the turn failed"}}
         return values_of(followed.turns)
@@ -277,8 +267,8 @@ class Runs:
     async def get(self, request: Request) -> Response:
         _, runtime = self._api.asks(request)
         turn = await self._turn(runtime, request)
-        run = run_of(turn, assistant_id(self._api.name_of(turn.graph)), run_id=request.path_params["run_id"])
-        return reply(selected(run, request.query_params.getlist("select")))
+        run = run_of(turn, lg.assistant_id(self._api.name_of(turn.graph)), run_id=request.path_params["run_id"])
+        return lg.reply(lg.selected(run, request.query_params.getlist("select")))
 
     async def listed(self, request: Request) -> Response:
         """Answer with the runs of a thread, newest first."""
@@ -286,7 +276,7 @@ class Runs:
         thread_id, query = request.path_params["thread_id"], request.query_params
         await self._api.thread(runtime, thread_id)
         wanted = turn_statuses(query["status"]) if query.get("status") else None
-        most = number(query.get("offset"), "offset", 0) + number(query.get("limit"), "limit", 10)
+        most = lg.number(query.get("offset"), "offset", 0) + lg.number(query.get("limit"), "limit", 10)
         found: list[wire.Turn] = []
         cursor = "-"
         while cursor and len(found) < most:
@@ -294,9 +284,9 @@ class Runs:
             page = await runtime.ListTurns(asked)
             found += [turn for turn in page.turns if wanted is None or turn.status in wanted]
             cursor = page.next_cursor
-        shown, headers = page_of(found, query)
-        runs = [run_of(turn, assistant_id(self._api.name_of(turn.graph))) for turn in shown]
-        return reply([selected(run, query.getlist("select")) for run in runs], headers=headers)
+        shown, headers = lg.page_of(found, query)
+        runs = [run_of(turn, lg.assistant_id(self._api.name_of(turn.graph))) for turn in shown]
+        return lg.reply([lg.selected(run, query.getlist("select")) for run in runs], headers=headers)
 
     async def cancel(self, request: Request) -> Response:
         """Cancel a run; with `wait`, answer once it is over."""
@@ -305,7 +295,7 @@ class Runs:
         turn = await self._turn(runtime, request)
         await runtime.CancelTurn(wire.CancelTurnRequest(turn_id=turn.turn_id, reason="cancelled over the API"))
         if request.query_params.get("wait") in {"1", "true", "True"}:
-            followed = Followed(runtime, self._api.gateway.clock, turn.thread_id, turn.turn_id)
+            followed = lg.Followed(runtime, self._api.gateway.clock, turn.thread_id, turn.turn_id)
             async with aclosing(followed.changes()) as changes:
                 async for _ in changes:
                     if followed.status in FINISHED:
@@ -321,7 +311,7 @@ class Runs:
         """Cancel the runs that a client names, or those of a thread with a status."""
         _, runtime = self._api.asks(request, Scope.WORK)
         self._check_action(request)
-        body = await read_body(request)
+        body = await lg.read_body(request)
         ids = body.get("run_ids")
         if ids is None:
             ids = await self._running(runtime, str(body.get("thread_id") or ""), str(body.get("status") or "all"))
