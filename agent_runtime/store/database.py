@@ -1,7 +1,7 @@
-"""Opening the runtime's store, and its lease: the process that took it last is the one that may write.
+"""Opening the runtime's store, and its lease: only the process that took the lease last may write.
 
 The store's facts name the store (`incarnation`) and count its owners (`epoch`). Each owner takes the next epoch, and
-each write checks that the epoch is still its own: a process that was superseded changes nothing.
+each write checks that the epoch is still its own, so a superseded process changes nothing.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ MIGRATIONS = "agent_runtime.store:migrations"
 def open_database(place: Path | str, *, read_only: bool = False, upgrade: bool = True) -> Database:
     """Open the runtime's store, a file or a PostgreSQL URL, and bring its schema up to date.
 
-    `read_only` and `upgrade` are those of `Database`. Raises as that does; NotFound if there is no file to read.
+    `read_only` and `upgrade` are those of `Database`. Raises the same errors; NotFound if there is no file to read.
     """
     if read_only and isinstance(place, Path) and not place.exists():
         raise NotFound("nothing has run here yet", where=str(place), hint="start the daemon: turnkeeper up")
@@ -32,9 +32,9 @@ def open_database(place: Path | str, *, read_only: bool = False, upgrade: bool =
 
 
 def open_stored(home: Home) -> Database | None:
-    """Open the store of a home for reading, wherever it is; None if nothing has run yet.
+    """Open the store of a home for reading, a file or a database. None if nothing has run yet.
 
-    Raises as `Database`; Corrupt if it is gone.
+    Raises as `Database`; Corrupt if the store is gone.
     """
     url = load_settings(home).store.shared_url
     place = in_schema(url, SCHEMA) if url else home.agent_db
@@ -45,7 +45,7 @@ def open_stored(home: Home) -> Database | None:
 
 
 def get_meta(connection: Connection, key: str) -> str:
-    """Return a fact about the store; empty without one."""
+    """Return a fact about the store. Empty if it is not set."""
     return _META.value(connection, key=key) or ""
 
 
@@ -55,8 +55,8 @@ def set_meta(connection: Connection, key: str, value: str) -> None:
 
 
 def take_lease(connection: Connection, drawn: str) -> tuple[str, int]:
-    """Become the owner of the store: return its incarnation, which is `drawn` for a new one, and the new epoch."""
-    connection.execute(_COUNT)  # of processes that begin at once, the others wait here for the first
+    """Become the owner of the store. Return its incarnation, which is `drawn` for a new store, and the new epoch."""
+    connection.execute(_COUNT)  # if several processes begin at once, the others wait here for the first
     connection.execute(upsert(meta, [meta.c.key]).values(key="incarnation", value=drawn))
     return get_meta(connection, "incarnation"), int(get_meta(connection, "epoch"))
 

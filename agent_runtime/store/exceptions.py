@@ -1,6 +1,6 @@
-"""What decides a question without asking: an approval in a question of the graph's own, and a standing exception.
+"""Decisions without a question: by an approval in a question of the graph's own, or by a standing exception.
 
-Functions of an open connection: they are parts of the transactions of :class:`agent_runtime.store.turn_store.Store`.
+The functions take an open connection and run in the transactions of :class:`agent_runtime.store.turn_store.Store`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,17 +22,17 @@ from turnkeeper.errors import Conflict, Exhausted, NotFound
 from turnkeeper.storage.statements import storable
 from turnkeeper.times import to_us
 
-Ends = Mapping[int, str]  # by number, why an exception ends
+Ends = Mapping[int, str]  # the reason for the end of each exception, by number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What became of a turn's questions when they were written.
+    """The result of writing a turn's questions.
 
     Attributes:
-        fresh: ids of those that the author is asked now.
-        decided: ids of those that were decided at once, each with the exception that allowed its call, or 0.
-        ended: exceptions that ended by what was asked.
+        fresh: ids of the questions that the author is asked now.
+        decided: ids of the questions decided at once, each with the exception that allowed the call, or 0.
+        ended: exceptions that ended because of the questions.
     """
 
     fresh: tuple[str, ...]
@@ -43,7 +43,7 @@ class Asked:
 def decide_at_once(
     connection: Connection, at: datetime, turn: TurnRecord, asked: Sequence[RaisedInterrupt], holding: Collection[int]
 ) -> Asked:
-    """Decide what the author approved before or allowed for the task; `holding` are the exceptions that may count."""
+    """Decide calls that the author approved before or allowed for the task. `holding`: exceptions to consider."""
     decided, ended = dict[str, int](), list[StandingException]()
     standing = [one for one in of_task(connection, turn.task_id) if one.number in holding] if holding else []
     for item in asked:
@@ -75,7 +75,7 @@ def _as_approved(connection: Connection, at: datetime, turn: TurnRecord, item: R
 
 
 def _use(connection: Connection, found: StandingException, item: RaisedInterrupt, at: datetime) -> bool:
-    """Approve a call by an exception; False if that has ended meanwhile. Whoever ends it later finds the call."""
+    """Approve a call by an exception. False if the exception has ended; a later end of it finds the call."""
     used = {"uses": exceptions.c.uses + 1, "last_used_at_us": to_us(at)}
     live = update(exceptions).where(exceptions.c.number == found.number, exceptions.c.ended_at_us.is_(None))
     if not connection.execute(live.values(used)).rowcount:
@@ -89,12 +89,12 @@ def _use(connection: Connection, found: StandingException, item: RaisedInterrupt
 def give(
     connection: Connection, at: datetime, asked: InterruptRecord, turn: TurnRecord, wanted: ForTask, by: str
 ) -> None:
-    """Write an exception for a question that is approved in this transaction; the same again changes nothing.
+    """Write an exception for a question that is approved in this transaction. Writing it again changes nothing.
 
     Raises:
         InvalidInput: the call can be approved only once, or has no such argument.
-        Conflict: it was decided before, without an exception.
-        Exhausted: the task has as many as it may.
+        Conflict: the question was decided before, without an exception.
+        Exhausted: the task has reached the limit of exceptions.
     """
     rules.check_may_give(asked, turn, wanted.any_value)
     before = of_task(connection, turn.task_id)
@@ -105,7 +105,7 @@ def give(
         _mark(connection, asked.interrupt_id, alike[0].number)
         return
     if len(before) >= rules.MOST_OF_TASK:
-        what = f"task {turn.task_name} has {rules.MOST_OF_TASK} standing exceptions, as many as it may"
+        what = f"task {turn.task_name} has {rules.MOST_OF_TASK} standing exceptions, which is the limit"
         raise Exhausted(what, where="for_task", hint="revoke some: turnkeeper approvals exceptions list")
     row = rules.row_of(asked, turn, wanted) | {"given_by": by, "given_at_us": to_us(at)}
     blank = {"uses": 0, "ended_by": "", "ended_why": ""}
@@ -116,7 +116,7 @@ def give(
 
 
 def _tell(connection: Connection, interrupt_id: str, ended: Sequence[StandingException]) -> None:
-    """Add to a question why the exceptions that would have answered it do not."""
+    """Add to a question why the exceptions that covered it did not answer it."""
     why = "".join(f"; standing exception {one.number} ended: {rules.why_other_tool(one)}" for one in ended)
     asked = update(interrupts).where(interrupts.c.interrupt_id == interrupt_id)
     connection.execute(asked.values(question=interrupts.c.question + storable(why)))
@@ -127,9 +127,9 @@ def _mark(connection: Connection, interrupt_id: str, number: int) -> None:
 
 
 def end(connection: Connection, at: datetime, ends: Ends, by: str = "") -> list[StandingException]:
-    """End exceptions that have not ended; return those that ended now.
+    """End open exceptions. Return those that ended now.
 
-    A call that one of them allowed, and that its turn was not given yet, is asked about again.
+    Ask again about a call that an ended exception allowed and whose turn has not received the approval yet.
     """
     ended = []
     for number, why in ends.items():
@@ -149,7 +149,7 @@ def _ask_about(connection: Connection, number: int, at: datetime) -> None:
         interrupts.c.message == f"{rules.ALLOWED_BY}{number}",
         interrupts.c.applied.is_(False),
     )
-    # Its owner may be about to go on with it.
+    # The thread's owner may be about to continue with the approval.
     found = connection.execute(unused.join(turns, of_waiting).with_for_update(of=turns)).scalars().all()
     ask_again(connection, found, "", at)
     for one in found:
@@ -157,7 +157,7 @@ def _ask_about(connection: Connection, number: int, at: datetime) -> None:
 
 
 def of_task(connection: Connection, task_id: str = "") -> list[StandingException]:
-    """Return the exceptions that hold, oldest first; of one task, or of all."""
+    """Return the open exceptions, oldest first, of one task or of all."""
     query = select(exceptions).where(exceptions.c.ended_at_us.is_(None)).order_by(exceptions.c.number)
     query = query.where(exceptions.c.task_id == task_id) if task_id else query
     return [from_row(StandingException, row) for row in connection.execute(query).mappings()]

@@ -1,7 +1,7 @@
-"""Transactions of the workspace, and writing once: a tool call that runs again finds the answer of its first run.
+"""Transactions of the workspace, and idempotent writes: a repeated tool call gets the result of its first run.
 
-Every write checks this process's lease. Where several machines write one workspace, each waits for the one before: what
-it read of a page, a candidate or an entry is so until it is committed. A turn that has ended or is being cancelled
+Every write checks this process's lease. If several machines write one workspace, each waits for the one before, so the
+pages, candidates and entries that it read do not change before its commit. A turn that has ended or is being cancelled
 writes nothing more.
 """
 
@@ -27,11 +27,11 @@ Fence = Callable[[Connection, TurnContext], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One tool call of a running turn, as the workspace sees it.
+    """A tool call of a running turn, as the workspace sees it.
 
     Attributes:
-        context: the turn, under the scopes that hold for this call.
-        key: equal for every run of this call, and for no other call: thread, checkpoint namespace, tool call id.
+        context: the turn, under the scopes that apply to this call.
+        key: thread, checkpoint namespace and tool call id: the same for every run of this call, and for no other.
     """
 
     context: TurnContext
@@ -40,11 +40,11 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a write gave.
+    """The result of a write.
 
     Attributes:
-        result: a JSON object, for the tool to answer with.
-        repeated: the write was made by an earlier run of the same call.
+        result: a JSON object, which the tool answers.
+        repeated: True if an earlier run of the same call made the write.
     """
 
     result: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def known(connection: Connection, call: Call) -> Mapping[str, Any] | None:
-    """Return what an earlier run of the same call gave; None where there was none."""
+    """Return the result of an earlier run of the same call. None if there was none."""
     found = connection.execute(select(effects.c.result_json).where(effects.c.effect_key == call.key)).scalar()
     return None if found is None else json.loads(found)
 
@@ -60,10 +60,10 @@ def known(connection: Connection, call: Call) -> Mapping[str, Any] | None:
 def once(
     connection: Connection, call: Call, scope: str, at: datetime, fence: Fence, write: Callable[[], Mapping[str, Any]]
 ) -> Outcome:
-    """Run `write` unless an earlier run of the same call did; keep its result in the same transaction.
+    """Run `write` unless an earlier run of the same call did. Keep its result in the same transaction.
 
     Raises:
-        Denied: from `fence`, when the turn may write no more; nothing is written then.
+        Denied: from `fence`, if the turn may write no more; then nothing is written.
     """
     before = known(connection, call)
     if before is not None:
@@ -82,7 +82,7 @@ def once(
 
 
 def refuse_ended(connection: Connection, context: TurnContext) -> None:
-    """Raise Denied unless the turn is running and nobody has asked to cancel it: nothing is written after a cancel."""
+    """Raise Denied unless the turn is running and no cancel is stored, because nothing is written after a cancel."""
     cancelled = exists().where(cancels.c.turn_id == context.turn_id)
     running = and_(turns.c.turn_id == context.turn_id, turns.c.status == "running")
     if connection.execute(select(turns.c.number).where(running, ~cancelled)).one_or_none() is None:
@@ -91,16 +91,16 @@ def refuse_ended(connection: Connection, context: TurnContext) -> None:
 
 OnEffect = Callable[[str, Mapping[str, Any]], None]
 T = TypeVar("T")
-_TEXTS = {"title", "key", "forgotten"}  # of a write's result: no event has them
+_TEXTS = {"title", "key", "forgotten"}  # fields of a write's result that no event has
 
 
 class Transactions:
-    """Runs work on the runtime's store.
+    """The transactions of the workspace on the runtime's store.
 
     Args:
         database: the runtime's, with the tables of `agent_runtime.store.schema`.
         on_effect: called after every write, with an event's name and fields, which never hold a text.
-        right: by which this process writes; None where nobody else may own the store.
+        right: this process's right to write; None if no other process can own the store.
     """
 
     def __init__(self, database: Database, on_effect: OnEffect, *, right: Right | None = None) -> None:
@@ -109,21 +109,21 @@ class Transactions:
         self.emit = on_effect
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Run a reading function in a transaction."""
+        """Run a read function in a transaction."""
         return await self._database.run(work)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """Run a writing function in a transaction, under this process's lease."""
+        """Run a write function in a transaction, under this process's lease."""
         return await self._database.run(self._proven(work))
 
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
-        """Do what `write` does, for a caller without an event loop."""
+        """Run :meth:`write` for a caller without an event loop."""
         return self._database.submit(self._proven(work))
 
     async def once(
         self, call: Call, scope: str, at: datetime, write: Callable[[Connection], Mapping[str, Any]]
     ) -> Outcome:
-        """Run a turn's write once, however often its call is run, and emit its event. Raises Denied after the turn."""
+        """Run a turn's write once, even if its call is repeated, and emit its event. Raises Denied after the turn."""
 
         def work(connection: Connection) -> Outcome:
             return once(connection, call, scope, at, refuse_ended, lambda: write(connection))
@@ -135,7 +135,7 @@ class Transactions:
         return outcome
 
     def wrote(self, call: Call, scope: str, outcome: Outcome) -> None:
-        """Emit the event of a turn's write that is on disk."""
+        """Emit the event of a turn's committed write."""
         turn = call.context
         about = {"turn_id": turn.turn_id, "thread_id": turn.thread_id, "category": turn.category.name, "scope": scope}
         named = {key: value for key, value in outcome.result.items() if key not in _TEXTS}

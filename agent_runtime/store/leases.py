@@ -1,11 +1,11 @@
-"""Who owns which thread of a shared store, and the envelopes that its owner takes. Each function is one transaction.
+"""The owners of threads in a shared store, and the envelopes that an owner takes. Each function is one transaction.
 
-A process of the runtime is an owner while its own row is renewed. It owns a thread from `take` until `release`, or
-until its row ends: then anybody may take the thread, under the next epoch. Only the database's clock counts.
+A process of the runtime is an owner while it renews its own row. It owns a thread from `take` until `release`, or until
+its row expires: then any process may take the thread, under the next epoch. Only the database's clock counts.
 
-    take      waits for the row of the thread, so that what comes while it is released is not lost
-    check     holds that row until its transaction ends: no owner takes the thread between the proof and the write
-    release   locks the row, and only then looks what waits: who looked first would not see what was put meanwhile
+    take      waits for the row of the thread, so that an envelope put during a release is not lost
+    check     holds that row until its transaction ends: no owner takes the thread between the check and the write
+    release   locks the row before it looks for waiting envelopes: without the lock it would miss a concurrent put
 """
 
 import json
@@ -25,16 +25,16 @@ from turnkeeper.storage.statements import Statement, among, listed, now_us, one_
 
 T = TypeVar("T")
 LEASE_S = 15.0
-MOST_OF_THREAD = 64  # envelopes that its owner takes at a time
-MOST_LOOKED_AT = 512  # envelopes in the search for threads; many may be of one
+MOST_OF_THREAD = 64  # envelopes that an owner claims at a time
+MOST_LOOKED_AT = 512  # envelopes in the search for threads; many may belong to one
 
 
 class Right:
-    """The right of a process to write its store: all of it, or, where machines share it, for a thread under its lease.
+    """A process's right to write its store: all of it or, if machines share it, a thread under its lease.
 
     Attributes:
-        shared: other processes write the store as well.
-        digest_of_graph: tells by its name which code of a graph this process runs.
+        shared: True if other processes write the store as well.
+        digest_of_graph: returns, by name, the digest of this process's code of a graph.
     """
 
     def __init__(self, epoch: int, *, shared: bool = False) -> None:
@@ -45,22 +45,22 @@ class Right:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the owner: the lease's under which this runs, or the process's own."""
+        """The epoch of the owner: the running lease's, or the process's own."""
         lease = current()
         return self._epoch if lease is None else lease.epoch
 
     def begun(self, connection: Connection, thread_id: str, graph: str) -> None:
-        """Write, where others may have other code, with which code of its graph a turn begins."""
+        """Write the digest of the graph's code with which a turn begins, since other machines may have other code."""
         if self.shared:
             _BEGUN.run(connection, thread=thread_id, graph_digest=self.digest_of_graph(graph))
 
     def demand(self) -> None:
-        """Raise RuntimeError where a thread's owner is to write, and no lease says who that is."""
+        """Raise RuntimeError if the store is shared and no lease names the thread's owner."""
         if self.shared and current() is None:
-            raise RuntimeError("a turn is written under the lease of its thread only")
+            raise RuntimeError("a turn may be written only under the lease of its thread")
 
     def proven(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
-        """Return work that first proves the right to do it, in its own transaction. It raises Conflict otherwise."""
+        """Return work that first checks the right to write, in its own transaction. The check raises Conflict."""
         if not self.shared:
 
             def owned(connection: Connection) -> T:
@@ -81,10 +81,10 @@ class Right:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """An envelope. Names are those of the columns.
+    """An envelope. Fields are named like the columns.
 
     Attributes:
-        begun: its turn, or a cancel of it, is on record: no machine has to begin it.
+        begun: True if its turn, or a cancel of it, is recorded, so that no machine has to begin it.
     """
 
     number: int
@@ -97,15 +97,15 @@ class Row:
 
 
 def begin(connection: Connection, owner: str, lease_s: float = LEASE_S) -> None:
-    """Be an owner from now on; forget those whose lease ended long ago and who own nothing that waits."""
+    """Become an owner. Delete owners that expired long ago and have no thread with waiting envelopes."""
     connection.execute(delete(owners).where(owners.c.until_us < now_us() - int(lease_s * 1e6) * 100))
     connection.execute(insert(owners).values(owner=owner, until_us=now_us() + int(lease_s * 1e6)))
 
 
 def renew(connection: Connection, owner: str, lease_s: float = LEASE_S) -> dict[str, int] | None:
-    """Go on being the owner of all that is owned; return the epoch of each thread. None: the lease has ended.
+    """Renew the lease of everything owned. Return the epoch of each thread, None if the lease has expired.
 
-    It also ends each lease that lasts longer than a new one would: after the server's clock was set back, a dead owner
+    Also end each lease that lasts longer than a new one would. After the server's clock was set back, a dead owner
     would otherwise keep its threads.
     """
     if owner not in _RENEW.values(connection, me=owner, lease_us=int(lease_s * 1e6)):
@@ -114,53 +114,53 @@ def renew(connection: Connection, owner: str, lease_s: float = LEASE_S) -> dict[
 
 
 def leave(connection: Connection, owner: str) -> None:
-    """Own nothing any more."""
+    """Release everything that the process owns."""
     _LEAVE.run(connection, me=owner)
 
 
 def wanted(connection: Connection, owner: str, most: int, besides: Collection[str] = ()) -> list[str]:
-    """Return threads, at most so many, for which something waits and that have no owner, or this one.
+    """Return at most `most` threads with waiting envelopes and no other owner.
 
-    Fires that wait for agents `besides` these count for nothing: they are hosted elsewhere.
+    Ignore fires that wait for agents other than `besides`, because other machines host those agents.
     """
     found = _WAITING.values(connection, me=owner, besides=listed(sorted(besides))) + _LEFT.values(connection)
     return list(dict.fromkeys(found))[:most]
 
 
 def unfit(connection: Connection, threads_: Collection[str], lacking: Collection[str]) -> set[str]:
-    """Return those of the threads whose open turn began under one of these digests: of its category, or its graph."""
+    """Return the threads whose open turn began under one of these digests of a category or graph."""
     rows = _OPEN_TURNS.rows(connection, ids=listed(sorted(threads_)))
     return {thread for thread, grant, graph in rows if {digest(json.loads(grant)), graph} & set(lacking)}
 
 
 def take(connection: Connection, thread_id: str, owner: str) -> Lease | None:
-    """Become the owner of a thread; None if another one lives that is."""
+    """Become the owner of a thread. None if another running process owns it."""
     epoch = _TAKE.value(connection, thread_id=thread_id, owner=owner)
     return None if epoch is None else Lease(thread_id, epoch)
 
 
 def check(connection: Connection, lease: Lease) -> None:
-    """Hold the thread until the transaction ends. Raises Fenced if it has had another owner since, or none."""
+    """Lock the thread until the transaction ends. Raises Fenced if it has had another owner since, or none."""
     if _CHECK.value(connection, thread=lease.thread_id, since=lease.epoch) is None:
         raise Fenced(lease)
 
 
 def release(connection: Connection, lease: Lease) -> bool:
-    """Own a thread no more; False if something waits for it, which its owner is to deal with first."""
+    """Release a thread. False if an envelope waits for it, which its owner must handle first."""
     if _LOCK.value(connection, thread=lease.thread_id, since=lease.epoch) is None:
-        return True  # it has another owner
+        return True  # another process owns it
     return bool(_RELEASE.run(connection, thread=lease.thread_id))
 
 
 def free(connection: Connection, lease: Lease) -> None:
-    """Let a thread have no owner, whatever waits for it."""
+    """Release a thread, even if envelopes wait for it."""
     _FREE.run(connection, thread=lease.thread_id, since=lease.epoch, owner="")
 
 
 def load(connection: Connection, lease: Lease, *, adopt: bool, besides: Collection[str] = ()) -> list[Row]:
-    """Claim the oldest envelopes of a thread that is owned; with `adopt` also what an earlier owner had claimed.
+    """Claim the oldest envelopes of an owned thread. With `adopt`, include envelopes that an earlier owner had claimed.
 
-    Fires that wait for agents `besides` these are left.
+    Leave fires that wait for agents other than `besides`.
     """
     check(connection, lease)
     states = listed(["waiting", "claimed"] if adopt else ["waiting"])
@@ -172,30 +172,30 @@ def load(connection: Connection, lease: Lease, *, adopt: bool, besides: Collecti
 
 
 def put_back(connection: Connection, rows: Collection[Row]) -> None:
-    """Let envelopes wait that were claimed in the same transaction, as another machine is to begin them."""
+    """Return envelopes that this transaction claimed to the queue, because another machine must begin them."""
     _PUT_BACK.run(connection, numbers=listed([row.number for row in rows]))
 
 
 def archive(connection: Connection, lease: Lease, number: int) -> bool:
-    """Delete an envelope that was dealt with; False if it was deleted before. Raises Fenced."""
+    """Delete a handled envelope. False if it was already deleted. Raises Fenced."""
     check(connection, lease)
     return bool(_ARCHIVE.run(connection, number=number))
 
 
 def quarantine(connection: Connection, lease: Lease, number: int, reason: str) -> None:
-    """Set an envelope aside that cannot be dealt with. Raises Fenced."""
+    """Quarantine an envelope that cannot be handled. Raises Fenced."""
     check(connection, lease)
     _SET_ASIDE.run(connection, of=number, state="quarantined", reason=reason)
 
 
 def waiting_keys(connection: Connection) -> list[str]:
-    """Return the keys of what nobody has dealt with yet, the oldest thousands of them."""
+    """Return the keys of unhandled envelopes, the oldest thousands of them."""
     keys: list[str] = _KEYS.values(connection)
     return keys
 
 
 def known(connection: Connection, keys: Collection[str]) -> list[Row]:
-    """Return the envelopes with these keys that were not dealt with yet."""
+    """Return the unhandled envelopes with these keys."""
     return [Row(**values) for values in _KNOWN.dicts(connection, keys=listed(sorted(keys)))]
 
 
@@ -209,7 +209,7 @@ _RENEW = Statement(
 )
 _OWNED = Statement(select(threads.c.thread_id, threads.c.epoch).where(threads.c.owner == bindparam("me")))
 _LEAVE = Statement(delete(owners).where(owners.c.owner == bindparam("me")))
-# Spelled out: in an upsert, a column of `threads` would stand for all threads.
+# Spelled out, because in an upsert a column of `threads` would mean all threads.
 _OWNER_LIVES = exists().where(owners.c.owner == literal_column("threads.owner"), _LIVE)
 _OWNED_BY_LIVING = exists().where(
     threads.c.thread_id == envelopes.c.thread_id, owners.c.owner == threads.c.owner, _LIVE
@@ -225,7 +225,7 @@ _SEARCH = select(envelopes.c.thread_id).order_by(envelopes.c.number).limit(MOST_
 _FOR_OTHERS = and_(envelopes.c.kind == FIRE, envelopes.c.state == "waiting", among(envelopes.c.agent, "besides"))
 _WAITING = Statement(_SEARCH.where(_DUE, ~_BY_OTHER, ~_FOR_OTHERS))
 _LEFT = Statement(_SEARCH.where(envelopes.c.state == "claimed", ~_OWNED_BY_LIVING))
-# Where the database was put back to an earlier time: beyond all epochs that were given out before.
+# After a restore to an earlier time: above all epochs that were given out before.
 _FIRST_EPOCH = select(sa.cast(meta.c.value, sa.BigInteger)).where(meta.c.key == "first_epoch").scalar_subquery()
 _TAKE = Statement(
     upsert(
@@ -244,7 +244,7 @@ _OPEN_TURNS = Statement(
 )
 _BEGUN = Statement(update(threads).where(threads.c.thread_id == bindparam("thread")))
 _OF = and_(threads.c.thread_id == bindparam("thread"), threads.c.epoch == bindparam("since"))
-# Who let it go, and got no answer, takes himself for its owner still.
+# A process that released the thread and got no answer still considers itself its owner.
 _CHECK = Statement(select(threads.c.epoch).where(_OF, threads.c.owner != "").with_for_update(read=True))
 _LOCK = Statement(select(threads.c.epoch).where(_OF).with_for_update())
 _WAITS = exists().where(envelopes.c.thread_id == threads.c.thread_id, or_(_DUE, envelopes.c.state == "claimed"))

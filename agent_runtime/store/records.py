@@ -1,4 +1,4 @@
-"""What the runtime puts on record in the store's chain: ids, names and hashes, in the transaction of what happened."""
+"""The runtime's records in the store's chain: ids, names and hashes, in the transaction of the change."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -17,7 +17,7 @@ from turnkeeper.times import to_us
 
 
 def known(connection: Connection, at: datetime) -> dict[str, int]:
-    """Return up to where turns and decisions are that have no record."""
+    """Return the last numbers of turns and decisions that have no record."""
     newest = {"turn": turns.c.number, "decision": interrupts.c.number, "exception": exceptions.c.number}
     return {
         "candidate": to_us(at),
@@ -26,7 +26,7 @@ def known(connection: Connection, at: datetime) -> dict[str, int]:
 
 
 def put_end(connection: Connection, at: datetime, turn: TurnRecord | Trigger, status: str) -> None:
-    """Record how a turn ended, and the category that it had; nothing for one that goes on."""
+    """Record the end of a turn, and its category. Write nothing for a turn that continues."""
     if status not in FINISHED:
         return
     grant = turn.grant_json if isinstance(turn, TurnRecord) else canonical(turn.grant.to_dict())
@@ -46,7 +46,7 @@ def put_end(connection: Connection, at: datetime, turn: TurnRecord | Trigger, st
 
 
 def put_decisions(connection: Connection, at: datetime, decided: Iterable[InterruptRecord]) -> None:
-    """Record what was decided about approvals and questions, and by what that came; without a decision: undone."""
+    """Record decisions about approvals and questions, and their channel. An item without a decision was undone."""
     facts = [
         {
             "kind": "decision",
@@ -69,7 +69,7 @@ def put_decisions(connection: Connection, at: datetime, decided: Iterable[Interr
 
 
 def put_exception(connection: Connection, at: datetime, one: StandingException) -> None:
-    """Record a standing exception that an author gave, or how it ended."""
+    """Record a standing exception that an author gave, or its end."""
     fact = {
         "kind": "exception",
         "exception": one.number,
@@ -86,6 +86,6 @@ def put_exception(connection: Connection, at: datetime, one: StandingException) 
 
 
 def put_verdict(connection: Connection, at: datetime, candidate_id: str, verdict: str, text: str, by: str) -> None:
-    """Record that an author accepted or rejected a candidate of this text, and by what that came."""
+    """Record that an author accepted or rejected a candidate with this text, and through which channel."""
     fact = {"kind": "candidate", "candidate": candidate_id, "verdict": verdict, "text_hash": digest(text), "by": by}
     audit.append(connection, at, [fact])

@@ -3,8 +3,8 @@
 Instants are integer microseconds since 1970 in UTC. JSON is text with sorted keys. Empty strings stand for "none", so
 that no column of text is null.
 
-The constraints of the workspace's tables hold what the submit boundary promises, whoever writes. No row exists without
-an origin and a lifecycle. None that an agent produced is canonical unless the same row holds an author's decision.
+The constraints of the workspace's tables enforce the guarantees of the submit boundary for every writer. No row exists
+without an origin and a lifecycle. A row that an agent produced is canonical only if it holds an author's decision.
 """
 
 from typing import Any
@@ -31,10 +31,10 @@ turns = sa.Table(
     sa.Column("channel", TEXT, nullable=False),
     sa.Column("agent", TEXT, nullable=False),
     sa.Column("category", TEXT, nullable=False),
-    sa.Column("grant_json", TEXT, nullable=False),  # the category as it was at acceptance
+    sa.Column("grant_json", TEXT, nullable=False),  # the category at the time of acceptance
     sa.Column("trigger", TEXT, nullable=False),
     sa.Column("status", TEXT, nullable=False),
-    sa.Column("visible", sa.Boolean, nullable=False),  # shown in the conversation; a silent turn is not
+    sa.Column("visible", sa.Boolean, nullable=False),  # shown in the conversation, unlike a silent turn
     sa.Column("fire_id", TEXT, nullable=False),
     sa.Column("attempt", sa.BigInteger, nullable=False),
     sa.Column("task_id", TEXT, nullable=False),
@@ -58,25 +58,25 @@ turns = sa.Table(
     sa.Column("error", TEXT, nullable=False),
     sa.Column("answers_json", TEXT, nullable=False),  # {interrupt id: value} given by the newest resume; empty: none
     sa.Column("resumes", TEXT, nullable=False),  # the paused turn whose interrupt this one resumed
-    sa.Column("after_message", TEXT, nullable=False),  # the message after which this turn's messages begin
+    sa.Column("after_message", TEXT, nullable=False),  # this turn's messages begin after this message
     sa.Column("paused_until_us", sa.BigInteger),
     sa.Column(
         "tries", sa.BigInteger, nullable=False
-    ),  # intervals begun since the last start or resume, drained ones aside
+    ),  # intervals begun since the last start or resume, except drained ones
     sa.Column("epoch", sa.BigInteger, nullable=False),  # of the process that ran the newest interval
     sa.Column("tokens_in", sa.BigInteger, nullable=False),
     sa.Column("tokens_out", sa.BigInteger, nullable=False),
-    sa.Column("wake_after_s", sa.BigInteger),  # when the graph asked to be woken, counted from the turn's end
-    # How long its approvals wait, from when they are asked: until a reminder, an alert, their end; 0 for never.
+    sa.Column("wake_after_s", sa.BigInteger),  # the wake-up time that the graph asked for, counted from the turn's end
+    # How long its approvals wait after they are asked: until a reminder, an alert, their end; 0 for never.
     sa.Column("approval_reminder_s", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("approval_escalation_s", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("approval_timeout_s", sa.BigInteger, nullable=False, server_default="0"),
-    # What it runs: the name of a graph, empty for the default one, and JSON objects that the graph is given, or empty.
+    # The turn's input: the name of a graph, empty for the default one, and JSON objects for the graph, or empty.
     sa.Column("graph", TEXT, nullable=False, server_default=""),
     sa.Column("context_json", TEXT, nullable=False, server_default=""),
     sa.Column("config_json", TEXT, nullable=False, server_default=""),
     sa.Column("input_json", TEXT, nullable=False, server_default=""),
-    sa.Column("via", TEXT, nullable=False, server_default=""),  # of an author's, by what it came: PROGRAM/SURFACE/KEY
+    sa.Column("via", TEXT, nullable=False, server_default=""),  # of an author's: PROGRAM/SURFACE/KEY
     sa.CheckConstraint(f"status IN ({_STATUSES})", name="turns_status"),
     sa.CheckConstraint("trigger IN ('fire', 'author')", name="turns_trigger"),
     sa.CheckConstraint("(trigger = 'fire') = (fire_id <> '')", name="turns_fire"),
@@ -85,19 +85,19 @@ turns = sa.Table(
     sa.Index("turns_by_status", "status"),
 )
 
-# What an author said about threads, also before their first turn. A thread of which nothing was said has no row.
+# An author's settings of threads, also before their first turn. A thread without settings has no row.
 thread_records = sa.Table(
     "thread_records",
     metadata,
     sa.Column("thread_id", TEXT, primary_key=True),
     sa.Column("channel", TEXT, nullable=False),
     sa.Column("metadata_json", TEXT, nullable=False),  # a JSON object
-    sa.Column("via", TEXT, nullable=False),  # by what it was last put
+    sa.Column("via", TEXT, nullable=False),  # the channel of the last change
     sa.Column("created_at_us", sa.BigInteger, nullable=False),
     sa.Column("updated_at_us", sa.BigInteger, nullable=False),
 )
 
-# What has been taken, for ever: the authority on duplicates.
+# Keys that were taken, permanently: they decide what is a duplicate.
 keys = sa.Table(
     "keys",
     metadata,
@@ -108,7 +108,7 @@ keys = sa.Table(
     sa.Column("fire_id", TEXT, nullable=False),
     sa.Column("attempt", sa.BigInteger, nullable=False),
     sa.Column("became", TEXT, nullable=False),
-    sa.Column("into", TEXT, nullable=False),  # the turn that took it as its answer; of what was refused, the field
+    sa.Column("into", TEXT, nullable=False),  # the turn that took it as its answer; for a refusal, the field
     sa.Column("released", sa.Boolean, nullable=False),  # a held fire whose thread has been released since
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint("became IN ('turn', 'held', 'kept', 'answer', 'refused')", name="keys_became"),
@@ -128,7 +128,7 @@ kept_messages = sa.Table(
     sa.Index("kept_messages_by_thread", "thread_id", "number"),
 )
 
-# Cancels, written before they are acknowledged; also of turns that have not started.
+# Cancels, written before they are acknowledged; also for turns that have not started.
 cancels = sa.Table(
     "cancels",
     metadata,
@@ -137,8 +137,8 @@ cancels = sa.Table(
     sa.Column("at_us", sa.BigInteger, nullable=False),
 )
 
-# The outcomes of turns, which the runner follows, and what became of what turns proposed. Numbers are assigned in
-# commit order, by the one writer.
+# The outcomes of turns, which the runner follows, and the outcomes of turns' proposals. Numbers are assigned in commit
+# order, by the one writer.
 turn_events = sa.Table(
     "turn_events",
     metadata,
@@ -152,18 +152,18 @@ turn_events = sa.Table(
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.Column("summary", TEXT, nullable=False),
     sa.Column("error", TEXT, nullable=False),
-    sa.Column("held_by_json", TEXT, nullable=False),  # ids of interrupts; of a review, of what it is about
+    sa.Column("held_by_json", TEXT, nullable=False),  # ids of interrupts; of a review, the id of its subject
     sa.Column("tokens_in", sa.BigInteger, nullable=False),
     sa.Column("tokens_out", sa.BigInteger, nullable=False),
     sa.Column("wake_after_s", sa.BigInteger),
-    # False until a runner of several machines took it in; a runner of this machine remembers how far it read.
+    # False until a runner of several machines has read it; a runner of this machine stores its own position
     sa.Column("taken", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Index("turn_events_by_turn", "turn_id", "sequence"),
     sa.Index("turn_events_left", "sequence", **partial("taken = 0")),
     **NEVER_AGAIN,
 )
 
-# What a graph asked the author, and what the author decided.
+# A graph's questions to the author, and the author's decisions.
 interrupts = sa.Table(
     "interrupts",
     metadata,
@@ -184,36 +184,36 @@ interrupts = sa.Table(
     sa.Column("decision", TEXT, nullable=False),
     sa.Column("message", TEXT, nullable=False),  # the author's reason or answer
     sa.Column("edited_json", TEXT, nullable=False),  # the arguments that the author gave instead
-    sa.Column("applied", sa.Boolean, nullable=False),  # the graph has gone on with the decision
+    sa.Column("applied", sa.Boolean, nullable=False),  # the graph has continued with the decision
     sa.Column("created_at_us", sa.BigInteger, nullable=False),
     sa.Column("resolved_at_us", sa.BigInteger),
-    # When the author is to be reminded of it and when he was; likewise of an alert; when it ends unanswered.
+    # When the author is to be reminded and was; the same for an alert; when it ends unanswered.
     sa.Column("remind_at_us", sa.BigInteger),
     sa.Column("reminded_at_us", sa.BigInteger),
     sa.Column("escalate_at_us", sa.BigInteger),
     sa.Column("escalated_at_us", sa.BigInteger),
     sa.Column("expires_at_us", sa.BigInteger),
     sa.Column("decided_by", TEXT, nullable=False, server_default=""),  # PROGRAM/SURFACE/KEY
-    # Of a tool call: digests of its tool and of each argument, and why it can be approved only each time.
+    # For a tool call: digests of its tool and of each argument, and why it can only be approved each time.
     sa.Column("tool_hash", TEXT, nullable=False, server_default=""),
     sa.Column("arg_hashes_json", TEXT, nullable=False, server_default=""),
     sa.Column("once_only", TEXT, nullable=False, server_default="an earlier version asked about it"),
-    sa.Column("exception", sa.BigInteger, nullable=False, server_default="0"),  # given with the decision, or behind it
+    sa.Column("exception", sa.BigInteger, nullable=False, server_default="0"),  # given with the decision, or after it
     sa.CheckConstraint("kind IN ('permission', 'proposal', 'question', 'pause')", name="interrupts_kind"),
     sa.CheckConstraint("status IN ('pending', 'resolved', 'void')", name="interrupts_status"),
     sa.Index("interrupts_by_turn", "turn_id", "number"),
     sa.Index("interrupts_by_status", "status"),
 )
 
-# Calls of tasks that their author allowed from now on. Their numbers are theirs for ever.
+# Standing exceptions: calls of tasks that the author allowed in advance. A number is never used again.
 exceptions = sa.Table(
     "exceptions",
     metadata,
     sa.Column("number", NUMBER, primary_key=True, autoincrement=True),
-    sa.Column("interrupt_id", TEXT, nullable=False),  # with whose approval it was given
+    sa.Column("interrupt_id", TEXT, nullable=False),  # the approval with which it was given
     sa.Column("task_id", TEXT, nullable=False),
     sa.Column("task_name", TEXT, nullable=False),
-    # As in that question; of an argument in `any_value` only the name counts.
+    # As in that question; for an argument in `any_value` only the name counts.
     sa.Column("kind", TEXT, nullable=False),
     sa.Column("tool", TEXT, nullable=False),
     sa.Column("missing_scope", TEXT, nullable=False),
@@ -223,7 +223,7 @@ exceptions = sa.Table(
     sa.Column("arg_hashes_json", TEXT, nullable=False),
     sa.Column("any_value_json", TEXT, nullable=False),
     sa.Column("category", TEXT, nullable=False),
-    sa.Column("category_json", TEXT, nullable=False),  # what it granted then
+    sa.Column("category_json", TEXT, nullable=False),  # the scopes it granted then
     sa.Column("given_by", TEXT, nullable=False),  # PROGRAM/SURFACE/KEY
     sa.Column("given_at_us", sa.BigInteger, nullable=False),
     sa.Column("uses", sa.BigInteger, nullable=False),
@@ -246,18 +246,18 @@ messages = sa.Table(
     sa.Column("role", TEXT, nullable=False),
     sa.Column("text", TEXT, nullable=False),
     sa.Column("tool_calls_json", TEXT, nullable=False),  # a JSON array of {id, name, args}; empty: none
-    sa.Column("tool_call_id", TEXT, nullable=False),  # of the call that a tool's message answers
+    sa.Column("tool_call_id", TEXT, nullable=False),  # the id of the call that a tool's message answers
     sa.Column("at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint("role IN ('author', 'agent', 'tool', 'trigger')", name="messages_role"),
 )
 
-# What happens inside turns, for tasks that an event triggers. The turn's own row holds the rest. Numbers are assigned
-# in commit order, by the one writer, and never again.
+# Events inside turns, for tasks that an event triggers. The turn's own row holds the rest. Numbers are assigned in
+# commit order, by the one writer, and are never used again.
 bridged_events = sa.Table(
     "bridged_events",
     metadata,
     sa.Column("sequence", NUMBER, primary_key=True, autoincrement=True),
-    sa.Column("key", TEXT, unique=True),  # null where the turn's own row changes with it: it comes once
+    sa.Column("key", TEXT, unique=True),  # null if the turn's own row changes with it, so that it occurs only once
     sa.Column("name", TEXT, nullable=False),
     sa.Column("turn_id", TEXT, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),
@@ -266,7 +266,7 @@ bridged_events = sa.Table(
     **NEVER_AGAIN,
 )
 
-# What all turns together used on a day: the sum of what each turn's row grew by.
+# Tokens that all turns together used on a day: the sum of the increases of each turn's row.
 token_days = sa.Table(
     "token_days",
     metadata,
@@ -281,9 +281,9 @@ delegations = sa.Table(
     sa.Column("turn_id", TEXT, primary_key=True),
     sa.Column("sender", TEXT, nullable=False),
     sa.Column("parent", TEXT, nullable=False),  # the sender's turn
-    sa.Column("agent", TEXT, nullable=False),  # whom it was sent to
+    sa.Column("agent", TEXT, nullable=False),  # the recipient
     sa.Column("hops", sa.BigInteger, nullable=False),  # messages since an author or a fire
-    # none: no answer is expected; open: its turn goes on; owed: it is over; answered: its answer is on disk
+    # none: no answer is expected; open: its turn is unfinished; owed: it is over; answered: its answer is on disk
     sa.Column("state", TEXT, nullable=False),
     sa.CheckConstraint("state IN ('none', 'open', 'owed', 'answered')", name="delegations_state"),
     sa.Index("delegations_owed", "turn_id", **partial("state = 'owed'")),
@@ -311,13 +311,13 @@ deliveries = sa.Table(
     sa.Index("deliveries_waiting", "agent", **partial("state = 'waiting'")),
 )
 
-# The inboxes of agents in terminals, where machines share the store; on one machine they are folders.
+# The inboxes of agents in terminals, if machines share the store; on a single machine they are folders.
 inboxes = sa.Table(
     "inboxes",
     metadata,
     sa.Column("agent", TEXT, primary_key=True),
     sa.Column("epoch", sa.BigInteger, nullable=False),  # rises with each reader
-    sa.Column("reader", TEXT, nullable=False),  # what a person is told of it
+    sa.Column("reader", TEXT, nullable=False),  # the reader's name in messages
     sa.Column("until_us", sa.BigInteger, nullable=False),  # when its lease ends, by the database's clock
 )
 inbox_envelopes = sa.Table(
@@ -336,17 +336,17 @@ inbox_envelopes = sa.Table(
     **NEVER_AGAIN,
 )
 
-# What one session of an agent leaves to the next. A row belongs to the turn that is shown it, from its begin on.
+# Handoffs from one session of an agent to the next. A row belongs to the turn that is shown it, from its begin on.
 handoffs = sa.Table(
     "handoffs",
     metadata,
-    sa.Column("key", TEXT, primary_key=True),  # of the envelope: what comes twice is one row; `mail.FOR_AUTHOR`
+    sa.Column("key", TEXT, primary_key=True),  # of the envelope, so that a repeated one is one row; `mail.FOR_AUTHOR`
     sa.Column("agent", TEXT, nullable=False),
     sa.Column("kind", TEXT, nullable=False),
     sa.Column("sender", TEXT, nullable=False),
     sa.Column("text", TEXT, nullable=False),
     sa.Column("at_us", sa.BigInteger, nullable=False),
-    sa.Column("turn_id", TEXT, nullable=False),  # that is shown it; empty until one is
+    sa.Column("turn_id", TEXT, nullable=False),  # the turn that is shown it; empty until there is one
     sa.CheckConstraint("kind IN ('handoff', 'notes')", name="handoffs_kind"),
     sa.Index("handoffs_waiting", "agent", **partial("turn_id = ''")),
     sa.Index("handoffs_by_turn", "turn_id"),
@@ -359,7 +359,7 @@ _DECIDED = "(lifecycle = 'candidate') = (decided_at_us IS NULL) AND (lifecycle =
 
 
 def _decision_columns() -> list[sa.Column[Any]]:
-    """Return the columns that say who proposed something in which turn, and how the author decided."""
+    """Return the columns for the proposing agent and turn, and for the author's decision."""
     return [
         sa.Column("turn_id", TEXT, nullable=False),
         sa.Column("thread_id", TEXT, nullable=False),
@@ -383,7 +383,7 @@ pages = sa.Table(
     sa.Column("lifecycle", TEXT, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("turn_id", TEXT, nullable=False),  # of the agent that produced it; empty for an author's
-    sa.Column("candidate_id", TEXT, nullable=False),  # the proposal it was accepted from; empty likewise
+    sa.Column("candidate_id", TEXT, nullable=False),  # the accepted proposal that it comes from; empty for an author's
     sa.Column("updated_by", TEXT, nullable=False),
     sa.Column("updated_at_us", sa.BigInteger, nullable=False),
     sa.CheckConstraint(_ORIGINS, name="pages_origin"),
@@ -392,7 +392,7 @@ pages = sa.Table(
     sa.CheckConstraint("origin <> 'agent-produced' OR candidate_id <> ''", name="pages_accepted"),
 )
 
-# What a page was before it was put or accepted anew: an accepted proposal never destroys an author's words.
+# Earlier versions of pages: an accepted proposal never destroys an author's text.
 page_versions = sa.Table(
     "page_versions",
     metadata,
@@ -419,7 +419,7 @@ candidates = sa.Table(
     sa.Column("page_id", TEXT, nullable=False),  # the page it would become; empty for a summary
     sa.Column(
         "base_version", sa.BigInteger, nullable=False
-    ),  # of that page when it was proposed; 0 when there was none
+    ),  # the version of that page when this was proposed; 0 if there was none
     sa.Column("title", TEXT, nullable=False),
     sa.Column("body", TEXT, nullable=False),
     sa.Column("tags", TEXT, nullable=False),
@@ -435,7 +435,7 @@ candidates = sa.Table(
     sa.Index("candidates_by_turn", "turn_id"),
 )
 
-# What a candidate was derived from, as it was then: a page of the workspace and its version, or an address on the web.
+# The sources of a candidate, as they were then: a page of the workspace and its version, or a web address.
 derivations = sa.Table(
     "derivations",
     metadata,
@@ -451,7 +451,7 @@ memory = sa.Table(
     metadata,
     sa.Column("entry_id", TEXT, primary_key=True),
     sa.Column("tier", TEXT, nullable=False),
-    sa.Column("owner", TEXT, nullable=False),  # thread, channel, or empty for the tiers of which there is one
+    sa.Column("owner", TEXT, nullable=False),  # thread, channel, or empty for a tier that exists once
     sa.Column("key", TEXT, nullable=False),
     sa.Column("text", TEXT, nullable=False),
     sa.Column("form", TEXT, nullable=False),  # json: the text of an object that a graph stored
@@ -460,7 +460,7 @@ memory = sa.Table(
     sa.Column("turn_id", TEXT, nullable=False),  # empty for an author's
     sa.Column("created_at_us", sa.BigInteger, nullable=False),
     sa.Column("updated_at_us", sa.BigInteger, nullable=False),
-    sa.Column("via", TEXT, nullable=False, server_default=""),  # of an author's, by what it came
+    sa.Column("via", TEXT, nullable=False, server_default=""),  # of an author's entry, the channel it came through
     sa.CheckConstraint("tier IN ('conversation', 'channel', 'workspace', 'account')", name="memory_tier"),
     sa.CheckConstraint("(tier IN ('conversation', 'channel')) = (owner <> '')", name="memory_owner"),
     sa.CheckConstraint("form IN ('text', 'json')", name="memory_form"),
@@ -470,7 +470,7 @@ memory = sa.Table(
     sa.Index("memory_by_age", "tier", "owner", "updated_at_us"),
 )
 
-# One row for each write that a tool call made: the same call, run again, finds its answer here.
+# One row for each write of a tool call: a repeated call gets its result from here.
 effects = sa.Table(
     "effects",
     metadata,
@@ -483,8 +483,8 @@ effects = sa.Table(
 )
 
 
-# What a page was derived from, as it was when the page was last held against it. An author's page may name sources,
-# an accepted candidate brings its own; from here it is known what a change makes doubtful.
+# The sources of a page at its last check. An author's page may name sources; an accepted candidate brings its own. They
+# show which pages a change makes doubtful.
 page_links = sa.Table(
     "page_links",
     metadata,
@@ -496,20 +496,20 @@ page_links = sa.Table(
     sa.Index("page_links_by_source", "source"),
 )
 
-# Where something contradicts a canonical page. Nobody but an author closes one.
+# Contradictions of canonical pages. Only an author closes one.
 deviations = sa.Table(
     "deviations",
     metadata,
     sa.Column("deviation_id", TEXT, primary_key=True),
     sa.Column("kind", TEXT, nullable=False),
-    sa.Column("channel", TEXT, nullable=False),  # whose conversation shows it
+    sa.Column("channel", TEXT, nullable=False),  # the turn whose conversation shows it
     sa.Column("page_id", TEXT, nullable=False),  # the canonical page
     sa.Column("page_version", sa.BigInteger, nullable=False),
     sa.Column("says", TEXT, nullable=False),  # the statement of that page
-    sa.Column("found", TEXT, nullable=False),  # what contradicts it
-    sa.Column("source", TEXT, nullable=False),  # where that stands: a page or an address; empty: in the candidate
-    sa.Column("candidate_id", TEXT, nullable=False),  # the proposal that it is about; empty for none
-    sa.Column("why", TEXT, nullable=False),  # what the agent said to it
+    sa.Column("found", TEXT, nullable=False),  # the contradicting statement
+    sa.Column("source", TEXT, nullable=False),  # the page or address of that statement; empty: the candidate
+    sa.Column("candidate_id", TEXT, nullable=False),  # the proposal concerned; empty for none
+    sa.Column("why", TEXT, nullable=False),  # the agent's comment
     sa.Column("origin", TEXT, nullable=False),  # agent-produced: by a tool; observed: by the boundary
     sa.Column("lifecycle", TEXT, nullable=False),
     *_decision_columns(),
@@ -524,14 +524,14 @@ deviations = sa.Table(
     sa.Index("deviations_by_channel", "channel", "created_at_us"),
     sa.Index("deviations_by_turn", "turn_id"),
     sa.Index("deviations_by_candidate", "candidate_id"),
-    # An open contradiction is recorded once, and once for each candidate: each is decided by itself.
+    # An open contradiction is recorded once, and once for each candidate, because each is decided separately.
     sa.Index(
         "deviations_open", *("page_id", "says", "found", "candidate_id"), unique=True, **partial("lifecycle = 'open'")
     ),
 )
 
-# Pages to be held against what they were derived from, because that changed. A new change replaces an item by a new
-# one, so that no verdict about the text before it can settle it.
+# Pages to check against their sources, because a source changed. A new change replaces an item by a new one, so that a
+# verdict about the earlier text cannot settle it.
 revalidations = sa.Table(
     "revalidations",
     metadata,
@@ -542,7 +542,7 @@ revalidations = sa.Table(
     sa.Column("via", TEXT, nullable=False),  # the page's own source on the way; the cause itself if direct
     sa.Column("state", TEXT, nullable=False),
     sa.Column("result", TEXT, nullable=False),
-    sa.Column("turn_id", TEXT, nullable=False),  # that settled it
+    sa.Column("turn_id", TEXT, nullable=False),  # the turn that settled it
     sa.Column("note", TEXT, nullable=False),
     sa.Column("queued_at_us", sa.BigInteger, nullable=False),
     sa.Column("settled_at_us", sa.BigInteger),
@@ -576,9 +576,9 @@ attachments = sa.Table(
     sa.CheckConstraint("size = length(data) AND added_by <> ''", name="attachments_size"),
 )
 
-# How turns ended, what the author decided, and which proposals he accepted, in a chain of hashes.
+# The chain of hashes over the ends of turns, the author's decisions, and accepted proposals.
 audit = Chain(table_of(metadata), "agent-runtime")
 
-# What waits for threads, and who owns them, where several machines share the store.
+# The envelopes that wait for threads, and the owners of threads, if several machines share the store.
 envelopes, threads, owners = tables_of(metadata)
 handover = Handover(envelopes, owners, cancels)

@@ -1,18 +1,18 @@
-"""Turn events: what the runner follows. Numbers are assigned in commit order, by the one writer, and never again.
+"""Turn events, which the runner follows. Numbers are assigned in commit order, by the one writer, and never again.
 
-The outcomes of turns, in `turn_events`: STARTED, INTERRUPTED, RESUMED, HELD, RELEASED and how a turn ended. Between
-them, for who asks for details, what became of what a turn wrote: PROPOSED, CONTRADICTED, REVIEWED.
+The outcomes of turns, in `turn_events`: STARTED, INTERRUPTED, RESUMED, HELD, RELEASED and the final states. Between
+them, for readers that ask for details, the outcomes of a turn's proposals: PROPOSED, CONTRADICTED, REVIEWED.
 
-What happens inside turns, in `bridged_events`, for tasks that an event triggers; only the names that a reader wants:
+Events inside turns, in `bridged_events`, for tasks that an event triggers; only the names that a reader wants:
 
     turn_start, turn_end                        a turn begins; it is over, however it ended
-    agent_start, agent_end                      its graph begins or goes on after an answer; it ends, asks or pauses
+    agent_start, agent_end                      its graph begins or continues after an answer; it ends, asks or pauses
     message_end                                 the agent said something, or called tools
     tool_execution_start, tool_execution_end    a tool that the guard let through begins to run; it gave an answer
 
-Each is on disk with what it reports, or before that can have consequences, and once: a graph that runs a step again
-after a crash reports it again under the same key. While nobody reads them, nothing is written and nothing waits. An
-event holds names and ids, never what was said or what a tool was given.
+Each is committed with the change that it reports, or before that change can have consequences, and once: a graph that
+repeats a step after a crash reports it under the same key. Without a reader, nothing is written and nothing waits. An
+event holds names and ids, never texts or arguments of tools.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from turnkeeper.storage.server.handover import announce
 from turnkeeper.storage.statements import Statement, among, last_number, listed, of_server, storable, upsert
 from turnkeeper.times import from_us, to_us
 
-REVIEWS = ("PROPOSED", "CONTRADICTED", "REVIEWED")  # events of candidates and deviations: no state of a turn
+REVIEWS = ("PROPOSED", "CONTRADICTED", "REVIEWED")  # events of candidates and deviations, not states of a turn
 Subject = TurnRecord | Trigger | TriggerHeader | KeyRecord
 OF_TOOLS = ("tool_execution_start", "tool_execution_end")
 NAMES = ("turn_start", "turn_end", "agent_start", "agent_end", "message_end", *OF_TOOLS)
@@ -42,7 +42,7 @@ LARGEST_PAGE = 500
 _SUBJECT = [turns.c[name] for name in ("turn_id", "fire_id", "attempt", "thread_id")]
 MOST_SENT = 10_000  # events of one stream; the next call acknowledges them
 MOST_KEPT = 100_000
-SWEEP_EVERY = 1_000  # events between two looks at how many are kept
+SWEEP_EVERY = 1_000  # events between two checks of the number kept
 _WANTED = "bridged"  # in `meta`: a JSON array of names
 _STARTS = {"STARTED": "start", "RESUMED": "resume"}
 _HALTS = {"INTERRUPTED": "interrupted", "PAUSED": "paused"}
@@ -64,12 +64,12 @@ def add_event(
 
     Args:
         subject: the turn, or the fire that has none.
-        state: what became of it.
-        trigger: what started the turn's newest interval: fire, author, agent or answer.
-        summary: one line of what was said.
+        state: its outcome.
+        trigger: the cause of the turn's newest interval: fire, author, agent or answer.
+        summary: one line of the agent's text.
         error: one sentence.
-        held_by: the interrupts that a held fire waits for, or that a turn asks.
-        turn: the turn whose tokens are reported, and after a good end when it wants to be woken.
+        held_by: the interrupts of a held fire or of an asking turn.
+        turn: the turn whose tokens and, after a good end, wake-up time are reported.
     """
     wakes = turn is not None and state in {"SUCCEEDED", "SILENT", "PAUSED"}
     left = {"taken": False} if announce(connection) else {}
@@ -95,7 +95,7 @@ def add_event(
 def add_review(
     connection: Connection, turn_id: str, state: str, at: datetime, *, about: Sequence[str], summary: str
 ) -> None:
-    """Append what became of a candidate or a deviation of a turn: one of `REVIEWS`; nothing without its turn."""
+    """Append the outcome of a turn's candidate or deviation: one of `REVIEWS`. Write nothing if the turn is gone."""
     row = connection.execute(select(*_SUBJECT, turns.c.trigger).where(turns.c.turn_id == turn_id)).mappings().first()
     if row is not None:
         announce(connection)
@@ -106,7 +106,7 @@ def add_review(
 
 @dataclass(frozen=True, kw_only=True)
 class BridgedRecord:
-    """An event from inside a turn, with what the turn's row says. Names are those of the columns."""
+    """An event inside a turn, with fields of the turn's row. Fields are named like the columns."""
 
     sequence: int
     name: str
@@ -124,29 +124,29 @@ class BridgedRecord:
 
 
 def after(connection: Connection, sequence: int, names: Collection[str]) -> list[BridgedRecord]:
-    """Return the events of these names after a number, in order, at most a page of them."""
+    """Return the events of these names behind a number, in order, at most a page of them."""
     rows = _AFTER.dicts(connection, sequence=sequence, names=listed(sorted(names)), most=LARGEST_PAGE)
     return [BridgedRecord(at=from_us(row.pop("at_us")), **row) for row in rows]
 
 
 def newest(connection: Connection) -> int:
-    """Return the number of the newest event that there ever was; 0 for none."""
+    """Return the highest number that an event ever had. 0 if there was none."""
     return connection.execute(select(last_number(bridged_events.c.sequence))).scalar() or 0
 
 
 class EventSource:
-    """Writes what happens inside turns, inside the store's own transactions, if its name is wanted.
+    """The writer of events inside turns, in the store's own transactions, for the wanted names only.
 
-    All but `news` is touched by the store's one writer thread alone.
+    Only the store's one writer thread may use it, except `news`.
 
     Attributes:
         wanted: the names whose events are kept.
-        news: notified when events were added, or when another call of the stream takes the place of this one.
-        serving: counts the calls of the stream; the newest is served.
+        news: notified when events were added, or when another call of the stream replaces this one.
+        serving: the number of calls of the stream so far; the newest is served.
     """
 
     def __init__(self, connection: Connection) -> None:
-        """Read which names are wanted."""
+        """Read the wanted names."""
         self.wanted = frozenset[str](json.loads(get_meta(connection, _WANTED) or "[]"))
         self.news = Signal()
         self.serving = 0
@@ -154,9 +154,9 @@ class EventSource:
         self._unread = False
 
     def want(self, connection: Connection, names: frozenset[str], acknowledged: int) -> None:
-        """Keep the events of these names from now on, and drop what was acknowledged.
+        """Keep the events of these names from now on, and delete the acknowledged ones.
 
-        The keys of a turn that goes on are kept, for what it may report again.
+        Keep the keys of unfinished turns, which may report the same events again.
         """
         set_meta(connection, _WANTED, json.dumps(sorted(names)))
         going_on = select(turns.c.turn_id).where(turns.c.status.in_(UNFINISHED))
@@ -175,11 +175,11 @@ class EventSource:
             self._emit(connection, "agent_end", turn_id, at, state=_HALTS[state])
 
     def _ask(self, connection: Connection) -> None:
-        if of_server(connection):  # a runner may have said since what is wanted
+        if of_server(connection):  # a runner may have changed the wanted names since
             self.wanted = frozenset(json.loads(get_meta(connection, _WANTED) or "[]"))
 
     def ended(self, connection: Connection, turn: TurnRecord, state: str, at: datetime) -> None:
-        """Report that a turn is over; `turn` is as it was before that."""
+        """Report that a turn is over. `turn` is its state before that."""
         if turn.status in FINISHED:
             return
         self._ask(connection)
@@ -188,19 +188,19 @@ class EventSource:
         self._emit(connection, "turn_end", turn.turn_id, at, state=state)
 
     def said(self, connection: Connection, turn_id: str, lines: Sequence[Said], at: datetime) -> None:
-        """Report the agent's messages among all that a turn has said; each is kept once."""
+        """Report the agent's messages among all messages of a turn. Each is kept once."""
         if "message_end" in self.wanted:
             for number, line in enumerate(lines):
                 if line.role == "agent":
                     self._emit(connection, "message_end", turn_id, at, key=f"{number}", number=number)
 
     def used(self, connection: Connection, name: str, turn_id: str, at: datetime, *, call: str, **what: Any) -> None:
-        """Report that a tool begins or has ended; `call` is equal whenever the graph makes this call again."""
+        """Report that a tool begins or has ended. `call` is the same for every run of this call."""
         key = hashlib.sha256(call.encode("utf-8", "replace")).hexdigest()
         self._emit(connection, name, turn_id, at, key=key, **what)
 
     def take_news(self) -> bool:
-        """Return whether events were added since the last call."""
+        """Return True if events were added since the last call."""
         unread, self._unread = self._unread, False
         return unread
 
@@ -218,7 +218,7 @@ class EventSource:
         if name not in self.wanted:
             return
         announce(connection)
-        # One whose key is there already is the same event, reported again.
+        # A row with the same key is the same event, reported again.
         values = {"key": f"{turn_id}|{name}|{key}" if key else None, "name": name, "turn_id": turn_id}
         data_json = json.dumps(data, sort_keys=True)
         _ADD_BRIDGED.run(connection, **values, at_us=to_us(at), tool=tool[:128], data_json=data_json)

@@ -1,4 +1,4 @@
-"""Reading `agent.db`: functions of an open connection, for the daemon and for commands that read while it runs."""
+"""Queries of `agent.db`: functions of an open connection, for the daemon and for commands that read while it runs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -42,13 +42,13 @@ def get_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
 
 
 def get_turns(connection: Connection, turn_ids: Sequence[str]) -> list[TurnRecord]:
-    """Return these turns, oldest first; one that is not there is left out."""
+    """Return these turns, oldest first. Leave out unknown ids."""
     query = select(turns).where(turns.c.turn_id.in_(turn_ids)).order_by(turns.c.number)
     return [_turn(row) for row in connection.execute(query).mappings()]
 
 
 def lock_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
-    """Return a turn, of which nobody else changes what was decided until this transaction ends."""
+    """Return a turn, and prevent others from changing its decisions until this transaction ends."""
     return _turn_or_none(_TURN_LOCKED.first_dict(connection, turn_id=turn_id))
 
 
@@ -61,7 +61,7 @@ def list_turns(
     limit: int = 50,
     before: int = 0,
 ) -> tuple[list[TurnRecord], int]:
-    """Return turns, newest first, of them those with a smaller number than `before`; and how many there are."""
+    """Return turns with a number below `before`, newest first, and the total count."""
     wanted = ((turns.c.channel, channel), (turns.c.thread_id, thread_id), (turns.c.status, status))
     only = [column == value for column, value in wanted if value]
     query = select(turns).where(*only, *([turns.c.number < before] if before else []))
@@ -71,7 +71,7 @@ def list_turns(
 
 
 def check_status(status: str) -> None:
-    """Raise InvalidInput unless a turn can have this status."""
+    """Raise InvalidInput if no turn can have this status."""
     if status and status not in _STATUSES:
         hint = f"one of {', '.join(sorted(_STATUSES))}"
         raise InvalidInput(f"no turn has the status {status[:40]!r}", where="status", hint=hint)
@@ -88,42 +88,42 @@ def newest_on_thread(connection: Connection, thread_id: str, *, besides: str = "
 
 
 def newest_that_decides(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
-    """Return the newest turn of a thread that tells whether a loop goes on there: no message beside it does."""
+    """Return the newest turn that decides whether a thread's loop continues. Messages beside the loop do not decide."""
     others = turns.c.kind.not_in([ASIDE, *AGENT_KINDS.values()])
     query = select(turns).where(turns.c.thread_id == thread_id, turns.c.turn_id != besides, others)
     return _turn_or_none(_first(connection, query.order_by(turns.c.number.desc())))
 
 
 def is_imported(connection: Connection, thread: PastThread) -> bool:
-    """Return whether a thread was imported as it is now; False where nothing has its id.
+    """Return True if this exact thread was already imported, False if its id is unknown.
 
     Raises:
-        Conflict: it was imported with another history, or a thread of its id began here.
+        Conflict: the thread was imported with another history, or a thread with this id began here.
     """
     taken = get_keys(connection, [thread.key]).get(thread.key)
     if taken is not None and taken.digest == thread.digest:
         return True
     name, hint = f"thread {thread.thread_id!r}", "leave it out: name those to import with --thread"
     if taken is not None:
-        raise Conflict(f"{name} went on there since it was imported, and is kept here as it is", hint=hint)
+        raise Conflict(f"{name} continued there after its import, and is kept here as it is", hint=hint)
     if newest_on_thread(connection, thread.thread_id) is not None:
         raise Conflict(f"{name} exists here with another history", hint=hint)
     return False
 
 
 def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
-    """Return the turn that says where a thread stands: the newest that is not over, else the newest.
+    """Return the turn that determines a thread's state: the newest unfinished one, else the newest.
 
-    A turn that was cancelled before it began may have a later row than one that waits for its author.
+    A turn that was cancelled before it began may have a later row than a turn that waits for its author.
     """
     row = _UNFINISHED_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides)
     return _turn_or_none(row or _NEWEST_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides))
 
 
 def newest_visible(connection: Connection, channel: str, *, loops: bool = True) -> TurnRecord | None:
-    """Return the newest turn of a channel's conversation that an author can reply to: no worker's for its sender.
+    """Return the newest turn in a channel's conversation to which an author can reply. Exclude workers' turns.
 
-    Without `loops`, no thread counts that is a self-paced loop's own.
+    Without `loops`, exclude threads of self-paced loops.
     """
     delegated = select(delegations.c.turn_id).where(delegations.c.state != "none")
     query = select(turns).where(turns.c.channel == channel, turns.c.visible, turns.c.turn_id.not_in(delegated))
@@ -134,7 +134,7 @@ def newest_visible(connection: Connection, channel: str, *, loops: bool = True) 
 
 
 def spoken_in(channel: str, thread_id: str) -> list[ColumnElement[bool]]:
-    """Return which turns a conversation has, shown or not: a channel's, or one thread's."""
+    """Return the condition for the turns of a conversation, shown or not: a channel's, or one thread's."""
     wanted = ((turns.c.channel, channel), (turns.c.thread_id, thread_id))
     return [column == value for column, value in wanted if value or (column is turns.c.channel and not thread_id)]
 
@@ -144,8 +144,7 @@ def conversation(
 ) -> tuple[list[TurnRecord], int, bool]:
     """Return the newest visible turns of a channel or a thread, oldest first.
 
-    With `before`, return only those with a smaller number. Return also how many there are in all, and whether there are
-    older ones than those returned.
+    With `before`, return only turns with a smaller number. Return also the total count, and True if older turns exist.
     """
     only, most = [*spoken_in(channel, thread_id), turns.c.visible], min(limit or 50, LARGEST_PAGE)
     query = select(turns).where(*only, *([turns.c.number < before] if before else []))
@@ -156,7 +155,7 @@ def conversation(
 
 
 def messages_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[MessageRecord]]:
-    """Return the messages of turns, in order, by turn; a turn without any has an empty list."""
+    """Return the messages of turns, in order, by turn. A turn without messages has an empty list."""
     found: dict[str, list[MessageRecord]] = {turn_id: [] for turn_id in turn_ids}
     query = select(messages).where(messages.c.turn_id.in_(turn_ids)).order_by(messages.c.turn_id, messages.c.position)
     for row in connection.execute(query).mappings():
@@ -165,7 +164,7 @@ def messages_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, li
 
 
 def interrupts_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[InterruptRecord]]:
-    """Return what turns asked, in order, by turn; a turn that asked nothing has an empty list."""
+    """Return the interrupts of turns, in order, by turn. A turn without interrupts has an empty list."""
     found: dict[str, list[InterruptRecord]] = {turn_id: [] for turn_id in turn_ids}
     for row in _INTERRUPTS_OF.dicts(connection, wanted=listed(turn_ids)):
         found[row["turn_id"]].append(from_row(InterruptRecord, row))
@@ -173,7 +172,7 @@ def interrupts_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, 
 
 
 def asked_in_turn(connection: Connection, turn: TurnRecord) -> list[InterruptRecord]:
-    """Return what a turn asked, and what the paused turns asked that it goes on with, in order."""
+    """Return the interrupts of a turn, and of the paused turns that it continues, in order."""
     chain, before = [turn.turn_id], turn.resumes
     while before and before not in chain:
         chain.append(before)
@@ -185,7 +184,7 @@ def asked_in_turn(connection: Connection, turn: TurnRecord) -> list[InterruptRec
 def list_interrupts(
     connection: Connection, *, channel: str = "", thread_id: str = "", include_settled: bool = False
 ) -> list[InterruptRecord]:
-    """Return what authors are asked, oldest first; without bounded pauses, which ask nobody."""
+    """Return the questions to authors, oldest first. Leave out bounded pauses, which are no questions."""
     query = _interrupts().where(interrupts.c.kind != "pause").order_by(interrupts.c.number)
     for column, wanted in ((interrupts.c.channel, channel), (interrupts.c.thread_id, thread_id)):
         query = query.where(column == wanted) if wanted else query
@@ -194,7 +193,7 @@ def list_interrupts(
 
 
 def count_waiting(connection: Connection) -> tuple[dict[str, int], int]:
-    """Return how many turns stand at each state that is no end, and how many approvals wait for authors."""
+    """Return the number of unfinished turns by state, and the number of approvals that wait for authors."""
     by_state = select(turns.c.status, func.count()).where(turns.c.status.in_(UNFINISHED)).group_by(turns.c.status)
     found: dict[str, int] = dict(connection.execute(by_state).tuples().all())
     waits = select(func.count()).where(interrupts.c.status == "pending", interrupts.c.kind != "pause")
@@ -202,7 +201,7 @@ def count_waiting(connection: Connection) -> tuple[dict[str, int], int]:
 
 
 def timed_interrupts(connection: Connection) -> list[InterruptRecord]:
-    """Return what waits for an author and is reminded of, escalated or ended at some time, oldest first."""
+    """Return the pending questions that have a time for a reminder, an alert or an end, oldest first."""
     timed = interrupts.c.remind_at_us.is_not(None) | interrupts.c.escalate_at_us.is_not(None)
     timed = timed | interrupts.c.expires_at_us.is_not(None)
     query = _interrupts().where(interrupts.c.status == "pending", timed).order_by(interrupts.c.number)
@@ -238,12 +237,12 @@ def list_channels(connection: Connection) -> list[ChannelRecord]:
 
 
 def get_keys(connection: Connection, wanted: Sequence[str]) -> dict[str, KeyRecord]:
-    """Return what these keys became, by key; one that has not been taken is left out."""
+    """Return the keys that were taken, by key. Leave out unknown keys."""
     return {row["key"]: from_row(KeyRecord, row) for row in _KEYS.dicts(connection, wanted=listed(wanted))}
 
 
 def key_of_turn(connection: Connection, turn_id: str) -> KeyRecord | None:
-    """Return the key whose turn id this is, whether or not it became a turn of its own."""
+    """Return the key with this turn id, whether or not it became a separate turn."""
     row = _first(connection, select(keys).where(keys.c.turn_id == turn_id))
     return from_row(KeyRecord, row) if row is not None else None
 
@@ -253,33 +252,33 @@ def is_cancelled(connection: Connection, turn_id: str) -> bool:
 
 
 def cancel_reason(connection: Connection, turn_id: str) -> str:
-    """Return why a turn is to be cancelled, or nothing."""
+    """Return the reason why a turn is to be cancelled. Empty if no cancel is stored."""
     return _CANCEL.value(connection, turn_id=turn_id) or ""
 
 
 def events_after(connection: Connection, sequence: int, *, limit: int = LARGEST_PAGE) -> list[EventRecord]:
-    """Return turn events after a number, in order."""
+    """Return the turn events behind a number, in order."""
     return [_event(row) for row in _EVENTS_AFTER.dicts(connection, sequence=sequence, most=limit)]
 
 
 def detailed_events_after(connection: Connection, sequence: int) -> list[DetailedEvent]:
-    """Return turn events after a number, in order, with what their turns say."""
+    """Return the turn events behind a number, in order, with fields of their turns."""
     rows = _DETAILED_AFTER.dicts(connection, sequence=sequence, most=LARGEST_PAGE)
     return [_event(row, DetailedEvent) for row in rows]
 
 
 def newest_sequence(connection: Connection) -> int:
-    """Return the number of the newest turn event; 0 for none."""
+    """Return the number of the newest turn event. 0 if there is none."""
     return connection.execute(select(func.max(turn_events.c.sequence))).scalar() or 0
 
 
 def newest_event(connection: Connection, turn_id: str) -> EventRecord | None:
-    """Return the newest event of a turn, or of a held fire that has none."""
+    """Return the newest event of a turn, or of a held fire that has no turn."""
     return newest_events(connection, [turn_id]).get(turn_id)
 
 
 def newest_events(connection: Connection, turn_ids: Sequence[str]) -> dict[str, EventRecord]:
-    """Return the newest event of each of these turns, by turn id; a turn without events is left out."""
+    """Return the newest event of each of these turns, by turn id. Leave out turns without events."""
     told = turn_events.c.turn_id.in_(turn_ids) & turn_events.c.state.not_in(REVIEWS)
     newest = select(func.max(turn_events.c.sequence)).where(told).group_by(turn_events.c.turn_id)
     rows = connection.execute(select(turn_events).where(turn_events.c.sequence.in_(newest))).mappings()
@@ -298,7 +297,7 @@ def _turn(row: Row) -> TurnRecord:
     return from_row(TurnRecord, row, grant=_grant(row["grant_json"]), answers=json.loads(row["answers_json"] or "{}"))
 
 
-@lru_cache(256)  # a workspace has few categories, and every look at a turn reads one
+@lru_cache(256)  # a workspace has few categories, and every read of a turn decodes one
 def _grant(text: str) -> Category:
     return Category.from_dict(json.loads(text))
 
@@ -323,7 +322,7 @@ def _event(row: Row, kind: type[E] = EventRecord) -> E:  # type: ignore[assignme
 
 
 def read_facts(connection: Connection, asked: Incoming, thread_id: str, key: str, now: datetime) -> Facts:
-    """Return what the store knows that bears on `asked`, whose idempotency key is `key`; not the checkpoint's part."""
+    """Return the store's facts about `asked`, whose idempotency key is `key`. The checkpoint's part is not included."""
     own = get_turn(connection, asked.turn_id) if asked.turn_id else None
     newest = bearing_on_thread(connection, thread_id, besides=asked.turn_id)
     waiting = open_interrupts(connection, thread_id)
@@ -365,7 +364,7 @@ _by_id = select(turns).where(turns.c.turn_id == bindparam("turn_id"))
 _TURN, _TURN_LOCKED = Statement(_by_id), Statement(_by_id.with_for_update())
 _ANY = select(turns).where(turns.c.turn_id != bindparam("besides")).order_by(turns.c.number.desc()).limit(1)
 _NEWEST_ON_THREAD = Statement(_ANY.where(turns.c.thread_id == bindparam("thread_id")))
-# Few turns anywhere have one of these states: a search by thread would go through all of a long one.
+# Few turns have one of these states; a search by thread would scan all turns of a long thread.
 _UNFINISHED_ON_THREAD = Statement(
     _ANY.where(unindexed(turns.c.thread_id) == bindparam("thread_id")).where(
         text("turns.status IN ('running', 'interrupted', 'paused')")

@@ -1,4 +1,4 @@
-"""The turn table and all that becomes true together with it.
+"""The store of turns, and the changes that commit together with a turn's.
 
 Reads are functions of :mod:`agent_runtime.store.turn_reads`, run by :meth:`Store.read`. Each change is a method of
 :class:`Store` and one transaction, which first checks that this process still owns the store.
@@ -33,18 +33,18 @@ from turnkeeper.times import to_us
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# What a turn has said, or None where only its cost is known, and the tokens that it read and wrote.
+# A turn's messages, or None if only the cost is known, and the tokens that it read and wrote.
 Transcript = tuple[Sequence[Said] | None, tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """What ending a turn came to.
+    """The result of ending a turn.
 
     Attributes:
         released: ids of the turns whose fires may be sent again.
-        kept: messages that waited for this.
-        owes: an agent waits for an answer to what the turn was about.
+        kept: messages that waited for the end.
+        owes: True if an agent waits for an answer to the turn's message.
     """
 
     state: str
@@ -56,14 +56,14 @@ class Finished:
 def _transaction(
     work: Callable[Concatenate["Store", Connection, datetime, P], T],
 ) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
-    """Make a method one transaction with its time; where machines share the store, only a thread's owner may run it."""
+    """Make a method one transaction with its time. In a shared store, only a thread's owner may run it."""
     return _made(work, by_owner=True)
 
 
 def _act(
     work: Callable[Concatenate["Store", Connection, datetime, P], T],
 ) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
-    """Make a method such a transaction which anybody may run: an author's act, or one that its own rows guard."""
+    """Make a method such a transaction that any process may run: an author's act, or one that its rows guard."""
     return _made(work, by_owner=False)
 
 
@@ -81,16 +81,16 @@ def _made(
 
 
 class Store:
-    """`agent.db`, as the process that owns it writes it.
+    """`agent.db`, as its owner writes it.
 
     Attributes:
-        incarnation: names this store: another one, or an older copy put back, has other numbers.
-        epoch: which owner of the store this process is.
+        incarnation: the name of this store; another store, or a restored older copy, has other numbers.
+        epoch: the number of this owner of the store.
         events: notified when turn events were added.
         conversations: notified when a conversation changed.
-        asked: notified when a turn asked its author something, and when he decided.
-        with_handoffs: turns that are shown what an earlier session left.
-        event_source: what happens inside turns, for whoever wants it.
+        asked: notified when a turn asked its author something, and when the author decided.
+        with_handoffs: turns that are shown handoffs of an earlier session.
+        event_source: the writer of events inside turns.
         read_up_to: the number of the last turn event that the runner was sent.
     """
 
@@ -110,7 +110,7 @@ class Store:
 
     @classmethod
     async def take_over(cls, database: Database, clock: Clock, entropy: Entropy, *, shared: bool = False) -> "Store":
-        """Become the owner of the store; whoever owned it before writes no more. With `shared`, be one of several."""
+        """Become the owner of the store; the previous owner can no longer write. `shared`: become one of several."""
         drawn = entropy.hex(32)
 
         def work(connection: Connection) -> Store:
@@ -125,11 +125,11 @@ class Store:
         return await database.run(work)
 
     async def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a query: a function of an open connection, with these arguments."""
+        """Run a query, a function of an open connection, with these arguments."""
         return await self._database.run(lambda connection: work(connection, *args, **kwargs))
 
     async def look(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a quick query as :meth:`read` does, where it can be on the caller's thread; it waits for no change."""
+        """Run a quick query as :meth:`read` does, if possible on the caller's thread, without waiting for changes."""
         return await self._database.look(lambda connection: work(connection, *args, **kwargs))
 
     async def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -143,19 +143,19 @@ class Store:
         return result
 
     async def facts(self, asked: Incoming, thread_id: str, key: str = "") -> Facts:
-        """Return what the turn table knows that bears on `asked`; the checkpoint's part is left as it is."""
+        """Return the turn table's facts about `asked`. The checkpoint's part is not filled in."""
         return await self.look(turn_reads.read_facts, asked, thread_id, key, self.clock.now())
 
     @_transaction
     def begin(self, connection: Connection, at: datetime, trigger: Trigger) -> TurnRecord:
-        """Write a turn that is about to start, and take its key; handoffs that wait for it are given to it."""
+        """Write a turn that is about to start, and take its key. Give waiting handoffs to the turn."""
         silent = trigger.source == "fire" and trigger.grant.silent
         self._add_turn(connection, at, trigger, status="running", tries=1, visible=not silent)
         with_author = trigger.source == "message"
         if found := mail.give_handoffs(connection, trigger.agent, trigger.turn_id, with_author=with_author):
             text = "\n\n".join(f"{item.label}: {item.text}" for item in found)
             line = Said(role="trigger", text=text[: mail.LONGEST_SHOWN])
-            turn_writes.put_message(connection, trigger.turn_id, 1, line, at)  # after the prompt, before what is said
+            turn_writes.put_message(connection, trigger.turn_id, 1, line, at)  # after the prompt, before the agent's
             self.with_handoffs.add(trigger.turn_id)
         self.right.begun(connection, trigger.thread_id, trigger.graph)
         self._add_event(connection, trigger, "STARTED", at, trigger=turn_writes.begun_by(trigger))
@@ -170,7 +170,7 @@ class Store:
 
     @_transaction
     def begin_failed(self, connection: Connection, at: datetime, trigger: Trigger, error: str) -> Finished:
-        """Write a turn that failed before it started: its graph was given nothing."""
+        """Write a turn that failed before it started, without any input to its graph."""
         ended = {"error": storable(error), "ended_at_us": to_us(at)} | turn_writes.graph_of_thread(connection, trigger)
         self._add_turn(connection, at, trigger, status="failed", **ended)
         add_event(connection, trigger, "FAILED", at, trigger=turn_writes.begun_by(trigger), error=error)
@@ -178,7 +178,7 @@ class Store:
 
     @_transaction
     def refuse(self, connection: Connection, at: datetime, trigger: Trigger, error: str) -> Finished:
-        """Write that a trigger was tried in vain: its turn, where there is one, failed; else it is one that failed."""
+        """Write that a trigger failed: fail its turn if there is one, else write a failed turn."""
         turn = turn_reads.get_turn(connection, trigger.turn_id)
         if turn is not None and turn.status == "running":
             return self._end(connection, at, turn, "failed", error)
@@ -193,7 +193,7 @@ class Store:
 
     @_transaction
     def refuse_unread(self, connection: Connection, at: datetime, unread: TriggerHeader, why: str, field: str) -> bool:
-        """Write that what was accepted failed: its `field` cannot be taken, or read; False if its key was taken."""
+        """Write that an accepted trigger failed because `field` cannot be used or read. False if its key was taken."""
         if turn_reads.get_keys(connection, [unread.key]):
             return False
         turn_writes.add_key(connection, unread, became="refused", into=field, at=at)
@@ -202,9 +202,9 @@ class Store:
 
     @_transaction
     def resume(self, connection: Connection, at: datetime, turn_id: str, interrupt_ids: Sequence[str]) -> TurnRecord:
-        """Write that an interrupted turn goes on with the decisions on these interrupts, and with which values.
+        """Write that an interrupted turn continues with the decisions on these interrupts and their values.
 
-        A decision on any other stays as it is: it is stored, and the graph is given it at another resume.
+        Other decisions stay stored, for another resume.
         """
         turn = _turn(connection, turn_id, turn_reads.lock_turn)
         answers = {
@@ -221,7 +221,7 @@ class Store:
     def resume_pause(
         self, connection: Connection, at: datetime, trigger: Trigger, paused: str, interrupt_id: str, after_message: str
     ) -> TurnRecord:
-        """Write the turn by which a paused thread goes on with the trigger it waited for."""
+        """Write the turn with which a paused thread continues with the trigger it waited for."""
         answers = canonical({interrupt_id: approval.pause_value(trigger)})
         resumed = {"answers_json": answers, "resumes": paused, "after_message": after_message}
         self._add_turn(connection, at, trigger, status="running", tries=1, **resumed)
@@ -237,7 +237,7 @@ class Store:
     def take_answer(
         self, connection: Connection, at: datetime, trigger: Trigger, turn_id: str, interrupt_id: str
     ) -> bool:
-        """Write that a message answers an interrupt; False, and nothing is written, if that was settled meanwhile."""
+        """Write that a message answers an interrupt. False, and write nothing, if the interrupt was already settled."""
         if turn_writes.asked_of(connection, interrupt_id).status != "pending":
             return False
         decided = AuthorDecision(decision="answer", message=trigger.prompt)
@@ -250,14 +250,14 @@ class Store:
 
     @_transaction
     def try_again(self, connection: Connection, _at: datetime, turn_id: str, *, counted: bool = True) -> TurnRecord:
-        """Write that another interval of an unfinished turn begins; `counted` says whether it counts as a try."""
+        """Write that another interval of an unfinished turn begins. `counted`: it counts as a try."""
         tries = _turn(connection, turn_id).tries + counted
         turn_writes.change_turn(connection, turn_id, tries=tries, epoch=self.right.epoch)
         return _turn(connection, turn_id)
 
     @_transaction
     def give_back(self, connection: Connection, _at: datetime, turn_id: str) -> None:
-        """Take back the count of an interval that a process ended in good order: it failed at nothing."""
+        """Undo the count of an interval that a clean shutdown ended, because nothing failed."""
         turn = _turn(connection, turn_id)
         if turn.status == "running":
             turn_writes.change_turn(connection, turn_id, tries=max(0, turn.tries - 1))
@@ -274,10 +274,10 @@ class Store:
         known: int = 0,
         cancelled: bool = False,
     ) -> None:
-        """Write what a running turn has said, from the line `known` on, and its tokens.
+        """Write the messages of a running turn, from the line `known` on, and its tokens.
 
-        Once a cancel is stored, only tokens are written, which are spent, and what was said before: that is
-        `cancelled`. Without lines what is on record stays, and so do tokens that `tokens` does not include.
+        After a cancel is stored, write only tokens, which are spent, and the messages before the cancel: that is
+        `cancelled`. Without `lines`, keep the recorded messages, and tokens that `tokens` does not include.
         """
         self._record(connection, at, _turn(connection, turn_id), (lines, tokens), known=known, cancelled=cancelled)
 
@@ -303,12 +303,12 @@ class Store:
 
     @_transaction
     def wake(self, connection: Connection, _at: datetime, turn_id: str, after_s: int) -> None:
-        """Write when a turn's graph asked to be woken; the newest request counts, and its end reports it."""
+        """Write the wake-up time that a turn's graph asked for. The newest counts; the turn's end reports it."""
         turn_writes.change_turn(connection, turn_id, wake_after_s=after_s)
 
     @_transaction
     def narrow(self, connection: Connection, _at: datetime, turn_id: str, grant_json: str) -> None:
-        """Write what is left of a turn's grant."""
+        """Write the rest of a turn's grant."""
         turn_writes.change_turn(connection, turn_id, grant_json=grant_json)
 
     @_transaction
@@ -321,10 +321,10 @@ class Store:
         without_task: approval.Waits = approval.FOR_EVER,
         holding: Collection[int] = (),
     ) -> exceptions.Asked:
-        """Write that a turn waits for its author, of a turn `without_task` how long.
+        """Write that a turn waits for its author, and how long if it is a turn `without_task`.
 
-        What the author decided already, in a question of the graph's own or by a standing exception among `holding`, is
-        decided in the same transaction.
+        Questions that the author already decided, in a question of the graph's own or by a standing exception among
+        `holding`, are decided in the same transaction.
         """
         turn = _turn(connection, turn_id)
         turn_writes.mark_applied(connection, tuple(turn.answers))
@@ -351,10 +351,10 @@ class Store:
         left: Collection[str],
         error: str,
     ) -> list[str]:
-        """Write that a turn waits again for what its graph refused the answer to; return the ids of these questions.
+        """Write that a turn waits again for the answers that its graph refused. Return the ids of these questions.
 
-        Only questions of the graph's own are asked again: without any, nothing is written. `left` are the interrupts
-        that the thread waits for.
+        Only questions of the graph's own are asked again: without any, write nothing. `left` are the interrupts that
+        the thread waits for.
         """
         turn = _turn(connection, turn_id)
         asked = turn_reads.interrupts_of(connection, [turn_id])[turn_id]
@@ -383,7 +383,7 @@ class Store:
 
     @_transaction
     def look_again(self, connection: Connection, at: datetime, turn_id: str) -> None:
-        """Have a paused turn looked at when its pause ends."""
+        """Schedule a look at a paused turn for the end of its pause."""
         turn = _turn(connection, turn_id)
         self._look(connection, at, turn.thread_id, turn_id, until=turn.paused_until)
 
@@ -400,12 +400,12 @@ class Store:
         returned: tuple[str, bool] = ("", False),
         wakeup_tool: str = "",
     ) -> Finished:
-        """Write how a turn ended, and release what waited for that. A second end changes nothing.
+        """Write the end of a turn, and release fires and messages that waited for it. A second end changes nothing.
 
-        `state` is succeeded, failed or cancelled; a turn that succeeded without a word may turn out silent. `error` is
-        one sentence, for failed and cancelled. `said` is all that the turn said, with its tokens, where that is known.
-        `returned` is its graph's, and whether the graph said it: the turn's text if it has no other.
-        By `wakeup_tool` the turn asks for its next iteration.
+        `state` is succeeded, failed or cancelled; a succeeded turn without text may become silent. `error` is one
+        sentence, for failed and cancelled. `said` holds all messages of the turn, with its tokens, if known. `returned`
+        is its graph's text, and True if the graph said it: the turn's text if it has no other. `wakeup_tool` names the
+        tool with which the turn asks for its next iteration.
         """
         turn = _turn(connection, turn_id)
         if said is not None:
@@ -454,7 +454,7 @@ class Store:
     ) -> None:
         """Write threads that ran elsewhere with their turns, by channel: all or none.
 
-        The last turn of one that waits for its author waits here too; what it asks is read from its checkpoint.
+        The last turn of a thread that waits for its author waits here too; its question is read from its checkpoint.
         Raises Conflict as :func:`agent_runtime.store.turn_reads.is_imported`.
         """
         for channel, each in threads.items():
@@ -466,7 +466,7 @@ class Store:
 
     @_transaction
     def hold(self, connection: Connection, at: datetime, trigger: Trigger, held_by: tuple[str, ...]) -> None:
-        """Write that a fire found its thread waiting for the author; the runner sends it again when it is released."""
+        """Write that a fire is held because its thread waits for the author. The runner sends it again later."""
         turn_writes.add_key(connection, trigger, became="held", at=at)
         add_event(connection, trigger, "HELD", at, trigger="fire", held_by=held_by)
 
@@ -487,11 +487,10 @@ class Store:
         thread_id: str = "",
         unless_waiting: bool = False,
     ) -> bool:
-        """Store a cancel, of a turn that runs, waits or has not begun; the first reason stands.
+        """Store a cancel of a turn that runs, waits or has not begun. The first reason stays. Return True if stored.
 
-        The owner of `thread_id` is told, where that is another process.
-        With `unless_waiting` none is stored of a turn that waits for its author, or for the end of a pause. Return
-        whether it was stored.
+        If another process owns `thread_id`, notify it. With `unless_waiting`, store none for a turn that waits for its
+        author or for the end of a pause.
         """
         turn = turn_reads.get_turn(connection, turn_id) if unless_waiting else None
         if turn is not None and turn.status in {"interrupted", "paused"}:
@@ -511,14 +510,14 @@ class Store:
         by: str = "",
         for_task: ForTask | None = None,
     ) -> list[InterruptRecord]:
-        """Store an author's decisions and by what they came: all of them, or none. The same again change nothing.
+        """Store an author's decisions and their channel, all or none. Storing the same again changes nothing.
 
-        Each is of an interrupt, with the hash of the arguments that the author saw, or without. `for_task` makes the
-        one approval a standing exception.
+        Each decides an interrupt, and may carry the hash of the arguments that the author saw. `for_task` makes the one
+        approval a standing exception.
 
         Raises:
             NotFound: no such interrupt.
-            Conflict: one is decided otherwise or withdrawn, or the arguments are not those that the author saw.
+            Conflict: one is already decided differently or withdrawn, or the author saw other arguments.
             InvalidInput, Exhausted: as :func:`agent_runtime.store.exceptions.give`.
         """
         asked = [turn_writes.asked_of(connection, one) for one, _, _ in decisions] if for_task is not None else []
@@ -534,7 +533,7 @@ class Store:
     def end_exceptions(
         self, connection: Connection, at: datetime, ends: exceptions.Ends, by: str = ""
     ) -> list[StandingException]:
-        """End standing exceptions, by number with the reason; return those that had not ended."""
+        """End standing exceptions, given by number with the reason. Return those that were still open."""
         return exceptions.end(connection, at, ends, by)
 
     def _decide(
@@ -548,7 +547,7 @@ class Store:
             raise Conflict("the arguments are not those that were shown", where="args_hash", hint="look again")
         if item.status == "pending":
             if not turn_writes.settle_interrupt(connection, interrupt_id, decided, at, by):
-                return self._decide(connection, at, interrupt_id, decided, args_hash, by)  # another came first
+                return self._decide(connection, at, interrupt_id, decided, args_hash, by)  # another decision came first
             if decided.decision == "answer":
                 turn_writes.add_line(connection, item.turn_id, Said(role="author", text=decided.message), at)
         elif item.decision == approval.EXPIRED:
@@ -560,7 +559,7 @@ class Store:
 
     @_act
     def expire(self, connection: Connection, at: datetime) -> list[InterruptRecord]:
-        """End the approvals that nobody answered in time, and return them. An answer that was stored first stands."""
+        """End the approvals that were not answered in time, and return them. An answer that was stored first counts."""
         due = [item for item in turn_reads.timed_interrupts(connection) if item.expires_at and item.expires_at <= at]
         settle = partial(turn_writes.settle_interrupt, connection, at=at)
         ended = [item for item in due if settle(item.interrupt_id, approval.expired(item))]
@@ -572,11 +571,11 @@ class Store:
     def told(
         self, connection: Connection, at: datetime, interrupt_id: str, what: Literal["reminded_at", "escalated_at"]
     ) -> bool:
-        """Write that the author was reminded of an approval, or alerted; False if it was written, or waits no more."""
+        """Write that the author was reminded of an approval, or alerted. False if that was written, or is over."""
         return turn_writes.mark_told(connection, interrupt_id, what, at)
 
     def _look(self, connection: Connection, at: datetime, thread_id: str, why: str, until: Any = None) -> None:
-        """Have whoever owns a thread look at it, where that may be another process, or a later one."""
+        """Request a look at a thread by its owner, which may be another process or a later one."""
         if self.right.shared:
             handover.look(connection, thread_id, f"{why} {to_us(at)}", at, until=until)
 

@@ -1,7 +1,7 @@
 """Writing the runtime's tables: functions of an open transaction, each one whole fact.
 
-Each changes rows of one concern; :class:`agent_runtime.store.turn_store.Store` combines those that must become true at
-once.
+Each changes rows of one concern; :class:`agent_runtime.store.turn_store.Store` combines those that must commit
+together.
 """
 
 import json
@@ -26,7 +26,7 @@ from turnkeeper.errors import NotFound
 from turnkeeper.storage.statements import Statement, number_in_order, storable, upsert
 from turnkeeper.times import to_us
 
-_COPIED = (  # columns that a turn's row has from its trigger
+_COPIED = (  # columns of a turn's row that come from its trigger
     *("turn_id", "thread_id", "channel", "agent", "fire_id", "attempt", "task_id", "task_name", "kind", "payload_json"),
     *("read_only", "timezone", "catch_up", "stands_for", "traceparent", "via"),
     *ON_APPROVALS,
@@ -41,12 +41,12 @@ POSITIONS_APART = 100  # between two messages of a graph; an author's answers st
 
 
 def started_by(turn: TurnRecord) -> str:
-    """Return what an event says a turn's newest interval was started by."""
+    """Return the cause of a turn's newest interval, as events name it."""
     return "answer" if turn.answers and not turn.resumes else turn.trigger
 
 
 def begun_by(trigger: Trigger) -> str:
-    """Return what an event says a trigger comes from."""
+    """Return the origin of a trigger, as events name it."""
     if trigger.kind == triggers.ASIDE:
         return triggers.ASIDE
     return trigger.source if trigger.source in {"fire", "agent"} else "author"
@@ -55,7 +55,7 @@ def begun_by(trigger: Trigger) -> str:
 def add_key(
     connection: Connection, trigger: Trigger | TriggerHeader, *, became: str, into: str = "", at: datetime
 ) -> None:
-    """Take a trigger's key, for ever; a kept message's key changes what it became."""
+    """Take a trigger's key, permanently. For a kept message's key, change its outcome."""
     own = {name: getattr(trigger, name) for name in ("key", "digest", "turn_id", "thread_id", "fire_id", "attempt")}
     _ADD_KEY.run(connection, **own, became=became, into=into, released=False, at_us=to_us(at))
     _DROP_KEPT.run(connection, key=trigger.key)
@@ -64,7 +64,7 @@ def add_key(
 def add_turn(
     connection: Connection, trigger: Trigger, *, status: str, epoch: int, at: datetime, **changes: Any
 ) -> None:
-    """Write a turn's row and its first message, the prompt. Numbers of turns rise in the order of commits."""
+    """Write a turn's row and its first message, the prompt. Numbers of turns follow the order of commits."""
     number_in_order(connection)
     row = {
         "category": trigger.grant.name,
@@ -102,12 +102,12 @@ def change_turn(connection: Connection, turn_id: str, **changes: Any) -> None:
 
 
 def put_message(connection: Connection, turn_id: str, position: int, line: Said, at: datetime) -> None:
-    """Write a message at its position; writing it again changes the text, not the time."""
+    """Write a message at its position. Writing it again changes the text, not the time."""
     _PUT_MESSAGE.run(connection, **_message(turn_id, position, line, at))
 
 
 def put_transcript(connection: Connection, turn_id: str, lines: Sequence[Said], at: datetime, *, known: int) -> None:
-    """Write what a turn's graph has said so far but for the first `known` lines; what a replay no longer says goes."""
+    """Write all messages of a turn's graph except the first `known`. Delete messages that a replay no longer has."""
     news = [_message(turn_id, (index + 1) * POSITIONS_APART, lines[index], at) for index in range(known, len(lines))]
     _PUT_MESSAGE.run_each(connection, news)
     _DROP_BEYOND.run(connection, turn_id=turn_id, position=len(lines) * POSITIONS_APART)
@@ -119,7 +119,7 @@ def _message(turn_id: str, position: int, line: Said, at: datetime) -> dict[str,
         "turn_id": turn_id,
         "position": position,
         "role": line.role,
-        "text": storable(line.text),  # a model may write what has no UTF-8 form
+        "text": storable(line.text),  # a model may write lone surrogates
         "tool_calls_json": storable(approval.canonical(calls)) if calls else "",
         "tool_call_id": storable(line.tool_call_id),
         "at_us": to_us(at),
@@ -127,7 +127,7 @@ def _message(turn_id: str, position: int, line: Said, at: datetime) -> dict[str,
 
 
 def add_line(connection: Connection, turn_id: str, line: Said, at: datetime) -> None:
-    """Write a line after what the turn has said: an author's answer, or what its graph returned."""
+    """Write a line behind the turn's messages: an author's answer, or the text that its graph returned."""
     newest = connection.execute(select(func.max(messages.c.position)).where(messages.c.turn_id == turn_id)).scalar()
     put_message(connection, turn_id, (newest or 0) + 1, line, at)
 
@@ -139,7 +139,7 @@ def add_interrupts(
     at: datetime,
     waits: approval.Waits = approval.FOR_EVER,
 ) -> list[str]:
-    """Write what a turn asks; what still waits stays as it is. Return the ids of those that are asked now, or anew."""
+    """Write a turn's questions, and keep those that still wait. Return the ids of questions asked now or again."""
     fresh, due = [], waits.from_time(at)
     instants = {f"{name}_us": to_us(due[name]) if name in due else None for name in _INSTANTS}
     for item in raised:
@@ -169,7 +169,7 @@ def add_interrupts(
 def settle_interrupt(
     connection: Connection, interrupt_id: str, decided: approval.AuthorDecision, at: datetime, by: str = ""
 ) -> bool:
-    """Write an author's decision, and by what it came; False, and nothing is written, if another came first."""
+    """Write an author's decision, and its channel. False, and write nothing, if another decision came first."""
     settled = connection.execute(
         update(interrupts)
         .where(interrupts.c.interrupt_id == interrupt_id, interrupts.c.status == "pending")
@@ -190,14 +190,14 @@ def settle_interrupt(
 def mark_told(
     connection: Connection, interrupt_id: str, told: Literal["reminded_at", "escalated_at"], at: datetime
 ) -> bool:
-    """Write that the author was reminded of what waits, or alerted; False if it was written, or waits no more."""
+    """Write that the author was reminded or alerted. False if that was written before, or the question is settled."""
     column = interrupts.c[f"{told}_us"]
     row = update(interrupts).where(interrupts.c.interrupt_id == interrupt_id, interrupts.c.status == "pending")
     return bool(connection.execute(row.where(column.is_(None)).values({column: to_us(at)})).rowcount)
 
 
 def ask_again(connection: Connection, interrupt_ids: Sequence[str], error: str, at: datetime) -> None:
-    """Withdraw the author's answers, which the graph refused; keep why."""
+    """Withdraw the author's answers that the graph refused. Keep the reason."""
     nothing = {"decision": "", "edited_json": "", "decided_by": "", "resolved_at_us": None}
     back = update(interrupts).where(interrupts.c.interrupt_id.in_(interrupt_ids))
     connection.execute(back.values(status="pending", message=storable(error), **nothing))
@@ -206,18 +206,18 @@ def ask_again(connection: Connection, interrupt_ids: Sequence[str], error: str, 
 
 
 def mark_applied(connection: Connection, interrupt_ids: Sequence[str]) -> None:
-    """Note that the graph has gone on with these decisions."""
+    """Record that the graph has continued with these decisions."""
     connection.execute(update(interrupts).where(interrupts.c.interrupt_id.in_(interrupt_ids)).values(applied=True))
 
 
 def void_interrupts(connection: Connection, turn_id: str, at: datetime) -> None:
-    """Withdraw what a turn asks: it is over."""
+    """Withdraw a turn's questions, because it is over."""
     _VOID.run(connection, of=turn_id, at_us=to_us(at))
     _APPLY.run(connection, of=turn_id)
 
 
 def add_cancel(connection: Connection, turn_id: str, reason: str, at: datetime) -> None:
-    """Store a cancel; the first reason stands."""
+    """Store a cancel. The first reason stays."""
     row = upsert(cancels, [cancels.c.turn_id]).values(turn_id=turn_id, reason=storable(reason), at_us=to_us(at))
     connection.execute(row)
 
@@ -231,12 +231,12 @@ def keep_message(connection: Connection, trigger: Trigger, at: datetime) -> None
 
 
 def kept(connection: Connection, thread_id: str = "") -> tuple[Trigger, ...]:
-    """Return the messages that are kept back, on one thread or on all, oldest first."""
+    """Return the messages that wait for a release, on one thread or on all, oldest first."""
     return tuple(from_meta(json.loads(meta)) for meta in _KEPT.values(connection, thread_id=thread_id))
 
 
 def release_held(connection: Connection, thread_id: str, at: datetime, *, why: str = "") -> tuple[str, ...]:
-    """Write that the fires held on a thread may be sent again, and why; return the ids of their turns, in order."""
+    """Write that the fires held on a thread may be sent again, and why. Return the ids of their turns, in order."""
     held = [from_row(KeyRecord, row) for row in _HELD.dicts(connection, thread_id=thread_id)]
     if held:
         _RELEASE.run(connection, of=thread_id)
@@ -246,7 +246,7 @@ def release_held(connection: Connection, thread_id: str, at: datetime, *, why: s
 
 
 def import_thread(connection: Connection, at: datetime, thread: PastThread, epoch: int, **given: Any) -> None:
-    """Write the turns of a thread that ran elsewhere; the last waits for its author if the thread does."""
+    """Write the turns of a thread that ran elsewhere. The last turn waits for its author if the thread does."""
     for number, turn in enumerate(thread.turns, 1):
         last = number == len(thread.turns)
         trigger = Trigger(
@@ -269,7 +269,7 @@ def import_thread(connection: Connection, at: datetime, thread: PastThread, epoc
 
 
 def asked_and_not(connection: Connection, turn: TurnRecord) -> tuple[str, str]:
-    """Return that an approval of a turn expired, and which calls its author had allowed; or nothing."""
+    """Return an error if an approval of a turn expired, and the calls its author had allowed; else empty texts."""
     asked = turn_reads.interrupts_of(connection, [turn.turn_id])[turn.turn_id] if turn.answers else []
     said = next((item.message for item in asked if item.decision == approval.EXPIRED), "")
     allowed = [
@@ -279,13 +279,13 @@ def asked_and_not(connection: Connection, turn: TurnRecord) -> tuple[str, str]:
 
 
 def graph_of_thread(connection: Connection, trigger: Trigger) -> dict[str, str]:
-    """Return what a turn that never starts says of its graph: as its thread's, whatever its trigger named."""
+    """Return the graph columns of a turn that never starts: its thread's, whatever its trigger named."""
     newest = turn_reads.newest_on_thread(connection, trigger.thread_id)
     return {} if newest is None else {name: getattr(newest, name) for name in OF_GRAPH}
 
 
 def asked_of(connection: Connection, interrupt_id: str) -> InterruptRecord:
-    """Return what a turn asked its author. Raises NotFound."""
+    """Return a turn's question to its author. Raises NotFound."""
     item = turn_reads.get_interrupt(connection, interrupt_id)
     if item is None or item.kind == "pause":
         raise NotFound("no such interrupt", where="interrupt_id", hint="see: turnkeeper approvals list")
@@ -293,7 +293,7 @@ def asked_of(connection: Connection, interrupt_id: str) -> InterruptRecord:
 
 
 def has_spoken(connection: Connection, turn_id: str) -> bool:
-    """Return whether a turn gave its author anything to see: a text, a question or a proposal."""
+    """Return True if a turn gave its author anything to see: a text, a question or a proposal."""
     text = select(messages.c.position).where(
         messages.c.turn_id == turn_id, messages.c.role == "agent", func.trim(messages.c.text) != ""
     )
@@ -303,15 +303,15 @@ def has_spoken(connection: Connection, turn_id: str) -> bool:
 
 
 def last_words(connection: Connection, turn_id: str) -> str:
-    """Return the newest text of a turn's agent, or nothing."""
+    """Return the newest text of a turn's agent. Empty if there is none."""
     return _LAST_WORDS.value(connection, turn_id=turn_id) or ""
 
 
 def misasked(connection: Connection, turn: TurnRecord, tool: str) -> str:
-    """Return what a self-paced turn was told that asked in vain to be woken; empty if it did not, or must not.
+    """Return the error for a self-paced turn whose wake-up request failed. Empty if it made none, or may not.
 
-    `tool` is the one by which it asks. Who asks with wrong arguments wants to go on; whose request the author rejected
-    does not.
+    `tool` is the tool for the request. A request with wrong arguments counts, since the turn wants to continue; a
+    request that the author rejected does not.
     """
     if not tool or turn.kind not in WAKES or turn.wake_after_s is not None:
         return ""
@@ -324,9 +324,9 @@ def misasked(connection: Connection, turn: TurnRecord, tool: str) -> str:
 
 
 def count_tokens(connection: Connection, turn: TurnRecord, tokens: tuple[int, int], at: datetime) -> None:
-    """Write how many tokens a turn has read and written so far; what is new falls on the day of `at`, in UTC.
+    """Write the tokens that a turn has used so far. The increase counts for the day of `at`, in UTC.
 
-    A replay after a crash may report fewer than were counted; a day's count never shrinks.
+    A replay after a crash may report fewer than were counted; a day's count never decreases.
     """
     if tokens != (turn.tokens_in, turn.tokens_out):
         change_turn(connection, turn.turn_id, tokens_in=tokens[0], tokens_out=tokens[1])
@@ -337,7 +337,7 @@ def count_tokens(connection: Connection, turn: TurnRecord, tokens: tuple[int, in
 
 
 def tokens_of_day(connection: Connection, now: datetime) -> int:
-    """Return how many tokens all turns together have used today."""
+    """Return the tokens that all turns together have used today."""
     return connection.execute(select(token_days.c.tokens).where(token_days.c.day == _day(now))).scalar() or 0
 
 
@@ -371,7 +371,7 @@ _SAID_BY_TURN = select(messages.c.role, messages.c.text, messages.c.tool_calls_j
     _MINE, messages.c.position > 0
 ).order_by(messages.c.position)  # fmt: skip
 _OF_TURN = interrupts.c.turn_id == bindparam("of")
-# An answered question that is asked again is asked anew.
+# A question that was answered and is asked again is written as a new one.
 _ASK = upsert(
     interrupts,
     [interrupts.c.interrupt_id],

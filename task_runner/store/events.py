@@ -19,17 +19,17 @@ _OVER = [state.value for state in (TaskState.DONE, TaskState.EXPIRED, TaskState.
 
 
 class Events:
-    """Events, over one connection inside a transaction."""
+    """The events, over one connection inside a transaction."""
 
     def __init__(self, connection: Connection, *, locks: bool = False) -> None:
         self._connection, self._locks = connection, locks
 
     def wanted(self) -> frozenset[str]:
-        """Return the names of events that any task listens for."""
+        """Return the names of events for which any task listens."""
         return frozenset(self._connection.execute(_WANTED).scalars())
 
     def listeners(self, names: Collection[str]) -> list[Task]:
-        """Return the tasks that listen for events of these names, stopped ones too: a lookup in an index.
+        """Return the tasks that listen for events of these names, including stopped ones. Uses an index.
 
         A unit that changes something locks them, as :class:`Tasks` says.
         """
@@ -37,11 +37,11 @@ class Events:
         return [task_of(row) for row in self._connection.execute(query, {"names": listed(names)})]
 
     def remember(self, taken: Sequence[Event]) -> list[Event]:
-        """Record that events are taken in; return those that were not before, in order, each once."""
+        """Record that events were accepted. Return the new ones, in order, each once."""
         return [each for each in taken if _ADD.run(self._connection, name=each.name, id=each.id, at_us=to_us(each.at))]
 
     def causes(self, fire_ids: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """Return, by fire id, the tasks whose fires led to that fire, its own the last."""
+        """Return, by fire id, the tasks whose fires led to that fire, its own task last."""
         found = _CAUSES.rows(self._connection, ids=listed(fire_ids))
         return {fire_id: (*json.loads(chain or "[]"), task_id) for fire_id, task_id, chain in found}
 
@@ -51,11 +51,11 @@ class Events:
         return None if row is None else fire_of(row)
 
     def standings(self, snapshots: Sequence[Snapshot]) -> list[Standing]:
-        """Return tasks with all that their triggers depend on."""
+        """Return tasks with all data that their triggers depend on."""
         return [self._standing(snapshot) for snapshot in snapshots]
 
     def note(self, entries: Iterable[tuple[Fire, Trigger]]) -> None:
-        """Record what triggered numbered entries, in place of what was recorded of them before."""
+        """Record the triggers of numbered entries, replacing earlier ones."""
         rows = [
             {
                 "entry_id": fire.entry_id,
@@ -73,20 +73,20 @@ class Events:
             self._connection.execute(upsert(triggers, [triggers.c.entry_id], triggers.c.keys()), rows)
 
     def notes(self, entry_ids: Collection[int]) -> dict[int, Note]:
-        """Return what triggered those entries that an event did."""
+        """Return the triggers of entries that an event triggered."""
         return {row.entry_id: _note_of(row) for row in self._connection.execute(_NOTES, {"ids": listed(entry_ids)})}
 
     def newest(self, task_id: str) -> Fire | None:
-        """Return the newest entry of a task that an event made."""
+        """Return the newest entry of a task that an event triggered."""
         row = self._connection.execute(_NEWEST_ENTRY, {"task": task_id}).first()
         return None if row is None else fire_of(row)
 
     def forget(self, entry_ids: Collection[int]) -> None:
-        """Forget what triggered entries that are removed."""
+        """Delete the triggers of removed entries."""
         _FORGET_ENTRIES.run(self._connection, ids=listed(entry_ids))
 
     def forget_before(self, at: datetime, limit: int) -> int:
-        """Forget at most `limit` events that happened before a time; return how many."""
+        """Delete at most `limit` events from before a time. Return their number."""
         old = select(events.c.id, events.c.name).where(events.c.at_us < to_us(at)).limit(limit)
         gone = [{"event": row.id, "called": row.name} for row in self._connection.execute(old)]
         if gone:

@@ -24,7 +24,7 @@ class Fires:
         self._connection, self._now = connection, now
 
     def write_plans(self, plans: Sequence[Plan], requests: Mapping[str, bytes]) -> list[tuple[Fire, ...]]:
-        """Write plans: tasks, new and changed entries, and frozen requests; return each plan's entries with numbers.
+        """Write plans: tasks, new and changed entries, and frozen requests. Return each plan's entries with numbers.
 
         Args:
             requests: by task id, the request to freeze for fires that get their identity now.
@@ -51,16 +51,16 @@ class Fires:
         return written
 
     def add(self, fire: Fire, request: bytes) -> Fire:
-        """Write a fire outside a plan; return it with its number."""
+        """Write a fire outside a plan. Return it with its number."""
         (numbered,) = self.add_all([fire], request)
         return numbered
 
     def add_all(self, new: Sequence[Fire], request: bytes) -> list[Fire]:
-        """Write fires of one task outside a plan; return them with their numbers."""
+        """Write fires of one task outside a plan. Return them with their numbers."""
         return self.add_each(new, [request] * len(new))
 
     def add_each(self, new: Sequence[Fire], requests: Sequence[bytes | None]) -> list[Fire]:
-        """Write entries outside a plan, each with its own request, or none; return them with their numbers."""
+        """Write entries outside a plan, each with its own request, or none. Return them with their numbers."""
         numbered = self._number(new)
         frozen = [
             {"entry_id": fire.entry_id, "request": request}
@@ -77,7 +77,7 @@ class Fires:
         moved: Sequence[Mapping[str, Any]],
         at: datetime,
     ) -> list[int]:
-        """Write new fires as sent, with their requests, and the progress of their tasks; return their numbers."""
+        """Write new fires as sent, with their requests, and the progress of their tasks. Return their numbers."""
         us = to_us(at)
         numbers = _ADD_SENT.run_each(self._connection, [{**row, "fired": us} for row in new])
         frozen = zip(numbers, requests, strict=True)
@@ -86,7 +86,7 @@ class Fires:
         return numbers
 
     def touching(self, task_id: str, first: datetime, last: datetime) -> list[Fire]:
-        """Return the entries of a task, of every kind, that cover or are named by a time in [first, last], in order."""
+        """Return a task's entries of every kind that cover, or are named by, a time in [first, last], in order."""
         low, high = to_us(first), to_us(last)
         query = (
             select(fires)
@@ -100,26 +100,26 @@ class Fires:
         return self._found(query)
 
     def update(self, changed: Sequence[Fire]) -> None:
-        """Replace entries by their numbers; the requests of settled ones are deleted."""
+        """Replace entries by their numbers. Delete the requests of settled ones."""
         _REPLACE.run_each(self._connection, [rows.changes_of_fire(fire) for fire in changed])
         settled = [fire for fire in changed if fire.outcome not in OPEN]
         _LET_GO.run_each(self._connection, [{"number": fire.entry_id} for fire in settled])
         self._put_on_record([fire for fire in settled if fire.fire_id])
 
     def record_sent(self, sent: Sequence[Fire]) -> None:
-        """Write what sending changes in entries, by their numbers: outcome, reason, and the times around it."""
+        """Write the columns that sending changes, by entry number: outcome, reason, and the times."""
         _RECORD_SENT.run_each(self._connection, [rows.sending_of(fire) for fire in sent])
 
     def record_accepted(self, accepted: Sequence[Fire]) -> None:
-        """Write what an accepting receipt changes in open entries, by their numbers."""
+        """Write the columns that an accepting receipt changes in open entries, by number."""
         _RECORD_ACCEPTED.run_each(self._connection, [rows.acceptance_of(fire) for fire in accepted])
 
     def unanswered_attempts(self, entry_ids: Collection[int]) -> dict[int, int]:
-        """Return the attempts of those entries that were sent and never answered, by number."""
+        """Return the attempts of the entries that were sent without an answer, by number."""
         return dict(_UNANSWERED_ATTEMPTS.rows(self._connection, numbers=listed(entry_ids)))
 
     def accept(self, accepted: Sequence[tuple[int, str]], at: datetime) -> None:
-        """Record the turns of entries that were sent and never answered, by number, as accepted at a time."""
+        """Record the turns of entries that were sent without an answer, by number, as accepted at a time."""
         us = to_us(at)
         _ACCEPT.run_each(
             self._connection, [{"number": number, "at": us, "turn": turn_id} for number, turn_id in accepted]
@@ -131,7 +131,7 @@ class Fires:
         return {fire.fire_id: fire for fire in found}
 
     def by_request(self, task_id: str, request_id: str) -> Fire | None:
-        """Return the manual fire of a task that a client asked for under that id."""
+        """Return the manual fire of a task that a client requested under this id."""
         query = select(fires).where(fires.c.task_id == task_id, fires.c.request_id == request_id)
         return next(iter(self._found(query)), None)
 
@@ -140,7 +140,7 @@ class Fires:
         return _outgoing(_READY.rows(self._connection, caught_up=caught_up, now=to_us(now), limit=limit))
 
     def ready_later(self, now: datetime, after_entry: int, limit: int) -> list[Fire]:
-        """Return at most `limit` fires that may be sent only later than `now`, with a greater number, in order."""
+        """Return at most `limit` fires that may be sent only after `now`, with a greater number, in order."""
         query = select(fires).where(fires.c.ready_us > to_us(now), fires.c.entry_id > after_entry)
         return self._found(query.order_by(fires.c.entry_id).limit(limit))
 
@@ -149,11 +149,11 @@ class Fires:
         return _outgoing(_CLAIM.rows(self._connection, caught_up=caught_up, now=to_us(now), limit=limit))
 
     def hand_over(self, entry_ids: Collection[int], at: datetime) -> None:
-        """Record fires as sent and accepted at once, as `ledger.sent` and `ledger.accepted` say it."""
+        """Record fires as sent and accepted at once, as `ledger.sent` and `ledger.accepted` define."""
         _HAND_OVER.run(self._connection, numbers=listed(entry_ids), at=to_us(at))
 
     def next_ready(self, *, caught_up: bool) -> datetime | None:
-        """Return when the next fire of that sort may be sent."""
+        """Return the time at which the next fire of this kind may be sent."""
         us = _NEXT_READY.value(self._connection, caught_up=caught_up)
         return None if us is None else from_us(us)
 
@@ -167,19 +167,19 @@ class Fires:
         return list(self._connection.execute(query).scalars())
 
     def asked_to_end(self, after_entry: int, limit: int) -> list[Fire]:
-        """Return at most `limit` fires under way that one waiting behind them asks to end, by number, in order."""
+        """Return at most `limit` running fires whose end a fire waiting behind them requests, by number, in order."""
         return self._found(_ASKED_TO_END, after=after_entry, limit=limit)
 
     def of_stopped_tasks(self, limit: int) -> list[Fire]:
-        """Return at most `limit` fires under way whose task is deleted or disabled, in order."""
+        """Return at most `limit` running fires whose task is deleted or disabled, in order."""
         return self._found(_OF_STOPPED_TASKS, limit=limit)
 
     def open_by_outcome(self) -> dict[str, int]:
-        """Return how many open fires stand at each outcome."""
+        """Return the number of open fires by outcome."""
         return dict(_OPEN_COUNTED.rows(self._connection))
 
     def catching_up(self) -> int:
-        """Return how many caught-up fires are under way."""
+        """Return the number of running caught-up fires."""
         return int(_CATCHING_UP.value(self._connection))
 
     def open_fires(self, after_entry: int, limit: int) -> list[Fire]:
@@ -202,14 +202,14 @@ class Fires:
         end: datetime | None = None,
         ids: tuple[int, int] | None = None,
     ) -> tuple[list[Fire], int]:
-        """Return the newest entries, newest first, and how many there are.
+        """Return the newest entries, newest first, and the total count.
 
         Args:
-            before: return only those with a smaller number; the count is of all.
-            without_folded: leave out fires that went unsent into another entry.
-            begin: only those that cover a time from here on.
-            end: and before this.
-            ids: only entries with a number after the first, up to the second.
+            before: return only entries with a smaller number; the count is of all.
+            without_folded: leave out fires that were merged unsent into another entry.
+            begin: only entries that cover a time from this instant on.
+            end: only entries that cover a time before this instant.
+            ids: only entries with a number above the first, up to the second.
         """
         only = [fires.c.task_id == task_id] if task_id else []
         only += [fires.c.outcome == outcome] if outcome else []
@@ -224,7 +224,7 @@ class Fires:
         return self._found(newest.order_by(fires.c.entry_id.desc()).limit(limit)), count
 
     def newest(self) -> int:
-        """Return the number of the newest entry; 0 for none."""
+        """Return the number of the newest entry. 0 if there is none."""
         return self._connection.execute(select(func.max(fires.c.entry_id))).scalar() or 0
 
     def glances(self, ids: Collection[str]) -> dict[str, rows.Glance]:
@@ -233,7 +233,7 @@ class Fires:
         return rows.glances_of(ids, _OPEN_OUTCOMES.rows(self._connection, ids=listed(ids)), last)
 
     def lateness(self, task_id: str, limit: int) -> list[float]:
-        """Return how late, in seconds, a task's newest fires were sent."""
+        """Return the lateness, in seconds, of a task's newest sent fires."""
         query = (
             select(fires.c.fired_us - fires.c.due_us)
             .where(fires.c.task_id == task_id, fires.c.fired_us.is_not(None))
@@ -243,7 +243,7 @@ class Fires:
         return [max(0, us) / 1e6 for us in self._connection.execute(query).scalars()]
 
     def after_nominal(self, task_id: str, at: datetime, limit: int) -> list[Fire]:
-        """Return at most `limit` scheduled entries of a task that cover nominal times later than `at`."""
+        """Return at most `limit` scheduled entries of a task that cover nominal times after `at`."""
         query = (
             select(fires)
             .where(fires.c.task_id == task_id, fires.c.kind == FireKind.SCHEDULED.value)
@@ -254,7 +254,7 @@ class Fires:
         return self._found(query)
 
     def unanswered_at(self, task_id: str, at: datetime) -> Fire | None:
-        """Return the fire that was under way at a time and ended after an approval of its turn had expired."""
+        """Return the fire that was running at a time and ended after an approval of its turn expired."""
         query = (
             select(fires)
             .where(fires.c.task_id == task_id, fires.c.reason.contains(UNANSWERED, autoescape=True))
@@ -265,7 +265,7 @@ class Fires:
         return next(iter(self._found(query)), None)
 
     def remove_runs(self, entry_ids: Sequence[int]) -> None:
-        """Remove skipped runs whose nominal times turn out to lie in the future."""
+        """Remove skipped runs whose nominal times are in the future after a clock change."""
         if entry_ids:
             withdrawn = [{"kind": "withdrawn", "entry": number} for number in entry_ids]
             audit.append(self._connection, self._now(), withdrawn)
@@ -277,7 +277,7 @@ class Fires:
         return self._found(query)
 
     def first_covered(self, task_id: str, but: Collection[int]) -> datetime | None:
-        """Return the first nominal time that a task's entries cover, without some entries and what is pruned."""
+        """Return the first nominal time that a task's entries cover, except `but` and pruned entries."""
         query = (
             select(func.min(fires.c.first_us))
             .where(fires.c.task_id == task_id, fires.c.kind == FireKind.SCHEDULED.value, fires.c.covers > 0)
@@ -287,12 +287,12 @@ class Fires:
         return None if us is None else from_us(us)
 
     def pruned(self, task_id: str) -> Fire | None:
-        """Return the entry that stands for what was pruned of a task."""
+        """Return the entry that stands for a task's pruned entries."""
         query = select(fires).where(fires.c.task_id == task_id, fires.c.outcome == Outcome.PRUNED.value)
         return next(iter(self._found(query)), None)
 
     def leave_tails(self, entry_ids: Collection[int]) -> None:
-        """Keep a later skip from extending one of these entries."""
+        """Prevent a later skip from extending one of these entries."""
         owners = select(fires.c.task_id).where(fires.c.entry_id.in_(entry_ids))
         tailed = update(tasks).where(tasks.c.id.in_(owners), func.abs(tasks.c.tail_entry).in_(entry_ids))
         self._connection.execute(tailed.values(tail_entry=None))
@@ -305,14 +305,14 @@ class Fires:
         return [rows.fire_of(row) for row in self._connection.execute(query, parameters)]
 
     def _number(self, new: Sequence[Fire]) -> list[Fire]:
-        """Write entries that are new; return them with the numbers that the database gave them."""
+        """Write new entries. Return them with the numbers that the database gave them."""
         numbers = _ADD.run_each(self._connection, [rows.row_of_new_fire(fire) for fire in new])
         numbered = [replace(fire, entry_id=number) for fire, number in zip(new, numbers, strict=True)]
         self._put_on_record([fire for fire in numbered if fire.outcome not in OPEN])
         return numbered
 
     def _put_on_record(self, settled: Sequence[Fire]) -> None:
-        """Write how entries ended into the chain; a run of skipped times is there from its first one on."""
+        """Write the ends of entries into the chain. A run of skipped times is recorded from its first one on."""
         if settled:
             audit.append(self._connection, self._now(), [_fact_of(fire) for fire in settled])
 
@@ -324,7 +324,7 @@ class Fires:
 
 
 def _fact_of(fire: Fire) -> dict[str, Any]:
-    """Return what goes on record of an entry that is settled."""
+    """Return the record of a settled entry."""
     what = {"kind": "fire", "fire": fire.fire_id} if fire.fire_id else {"kind": "skip"}
     return what | {
         "entry": fire.entry_id,
@@ -396,7 +396,7 @@ _ready = (
     .limit(bindparam("limit"))
 )
 _READY = Statement(_ready)
-# Also the fires' rows are locked: what another changed since this statement began to read is read again.
+# The fires' rows are locked too: a row that another session changed since this statement began is read again.
 _CLAIM = Statement(
     _ready.join(tasks, tasks.c.id == fires.c.task_id).with_for_update(of=[tasks, fires], skip_locked=True)
 )

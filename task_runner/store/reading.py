@@ -1,7 +1,7 @@
-"""What a list needs of the store, read by a command while no daemon runs.
+"""The store's data for a list, read by a command while no daemon runs.
 
-The store itself takes longer to load than everything else that the command does. The statements here are those of
-`tasks.py`, `fires.py` and `store.py`, written out for SQLite; nothing in the file changes.
+The store module takes longer to load than everything else in the command. The statements here are those of `tasks.py`,
+`fires.py` and `store.py`, written out for SQLite; nothing in the file changes.
 """
 
 from collections.abc import Callable, Collection
@@ -20,9 +20,9 @@ _ASKED_AT_ONCE = 500
 
 
 def read(path: Path, work: Callable[["Reader"], T]) -> T | None:
-    """Return what `work` reads of a store; None where it takes the store itself to open it, or to say what is wrong.
+    """Return the result of `work` on a store. None if only the store module can open the file or report its fault.
 
-    The caller holds the lock of the process that owns it.
+    The caller holds the lock of the process that owns the store.
     """
     return read_current(path, MIGRATIONS, lambda connection: work(Reader(connection)))
 
@@ -31,7 +31,7 @@ class Reader:
     """The part of a session that a list needs.
 
     Attributes:
-        tasks, fires, outages: itself; they stand for what a session has under these names.
+        tasks, fires, outages: this object, under a session's names.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -40,7 +40,7 @@ class Reader:
         self.outages = _Outages(connection)
 
     def listed(self, **wanted: str) -> list[Task]:
-        """Return the living tasks, next to fire first, those that will not fire last, then by name."""
+        """Return the existing tasks, next to fire first, tasks without a next fire last, then by name."""
         only = {name: value for name, value in wanted.items() if value}
         where = " AND ".join(["state <> ?", *(f"{name} = ?" for name in only)])
         query = f"SELECT * FROM tasks WHERE {where} ORDER BY wake_us IS NULL, wake_us, name"  # noqa: S608  our names
@@ -49,7 +49,7 @@ class Reader:
         ]
 
     def glances(self, ids: Collection[str]) -> dict[str, Glance]:
-        """Return what a list shows of those tasks' fires."""
+        """Return the fires of these tasks as a list shows them."""
         asked, opened, last = list(ids), list[Any](), list[Fire]()
         for first in range(0, len(asked), _ASKED_AT_ONCE):
             some = asked[first : first + _ASKED_AT_ONCE]
@@ -59,12 +59,12 @@ class Reader:
         return glances_of(asked, opened, last)
 
     def edited_at(self, ids: Collection[str]) -> dict[str, datetime]:
-        """Return since when the newest revision of each of those tasks is in force."""
+        """Return the start of validity of each task's newest revision."""
         wanted = {*ids}
         return {task_id: from_us(us) for task_id, us in self._connection.execute(_EDITED) if task_id in wanted}
 
     def lateness(self, task_id: str, limit: int) -> list[float]:
-        """Return how late, in seconds, a task's newest fires were sent."""
+        """Return the lateness, in seconds, of a task's newest sent fires."""
         return [max(0, row[0]) / 1e6 for row in self._connection.execute(_LATENESS, [task_id, limit])]
 
 
@@ -78,7 +78,7 @@ class _Outages:
 
 
 class _Row:
-    """A row whose columns are attributes, as SQLAlchemy has them."""
+    """A row with columns as attributes, as in SQLAlchemy."""
 
     def __init__(self, row: Any) -> None:
         self.__dict__.update(dict(row))

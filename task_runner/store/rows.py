@@ -1,4 +1,4 @@
-"""Rows as values, and back: the one adapter between the two.
+"""The conversion between rows and values, in both directions.
 
 A definition is one line of JSON. Instants and durations are integer microseconds.
 """
@@ -23,7 +23,7 @@ from turnkeeper.times import from_us, rfc3339, to_us
 _MICROSECOND = timedelta(microseconds=1)
 _NO_TIME = timedelta(0)
 COLUMNS_OF_A_FIRE = 28
-# Looked up far more often than an enum's own constructor is fast.
+# A dictionary, because the enum's own constructor is too slow for so many lookups.
 _KINDS = {kind.value: kind for kind in model.FireKind}
 _OUTCOMES = {outcome.value: outcome for outcome in model.Outcome}
 _POLICIES = {policy.value: policy for policy in model.CatchUp}
@@ -31,11 +31,11 @@ _POLICIES = {policy.value: policy for policy in model.CatchUp}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """What triggered a ledger entry.
+    """The trigger of a ledger entry.
 
     Attributes:
-        entry_id: the entry; of a record, the event is the newest that it counts.
-        cause: the fire that led to it; empty for none that is known.
+        entry_id: the entry; if it counts several events, the event is the newest.
+        cause: the fire that led to it; empty if none is known.
         chain: the tasks whose fires led to it, oldest first.
     """
 
@@ -49,10 +49,10 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outgoing:
-    """A fire that is to be sent.
+    """A fire to send.
 
     Attributes:
-        request: what was frozen when it was committed, as bytes.
+        request: the request that was frozen at the commit, as bytes.
     """
 
     fire: Fire
@@ -60,7 +60,7 @@ class Outgoing:
 
 
 class Key(NamedTuple):
-    """An attempt of a fire; of one that was sent, also its entry, its task, and whether limits on fires count it."""
+    """An attempt of a fire; of a sent one, also its entry, its task, and whether limits count the fire."""
 
     fire_id: str
     attempt: int
@@ -70,10 +70,10 @@ class Key(NamedTuple):
 
 
 class DueTask(NamedTuple):
-    """A task that is to be planned.
+    """A task to plan.
 
     Attributes:
-        alone: it is active, nothing of it is open, and the clock did not step back behind it.
+        alone: True if it is active, has no open entry, and the clock did not step back behind it.
     """
 
     task_id: str
@@ -83,7 +83,7 @@ class DueTask(NamedTuple):
 
 
 class Cause(StrEnum):
-    """Why nothing was sent during an outage, in the words that a reader sees."""
+    """The cause of a span without sent fires, in words for the reader."""
 
     RUNTIME = "agent runtime away"
     SILENT = "no answer from the agent runtime"
@@ -120,7 +120,7 @@ class Outage:
     why: str = ""
 
     def __str__(self) -> str:
-        """Say it in words."""
+        """Return the outage in words."""
         began = rfc3339(self.since.replace(microsecond=0))
         span = f"since {began}" if self.lasts else f"from {began} to {rfc3339(self.to.replace(microsecond=0))}"
         return f"{self.cause} {span}" + (f" ({self.why})" if self.why else "")
@@ -128,13 +128,13 @@ class Outage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glance:
-    """What a list shows of a task's fires.
+    """A task's fires as a list shows them.
 
     Attributes:
         open: the outcomes of its open entries.
         last: its newest entry that was sent, if any.
-        held_by: what one of them that is held waits for; empty where none is held.
-        refused: why the runtime takes one of them only later; empty if it refused none.
+        held_by: the interrupts that a held fire waits for; empty if none is held.
+        refused: why the runtime postpones one of them; empty if it postponed none.
     """
 
     open: frozenset[model.Outcome] = frozenset()
@@ -144,11 +144,11 @@ class Glance:
 
 
 def glances_of(ids: Iterable[str], opened: Iterable[Any], last: Iterable[Fire]) -> dict[str, Glance]:
-    """Return a glance at each of some tasks.
+    """Return a glance at each task.
 
     Args:
-        opened: of their open entries, task, outcome and reason.
-        last: the newest entry of each that was sent.
+        opened: task, outcome and reason of the open entries.
+        last: each task's newest sent entry.
     """
     outcomes, held, refused = defaultdict[str, set[model.Outcome]](set), dict[str, str](), dict[str, str]()
     for task_id, outcome, reason in opened:
@@ -182,7 +182,7 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Counts for metrics: each is read from an index alone."""
+    """Counts for metrics, each read from an index alone."""
 
     tasks: int
     scheduled: int
@@ -230,7 +230,7 @@ def row_of_task(task: Task) -> dict[str, Any]:
 
 
 def progress_of(task: Task) -> dict[str, Any]:
-    """Return the columns of `tasks` that planning moves."""
+    """Return the columns of `tasks` that planning changes."""
     return {
         "state": task.state.value,
         "reason": task.reason,
@@ -246,7 +246,7 @@ def progress_of(task: Task) -> dict[str, Any]:
 
 
 def fire_of(row: Any) -> Fire:
-    """Return the ledger entry in a row that begins with all columns of `fires`, in their order."""
+    """Return the ledger entry of a row that begins with all columns of `fires`, in their order."""
     (
         entry_id, task_id, fire_id, request_id, kind, outcome, _, reason, nominal_us, due_us, covers, first_us, last_us,
         attempt, policy, caught_up, released, send_by_us, ready_us, refusals, fired_us, accepted_us, started_us,
@@ -325,7 +325,7 @@ def row_of_new_fire(fire: Fire) -> dict[str, Any]:
 def changes_of_fire(fire: Fire) -> dict[str, Any]:
     """Return the columns of `fires` that can change, and the entry's number as `number`.
 
-    Whose it is never changes: leaving that out spares the indexes it stands in.
+    The columns that identify an entry never change, and leaving them out saves index updates.
     """
     row = row_of_new_fire(fire)
     row["number"] = fire.entry_id
@@ -345,7 +345,7 @@ def sending_of(fire: Fire) -> dict[str, Any]:
 
 
 def acceptance_of(fire: Fire) -> dict[str, Any]:
-    """Return the columns of `fires` that a receipt which accepts changes, and the entry's number as `number`."""
+    """Return the columns of `fires` that an accepting receipt changes, and the entry's number as `number`."""
     return {
         "number": fire.entry_id,
         "outcome": fire.outcome.value,
@@ -372,7 +372,7 @@ def _paced_thread(task: Task) -> str | None:
 
 
 def _pacing_of(text: str) -> Pacing:
-    # The fourth was how many wakes in a row were asked for at once; older rows end with the fifth.
+    # The fourth value was the number of wakes requested at once; older rows end with the fifth.
     iteration, armed_us, why, _, setbacks, *rest = json.loads(text)
     hour_us, turns, tokens, put_off = rest or (None, 0, 0, "")
     hour: dict[str, Any] = {"hour_at": _at(hour_us), "hour_turns": turns, "hour_tokens": tokens}
@@ -395,7 +395,7 @@ def _us(at: datetime | None) -> int | None:
 
 _VALUES = attrgetter(*(field.name for field in DIRECT))
 _DEFAULTS = {each.name: each.default for each in fields(Definition)}
-# How each value is stored, and, computed once, how the model's default is.
+# How each value is stored and, computed once, how the model's default is stored.
 _STORED = tuple(
     (each.name, None if each.kind.store is TEXT.store else each.kind.store, default, stored)
     for each in DIRECT
@@ -423,27 +423,23 @@ def encode_definition(definition: Definition) -> str:
         stored["on"] = [on.event, list(on.filters), on.debounce // _MICROSECOND, to_us(on.since)]
     try:
         return orjson.dumps(stored, option=orjson.OPT_SORT_KEYS).decode()
-    except TypeError:  # what only the slower encoder takes: long integers, lone surrogates
+    except TypeError:  # only the slower encoder accepts these: long integers, lone surrogates
         return json.dumps(stored, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
 def signed(definition: str, by: str) -> str:
-    """Return a definition as :func:`encode_definition` wrote it, with what it came by."""
+    """Return a definition, as :func:`encode_definition` wrote it, with its channel."""
     return f'{definition[:-1]},"edited_by":{json.dumps(by)}}}' if by else definition
 
 
 def signature_of(text: str) -> str:
-    """Return what a definition came by; empty where that is not known."""
+    """Return the channel of a definition. Empty if unknown."""
     return str(json.loads(text).get("edited_by", ""))
 
 
 @lru_cache(maxsize=8192)
 def decode_definition(text: str) -> Definition:
-    """Return the definition that :func:`encode_definition` wrote; what it lacks has its default.
-
-    Raises:
-        KeyError, TypeError or ValueError: anything else.
-    """
+    """Parse a definition that :func:`encode_definition` wrote. Missing fields have their defaults."""
     stored: dict[str, Any] = json.loads(text)
     schedule = stored["schedule"]
     return Definition(

@@ -30,18 +30,18 @@ tasks = Table(
     Column("failures", BigInteger, nullable=False, server_default="0"),
     Column("usage", TEXT),
     Column("pacing", TEXT),
-    Column("paced_thread", TEXT),  # of a self-paced task, so that an author who writes there is noticed
+    Column("paced_thread", TEXT),  # of a self-paced task, to notice an author's message there
     Column("made_by", TEXT),  # the agent that made it
     Column("ephemeral", Boolean, nullable=False, server_default=false()),
-    Column("listens", TEXT),  # the name of the events it fires for
+    Column("listens", TEXT),  # the name of the events that trigger it
     Index("tasks_name", "name", unique=True, **partial("state <> 'deleted'")),
-    # The tick is a range scan of this index: tasks that need nothing cost it nothing.
+    # The tick is a range scan of this index, so idle tasks cost nothing.
     Index("tasks_wake", "wake_us", **partial("wake_us IS NOT NULL")),
     Index("tasks_cursor", "cursor_us"),
     Index("tasks_paced", "paced_thread", **partial("paced_thread IS NOT NULL")),
     Index("tasks_made_by", "made_by", **partial("made_by IS NOT NULL")),
     Index("tasks_ephemeral", "ephemeral", **partial("ephemeral = 1")),
-    # An event looks here for who listens: tasks that do not cost it nothing.
+    # An event finds its listeners in this index, so other tasks cost nothing.
     Index("tasks_listens", "listens", "state", **partial("listens IS NOT NULL")),
 )
 
@@ -108,7 +108,7 @@ follow = Table(
     Column("sequence", BigInteger, nullable=False),
 )
 
-# When the agent runtime could not be reached: up to when that was last seen, while it lasts.
+# Outages of the agent runtime; the end is the time of the last failed try while an outage lasts.
 outages = Table(
     "outages",
     metadata,
@@ -118,7 +118,7 @@ outages = Table(
     Column("lasts", Boolean, nullable=False),
 )
 
-# When fires could not be sent, or a task was stopped, for another cause than an outage of the runtime.
+# Times in which fires could not be sent, or a task was stopped, for a cause other than an outage of the runtime.
 stoppages = Table(
     "stoppages",
     metadata,
@@ -131,7 +131,7 @@ stoppages = Table(
     Column("lasts", Boolean, nullable=False),
 )
 
-# Events that were taken in, so that each counts once.
+# Events that were accepted, so that each counts once.
 events = Table(
     "events",
     metadata,
@@ -141,7 +141,7 @@ events = Table(
     Index("events_at", "at_us"),
 )
 
-# What triggered the entries that an event made.
+# The triggers of entries that an event triggered.
 triggers = Table(
     "triggers",
     metadata,
@@ -159,7 +159,7 @@ triggers = Table(
 # The processes that share the database, and when each was last seen, by the database's clock.
 nodes = nodes_of(metadata)
 
-# What all runners together do one after the other: `until_us` is when the next may.
+# Work that the runners do one after the other: `until_us` is the earliest time of the next.
 slots = Table(
     "slots",
     metadata,
@@ -168,5 +168,5 @@ slots = Table(
     Column("until_us", BigInteger, nullable=False),
 )
 
-# How fires ended, in a chain of hashes.
+# The chain of hashes over the ends of fires.
 audit = Chain(table_of(metadata), "task-runner")

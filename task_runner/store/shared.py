@@ -1,6 +1,6 @@
-"""What runners and runtimes share in one database: envelopes that wait for threads, and what was told of turns.
+"""The tables that runners and runtimes share in one database: envelopes that wait for threads, and events of turns.
 
-The tables are the runtime's; here is what a runner writes into them, and reads of them, in its own transactions.
+The runtime owns these tables; a runner writes and reads them here, in its own transactions.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from turnkeeper.storage.server.handover import FIRE, SCHEMA, handover_of
 from turnkeeper.storage.statements import TEXT, Statement, among, listed, one_of, upsert
 from turnkeeper.times import from_us, to_us
 
-MOST_WAITING = 4096  # envelopes that no runtime has begun: with more, fires wait in the ledger, where policies hold
+MOST_WAITING = 4096  # envelopes that no runtime has begun; further fires wait in the ledger, under their policies
 _CATCH_UP = "catch-up"
 _ASLEEP = frozenset({"interrupted", "paused"})
 _GOES_ON = _ASLEEP | {"running"}
@@ -37,7 +37,7 @@ class Told(NamedTuple):
     held_by_json: str
     tokens: int
     wake_after_s: int | None
-    refused: str = ""  # the field of its request for which a runtime could not begin a fire
+    refused: str = ""  # the field of its request because of which a runtime could not begin a fire
 
     @property
     def held_by(self) -> list[str]:
@@ -46,7 +46,7 @@ class Told(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """What happened inside a turn, as the runtime wrote it, with what the turn's row says."""
+    """An event inside a turn, as the runtime wrote it, with fields of the turn's row."""
 
     sequence: int
     name: str
@@ -70,15 +70,15 @@ class Shared:
         self._connection = connection
 
     def has_runtime(self) -> bool:
-        """Return whether a runtime lives that could take fires."""
+        """Return True if a runtime is running that could take fires."""
         return _handover.has_runtime(self._connection)
 
     def room(self) -> int:
-        """Return how many fires may be handed over before the runtimes have begun some."""
+        """Return the number of fires that may be handed over before the runtimes have begun some."""
         return MOST_WAITING - _handover.waiting(self._connection, MOST_WAITING)
 
     def put(self, requests: Sequence[tuple[Any, bytes]], at: datetime) -> None:
-        """Put fires: their requests as messages, and as the bytes to be put."""
+        """Put fires, each as its request's message and bytes."""
         rows = [
             {"key": f"fire:{request.fire_id}:{request.attempt}", "kind": FIRE, "envelope": data}
             | {"thread_id": request.thread_id, "agent": request.agent}
@@ -87,36 +87,36 @@ class Shared:
         _handover.put_all(self._connection, rows, at)
 
     def overdue(self, now: datetime, limit: int) -> list[str]:
-        """Return at most `limit` fires that nobody has begun by the end of their grace."""
+        """Return at most `limit` fires that no runtime has begun by the end of their grace."""
         return list(_OVERDUE.values(self._connection, now=to_us(now), limit=limit))
 
     def withdraw(self, fire_id: str, attempt: int) -> bool:
-        """Delete the envelope of an attempt that nobody has begun; False if somebody has."""
+        """Delete the envelope of an attempt that no runtime has begun. False if one has begun it."""
         return _handover.withdraw(self._connection, f"fire:{fire_id}:{attempt}")
 
     def cancel(self, fire_id: str, attempt: int, thread_id: str, reason: str, at: datetime, *, asleep: bool) -> None:
-        """Ask for the end of an attempt's turn; `asleep` also where it waits for its author, or for a pause's end."""
+        """Request the end of an attempt's turn; with `asleep`, also while it waits for its author or a pause."""
         turn_id = turn_of(fire_id, attempt)
         if asleep or _STATUS.value(self._connection, turn=turn_id) not in _ASLEEP:
             _handover.cancel(self._connection, turn_id, thread_id, reason, at)
 
     def catch_up(self) -> datetime | None:
-        """Keep others from handing over a caught-up fire until this unit ends; None if another does.
+        """Keep others from handing over a caught-up fire until this unit ends. None if another runner does it.
 
-        Return before when nobody is to hand over the next.
+        Return the time before which no runner may hand over the next.
         """
         until_us = _SLOT.value(self._connection, slot=_CATCH_UP)
         return None if until_us is None else from_us(until_us)
 
     def catch_up_after(self, at: datetime) -> None:
-        """Let nobody hand over another caught-up fire before a time."""
+        """Set the time before which no runner may hand over another caught-up fire."""
         _SLOT_UNTIL.run(self._connection, slot=_CATCH_UP, at=to_us(at))
 
     def take(self, limit: int) -> list[Told]:
-        """Return at most `limit` turn events that nobody has taken in, in order, and mark them as taken.
+        """Return at most `limit` turn events that no runner has read, in order, and mark them as read.
 
-        Those of one task come in order, whichever runner takes them: a runner takes only those whose task nobody has
-        locked, and locks it.
+        Events of one task stay in order across runners: a runner locks the tasks of the events it reads, and skips
+        tasks that another runner has locked.
         """
         found = _FOUND.rows(self._connection, limit=limit)
         tasks_of = dict(_TASKS_OF.rows(self._connection, ids=listed({fire_id for _, fire_id in found if fire_id})))
@@ -128,27 +128,27 @@ class Shared:
         return taken
 
     def incarnation(self) -> str:
-        """Return the name of the runtimes' store; empty before a runtime has opened it."""
+        """Return the incarnation of the runtimes' store. Empty before a runtime has opened it."""
         return _META.value(self._connection, of="incarnation") or ""
 
     def want(self, names: Collection[str]) -> None:
-        """Have the runtimes keep what happens inside turns by these names from now on."""
+        """Tell the runtimes to keep events inside turns with these names from now on."""
         wanted = json.dumps(sorted(names))
         if (_META.value(self._connection, of="bridged") or "[]") != wanted:
             _SET_META.run(self._connection, key="bridged", value=wanted)
 
     def happened(self, names: Collection[str], after: int, limit: int) -> list[Happened]:
-        """Return at most `limit` events of these names that happened inside turns behind a number, in order."""
+        """Return at most `limit` events inside turns with these names, behind a number, in order."""
         rows = _HAPPENED.rows(self._connection, names=listed(names), after=after, limit=limit)
         return [Happened(*row) for row in rows]
 
     def forget_happened(self, through: int) -> None:
-        """Forget what was taken in up to a number; what a turn that goes on may tell again stays."""
+        """Delete the events up to a number. Keep those that an unfinished turn may report again."""
         _FORGET_HAPPENED.run(self._connection, through=through)
 
 
 def turn_of(fire_id: str, attempt: int) -> str:
-    """Return the id of the turn that an attempt of a fire is, or will be."""
+    """Return the id of the present or future turn of a fire's attempt."""
     said = json.dumps([fire_id, attempt], separators=(",", ":"))
     return f"turn-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 

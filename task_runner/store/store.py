@@ -1,7 +1,7 @@
 """The store of tasks and the ledger.
 
-All work is a synchronous function of a :class:`Session`, run in one transaction: what it reads cannot change under
-it, and what it writes is on disk, whole, when :meth:`Store.run` returns.
+All work is a synchronous function of a :class:`Session`, run in one transaction. The rows that it reads do not change
+meanwhile, and all its writes are on disk when :meth:`Store.run` returns.
 """
 
 from collections.abc import Callable
@@ -31,14 +31,14 @@ from turnkeeper.times import from_us, to_us
 
 T = TypeVar("T")
 _OUTAGES_KEPT = 200
-CONNECTIONS = 4  # to a server
+CONNECTIONS = 4  # connections to a server
 
 
 class Session:
     """One transaction.
 
-    Where others may write the same database, what changes a task or its fires has the task's lock first, which reading
-    the task gives it. What finds fires before it has read their tasks finds them by :meth:`locked`.
+    If other processes may write the same database, a change of a task or its fires first locks the task, which reading
+    the task does. Code that finds fires before it has read their tasks uses :meth:`locked`.
 
     Attributes:
         fires: the ledger, and the requests frozen for its fires.
@@ -53,7 +53,7 @@ class Session:
     def __init__(
         self, connection: Connection, now: Callable[[], datetime], at_home: str = "", *, reads: bool = False
     ) -> None:
-        """Begin; with `reads` nothing is changed, so nothing is locked."""
+        """Begin. With `reads`, nothing is changed, so nothing is locked."""
         self.at_home, self._connection = at_home, connection
         self._locks = of_server(connection) and not reads
         self.tasks = Tasks(connection, locks=self._locks)
@@ -64,7 +64,7 @@ class Session:
         self.outages, self.stoppages, self.now = Outages(connection), Stoppages(connection), now
 
     def outages_of_all_kinds(self) -> list[Outage]:
-        """Return every span in which nothing could be sent, whatever its cause."""
+        """Return every span in which nothing could be sent, with any cause."""
         return [*self.outages.listed(), *self.stoppages.listed()]
 
     @property
@@ -72,15 +72,15 @@ class Session:
         return Shared(self._connection)
 
     def alone(self, name: str) -> bool:
-        """Return whether no other runner does what is called `name`, and keep it so until this transaction ends."""
+        """Take the right to do the work `name` until this transaction ends. False if another runner has it."""
         return alone(self._connection, name)
 
     def tell(self) -> None:
-        """Tell other runners, once this is committed, that tasks have changed."""
+        """Notify other runners, once this is committed, that tasks have changed."""
         notify(self._connection, [""], TASKS)
 
     def locked(self, find: Callable[[], list[Fire]]) -> list[Fire]:
-        """Return the fires that `find` returns, as they are once nobody else can change them."""
+        """Lock the tasks of the fires that `find` returns. Return the fires as they are under the locks."""
         found = find()
         if not self._locks:
             return found
@@ -89,7 +89,7 @@ class Session:
         return [fire for fire in find() if fire.task_id in ids]
 
     def counts(self) -> Counts:
-        """Return what metrics show of the store."""
+        """Return the store's counts for metrics."""
         return Counts(
             tasks=self.tasks.living(),
             scheduled=self.tasks.scheduled(),
@@ -99,13 +99,13 @@ class Session:
 
 
 class Outages:
-    """When the agent runtime could not be reached: the newest outages."""
+    """The newest outages of the agent runtime."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def seen(self, at: datetime) -> None:
-        """Record that it cannot be reached now: the outage that lasts goes on, or one begins."""
+        """Record that the runtime cannot be reached now: extend the present outage, or begin one."""
         if self._change(to_us=to_us(at)):
             return
         row = {"from_us": to_us(at), "to_us": to_us(at), "lasts": True}
@@ -114,39 +114,39 @@ class Outages:
         self._connection.execute(delete(outages).where(outages.c.number <= made[0] - _OUTAGES_KEPT))
 
     def ended(self, at: datetime) -> None:
-        """Record that it was reached."""
+        """Record that the runtime was reached."""
         self._change(to_us=to_us(at), lasts=False)
 
     def left(self) -> None:
-        """Let the outage that lasts end when it was last seen: this process did not run since."""
+        """End the present outage at the time it was last seen, because this process did not run since."""
         self._change(lasts=False)
 
     def _change(self, **values: Any) -> int:
         return self._connection.execute(update(outages).where(outages.c.lasts).values(values)).rowcount
 
     def listed(self) -> list[Outage]:
-        """Return the outages, the newest first."""
+        """Return the outages, newest first."""
         rows = self._connection.execute(select(outages).order_by(outages.c.number.desc()))
         return [Outage(from_us(row.from_us), from_us(row.to_us), row.lasts) for row in rows]
 
 
 class Stoppages:
-    """When nothing could be sent for another cause than an outage of the agent runtime: the newest spans of each."""
+    """The newest spans, by cause, in which nothing could be sent for a cause other than an outage of the runtime."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def begin(self, cause: Cause, task_id: str, at: datetime, why: str = "") -> None:
-        """Record that a stoppage began and lasts; one that lasts already keeps its beginning."""
+        """Record that a stoppage began. A present one keeps its begin."""
         if not self._change(cause, task_id, to_us=to_us(at), why=why):
             self._add(cause, task_id, why, at, at, lasts=True)
 
     def end(self, cause: Cause, task_id: str, at: datetime, why: str = "") -> None:
-        """Record that a stoppage ended, if one lasts; `why` is kept if it is given."""
+        """Record that the present stoppage, if any, ended. Keep `why` if it is given."""
         self._change(cause, task_id, to_us=to_us(at), lasts=False, **({"why": why} if why else {}))
 
     def happened(self, cause: Cause, since: datetime, to: datetime, why: str = "") -> None:
-        """Record a stoppage of every task that is over."""
+        """Record a past stoppage of every task."""
         self._add(cause, "", why, since, to, lasts=False)
 
     def listed(self) -> list[Outage]:
@@ -171,13 +171,13 @@ class Stoppages:
 
 
 class Position:
-    """How far one stream of the runtime was taken in."""
+    """The position in one stream of the runtime."""
 
     def __init__(self, connection: Connection, peer: str) -> None:
         self._connection, self._peer = connection, peer
 
     def get(self) -> tuple[str, int]:
-        """Return the incarnation and the sequence of the last event taken in; empty and 0 at first."""
+        """Return the incarnation and the sequence of the last event that was read. Empty and 0 at first."""
         query = select(follow.c.incarnation, follow.c.sequence).where(follow.c.peer == self._peer)
         row = self._connection.execute(query).first()
         return ("", 0) if row is None else (row.incarnation, row.sequence)
@@ -191,8 +191,8 @@ class Position:
 class Store:
     """A store of tasks and fires.
 
-    A file is owned by one process: one writer thread, many units of work to a commit. The database of a server may have
-    many owners.
+    One process owns a file: one writer thread, many units of work to a commit. A database on a server may have many
+    owners.
     """
 
     def __init__(
@@ -206,10 +206,9 @@ class Store:
         read_only: bool = False,
         upgrade: bool = True,
     ) -> None:
-        """Open it, making it or bringing its schema up to date: a file, or a PostgreSQL URL. Raises as `Database`.
+        """Open a file or a PostgreSQL URL, creating it or upgrading its schema. Raises as `Database`.
 
-        Into a store that machines share this one's records are written as by `recorder`. `read_only` and `upgrade` are
-        those of `Database`.
+        In a shared store, `recorder` signs this process's records. `read_only` and `upgrade` are those of `Database`.
         """
         how: Any = {"read_only": read_only, "upgrade": upgrade}
         self._database = Database(place, migrations=MIGRATIONS, connections=CONNECTIONS, **how)
@@ -225,11 +224,11 @@ class Store:
         ).result()
 
     async def run(self, work: Callable[[Session], T]) -> T:
-        """Run `work` in one transaction; return its result once that is on disk. Its exception undoes it alone."""
+        """Run `work` in one transaction. Return its result once on disk. An exception undoes this work alone."""
         return await self._database.run(lambda connection: work(Session(connection, self._clock.now, self._at_home)))
 
     async def change(self, work: Callable[[Session], T]) -> T:
-        """Run what an author changes, as :meth:`run` does; other runners of the database are told of it."""
+        """Run an author's change as :meth:`run` does. Notify other runners of the database."""
 
         def told(session: Session) -> T:
             session.tell()
@@ -238,17 +237,17 @@ class Store:
         return await self.run(told)
 
     async def read(self, work: Callable[[Session], T]) -> T:
-        """Run `work`, which changes nothing, and waits for nobody, and return its result."""
+        """Run read-only `work` without waiting for locks. Return its result."""
         return await self._database.run(
             lambda connection: work(Session(connection, self._clock.now, self._at_home, reads=True))
         )
 
     async def transact(self, work: Callable[[Connection], T]) -> T:
-        """Run what takes a plain connection in one transaction, as :meth:`run` does."""
+        """Run work on a plain connection in one transaction, as :meth:`run` does."""
         return await self._database.run(work)
 
     async def rehearse(self, work: Callable[[Session], T]) -> T:
-        """Run `work` in a transaction that is undone; return what it would have done."""
+        """Run `work` in a transaction that is rolled back. Return the result it would have had."""
         done: list[T] = []
 
         def undone(connection: Connection) -> None:
@@ -261,19 +260,19 @@ class Store:
 
     @property
     def is_shared(self) -> bool:
-        """Whether others may write the same database."""
+        """True if other processes may write the same database."""
         return self._database.is_shared
 
     @property
     def trouble(self) -> str:
-        """What of the machine stands in the way of the store; empty where nothing does."""
+        """The machine fault that blocks the store. Empty if there is none."""
         return self._database.trouble
 
     def close(self) -> None:
-        """Finish what is queued, then close the store."""
+        """Finish the queued work, then close the store."""
         self._database.close()
 
 
 def _known(connection: Connection) -> dict[str, int]:
-    """Return up to which number the entries of the ledger are."""
+    """Return the last number of the ledger's entries."""
     return {"fire": connection.execute(select(func.max(fires.c.entry_id))).scalar() or 0}

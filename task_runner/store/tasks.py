@@ -31,15 +31,15 @@ _OVER = [model.TaskState.DONE.value, model.TaskState.EXPIRED.value, model.TaskSt
 class Tasks:
     """The tasks, over one connection inside a transaction.
 
-    A task's row is the lock for all of its fires. Where others may write the same database, a unit that changes
-    something reads tasks only once it has their locks: nobody else changes them, or their fires, until it has ended.
+    A task's row is the lock for all of its fires. If other processes may write the same database, a unit that changes
+    something reads tasks only under their locks: no other process changes them, or their fires, until the unit ends.
     """
 
     def __init__(self, connection: Connection, *, locks: bool = False) -> None:
         self._connection, self._locks = connection, locks
 
     def lock(self, ids: Collection[str]) -> None:
-        """Wait until nobody else changes these tasks or their fires, and keep others from it."""
+        """Lock these tasks, so that no other session changes them or their fires."""
         if self._locks and ids:
             _LOCK.rows(self._connection, ids=listed(ids))
 
@@ -60,11 +60,11 @@ class Tasks:
         )
 
     def ids_taken(self, ids: Collection[str]) -> set[str]:
-        """Return those of some ids that were ever given to a task, deleted ones included."""
+        """Return the ids that were ever given to a task, deleted ones included."""
         return set(_IDS_TAKEN.values(self._connection, ids=listed(ids)))
 
     def names(self, ids: Collection[str]) -> dict[str, str]:
-        """Return the names of the tasks of those ids, deleted ones included."""
+        """Return the names of tasks by id, deleted ones included."""
         return {str(task_id): str(name) for task_id, name in _NAMES.rows(self._connection, ids=listed(ids))}
 
     def named(self, names: Collection[str]) -> dict[str, model.Task]:
@@ -93,9 +93,9 @@ class Tasks:
         """Write a task's new definition as its next revision.
 
         Args:
-            valid_from: since when.
-            ends_tail: no entry extends one of before, as entries of another schedule do not lie side by side.
-            by: by what the change came.
+            valid_from: the start of its validity.
+            ends_tail: True if later entries must not extend earlier ones, because their schedule differs.
+            by: the channel of the change.
         """
         values = row_of_task(task)
         try:
@@ -109,7 +109,7 @@ class Tasks:
         _ADD_REVISION.run_each(self._connection, [revision | {"valid_from_us": to_us(valid_from)}])
 
     def end_tail(self, task_id: str) -> None:
-        """Keep later skips from extending the newest skipped entry of a task."""
+        """Prevent later skips from extending the newest skipped entry of a task."""
         ended = {"tail_entry": -func.abs(tasks.c.tail_entry)}
         self._connection.execute(update(tasks).where(tasks.c.id == task_id).values(ended))
 
@@ -132,7 +132,7 @@ class Tasks:
         return signature_of(self._connection.execute(select(revisions.c.definition).where(newest)).scalar() or "{}")
 
     def edited_at(self, ids: Collection[str]) -> dict[str, datetime]:
-        """Return since when the newest revision of each of those tasks is in force."""
+        """Return the start of validity of each task's newest revision."""
         return {task_id: from_us(us) for task_id, us in _EDITED_AT.rows(self._connection, ids=listed(ids))}
 
     def snapshots(self, ids: Sequence[str]) -> list[model.Snapshot]:
@@ -167,25 +167,25 @@ class Tasks:
         return model.Window(fire_id=row.fire_id, at=from_us(row.at_us), debounce=on.debounce)
 
     def due(self, now: datetime, limit: int) -> list[str]:
-        """Return the ids of at most `limit` tasks to be planned by `now`, earliest first: an index range scan.
+        """Return the ids of at most `limit` tasks to plan by `now`, earliest first. Uses an index range scan.
 
-        A unit that changes something gets, and locks, those that nobody else has locked.
+        A unit that changes something gets only tasks that no other session has locked, and locks them.
         """
         due = _DUE_LOCKED if self._locks else _DUE
         return due.values(self._connection, now=to_us(now), limit=limit)
 
     def due_tasks(self, now: datetime, limit: int) -> list[DueTask]:
-        """Return what :meth:`due` does, with what decides how each task is planned."""
+        """Return the tasks of :meth:`due`, with the data that decides how each is planned."""
         due = _DUE_TASKS_LOCKED if self._locks else _DUE_TASKS
         return [DueTask(*row) for row in due.rows(self._connection, now=to_us(now), limit=limit)]
 
     def next_wake(self) -> datetime | None:
-        """Return when the next task needs planning."""
+        """Return the time at which the next task needs planning."""
         us = _NEXT_WAKE.value(self._connection)
         return None if us is None else from_us(us)
 
     def ahead_of(self, at: datetime, limit: int) -> list[str]:
-        """Return the ids of at most `limit` tasks whose cursor is later than `at`."""
+        """Return the ids of at most `limit` tasks whose cursor is after `at`."""
         query = select(tasks.c.id).where(tasks.c.cursor_us > to_us(at)).limit(limit)
         return list(self._connection.execute(query).scalars())
 
@@ -199,7 +199,7 @@ class Tasks:
         self.count_accepted((fire.task_id, fire.kind in model.COUNTED) for fire in fires)
 
     def count_accepted(self, fires: Iterable[tuple[str, bool]]) -> None:
-        """Add fires accepted for the first time to their tasks' counts: their tasks, and whether limits count them."""
+        """Add fires that were accepted for the first time to their tasks' counts; True if limits count the fire."""
         counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for task_id, limited in fires:
             counts[task_id][0] += 1
@@ -208,7 +208,7 @@ class Tasks:
         _RECORD_ACCEPTED.run_each(self._connection, values)
 
     def made_by(self, agent: str) -> int:
-        """Return how many tasks that an agent made have not ended, paused and disabled ones included."""
+        """Return the number of tasks made by an agent that have not ended, including paused and disabled ones."""
         query = select(func.count()).select_from(tasks).where(tasks.c.made_by == agent, tasks.c.state.not_in(_OVER))
         return self._connection.execute(query).scalar_one()
 
@@ -222,11 +222,11 @@ class Tasks:
         return self._found(query)
 
     def living(self) -> int:
-        """Return how many tasks are not deleted."""
+        """Return the number of tasks that are not deleted."""
         return int(_LIVING.value(self._connection))
 
     def scheduled(self) -> int:
-        """Return how many tasks will be looked at again at some time."""
+        """Return the number of tasks that will be planned again."""
         return int(_SCHEDULED.value(self._connection))
 
     def totals(self) -> Totals:
@@ -297,7 +297,7 @@ _NEXT_WAKE = Statement(select(func.min(tasks.c.wake_us)).where(tasks.c.wake_us.i
 _LIVING = Statement(select(func.count()).select_from(tasks).where(tasks.c.state != text("'deleted'")))
 _SCHEDULED = Statement(select(func.count()).select_from(tasks).where(tasks.c.wake_us.is_not(None)))
 _by_ids = select(tasks).where(among(tasks.c.id, "ids"))
-# In the order of their ids: two units that wait for each other's tasks would be a deadlock.
+# In the order of their ids, because two units that wait for each other's tasks would deadlock.
 _BY_IDS, _BY_IDS_LOCKED = Statement(_by_ids), Statement(_by_ids.order_by(tasks.c.id).with_for_update())
 _LOCK = Statement(select(tasks.c.id).where(among(tasks.c.id, "ids")).order_by(tasks.c.id).with_for_update())
 _OPEN_OF = Statement(

@@ -190,7 +190,7 @@ async def test_all_threads_come_or_none(field: Field, file: Path, monkeypatch: p
         assert (await threads(field), await here(field, "one")) == (["two"], [])
         assert await bring(field, file, "one") == [("one", "imported", 1, False)]
         converse(file, one=["more"], three=["c"]).close()
-        with pytest.raises(Conflict, match="thread 'one' went on there since it was imported"):
+        with pytest.raises(Conflict, match="thread 'one' continued there after its import"):
             await bring(field, file, "one", "three")
         assert (await threads(field), await here(field, "three")) == (["one", "two"], [])
 
