@@ -383,7 +383,7 @@ class Store:
 
     @_transaction
     def look_again(self, connection: Connection, at: datetime, turn_id: str) -> None:
-        """Schedule a look at a paused turn for the end of its pause."""
+        """Request a look at a paused turn at the end of its pause."""
         turn = _turn(connection, turn_id)
         self._look(connection, at, turn.thread_id, turn_id, until=turn.paused_until)
 
