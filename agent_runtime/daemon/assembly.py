@@ -385,17 +385,14 @@ class _Basis:
         excepted = StandingExceptions(store, categories, loops.task, log)
         specs = self._tools(workspace, messages, store, loops, subagents)
         engines = self._engines(build, store, workspace, specs, narrowing, subagents, live)
+        common: dict[str, Any] = {"store": store, "log": log, "failpoints": failpoints}
         parts = turns.Parts(
-            store=store,
+            **common,
             engines=engines,
-            intervals=interval.Intervals(
-                store=store, engines=engines, narrowing=narrowing, log=log, failpoints=failpoints
-            ),
+            intervals=interval.Intervals(**common, engines=engines, narrowing=narrowing),
             mailboxes=mailboxes,
             agent_messages=messages,
             notifier=turns.Notifier(self.settings.notify, log, self.environ),
-            log=log,
-            failpoints=failpoints,
             settings=self.settings,
             exceptions=excepted,
         )
@@ -419,6 +416,7 @@ class _Basis:
             categories=categories,
             exceptions=excepted,
             catalog=self.graphs.catalog,
+            unread=engines.unread,
             workspace=workspace,
             live=live,
             log=log,

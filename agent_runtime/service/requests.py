@@ -188,6 +188,13 @@ def _object(text: str, field: str) -> str:
     return text
 
 
+def input_of(request: wire.FireRequest) -> triggers.Trigger:
+    """Return a trigger with nothing but what its graph reads. Raises InvalidInput."""
+    unknown: dict[str, Any] = dict.fromkeys(("key", "turn_id", "thread_id", "channel", "agent"), "")
+    read = {"prompt": request.prompt, "payload_json": _object(request.payload_json, "payload_json")}
+    return triggers.Trigger(source="fire", grant=Category(name=""), **unknown | read | _of_graph(request))
+
+
 def _of_graph(request: wire.FireRequest | wire.SendMessageRequest) -> dict[str, Any]:
     graph = read_label(request.graph, "graph") if request.graph else ""
     return {name: graph if name == "graph" else _object(getattr(request, name), name) for name in triggers.OF_GRAPH}

@@ -26,7 +26,7 @@ from agent_runtime.model.turn import Category, KeyRecord, TurnRecord
 from agent_runtime.permissions.categories import Categories, CategoryEntry
 from agent_runtime.permissions.exceptions import ForTask
 from agent_runtime.service import reads
-from agent_runtime.service.requests import FireIntake, read_label, read_message, read_request_id
+from agent_runtime.service.requests import FireIntake, input_of, read_label, read_message, read_request_id
 from agent_runtime.service.streams import BridgedStream, watch_conversation, watch_turns
 from agent_runtime.service.thread_records import channel_of, described_in, put_thread
 from agent_runtime.service.threads import ThreadImport
@@ -55,7 +55,8 @@ class Runtime:
     """The parts of the service; nothing runs until `worker` is started.
 
     `namespaces` defines for each graph, the default one first, how its store's namespaces are interpreted. `trouble`
-    returns the machine trouble that blocks a part; empty if there is none.
+    returns the machine trouble that blocks a part; empty if there is none. `unread` says what of a trigger its graph
+    would not read, and raises InvalidInput if the graph would refuse it.
     """
 
     store: Store
@@ -66,6 +67,7 @@ class Runtime:
     categories: Categories
     exceptions: StandingExceptions
     catalog: Catalog
+    unread: Callable[[Trigger], str]
     workspace: Workspace
     namespaces: Mapping[str, Namespaces]
     live: LiveOutput
@@ -504,10 +506,15 @@ class Servicer(WorkspaceService):
         return wire.ListCategoriesResponse(categories=[_category(entry) for entry in self._runtime.categories.all()])
 
     async def ListGraphs(  # noqa: N802
-        self, _request: wire.ListGraphsRequest, _context: Any
+        self, request: wire.ListGraphsRequest, _context: Any
     ) -> wire.ListGraphsResponse:
-        """Return the graphs and assistants that a fire or a message may name, including those that cannot run."""
-        return wire.ListGraphsResponse(graphs=[to_message(wire.Graph, one) for one in self._runtime.catalog.entries()])
+        """Return the graphs and assistants that a fire or a message may name, including those that cannot run.
+
+        Raises InvalidInput if a graph would refuse one of the request's inputs.
+        """
+        graphs = [to_message(wire.Graph, one) for one in self._runtime.catalog.entries()]
+        warnings = filter(None, (self._runtime.unread(input_of(one)) for one in request.inputs))
+        return wire.ListGraphsResponse(graphs=graphs, warnings=warnings)
 
 
 def _category(entry: CategoryEntry) -> wire.Category:

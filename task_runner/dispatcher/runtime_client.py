@@ -1,7 +1,7 @@
 """Client of the agent runtime over gRPC: sends fires and follows events. It does not know the content of turns."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -129,12 +129,18 @@ class Runtime:
         found = await self._answered("ListCategories", wire.ListCategoriesRequest(), deadline_s, wait_for_ready=True)
         return frozenset(category.name for category in found.categories if not category.problem)
 
-    async def graphs(self, deadline_s: float) -> Mapping[str, str]:
-        """Return the graphs and assistants that a fire may name, each with why it cannot run, or "" if it can."""
+    async def graphs(
+        self, deadline_s: float, inputs: Iterable[wire.FireRequest] = ()
+    ) -> tuple[Mapping[str, str], list[str]]:
+        """Return the graphs and assistants that a fire may name, each with why it cannot run, or "" if it can.
+
+        The list says what of the inputs their graphs would not read. Raises InvalidInput if a graph refuses its input.
+        """
         if not self._socket.exists():
             raise Unreachable(f"{PEER} is not running")
-        found = await self._answered("ListGraphs", wire.ListGraphsRequest(), deadline_s, wait_for_ready=True)
-        return {graph.name: graph.problem for graph in found.graphs}
+        request = wire.ListGraphsRequest(inputs=inputs)
+        found = await self._answered("ListGraphs", request, deadline_s, wait_for_ready=True)
+        return {graph.name: graph.problem for graph in found.graphs}, list(found.warnings)
 
     async def review_exceptions(self, deadline_s: float) -> None:
         """Ask the runtime to check the authors' standing exceptions against the current tasks."""

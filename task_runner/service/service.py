@@ -12,7 +12,18 @@ from typing import Any
 
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.model.fields import parse_instant
-from task_runner.model.task import UNDER_WAY, Definition, Fire, Outcome, Task, TaskState, check_request_id
+from task_runner.model.task import (
+    EACH_FIRE,
+    HOSTED,
+    OF_GRAPH,
+    UNDER_WAY,
+    Definition,
+    Fire,
+    Outcome,
+    Task,
+    TaskState,
+    check_request_id,
+)
 from task_runner.model.words import read_line
 from task_runner.planner.budgets import HOURLY
 from task_runner.planner.log_records import LogRecord
@@ -36,6 +47,7 @@ from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError,
 from turnkeeper.rpc.callers import Rules, current
 from turnkeeper.storage.statements import cursor_at, number_of
 from turnkeeper.v1 import schedules_pb2 as wire
+from turnkeeper.v1.agent_runtime_pb2 import FireRequest
 
 _PREVIEW = 3
 _COMPARED = 7  # times before and after an edit; a week of a daily schedule shows the days without a fire
@@ -85,7 +97,7 @@ class Service:
         spec = as_loop(request.spec, _UNNAMED) if request.loop else request.spec
         definition = parse_spec(spec, self._defaults, now, own_id=_UNNAMED)
         self._check_lasting([spec])
-        warnings = await self._names.check({definition.category}, {definition.graph})
+        warnings = await self._names.check({definition.category}, {definition.graph}, definition)
         if request.dry_run:
             shown = wire.Task(spec=spec, schedule=describe(definition), kind=kind_of(definition))
             return wire.CreateTaskResponse(task=shown, warnings=warnings, next=previewed(definition, now, _PREVIEW))
@@ -123,10 +135,12 @@ class Service:
         now = self._clock.now()
         task = await self._store.read(lambda session: changes.find_living(session, request.name))
         definition = parse_spec(request.spec, self._defaults, now, previous=task.definition, own_id=task.id)
-        warnings = await self._names.check({definition.category}, {definition.graph})
+        changed = changes.changed_fields(task.definition, definition)
+        given = definition if set(_GIVEN) & set(changed) else None
+        warnings = await self._names.check({definition.category}, {definition.graph}, given)
         answer = wire.UpdateTaskResponse(
             changed=definition != task.definition,
-            changed_fields=changes.changed_fields(task.definition, definition),
+            changed_fields=changed,
             warnings=warnings,
             old_next=previewed(task.definition, now, _COMPARED, task),
             new_next=previewed(definition, now, _COMPARED, task),
@@ -449,6 +463,15 @@ def _fires_shown(session: Session, entries: Iterable[Fire]) -> list[wire.Fire]:
     return shown
 
 
+def _inputs(given: Definition) -> list[FireRequest]:
+    """Return the input that a task gives its graph; empty for a terminal, or on a thread of an unknown graph."""
+    elsewhere = given.thread_id not in {"", EACH_FIRE} and not given.graph
+    if elsewhere or not HOSTED.fullmatch(given.agent):
+        return []
+    return [FireRequest(**{name: getattr(given, name) for name in _GIVEN})]
+
+
+_GIVEN = ("prompt", "payload_json", *OF_GRAPH)  # fields of a task, and of its fires, that its graph reads
 _DEADLINE_S = 1.0
 _KNOWN_FOR_S = 5.0
 
@@ -462,16 +485,24 @@ class Names:
         self._known = frozenset[str]()
         self._asked_at = float("-inf")
 
-    async def check(self, categories: set[str], graphs: set[str]) -> list[str]:
-        """Return warnings if the runtime does not answer. Raises InvalidInput if the runtime does not know a name."""
-        return [*await self._check_categories(categories), *await self._check_graphs(graphs - {""})]
+    async def check(self, categories: set[str], graphs: set[str], given: Definition | None = None) -> list[str]:
+        """Return warnings if the runtime does not answer, or if the graph of the task `given` does not read its prompt.
 
-    async def _check_graphs(self, names: set[str]) -> list[str]:
-        if not names:
+        Raises InvalidInput if the runtime does not know a name, or if the graph would refuse the task's input.
+        """
+        inputs = _inputs(given) if given else []
+        return [*await self._check_categories(categories), *await self._check_graphs(graphs - {""}, inputs)]
+
+    async def _check_graphs(self, names: set[str], inputs: list[FireRequest]) -> list[str]:
+        if not names and not inputs:
             return []
         try:
-            known = await self._runtime.graphs(_DEADLINE_S)
+            known, unread = await self._runtime.graphs(_DEADLINE_S, inputs)
+        except InvalidInput:
+            raise
         except TurnkeeperError:
+            if not names:
+                return []  # a task may be made while the runtime is away
             asked = (
                 f"agent-runtime does not answer: whether the graph {', '.join(sorted(names))} exists was not checked"
             )
@@ -481,7 +512,7 @@ class Names:
                 raise InvalidInput(f"unknown graph {name!r}", where="graph", hint=meant(name, known))
             if known[name]:
                 raise InvalidInput(f"the graph {name} cannot run: {known[name]}", where="graph")
-        return []
+        return unread
 
     async def _check_categories(self, names: set[str]) -> list[str]:
         steady = self._clock.monotonic()

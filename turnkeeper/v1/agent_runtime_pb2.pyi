@@ -2358,12 +2358,21 @@ Global___ListCategoriesResponse: _TypeAlias = ListCategoriesResponse  # noqa: Y0
 class ListGraphsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    INPUTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___FireRequest]:
+        """The graph, prompt, payload, context, config and input of tasks: checked against their graphs. An input that its graph
+        would refuse is an error; a graph that cannot run now checks nothing.
+        """
+
     def __init__(
         self,
+        *,
+        inputs: _abc.Iterable[Global___FireRequest] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2424,16 +2433,22 @@ class ListGraphsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GRAPHS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def graphs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Graph]: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what of the inputs their graphs would not read"""
+
     def __init__(
         self,
         *,
         graphs: _abc.Iterable[Global___Graph] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["graphs", b"graphs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graphs", b"graphs", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,6 +27,7 @@ from agent_runtime.graph.models.make import redact
 from agent_runtime.model.approval import RaisedInterrupt, canonical
 from agent_runtime.model.decide import Position, ThreadState
 from agent_runtime.model.graphs import Catalog
+from agent_runtime.model.trigger import Trigger
 from agent_runtime.model.turn import Said, TurnContext
 from turnkeeper.errors import TurnkeeperError, machine_trouble
 
@@ -378,6 +379,11 @@ class Engine:
             await self._graph.aupdate_state(config, None, as_node=END)
         raise RuntimeError(f"thread {thread_id} did not reach its end in {MOST_SEALS} steps")
 
+    def unread(self, trigger: Trigger) -> str:
+        """Say what of a trigger the graph would not read; empty if it would read all. Raises InvalidInput."""
+        self._configured.made(trigger.context_json, trigger.config_json)
+        return self._schema.unread(trigger.prompt, trigger.payload_json, trigger.input_json)
+
     def flush(self) -> None:
         """Write delayed work, such as pruning."""
         self._checkpoints.flush()
@@ -524,6 +530,14 @@ class Engines:
         """Return the engine of a graph or assistant. Raises Conflict if it cannot run now."""
         self.catalog.require(graph)
         return self._engines[self.catalog.graph_of(graph)]
+
+    def unread(self, trigger: Trigger) -> str:
+        """Say what of a trigger its graph would not read; empty if it would read all, or cannot run now.
+
+        Raises InvalidInput if the graph would refuse the trigger's input.
+        """
+        engine = self._engines.get(self.catalog.graph_of(trigger.graph))
+        return engine.unread(self.catalog.setup(trigger, None)) if engine else ""
 
     def drain(self) -> None:
         """Ask every interval of every graph, now and later, to stop at its next superstep boundary."""

@@ -220,6 +220,18 @@ class InputSchema:
             return self.made.validate_python(given)
         return given[INPUT] if self.whole else given
 
+    def unread(self, prompt: str, payload_json: str, input_json: str) -> str:
+        """Say why the graph would not read a turn's prompt; empty if it would. Raises InvalidInput as `value` does."""
+        fields = self.with_handoff(input_json, "")
+        if self.keeps_messages:
+            self.beside_messages(fields)
+            opening("", prompt, payload_json, "")
+        else:
+            self.value("", prompt, payload_json, "", fields)
+        if not prompt or self.prompt_field or self.any_field:
+            return ""
+        return f"the graph does not read the prompt: its input has no field for one; {self._hint()}"
+
     def json_schema(self) -> dict[str, Any]:
         """Return the input as a JSON schema; a field whose type has no schema accepts any value."""
         properties = {field.name: _schema_of(field.check) for field in self.fields}

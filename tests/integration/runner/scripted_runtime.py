@@ -48,6 +48,8 @@ class Peer(AgentRuntimeServicer):
         self.incarnation = "one"
         self.known = ["loop", "research"]
         self.graphs = {"agent": "", "research": "", "broken": "its file is gone"}
+        self.checked: list[wire.FireRequest] = []  # the inputs that ListGraphs was asked about
+        self.refuses_inputs = False
         self.cancelled: list[str] = []
         self.spared: set[str] = set()
         self.answers_cancels = True
@@ -182,7 +184,11 @@ class Peer(AgentRuntimeServicer):
         return wire.ListCategoriesResponse(categories=[wire.Category(name=name) for name in self.known])
 
     async def ListGraphs(self, request: Any, context: Any) -> wire.ListGraphsResponse:
-        return wire.ListGraphsResponse(graphs=[wire.Graph(name=name, problem=why) for name, why in self.graphs.items()])
+        self.checked += request.inputs
+        if self.refuses_inputs and request.inputs:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no such field")
+        graphs = [wire.Graph(name=name, problem=why) for name, why in self.graphs.items()]
+        return wire.ListGraphsResponse(graphs=graphs, warnings=["not read" for _ in request.inputs])
 
     async def ListInterrupts(self, request: Any, context: Any) -> wire.ListInterruptsResponse:
         return wire.ListInterruptsResponse(interrupts=[wire.Interrupt(interrupt_id="int-1")])

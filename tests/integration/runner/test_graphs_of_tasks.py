@@ -62,6 +62,36 @@ async def test_a_graph_that_the_runtime_does_not_run_is_refused(rig: Rig, peer: 
     assert refused.value.where == "graph"
 
 
+async def test_what_a_task_gives_its_graph_is_checked_when_it_is_made_and_when_that_is_edited(
+    rig: Rig, peer: Peer
+) -> None:
+    spec = wire.TaskSpec(
+        name="digest", every="60s", category="loop", channel="c", prompt="p", graph="research", **GIVEN
+    )
+    answer = await rig.service.create_task(wire.CreateTaskRequest(spec=spec))
+    assert list(answer.warnings) == ["not read"]
+    (asked,) = peer.checked
+    assert (asked.graph, asked.prompt, json.loads(asked.input_json)) == ("research", "p", {"depth": 2})
+    peer.refuses_inputs, spec = True, answer.task.spec
+    spec.every = "90s"
+    await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=spec))
+    spec.input_json = '{"depht": 2}'
+    for dry_run in (True, False):
+        with pytest.raises(InvalidInput, match="no such field"):
+            await rig.service.update_task(wire.UpdateTaskRequest(name="digest", spec=spec, dry_run=dry_run))
+        spec.name = "another"
+        with pytest.raises(InvalidInput, match="no such field"):
+            await rig.service.create_task(wire.CreateTaskRequest(spec=spec, dry_run=dry_run))
+        spec.name = "digest"
+
+
+@pytest.mark.parametrize("where", [{"agent": "codex"}, {"thread_id": "of-another-graph"}])
+async def test_what_no_known_graph_reads_is_not_checked(rig: Rig, peer: Peer, where: dict[str, str]) -> None:
+    peer.refuses_inputs = True
+    await rig.create(**where)
+    assert peer.checked == []
+
+
 @pytest.mark.parametrize("name", GIVEN)
 async def test_what_a_graph_is_given_is_a_json_object(rig: Rig, peer: Peer, name: str) -> None:
     with pytest.raises(InvalidInput, match="is not a JSON object") as refused:

@@ -221,6 +221,34 @@ async def test_the_graphs_are_listed_with_what_is_wrong_with_one(bench: AuthorsB
     assert (found[3].graph, json.loads(found[3].context_json)) == ("survey", {"owner": "Ada", "unit": "ft"})
 
 
+@pytest.mark.parametrize(("given", "refused"), [
+    ({"graph": "ada", "payload_json": '{"topik": "rain"}'}, "the graph's input has no field 'topik'"),
+    ({"graph": "ada", "input_json": '{"topic": 5}'}, "topic"),
+    ({"graph": "ada", "input_json": '{"topic": "x"}', "context_json": '{"owner": 5}'}, "owner"),
+    ({"prompt": "go", "input_json": '{"topic": "x"}'}, "the graph's input has no field 'topic'"),
+    ({"graph": ""}, "the graph takes messages, but none is given"),
+    ({"graph": "survey", "payload_json": "{"}, "JSON"),
+])  # fmt: skip
+async def test_what_a_graph_would_refuse_is_refused_before_it_is_fired(
+    bench: AuthorsBench, given: dict[str, str], refused: str
+) -> None:
+    with pytest.raises(InvalidInput, match=refused):
+        await bench.service.ListGraphs(wire.ListGraphsRequest(inputs=[wire.FireRequest(**given)]), None)
+
+
+async def test_a_prompt_that_a_graph_does_not_read_is_named(bench: AuthorsBench) -> None:
+    given = (
+        {"graph": "ada", "prompt": "dig", "input_json": '{"topic": "x"}'},
+        {"graph": "broken", "prompt": "x"},
+        {"prompt": "hello"},
+    )
+    asked = wire.ListGraphsRequest(inputs=[wire.FireRequest(**one) for one in given])
+    (warning,) = (await bench.service.ListGraphs(asked, None)).warnings
+    assert warning.startswith(
+        "the graph does not read the prompt: its input has no field for one; its fields are topic"
+    )
+
+
 async def test_a_graph_without_messages_needs_no_prompt_and_one_with_messages_does(bench: AuthorsBench) -> None:
     assert await told(bench, prompt="") == "rain for Ada in mm by None"
     (shown,) = await bench.conversation()
