@@ -7,6 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 UV=${UV:-.venv/bin/uv}
+export UV_PYTHON_DOWNLOADS=never
 
 JOB=(tests/acceptance/test_fire_to_conversation.py tests/acceptance/test_approvals.py tests/acceptance/test_crashes.py)
 CORE=("${JOB[@]}" tests/acceptance/test_catch_up.py tests/acceptance/test_upgrades.py tests/integration/runner)
