@@ -105,7 +105,6 @@ class AskedCall:
         lacking: all grants that the call needs and the turn does not have.
         missing_scope: the first missing grant, or the scope.
         told: True if name and arguments are complete: the tool's name is unique, and only its grant is missing.
-        arg_hashes: a digest of each argument's content, by name.
         once_only: why an approval covers this one call only; empty if a standing exception is possible.
     """
 
@@ -185,7 +184,6 @@ def read_interrupt(
 
     Args:
         interrupt_id: LangGraph's id.
-        value: the question, from any source.
         recorded: the guard's record for this id; None for no record. Only this record proves that the guard asked,
             because a model can write any value.
         asks: the calls that the question is about, if it has a shared form.

@@ -36,7 +36,6 @@ def project(
         messages: the messages of the turn, in any order.
         interrupts: the questions to its author, in order; bounded pauses are left out, since they ask nothing.
         first: True if no earlier turn belongs to the same fire; only such a turn shows its trigger.
-        deviations: the contradictions that the turn recorded.
     """
     said = [_message(record) for record in sorted(messages, key=lambda record: record.position)]
     asked = [to_message(wire.Interrupt, record) for record in interrupts if record.kind != "pause"]

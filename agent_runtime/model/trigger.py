@@ -78,7 +78,6 @@ class Trigger:
         attempt: the number of the attempt at that fire, from 1; 0 for a message.
         kind: the cause of the fire, in the runner's terms.
         read_only: True if no tool with an effect may run without the author.
-        timezone: for showing the nominal time.
         stands_for: the number of nominal instants of the fire, including its own.
         traceparent: W3C trace context; not part of the fire's identity.
         sender: the agent that sent the message; empty for a fire and an author's message.

@@ -150,7 +150,6 @@ class Said:
     """One message of a turn.
 
     Attributes:
-        tool_calls: the tool calls in an agent's message.
         tool_call_id: the call that a tool's message answers.
     """
 
@@ -317,7 +316,6 @@ class PastTurn:
     """A turn that ran before its thread was imported.
 
     Attributes:
-        prompt: the person's message.
         mark: the id of that message.
         lines: the answers of agents and tools.
     """

@@ -170,7 +170,6 @@ class Deviation:
 
     Attributes:
         kind: contradiction; or stale-base: the page has changed since the candidate was made.
-        says: the page's statement.
         found: the statement that contradicts it.
         source: the place of `found`; empty for the candidate.
         candidate_id: the candidate with the contradiction; empty for none.

@@ -94,11 +94,7 @@ def check_shelf(tier: str, owner: str) -> Shelf:
 
 
 def read(connection: sa.Connection, shelf: Shelf, *, skip: int = 0, oldest: bool = False) -> Recollection:
-    """Return entries whose texts fit the budget together, newest first.
-
-    Args:
-        oldest: return the oldest first instead.
-    """
+    """Return entries whose texts fit the budget together, newest first."""
     age = memory.c.updated_at_us if oldest else sa.desc(memory.c.updated_at_us)
     total = connection.execute(sa.select(sa.func.count()).select_from(memory).where(_on(shelf))).scalar_one()
     query = sa.select(memory).where(_on(shelf)).order_by(age, memory.c.key).offset(max(0, skip)).limit(MOST_READ)

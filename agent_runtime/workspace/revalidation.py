@@ -40,7 +40,6 @@ class Item:
         via: the page's own source on the path to `cause`; `cause` itself for a direct source.
         state: waiting, settled, or replaced by a newer item.
         result: for a settled item: holds, deviation or candidate.
-        queued_at: the time of the source's change.
     """
 
     item_id: str

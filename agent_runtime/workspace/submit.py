@@ -49,7 +49,6 @@ class Stamp:
     Attributes:
         origin: authored, imported or agent-produced.
         lifecycle: candidate, open, draft, canonical or rejected.
-        by: the author's or the agent's name.
         via: the surface of a decision, or else the author's name.
         turn_id: the agent's turn; empty for an author.
         candidate_id: the proposal that an author accepted; empty otherwise.

@@ -53,12 +53,9 @@ class Runner:
     """The parts of a runner.
 
     Attributes:
-        follower: records outcomes.
-        runtime_events: records events inside turns.
         listener: receives notifications of other processes on a shared database; None if the store is a local file.
         canceller: cancels turns that a waiting fire asks to cancel.
         pruner: deletes old history.
-        presence: records when no runner ran.
         warm_up: makes the first fire as fast as later ones.
         works: True if the runner plans and hands over; False if it only answers, for the page of its machine.
         beat: reports to the other processes of a shared database that this one is running; None for a local store.

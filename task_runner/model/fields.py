@@ -172,9 +172,7 @@ class Field:
 
     Attributes:
         name: the field's name in `TaskSpec`.
-        kind: the format of the field's values.
         flag: the option; empty if the commands declare the option themselves, or if there is none.
-        help: the help text of the option.
         key: the key in task files and JSON output, if it differs from `name`.
         attribute: the attribute of a definition, if it differs from `name`; empty if a definition lacks the field.
         default: the value in JSON output if a spec omits the field, unless it is a list or a table; `export` omits

@@ -40,7 +40,6 @@ class EventTrigger:
     """The events that trigger a task, with or without a schedule.
 
     Attributes:
-        event: the name of the events.
         filters: the filters that an event must match, as in :func:`task_runner.model.events.check_filters`.
         debounce: how long after an event later events join the same fire.
         since: the time from which the task waits for events; earlier events are ignored.
@@ -233,7 +232,6 @@ class Usage:
     """The usage of one task's turns on one day in its time zone.
 
     Attributes:
-        spent: the total duration of the turns.
         tokens: the total input and output tokens.
     """
 
@@ -276,7 +274,6 @@ class Task:
         definition: the newest revision.
         reason: the note of a pause, or the cause of a quarantine; empty for none.
         revision: the number of the revision, from 1.
-        created_at: the time of the declaration.
         cursor_at: every scheduled time up to here is covered by exactly one scheduled ledger entry.
         wake_at: when it needs planning next, or when its pause ends; None while nothing but an outcome or a command
             can change anything.
@@ -284,7 +281,6 @@ class Task:
         fires: the number of accepted fires of any kind.
         missed: the number of scheduled times that catch-up skipped or folded.
         rewound_until: after the clock stepped back, the cursor before; up to there fires may exist already.
-        failures: the number of consecutive failed fires.
         usage: the usage of the task's turns on the newest day on which a turn ended; None without a budget.
         pacing: the progress of a task that is or was self-paced; else None.
     """
@@ -322,12 +318,10 @@ class Fire:
         outcome, reason: the state of the entry, and the reason for the state.
         count, first_at, last_at: the run of scheduled times it covers; a count of 0 covers nothing.
         attempt: from 1; grows only after a release, or after a failure that is tried again.
-        policy: the catch-up policy under which the entry was planned.
         caught_up: it stands for missed scheduled times, so it takes a catch-up slot.
         released: it waited for overlap, so that being late is no miss before `send_by`.
         send_by: until when sending it is on time; None for an entry that is no fire yet.
         ready_at: from when it may be sent; None while it stands behind an earlier fire, and once it is sent.
-        refusals: the number of consecutive refusals by the runtime.
         fired_at: when the fire was first sent in this attempt.
         request_id: the client's id of a manual fire; empty for other fires.
         retries: the number of remaining attempts if the turn fails.

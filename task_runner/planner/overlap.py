@@ -24,7 +24,6 @@ class Lined:
 
     Attributes:
         new: entries to insert, oldest first.
-        changed: entries of the task that changed.
         missed: number of scheduled times that newly count as missed.
     """
 

@@ -68,7 +68,6 @@ def plan(
     """Plan a task at the time `now`.
 
     Args:
-        timetable: its scheduled times.
         reachable: True if the runtime is reachable. If it is not, the state of a running fire is unknown. Times that
             come due stay uncovered until it is reachable, and are then on time or missed like any others.
         halted_waits: queue the due times behind a fire that waits for its author, instead of leaving them uncovered.

@@ -43,7 +43,6 @@ def show_task(
     """Return a task as a protobuf message.
 
     Args:
-        glance: a summary of the task's fires.
         now: the time. What came due up to then and is not planned yet counts as missed, and is no next time.
         lateness: the delays of the task's newest fires, in seconds.
         away: True if the agent runtime does not answer.

@@ -334,7 +334,6 @@ class Column:
 
     Attributes:
         header: its heading, in capitals.
-        value: the text that it shows for a row.
         wide: shown only with `-o wide`.
         right: aligned right, for numbers.
         rank: order of omission on a narrow terminal: the highest rank first.
@@ -491,7 +490,6 @@ class Grid:
 
     Attributes:
         cells: rows of one-line texts, one per column.
-        right: whether each column is aligned right.
         ranks: the omission rank of each column, highest omitted first; all equal if not given.
         narrowest: the smallest width to which cells are cut.
     """

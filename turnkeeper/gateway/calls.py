@@ -37,7 +37,6 @@ class Who:
 
     Attributes:
         surface: `web`, `api` or `mcp`; empty for a path that needs no identity.
-        scope: what the caller may do.
         key: the id of the client's key; empty for a browser.
         session: the browser's session; None for a client with a key.
     """

@@ -50,7 +50,6 @@ class ClientKey:
     """A client's key, without its secret.
 
     Attributes:
-        id: identifies the key in lists and records.
         scope: read, work or decide.
         digest: SHA-256 of the key, in hexadecimal.
         created_at: RFC 3339.

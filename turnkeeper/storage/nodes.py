@@ -53,7 +53,6 @@ class Node(NamedTuple):
 
     Attributes:
         node_id: the id of one run of the process.
-        name: the name of its machine.
         role: `task-runner`, `agent-runtime` or `web`.
         offset_s: seconds by which its machine's clock is ahead of the database's.
         draining: True while it shuts down and begins nothing.

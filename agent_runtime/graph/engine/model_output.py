@@ -180,7 +180,6 @@ class OutputPiece:
         message: the message's name; a new name means that the message began anew.
         offset: characters of the message before this piece.
         calls: the tool calls of the step, each in its newest state.
-        reports: the graph's reports since the piece before.
     """
 
     turn_id: str

@@ -63,7 +63,6 @@ class Around:
     """The wrapping of an admitted call.
 
     Attributes:
-        contexts: makers of the context managers for the call.
         execution: writes the call's events; None if no events are wanted.
         stopped: returns the answer to a failed call, or raises the failure again.
     """

@@ -83,7 +83,6 @@ class CallEnvironment:
     Attributes:
         cap: checked before each call.
         clock: waits between tries.
-        entropy: spreads the waits.
         secrets: texts that no error may show.
     """
 

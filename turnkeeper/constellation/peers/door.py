@@ -89,7 +89,6 @@ class Door:
     """The listener that forwards the bytes of peers.
 
     Attributes:
-        known: the homes that may connect.
         handshake_s: the longest handshake, in seconds.
         refused: the number of refused connections.
     """

@@ -166,7 +166,6 @@ class Contact:
     Attributes:
         state: `unknown` until something was sent, then `reachable` or `unreachable`.
         since: RFC 3339.
-        reason: the reason why it is unreachable.
         delivered_at: the time at which the peer last accepted a message; empty for never.
     """
 
@@ -326,7 +325,6 @@ async def accept(given: pairing.Invitation, own: pairing.Identity, address: str,
     """Pair with the home that made an invitation, which learns of it a moment later. Raises Unreachable, Conflict.
 
     Args:
-        address: the address at which peers reach the accepting home.
         clock: the time, and the limit of tries.
     """
     until = clock.monotonic() + ACCEPT_S

@@ -132,7 +132,6 @@ class Desk:
         """Return a turn when it ends, when it waits for the person, or after `wait_s` seconds in its current state.
 
         Args:
-            wait_s: the longest wait, in seconds.
             beat: called every few seconds with the seconds waited and the turn's status.
         """
         began = self.clock.monotonic()
