@@ -104,7 +104,6 @@ def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> l
 
 
 def _first_turns(connection: Connection, fire_ids: Sequence[str]) -> frozenset[int]:
-    """Return the numbers of the turns that were the first turn of one of these fires."""
     query = select(func.min(turns.c.number)).where(turns.c.fire_id.in_(fire_ids)).group_by(turns.c.fire_id)
     return frozenset(connection.execute(query).scalars())
 

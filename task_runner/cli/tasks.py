@@ -109,7 +109,6 @@ def _clear(spec: Any, values: Mapping[str, Any]) -> set[str]:
 
 
 def _value(field: Field, value: Any) -> Any:
-    """Convert an option's value to the spec's value."""
     if field.kind is JSON:
         return read_file(value[1:]) if value.startswith("@") else value
     if field.kind is INSTANT or field.name == "at":

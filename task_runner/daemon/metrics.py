@@ -30,7 +30,6 @@ class Counted:
     """The counters of the runner."""
 
     def __init__(self) -> None:
-        """Set all counters to zero."""
         self.fires = Counter("turnkeeper_fires", "entries of the ledger that came to their end", "outcome", of=_ENDS)
         self.committed = Counter(
             "turnkeeper_fires_committed", "fires that were planned and are on disk", "kind", of=FireKind

@@ -110,7 +110,6 @@ class Planned:
     sent: list[tuple[Key, bytes, float]] = field(default_factory=list)
 
     def __add__(self, other: "Planned") -> "Planned":
-        """Add the results of two rounds."""
         return Planned(**{name: getattr(self, name) + getattr(other, name) for name in Planned.__slots__})
 
 

@@ -389,7 +389,6 @@ def _is_scheduled(asked: Question) -> bool:
 
 
 def _names(definition: Definition, at: datetime) -> bool:
-    """Return whether a schedule includes the time."""
     return timetable_of(definition).next_after(at - _ONE_SECOND) == at
 
 

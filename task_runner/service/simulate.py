@@ -128,7 +128,6 @@ class _Life:
         yield from map(self._row, self._in_order())
 
     def _next(self) -> datetime | None:
-        """Return the time of the next possible event."""
         ready = [fire.ready_at for fire in self.open.values() if fire.outcome is Outcome.PENDING]
         ends = [fire.fired_at + self.span.turn for fire in self.open.values() if fire.fired_at is not None]
         idle_line = self._has_line() and not any(fire.outcome in UNDER_WAY for fire in self.open.values())

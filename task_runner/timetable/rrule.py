@@ -237,7 +237,6 @@ class RuleDays:
         return (day - self._period(0)) // (span * (_WEEK if self.frequency is Frequency.WEEKLY else 1))
 
     def _begin(self, window: int) -> int:
-        """Return the first day of a window."""
         return self._period(window * self.interval * _PERIODS[self.frequency])
 
     def _period(self, number: int) -> int:

@@ -180,7 +180,6 @@ class _Writer:
         return shown, [_name(kind), content_digest(kind), content, state]
 
     def _state(self, value: Any, at: str, depth: int) -> tuple[Any, Any]:
-        """Write all attributes of an object, declared or not."""
         held = {name: one for name, one in attributes(value).items() if name not in _OF_PYDANTIC}
         if not isinstance(value, BaseModel):
             return self._mapping(held, at, depth + 1)

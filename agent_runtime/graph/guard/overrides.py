@@ -134,7 +134,6 @@ class Overrides:
 
 
 def _owner(kind: type, name: str) -> type:
-    """Return the class that defines a method of a class."""
     for one in kind.__mro__:
         if name in vars(one):
             return one

@@ -405,7 +405,6 @@ def _named(brief: Brief, _done: Done) -> list[Request]:
 
 
 def _texts(done: Done) -> dict[str, str]:
-    """Return the texts that were read, by the source's name."""
     fetched = {page["url"]: page["text"] for page in answers(done, "web_fetch")}
     return fetched | {page["page"]: page["body"] for page in answers(done, "workspace_read")}
 

@@ -223,7 +223,6 @@ def _ends(snapshot: Any, store: str) -> Iterator[Line]:
 
 
 def _has_own(snapshot: Any) -> bool:
-    """Return True if each machine has its own chain."""
     return not sqlite_files.is_open_file(snapshot) and any(has for (has,) in snapshot.execute(_HAS_OWN))
 
 

@@ -261,7 +261,6 @@ def _cluster(home: Home) -> Iterator[Check]:
 
 
 def _listens(home: Home) -> Iterator[Finding]:
-    """Yield the TCP addresses on which processes of the home listen."""
     try:
         settings = load_settings(home)
     except InvalidInput:  # another check reports this

@@ -77,7 +77,6 @@ def _answers(place: Home, since: str, until: str) -> tuple[dict[str, list[dict[s
 
 
 def _written(at: datetime) -> str:
-    """Return an instant in the form of the tables."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -302,7 +302,6 @@ class Eraser:
 
     @staticmethod
     def _judge_file(path: Path, found: Found) -> bool:
-        """Return True if a file is to be overwritten."""
         if path.parts[0] in _OWN:
             found.stays.add(f"{path}: you wrote it; change it yourself")
             return False

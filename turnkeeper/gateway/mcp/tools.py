@@ -47,7 +47,6 @@ def _task(ctx: Ctx, task: Any) -> model.TaskView:
 
 
 def _fill(spec: Any, given: Mapping[str, Any]) -> None:
-    """Set the given fields of a spec."""
     for name, value in given.items():
         if value not in ("", None):
             setattr(spec, name, value)

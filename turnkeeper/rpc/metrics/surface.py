@@ -7,7 +7,6 @@ from turnkeeper.config.surfaces import Surface
 
 
 def _ports(settings: Any) -> Mapping[str, str]:
-    """Return the TCP ports on which daemons also answer."""
     said = settings.metrics
     ports = {"agent-runtime": said.agent_runtime_port, "task-runner": said.task_runner_port}
     return {name: f"127.0.0.1:{port}" for name, port in ports.items() if port and said.enabled}
