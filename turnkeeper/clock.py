@@ -1,6 +1,6 @@
-"""The clock port, and the one place that reads a clock.
+"""The clock port, and the only module that reads a clock.
 
-Everything else takes a :class:`Clock`. A simulation passes its own and runs the same code on virtual time.
+All other code takes a :class:`Clock`. A simulation passes its own and runs the same code on virtual time.
 """
 
 import time
@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    import asyncio  # which a command without an event loop does not load: it takes as long as everything else
+    import asyncio  # a command without an event loop does not load it, because that takes long
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ def booted_at() -> datetime:
 
 
 class Clock(Protocol):
-    """Wall time, a steady counter, and waiting."""
+    """Wall time, a monotonic counter, and waiting."""
 
     def now(self) -> datetime:
         """Return the wall-clock time, aware, in UTC."""
@@ -34,7 +34,7 @@ class Clock(Protocol):
         """Wait at least `seconds`."""
 
     async def wait(self, event: "asyncio.Event", timeout_s: float) -> bool:
-        """Wait until `event` is set or `timeout_s` has passed; True if it was set. Leaves the event as it is."""
+        """Wait until `event` is set or `timeout_s` has passed. Return True if it was set. Does not clear the event."""
 
 
 class SystemClock:
@@ -51,7 +51,7 @@ class SystemClock:
         await import_module("asyncio").sleep(seconds)
 
     async def wait(self, event: "asyncio.Event", timeout_s: float) -> bool:
-        """Wait until `event` is set or `timeout_s` has passed; True if it was set."""
+        """Wait until `event` is set or `timeout_s` has passed. Return True if it was set."""
         if event.is_set():
             return True
         try:
@@ -62,7 +62,7 @@ class SystemClock:
         return True
 
     def poll(self, probe: Callable[[], T], *, timeout_s: float, every_s: float) -> T | None:
-        """Return the first truthy answer of `probe`, asked every `every_s`; None if none came in time. Blocks."""
+        """Call `probe` every `every_s` and return its first truthy result, or None after the timeout. Blocks."""
         deadline = self.monotonic() + timeout_s
         while not (answer := probe()):
             if self.monotonic() >= deadline:
@@ -71,17 +71,17 @@ class SystemClock:
         return answer
 
     def block(self, seconds: float) -> None:
-        """Block the calling thread: for command-line programs, which have no event loop."""
+        """Block the calling thread. For command-line programs, which have no event loop."""
         time.sleep(seconds)
 
 
 class SharedClock(SystemClock):
-    """The clock that several machines share: that of their database, carried on by this machine's steady counter.
+    """The clock that several machines share: their database's time, advanced by this machine's monotonic counter.
 
-    What this machine's own clock shows, and whether somebody sets it, changes nothing once :meth:`set` was called.
+    After :meth:`set`, this machine's own wall clock and changes of it have no effect.
 
     Attributes:
-        ahead_s: how far this machine's own clock is ahead of it.
+        ahead_s: seconds by which this machine's own clock is ahead of this one.
     """
 
     def __init__(self) -> None:
@@ -90,9 +90,9 @@ class SharedClock(SystemClock):
         self._base: tuple[datetime, float] | None = None
 
     def set(self, at: datetime, waited_s: float = 0.0) -> None:
-        """Go on from a time that was read at some moment of the last `waited_s`: never ahead of it.
+        """Set the clock to a time that was read during the last `waited_s`, never ahead of it.
 
-        An answer that took long does not set it back: what this clock shows may be right as well.
+        A slow answer does not set the clock back, because its present time may be right as well.
         """
         if self._base is None or not timedelta() <= self.now() - at <= timedelta(seconds=waited_s):
             self._base = at, self.monotonic()

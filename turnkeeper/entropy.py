@@ -1,4 +1,4 @@
-"""The port for ids and randomness, and the one place that draws them."""
+"""The port for ids and randomness, and the only module that draws them."""
 
 import random
 import secrets
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Entropy(Protocol):
-    """Where ids and jitter come from. A simulation passes a seeded one."""
+    """The source of ids and jitter. A simulation passes a seeded one."""
 
     def hex(self, digits: int) -> str:
         """Return `digits` lower-case hexadecimal digits, unpredictable."""

@@ -1,19 +1,19 @@
-"""What can go wrong, in terms a caller can act on.
+"""The errors of the program, in terms a caller can act on.
 
     TurnkeeperError            exit  who erred
-    ├── InvalidInput             2   the caller: a value that cannot be taken
+    ├── InvalidInput             2   the caller: an invalid value
     ├── NotFound                 3   the caller: no such thing
     ├── Conflict                 4   the caller: it exists already, or its state forbids this
     ├── Unreachable              5   a peer: the daemon does not answer
     ├── Degraded                 6   the constellation: it runs, but not completely
-    ├── Denied                   7   nobody: the author refused it or has not decided yet
-    ├── Exhausted                1   what there is: full inbox, the day's tokens
+    ├── Denied                   7   the author refused it or has not decided yet
+    ├── Exhausted                1   a resource: full inbox, the day's tokens
     │   └── MachineTrouble       1   the machine: full disk, no descriptors, a disk that fails, no right to write
     │       └── ServerTrouble    5   the database server: it ended the connection, restarts, has no room
     └── Corrupt                  1   a file: quarantined whole, or the store refuses to start
 
-Each carries fields, not prose: what is wrong, where, and what to do about it. The command line prints them in one
-line and exits with the number above; the wire maps them to status codes (`turnkeeper/rpc/errors.py`).
+Each has fields: the fault, its place, and the remedy. The command line prints them in one line and exits with the
+number above; the RPC package maps them to status codes (`turnkeeper/rpc/errors.py`).
 """
 
 import contextlib
@@ -37,9 +37,9 @@ class TurnkeeperError(Exception):
     """Base of all errors that a person is meant to read.
 
     Attributes:
-        what: what is wrong, without a full stop.
-        where: the file, field or name it was found at; empty where `what` says it.
-        hint: what to do; empty where nothing is to be done.
+        what: the fault, without a full stop.
+        where: the file, field or name with the fault; empty if `what` names it.
+        hint: the remedy; empty if none is needed.
     """
 
     exit_code: ClassVar[int] = EXIT_FAILURE
@@ -51,43 +51,43 @@ class TurnkeeperError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """Return one line: where, what, what to do."""
+        """Return one line: place, fault, remedy."""
         line = f"{self.where}: {self.what}" if self.where else self.what
         return f"{line}; {self.hint}" if self.hint else line
 
 
 class InvalidInput(TurnkeeperError):
-    """A value that cannot be taken; `where` names the field."""
+    """An invalid value; `where` names the field."""
 
     exit_code = EXIT_USAGE
 
 
 class NotFound(TurnkeeperError):
-    """No such task, turn, channel, page or file."""
+    """The error that a task, turn, channel, page or file does not exist."""
 
     exit_code = EXIT_NOT_FOUND
 
 
 class Conflict(TurnkeeperError):
-    """It exists already, or its present state forbids this."""
+    """The error that a thing exists already, or that its present state forbids the request."""
 
     exit_code = EXIT_CONFLICT
 
 
 class Unreachable(TurnkeeperError):
-    """A daemon or a database server does not answer; whether it did anything is unknown."""
+    """The error that a daemon or a database server does not answer; whether it acted is unknown."""
 
     exit_code = EXIT_UNREACHABLE
 
 
 class Degraded(TurnkeeperError):
-    """The constellation runs, but not completely."""
+    """The error that the constellation runs, but not completely."""
 
     exit_code = EXIT_DEGRADED
 
 
 class Denied(TurnkeeperError):
-    """The author refused it, or has not decided yet."""
+    """The error that the author refused a request, or has not decided yet."""
 
     exit_code = EXIT_DENIED
 
@@ -97,16 +97,16 @@ class Exhausted(TurnkeeperError):
 
 
 class MachineTrouble(Exhausted):
-    """The machine cannot read or write at the moment. It says nothing about a turn, a task or a file's content.
+    """The machine cannot read or write at the moment. The turn, the task or the file itself may be sound.
 
-    Whoever meets it waits and tries again: it may pass by itself, unless it is a right that is `missing`.
+    The caller waits and retries: the fault may pass by itself, unless a permission is `missing`.
     """
 
     missing = False
 
 
 class ServerTrouble(MachineTrouble):
-    """The database server cannot be reached, or takes nothing now: a daemon that starts ends, and is started again."""
+    """The database server cannot be reached or accepts nothing now. A starting daemon ends, and is started again."""
 
     exit_code = EXIT_UNREACHABLE
 
@@ -137,8 +137,8 @@ _OF_SQLITE = {
     14: "free descriptors, or make its folder writable",
 }
 _CORRUPT = 11  # sqlite3.SQLITE_CORRUPT
-_NOT_OWNER = "42501"  # which does not pass by itself
-# Classes of PostgreSQL's codes: what stands in its way, or in the way to it.
+_NOT_OWNER = "42501"  # this fault does not pass by itself
+# Classes of PostgreSQL's codes for faults of the server or of the connection.
 _OF_SERVER = {
     "08": "wait until the database answers",
     "53": "give the database room: disk, memory or connections",
@@ -152,19 +152,19 @@ _OF_SERVER = {
 
 
 def machine_trouble(error: BaseException, where: str = "", *, ours: bool = False) -> MachineTrouble | None:
-    """Return the trouble of the machine that an error reports or was caused by; None where there is none.
+    """Return the trouble of the machine behind an error. None if there is none.
 
     Args:
         error: an OSError, an error of SQLite's, or one raised because of such an error.
-        where: the file, as far as the error does not name it.
-        ours: the file is one of the home's, so that a missing permission, too, is the machine's trouble.
+        where: the file, if the error does not name it.
+        ours: True for a file of the home, so that a missing permission is also the machine's trouble.
     """
     for one in _causes(error):
         if isinstance(one, MachineTrouble):
             return one
         code = getattr(one, "sqlite_errorcode", None)
         if isinstance(code, int) and (hint := _OF_SQLITE.get(code & 0xFF)):
-            # SQLite calls a page malformed if the disk refuses to read it. A damaged store has ended the process.
+            # If a disk read fails, SQLite reports a malformed page. A damaged store has already ended the process.
             said = "the disk returned a page that is not readable" if code & 0xFF == _CORRUPT else str(one)
             return _trouble(said, where, hint)
         if hint := _of_server(one):
@@ -186,16 +186,16 @@ def _trouble(
 
 
 def _of_server(error: BaseException) -> str:
-    """Return what to do about an error of PostgreSQL's driver; empty where the statement is at fault."""
+    """Return the remedy for an error of PostgreSQL's driver. Empty if the statement is at fault."""
     state = getattr(error, "sqlstate", "")
-    if state is None:  # the server did not say it: the connection is gone
+    if state is None:  # the error is not from the server: the connection is gone
         kinds = {kind.__name__ for kind in type(error).__mro__}  # a timeout is a kind of it
         return _OF_SERVER["08"] if "OperationalError" in kinds else ""
     return next((_OF_SERVER[part] for part in (state, state[:3], state[:2]) if part in _OF_SERVER), "")
 
 
 def unopened(error: BaseException, where: str, what: str) -> TurnkeeperError:
-    """Return why a store could not be opened: the machine is in trouble, or the file is not what it should be."""
+    """Return the error for a store that could not be opened: the machine is in trouble, or the file is wrong."""
     if isinstance(error, Corrupt):
         return error
     trouble = machine_trouble(error, where, ours=True)
@@ -203,9 +203,9 @@ def unopened(error: BaseException, where: str, what: str) -> TurnkeeperError:
 
 
 def exit_code_of(serve: Callable[[], None]) -> int:
-    """Run a daemon to its end; return its exit code. What a person is meant to read goes to stderr in one line.
+    """Run a daemon to its end. Return its exit code. Errors for people go to stderr in one line.
 
-    If the machine is in trouble that may pass, the exit code says that the daemon only waits for it.
+    If the machine is in trouble that may pass, the exit code says that the daemon waits for it.
     """
     try:
         serve()
@@ -215,7 +215,7 @@ def exit_code_of(serve: Callable[[], None]) -> int:
         found = first if isinstance(first, TurnkeeperError) else machine_trouble(first, ours=True)
         if found is None and not isinstance(error, ExceptionGroup):
             raise
-        with contextlib.suppress(OSError):  # stderr is a file that may be on the same full disk
+        with contextlib.suppress(OSError):  # stderr may be a file on the same full disk
             sys.stderr.write(f"error: {found or first}\n")
             sys.stderr.flush()
         if isinstance(found, MachineTrouble) and not found.missing:
@@ -225,7 +225,7 @@ def exit_code_of(serve: Callable[[], None]) -> int:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and the errors that led to it; of a group, its members; of SQLAlchemy's, the driver's error."""
+    """Yield an error and its causes; of a group, its members; of SQLAlchemy's, the driver's error."""
     seen: set[int] = set()
     left = [error]
     while left:
@@ -234,7 +234,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(one))
         yield one
-        if isinstance(one, TurnkeeperError):  # whoever raised it has said what it means
+        if isinstance(one, TurnkeeperError):  # the code that raised it has already classified its cause
             continue
         members: Any = [*getattr(one, "exceptions", ()), *filter(None, [getattr(one, "orig", None)])]
         before = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
@@ -246,13 +246,13 @@ class Corrupt(TurnkeeperError):
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Return a hint for a name that there is not: the one that is close to it, or else all that there are.
+    """Return a hint for an unknown name: the similar known name, else all known names.
 
     >>> meant("reserch", ["agent", "research"]), meant("x", ["agent"])
     ('did you mean research?', 'there are agent')
     """
     spelled = {one.lower(): one for one in known}
-    # Imported only now: few commands meet an unknown name.
+    # Imported only here, because few commands meet an unknown name.
     close = importlib.import_module("difflib").get_close_matches(name.lower()[:80], list(spelled), n=1)
     return (
         f"did you mean {spelled[close[0]]}?" if close else f"there are {', '.join(sorted(spelled.values())) or 'none'}"
@@ -260,7 +260,7 @@ def meant(name: str, known: Iterable[str]) -> str:
 
 
 def misspelt(name: str, known: Iterable[str]) -> str:
-    """Return the known name of which a new name may be a misspelling; empty if there is none.
+    """Return the known name that a new name may misspell. Empty if there is none.
 
     Names whose digits differ are different names.
 
@@ -277,7 +277,7 @@ def the_one(known: Sequence[str], given: str, what: str, *, see: str) -> str:
     """Return the one name or id that is `given` or begins with it.
 
     Raises:
-        NotFound: none does; says which may be meant, or `see`.
+        NotFound: none does; the error suggests a similar one, or `see`.
         Conflict: several do.
     """
     named = [given] if given in known else [one for one in known if given and one.startswith(given)]
@@ -286,5 +286,5 @@ def the_one(known: Sequence[str], given: str, what: str, *, see: str) -> str:
         raise NotFound(f"no {what} {given[:80]!r}", hint=hint if hint.startswith("did you mean") else see)
     if len(named) > 1:
         what = f"{what.removesuffix('y')}ies" if what.endswith("y") else f"{what}s"
-        raise Conflict(f"{len(named)} {what} begin with {given!r}: {', '.join(named[:4])}", hint="give more of it")
+        raise Conflict(f"{len(named)} {what} begin with {given!r}: {', '.join(named[:4])}", hint="give more characters")
     return named[0]

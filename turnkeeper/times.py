@@ -1,4 +1,4 @@
-"""Instants and durations, as integers and as people write them. Nothing here reads a clock."""
+"""Instants and durations, as integers and as people write them. This module reads no clock."""
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -43,7 +43,7 @@ def from_us(us: int) -> datetime:
 
 
 def rfc3339(at: datetime) -> str:
-    """Format an instant as RFC 3339 in UTC with `Z`; fractions only where there are any.
+    """Format an instant as RFC 3339 in UTC with `Z`. Fractions appear only if they are not zero.
 
     >>> rfc3339(from_us(0)), rfc3339(from_us(1_500_000))
     ('1970-01-01T00:00:00Z', '1970-01-01T00:00:01.500000Z')
@@ -53,7 +53,7 @@ def rfc3339(at: datetime) -> str:
 
 
 def parse_rfc3339(text: str) -> datetime:
-    """Parse an RFC 3339 instant; it must carry an offset. Raises ValueError.
+    """Parse an RFC 3339 instant with an offset. Raises ValueError.
 
     >>> parse_rfc3339("2026-11-20T09:00:00Z").hour
     9
@@ -68,7 +68,7 @@ def parse_rfc3339(text: str) -> datetime:
 
 
 def shown_in(at: datetime, zone: tzinfo | None) -> datetime:
-    """Return an instant as a zone shows it, None for the machine's; in UTC where that year would be 0 or 10000.
+    """Return an instant in a zone, None for the machine's; in UTC if the year would be 0 or 10000.
 
     >>> from zoneinfo import ZoneInfo
     >>> shown_in(datetime(9999, 12, 31, 23, 59, tzinfo=UTC), ZoneInfo("Asia/Tokyo")).isoformat()
@@ -105,7 +105,7 @@ def parse_duration(text: str, *, field: str = "duration") -> timedelta:
 
 
 def written_time(text: str, now: datetime, *, past: bool = False) -> str:
-    """Return a time as people write it in ISO form: with `Z` for a span from now, else wall time without an offset.
+    """Return a time as people write it in ISO form, with `Z` for a span from now, else without an offset.
 
     >>> now = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)  # a Friday
     >>> [written_time(text, now) for text in ("2h", "tomorrow 9am", "mon 17:30", "noon")]
@@ -116,8 +116,8 @@ def written_time(text: str, now: datetime, *, past: bool = False) -> str:
     Args:
         text: a duration, perhaps with `in` before or `ago` after it; a day (today, tomorrow, yesterday, a weekday, a
             date) and a time of day (9am, 17:30, noon), or one of both. Any other text is returned as it is.
-        now: the present, in the zone whose days are meant.
-        past: a duration alone, a weekday or a time of day alone lies before now, and not after it.
+        now: the present time, in the zone of the text's days.
+        past: a duration, a weekday or a time of day alone means a time before now.
     """
     words = text.strip().lower()
     if words == "now":
@@ -132,7 +132,7 @@ def written_time(text: str, now: datetime, *, past: bool = False) -> str:
 
 
 def _wall_time(words: str, now: datetime, *, past: bool) -> str:
-    """Return the wall time of a day, a time of day, or both; empty for anything else."""
+    """Return the wall time of a day, a time of day, or both. Empty for any other text."""
     first, _, rest = words.partition(" ")
     day, rest = _day(first, now, past=past), rest.strip().removeprefix("at ")
     hour = _time_of_day(rest if day else words.removeprefix("at "))
@@ -174,7 +174,7 @@ def _refused(text: str, field: str) -> InvalidInput:
 
 
 def format_duration(duration: timedelta) -> str:
-    """Write a duration of whole seconds so that :func:`parse_duration` reads it back; exact.
+    """Write a duration of whole seconds exactly, in a form that :func:`parse_duration` reads.
 
     >>> format_duration(timedelta(seconds=5400)), format_duration(timedelta(0))
     ('1h30m', '0s')
@@ -183,7 +183,7 @@ def format_duration(duration: timedelta) -> str:
 
 
 def format_rough(seconds: float) -> str:
-    """Write a span for a glance, in its two largest units.
+    """Write a span roughly, in its two largest units.
 
     >>> format_rough(93_784), format_rough(0.25)
     ('1d 2h', '250ms')

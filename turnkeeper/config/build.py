@@ -1,4 +1,4 @@
-"""Which build this is: the version, and the commit that it was made from; and how packages are added beside it."""
+"""The build of this program: its version and its commit; and the commands that install further packages."""
 
 import contextlib
 import json
@@ -29,30 +29,30 @@ def build() -> str:
 
 
 def write_build(home: Home, process: str, settings: Mapping[str, Any], **more: Any) -> None:
-    """Write the pid and the build of this process, with the settings that it loads, into `state/run`."""
+    """Write this process's pid and build, with the settings that it loads, into `state/run`."""
     says = {"pid": os.getpid(), "build": build(), "settings": settings, **more}
     path = start_file(home, process)
     draft = path.with_suffix(".started.new")
-    with contextlib.suppress(OSError):  # a full disk must not keep a process from starting: its start is then unknown
+    with contextlib.suppress(OSError):  # a full disk must not prevent a start; the record is then missing
         draft.touch(mode=0o600)
         draft.write_text(json.dumps(says), encoding="utf-8")
         draft.replace(path)
 
 
 def start_file(home: Home, process: str) -> Path:
-    """Return the file in which a process writes what it started with."""
+    """Return the file in which a process records its start."""
     return home.run / f"{process}.started"
 
 
 def installer() -> list[str]:
-    """Return the program that installs packages where this one is installed: uv if there is no pip."""
+    """Return the command that installs packages beside this one: uv if there is no pip."""
     if util.find_spec("pip") is None and (uv := shutil.which("uv")):
         return [uv, "pip", "install", "--python", sys.executable]
     return [sys.executable, "-m", "pip", "install"]
 
 
 def install_command(*wanted: str) -> str:
-    """Return the command, for a person, that installs packages where this program is installed."""
+    """Return the command, for a person, that installs packages beside this program."""
     if util.find_spec("pip") is None and shutil.which("uv"):
         return f"uv pip install {shlex.join(wanted)} --python {shlex.quote(sys.executable)}"
     command = f"{shlex.quote(sys.executable)} -m pip install {shlex.join(wanted)}"

@@ -1,4 +1,4 @@
-"""The state directory: where each file is, and whether the directory can be trusted.
+"""The state directory: the place of each file, and the check that the directory is safe.
 
 Layout (`docs/contract.md` documents it for people and scripts)::
 
@@ -24,14 +24,14 @@ from turnkeeper.errors import Conflict, InvalidInput
 VARIABLE = "TURNKEEPER_HOME"
 RESTORED = "this home was restored from a backup whose original may still run"
 TAKE_OVER = "make sure that the original home runs nowhere, then run: turnkeeper up --takeover"
-MIGRATED = "its tasks and turns were moved into a database, which config.toml does not name any more"
+MIGRATED = "its tasks and turns were moved into a database, which config.toml no longer names"
 GO_BACK = "write url below [store] again; or, to run with the files as they were at the move: turnkeeper up --takeover"
-LONGEST_SOCKET_PATH = 107  # bytes; sun_path of unix(7) less its terminator
-# An agent's name; `agent0@NAME` is the first agent of the peer that is called NAME here.
+LONGEST_SOCKET_PATH = 107  # bytes; sun_path of unix(7) minus its terminator
+# An agent's name; `agent0@NAME` is the first agent of the peer NAME.
 AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}|agent0@[a-z][a-z0-9-]{0,31}", re.ASCII)
-MOVED = "moved to: "  # what the file begins with that `turnkeeper move` leaves where a home was
+MOVED = "moved to: "  # the first line of the file that `turnkeeper move` leaves in a home's old place
 _LONGEST_WORD = 1 << 14  # bytes
-_MOST_MOVES = 16  # that lead from one place to the next
+_MOST_MOVES = 16  # the most pointer files in a row
 NO_HOME = "say where it is: --home DIR, or export TURNKEEPER_HOME=DIR; or create it: turnkeeper init"
 
 
@@ -87,7 +87,7 @@ class Home:
 
     @property
     def workers(self) -> Path:
-        """How many workers `turnkeeper up N` asked for; absent until it does."""
+        """The number of workers from the last `turnkeeper up N`; absent before."""
         return self.root / "state" / "workers"
 
     @property
@@ -96,34 +96,34 @@ class Home:
         return self.root / "keys"
 
     def keys_made(self, purpose: str) -> Path:
-        """Return the file that says that a key for this purpose was made, so that its loss is noticed."""
+        """Return the file that records that a key for this purpose was made, so that its loss is noticed."""
         return self.root / "state" / f"key-made-{purpose}"
 
     def store_made(self, name: str) -> Path:
-        """Return the file that says which store of this name the home has used, so that its loss is noticed."""
+        """Return the file that records which store of this name the home used, so that its loss is noticed."""
         return self.root / "state" / f"store-made-{name.removesuffix('.db')}"
 
     def time_seen(self, process: str) -> Path:
-        """Return the file with the time that a process saw last, by which it deletes old history."""
+        """Return the file with the last time that a process saw; it decides which history is old."""
         return self.root / "state" / f"time-{process}.json"
 
     @property
     def audit_heads(self) -> Path:
-        """The signed heads of the chains of records, one to a line, oldest first."""
+        """The signed heads of the chains of records, one a line, oldest first."""
         return self.root / "state" / "audit-heads.jsonl"
 
     def audit_seen(self, process: str) -> Path:
-        """Return the file in which a process keeps up to where it has seen the chains of a shared database."""
+        """Return the file with the heads that a process saw of a shared database's chains."""
         return self.root / "state" / f"audit-seen-{process}.json"
 
     @property
     def restored(self) -> Path:
-        """Lies there from a restore until the home is taken over: no daemon starts meanwhile."""
+        """The marker of a restored home: no daemon starts until a takeover."""
         return self.root / "state" / "restored"
 
     @property
     def original(self) -> str:
-        """The folder of the home that this one is a copy of; empty if it is not known, or this one is taken over."""
+        """The home of which this one is a copy. Empty if unknown, or after a takeover."""
         try:
             says = json.loads(self.restored.read_bytes())
             return str(says.get("original") or "")
@@ -137,7 +137,7 @@ class Home:
 
     @property
     def migrated(self) -> Path:
-        """Lies there since the stores were moved into a database: without that, no daemon starts until a takeover."""
+        """The marker of stores moved into a database: no daemon starts without the database until a takeover."""
         return self.root / "state" / "migrated"
 
     @property
@@ -150,11 +150,11 @@ class Home:
         return self.run / f"{process}.sock"
 
     def http(self, process: str) -> Path:
-        """Return the socket on which it answers `/metrics`, `/healthz` and `/readyz`."""
+        """Return the socket that serves `/metrics`, `/healthz` and `/readyz`."""
         return self.run / f"{process}.http"
 
     def lock(self, process: str) -> Path:
-        """Return the lock file whose holder is that process; never unlinked."""
+        """Return the lock file of a process. It is never unlinked."""
         return self.run / f"{process}.lock"
 
     def pid(self, process: str) -> Path:
@@ -166,7 +166,7 @@ class Home:
         return self.root / "channels" / "agent" / check_agent(agent)
 
     def create(self) -> None:
-        """Make the directory and its fixed folders, mode 0700; leave what is there. Raises InvalidInput."""
+        """Make the directory and its fixed folders, mode 0700, without changing existing ones. Raises InvalidInput."""
         make_private(self.root)
         for folder in (self.categories, self.tasks, self.run.parent, self.run, self.logs):
             make_private(folder)
@@ -183,7 +183,7 @@ class Home:
             raise Conflict(f"{why[0]}, and nothing runs until it is taken over", where=str(self.root), hint=why[1])
 
     def waits_for_takeover(self) -> tuple[str, str] | None:
-        """Return why no daemon starts before a takeover, and what to do; None if daemons may start."""
+        """Return why no daemon starts before a takeover, and the remedy. None if daemons may start."""
         if os.path.lexists(self.restored):
             return f"{RESTORED}{self.named_original}", TAKE_OVER
         if os.path.lexists(self.migrated) and not import_module("turnkeeper.config.toml_file").shared_url_in(
@@ -193,7 +193,7 @@ class Home:
         return None
 
     def check_keys(self) -> None:
-        """Raise InvalidInput if other users can read the keys of model providers: as ssh does with a key of its own."""
+        """Raise InvalidInput if other users can read the keys of model providers, as ssh does for its keys."""
         path = self.environment
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise InvalidInput("can be read by others", where=str(path), hint=f"run: chmod 600 {path}")
@@ -212,18 +212,18 @@ class Home:
 def locate(option: Path | None, environ: Mapping[str, str]) -> Home:
     """Return the home named by `--home`, else by the environment, else `~/.turnkeeper`. Changes nothing.
 
-    Where a home was moved away, the file that it left leads to the place where it is now. Raises InvalidInput if
-    nothing is there, or the file is not ours alone.
+    If a home was moved, follow the file in its old place. Raises InvalidInput if the new place is missing or another
+    user could have written the file.
     """
     place, *passed = places(option, environ)
     if passed and not place.is_dir():
         hint = f"mount it; or say where it is now: turnkeeper move DIR; or, to begin anew, remove {passed[0]}"
-        raise InvalidInput(f"the home was moved to {place}, and is not there", where=str(passed[0]), hint=hint)
+        raise InvalidInput(f"the home was moved to {place}, but is not there", where=str(passed[0]), hint=hint)
     return Home(root=place)
 
 
 def places(option: Path | None, environ: Mapping[str, str]) -> list[Path]:
-    """Return where the home is, whether or not it is there, then the files that led there, the last one first."""
+    """Return the home's path, existing or not, then the pointer files that led there, the last one first."""
     named = option or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
     root = named if named is not None else Path(environ.get("HOME", "~")).expanduser() / ".turnkeeper"
     found = [Path(os.path.abspath(root.expanduser()))]  # noqa: PTH100  resolve() would follow a symlink
@@ -235,14 +235,14 @@ def places(option: Path | None, environ: Mapping[str, str]) -> list[Path]:
 
 
 def moved_to(path: Path) -> Path | None:
-    """Return where the home that was at `path` lies now, as the file there says; None where there is no such file.
+    """Return the new place of the home that was at `path`, from its pointer file. None if there is no such file.
 
     Raises:
-        InvalidInput: somebody else could have written it.
+        InvalidInput: another user could have written the file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # nothing is there, or nothing that could be read
+    except OSError:  # the file is missing or cannot be read
         return None
     try:
         found = os.fstat(descriptor)
@@ -258,13 +258,13 @@ def moved_to(path: Path) -> Path | None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a directory with mode 0700, or take the one that is there. Raises InvalidInput if it is not ours alone."""
+    """Make a directory with mode 0700, or accept an existing one. Raises InvalidInput if other users can write it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _refuse_untrusted(folder)
 
 
 def check_agent(name: str) -> str:
-    """Return an agent's name if it is one: a letter, then up to 31 of `a-z0-9-`; or a peer's. Raises InvalidInput."""
+    """Return the name if it is an agent's: a letter, then up to 31 of `a-z0-9-`; or a peer's. Raises InvalidInput."""
     if not AGENT.fullmatch(name):
         raise InvalidInput(f"{name[:40]!r} is not an agent's name", where="agent", hint="use a-z, 0-9 and -")
     return name

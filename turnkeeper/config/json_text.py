@@ -1,4 +1,4 @@
-"""Reading JSON that a caller gave: one value, bounded in length and depth, of what every store can hold."""
+"""Parsing JSON from a caller: one value, bounded in length and depth, that every store can hold."""
 
 import json
 import math
@@ -15,7 +15,7 @@ _RESERVED_STARTS = ("__", "checkpoint_", "langgraph_auth_")
 def read_object(
     text: str, *, where: str, longest: int, deepest: int = DEEPEST, half_characters: bool = False
 ) -> dict[str, Any]:
-    """Return the one JSON object that a text holds; like :func:`read_value`, and refused if it is no object."""
+    """Parse one JSON object, as :func:`read_value` does. Refuse any other value."""
     found = read_value(text, where=where, longest=longest, deepest=deepest, half_characters=half_characters)
     if not isinstance(found, dict):
         raise InvalidInput("is not a JSON object", where=where)
@@ -23,17 +23,17 @@ def read_object(
 
 
 def read_value(text: str, *, where: str, longest: int, deepest: int = DEEPEST, half_characters: bool = False) -> Any:
-    """Return the one JSON value that a text holds.
+    """Parse one JSON value.
 
     Args:
-        text: as the caller gave it.
+        text: the caller's text.
         where: the field, for errors.
         longest: in bytes of UTF-8.
-        deepest: how many levels of objects and arrays there may be.
-        half_characters: take lone surrogates, which JSON can spell and UTF-8 cannot.
+        deepest: the most levels of objects and arrays.
+        half_characters: accept lone surrogates, which JSON can spell and UTF-8 cannot.
 
     Raises:
-        InvalidInput: it is longer or deeper, or is not JSON.
+        InvalidInput: the text is longer or deeper, or is not JSON.
     """
     if len(text.encode("utf-8", errors="replace")) > longest:
         raise InvalidInput(f"is longer than {longest} bytes", where=where)
@@ -75,7 +75,7 @@ def _has_utf8(value: object) -> bool:
 
 
 def is_deeper(value: object, levels: int) -> bool:
-    """Return whether lists and tables are nested in a value more than so many levels deep.
+    """Return True if lists and tables are nested more than `levels` deep in a value.
 
     >>> is_deeper({"a": [1]}, 2), is_deeper({"a": [[1]]}, 2)
     (False, True)

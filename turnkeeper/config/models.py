@@ -1,6 +1,6 @@
-"""Names of models: which are valid, which provider each means, and what that provider needs.
+"""Names of models: which are valid, the provider of each, and the provider's package and key.
 
-Commands and the runtime judge a name by :func:`full_name` alone.
+Commands and the runtime check a name only with :func:`full_name`.
 """
 
 import re
@@ -11,8 +11,8 @@ from turnkeeper.errors import InvalidInput
 
 OFFLINE = "offline"
 OPENAI = "openai"
-# By provider, as LangChain's `init_chat_model` names them: its package, and the variable that holds its key; empty if
-# the provider takes no key, or more than one.
+# By provider, as LangChain's `init_chat_model` names them: its package, and the variable with its key; empty if the
+# provider takes no key, or several.
 PROVIDERS: Mapping[str, tuple[str, str]] = {
     "anthropic": ("langchain-anthropic", "ANTHROPIC_API_KEY"),
     "anthropic_bedrock": ("langchain-aws", ""),
@@ -45,8 +45,8 @@ PROVIDERS: Mapping[str, tuple[str, str]] = {
     "upstage": ("langchain-upstage", "UPSTAGE_API_KEY"),
     "xai": ("langchain-xai", "XAI_API_KEY"),
 }
-EXTRAS = frozenset({"openai", "anthropic"})  # of our own package: what installs a provider in the version that fits
-# Names that say whose they are by how they begin, as LangChain reads them.
+EXTRAS = frozenset({"openai", "anthropic"})  # of our own package, which installs a provider in the right version
+# Prefixes of names that identify the provider, as in LangChain.
 _FAMILIES = {
     **dict.fromkeys(("gpt-", "o1", "o3", "chatgpt", "text-davinci"), OPENAI),
     "claude": "anthropic",
@@ -66,13 +66,13 @@ _FORMS = "write offline, or PROVIDER:NAME such as openai:gpt-5"
 
 
 def full_name(text: str, base_url: str = "") -> str:
-    """Return a model's name with its provider. With the address of a server, a name without one is OpenAI's dialect.
+    """Return a model's name with its provider. With a server's address, a name without a provider is OpenAI's.
 
     >>> full_name("gpt-5"), full_name("llama3:8b", "http://localhost:8000/v1"), full_name("offline")
     ('openai:gpt-5', 'openai:llama3:8b', 'offline')
 
     Raises:
-        InvalidInput: it is no name, or names a provider that is not known; says what may be meant.
+        InvalidInput: the name is malformed or its provider is unknown; the error suggests similar names.
     """
     if not _WORD.fullmatch(text):
         raise InvalidInput("is not the name of a model", where="model", hint=_FORMS)
@@ -82,7 +82,7 @@ def full_name(text: str, base_url: str = "") -> str:
     if text.rstrip(":") in PROVIDERS:
         raise InvalidInput(f"{provider} is a provider, without a model", where="model", hint=_FORMS)
     family = _family(text)
-    # A server's models may have colons and begin as a provider's name does, such as mistral:7b.
+    # A server's models may have colons and begin like a provider's name, such as mistral:7b.
     typed_as = (OPENAI, "anthropic") if base_url else PROVIDERS if colon else (OFFLINE,)
     close = get_close_matches(provider.lower(), typed_as, n=1, cutoff=0.8)
     if close and (colon or not base_url):
@@ -96,7 +96,7 @@ def full_name(text: str, base_url: str = "") -> str:
 
 
 def key_name(model: str) -> str:
-    """Return the variable in which the library of a model's provider looks for its key; empty if none is known.
+    """Return the variable with the key of a model's provider. Empty if none is known.
 
     >>> key_name("openai:gpt-5"), key_name("claude-sonnet-4-5"), key_name("ollama:llama3")
     ('OPENAI_API_KEY', 'ANTHROPIC_API_KEY', '')
@@ -106,7 +106,7 @@ def key_name(model: str) -> str:
 
 
 def package_of(model: str) -> str:
-    """Return the package, with its extra, that an installer needs to add a model's provider."""
+    """Return the package, with its extra, that installs a model's provider."""
     provider = model.partition(":")[0]
     return f"turnkeeper[{provider}]" if provider in EXTRAS else PROVIDERS[provider][0]
 

@@ -1,6 +1,6 @@
-"""`config.toml`: every key with its default, where each effective value came from, unknown keys refused.
+"""`config.toml`: every key with its default, the source of each value, and errors for unknown keys.
 
-The keys and their defaults are documented by the models below; `turnkeeper config show` prints them with their values.
+The models below document the keys and their defaults; `turnkeeper config show` prints them with their values.
 """
 
 import contextlib
@@ -38,12 +38,12 @@ SHIPPED_AUTONOMOUS = ("memory-consolidation", "catch-up-summary", "re-validation
 def _seconds(value: object) -> object:
     try:
         return parse_duration(value).total_seconds() if isinstance(value, str) else value
-    except InvalidInput as error:  # said again without the value, and with file, line and key by whoever reads the file
+    except InvalidInput as error:  # the file's reader reports the error without the value, and with file, line and key
         raise ValueError(f"is not a duration; {error.hint}") from error
 
 
 def as_written(value: object) -> object:
-    """Return a setting as a person writes it: a duration of whole seconds with its units, anything else as it is.
+    """Return a setting as a person writes it: a duration of whole seconds with its units, any other value unchanged.
 
     >>> as_written(7776000.0), as_written(0.2), as_written(3)
     ('90d', 0.2, 3)
@@ -54,16 +54,16 @@ def as_written(value: object) -> object:
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400 * 365)]
-# Long enough for two looks to differ: a daemon's counter rises every five seconds.
+# Long enough that two reads differ: a daemon's counter rises every five seconds.
 WatchSeconds = Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=86_400)]
 
 
-# As a thread's id may be written, which a task's has at its end: it must not look like a path.
+# The form of a thread's id, which ends with a task's name: it must not look like a path.
 GraphName = Annotated[str, Field(pattern=r"^[!-.0-~](?:[ -.0-~]{0,61}[!-.0-~])?$")]
 
 
 class _Section(BaseModel):
-    # Built when it is read: a plugin of Pydantic's is looked for in every installed package, which takes as long.
+    # Built at its first use, because Pydantic looks for plugins in every installed package, which takes long.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
@@ -104,17 +104,17 @@ class CategorySettings(_Section):
 
 
 class MemorySettings(_Section):
-    """`[memory]`: where graphs keep what they store without naming a tier."""
+    """`[memory]`: the tier for values that graphs store without naming one."""
 
     default_tier: Literal["conversation", "channel", "workspace", "account"] = Field(
-        "workspace", description="tier of a graph's store namespaces that begin with no tier"
+        "workspace", description="tier of a graph's store namespaces without a tier"
     )
 
 
 class SchedulerSettings(_Section):
     """`[scheduler]`: the runner's defaults."""
 
-    grace_s: Seconds = Field(60.0, description="how late a fire may be and still count as on time")
+    grace_s: Seconds = Field(60.0, description="how late a fire may be to count as on time")
     catch_up_concurrency: int = Field(4, ge=1, le=10_000, description="how many caught-up fires run at once")
     catch_up_stagger_s: Seconds = Field(0.2, description="shortest time between two caught-up fires")
     timezone: str = Field("", description="IANA time zone of new tasks; empty: the machine's")
@@ -122,11 +122,11 @@ class SchedulerSettings(_Section):
 
 
 class ApprovalSettings(_Section):
-    """`[approvals]`: how long an approval waits that is asked by a turn without a task; a task says it for its own."""
+    """`[approvals]`: how long approvals of turns without a task wait; a task has its own settings."""
 
     reminder_s: Seconds = Field(0.0, description="how long after it was asked you are reminded of it; 0: never")
-    escalation_s: Seconds = Field(0.0, description="likewise, when an alert is raised about it; 0: never")
-    timeout_s: Seconds = Field(0.0, description="likewise, when it ends unanswered: its call is refused; 0: never")
+    escalation_s: Seconds = Field(0.0, description="how long until an alert is raised about it; 0: never")
+    timeout_s: Seconds = Field(0.0, description="how long until it expires and its call is refused; 0: never")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -156,14 +156,14 @@ class WatchdogSettings(_Section):
         3, ge=1, le=1000, description="failed starts within the window before it counts as a crash loop"
     )
     start_timeout_s: WatchSeconds = Field(120.0, description="how long a daemon may take to start")
-    hang_after_s: WatchSeconds = Field(180.0, ge=15, description="how long a progress counter may stay the same")
+    hang_after_s: WatchSeconds = Field(180.0, ge=15, description="how long a progress counter may stay unchanged")
     command: str = Field("", description="shell command that alerts you; the text is in TURNKEEPER_TEXT")
     webhook: str = Field(
         "",
         pattern=r"^([a-z][a-z0-9+.-]*://\S+)?$",
         description="URL to POST alerts to as JSON, without a command or when it fails; other schemes go to apprise",
     )
-    announce: bool = Field(False, description="also say by these routes when agent-runtime is up after a start")
+    announce: bool = Field(False, description="also report on these routes when agent-runtime is up after a start")
 
 
 class LogSettings(_Section):
@@ -182,7 +182,7 @@ class StoreSettings(_Section):
     )
 
     notifications: bool = Field(
-        True, description="whether machines hear of each other at once (LISTEN); else they look each second"
+        True, description="whether machines notify each other at once (LISTEN); else they poll each second"
     )
 
     @field_validator("url")
@@ -196,29 +196,29 @@ class StoreSettings(_Section):
         return value
 
     def heard(self, *channels: str) -> tuple[str, ...]:
-        """Return those of some channels of notifications that are listened to."""
+        """Return the channels of notifications to listen to."""
         return channels if self.notifications else ()
 
     @property
     def is_shared(self) -> bool:
-        """Whether several machines may use the store."""
+        """True if several machines may use the store."""
         return self.url != "sqlite"
 
     @property
     def shared_url(self) -> str:
-        """The database that several machines share; empty where there is none."""
+        """The database that several machines share; empty if there is none."""
         return self.url if self.is_shared else ""
 
 
 class HistorySettings(_Section):
-    """`[history]`: how long the runtime keeps what is over."""
+    """`[history]`: how long the runtime keeps finished turns."""
 
     keep_turns: Seconds = Field(
         86_400.0 * 365,
-        description="how long a turn that ended is kept, with its messages, tool calls and approvals; 0: for ever",
+        description="how long a finished turn is kept, with its messages, tool calls and approvals; 0: no limit",
     )
     keep_events: Seconds = Field(
-        86_400.0 * 90, description="how long outcomes that the runner has read, and handoffs, are kept; 0: for ever"
+        86_400.0 * 90, description="how long outcomes that the runner has read, and handoffs, are kept; 0: no limit"
     )
 
 
@@ -234,9 +234,9 @@ class FaultSettings(_Section):
 class NodeSettings(_Section):
     """`[node]`: this machine, among those that share a store."""
 
-    name: str = Field("", max_length=100, description="what other machines call it; empty for the machine's name")
+    name: str = Field("", max_length=100, description="its name for other machines; empty for the machine's own name")
     roles: tuple[Literal["runner", "runtime"], ...] = Field(
-        ("runner", "runtime"), description="what it does where machines share a store: plan and hand over, run turns"
+        ("runner", "runtime"), description="its work in a shared store: plan and hand over, run turns"
     )
 
 
@@ -265,13 +265,13 @@ class WebSettings(_Section):
     bind: str = Field("127.0.0.1", description="the address; any other than 127.0.0.1 needs insecure_bind")
     insecure_bind: bool = Field(False, description="listen on `bind`: only behind a proxy of yours that speaks TLS")
     public_origin: str = Field(
-        "", pattern=r"^(https://[a-z0-9.-]+(:[0-9]{1,5})?)?$", description="where such a proxy offers it: https://NAME"
+        "", pattern=r"^(https://[a-z0-9.-]+(:[0-9]{1,5})?)?$", description="its URL on such a proxy: https://NAME"
     )
     origins: tuple[Annotated[str, Field(pattern=r"^https?://[a-z0-9.-]+(:[0-9]{1,5})?$")], ...] = Field(
         (), description="other pages that may use the LangGraph API and MCP from a browser: http://localhost:3000"
     )
-    langgraph_category: str = Field("loop", description="the category of crons of LangGraph's clients that name none")
-    langgraph_channel: str = Field("general", description="the channel of threads and crons that such clients make")
+    langgraph_category: str = Field("loop", description="the category of LangGraph clients' crons that name none")
+    langgraph_channel: str = Field("general", description="the channel of such clients' threads and crons")
 
     @model_validator(mode="after")
     def _only_here(self) -> Self:
@@ -281,18 +281,18 @@ class WebSettings(_Section):
 
 
 class PeerSettings(_Section):
-    """`[peers]`: other homes whose first agents speak with this one's."""
+    """`[peers]`: other homes whose first agents work with this one's."""
 
     enabled: bool = Field(False, description="let `turnkeeper up` start it and keep it running")
     listen: str = Field(
         "",
         pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$",
-        description="where it listens for peers, HOST:PORT; needed where it is enabled",
+        description="the address at which it listens for peers, HOST:PORT; required if enabled",
     )
     address: str = Field(
         "",
         pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$",
-        description="where peers reach it, HOST:PORT; empty: as `listen`",
+        description="the address at which peers reach it, HOST:PORT; empty: as `listen`",
     )
 
     @model_validator(mode="after")
@@ -314,13 +314,13 @@ class McpSettings(_Section):
     """`[mcp]`: what MCP clients may do, with `turnkeeper mcp` and over HTTP."""
 
     decide: Literal["link", "elicit"] = Field(
-        "link", description="link: you decide elsewhere; elicit: a client that can shows you a form"
+        "link", description="link: you decide elsewhere; elicit: a capable client shows you a form"
     )
     categories: tuple[str, ...] = Field(
         ("catch-up-summary", "loop"),
-        description="categories of tasks that they may make or change; the first is the default",
+        description="categories of tasks that they may create or change; the first is the default",
     )
-    manage: Literal["own", "all"] = Field("own", description="tasks that they may change: those they made, or all")
+    manage: Literal["own", "all"] = Field("own", description="tasks that they may change: their own, or all")
 
 
 class TracesSettings(_Section):
@@ -336,9 +336,9 @@ class TracesSettings(_Section):
 
 
 class AssistantSettings(_Section):
-    """`[assistants.<name>]`: a graph as it is configured under a name, for tasks and messages that name it."""
+    """`[assistants.<name>]`: a configuration of a graph, for tasks and messages that name it."""
 
-    graph: str = Field("", description="the name of the graph that it configures; empty: the default one")
+    graph: str = Field("", description="the name of the configured graph; empty: the default one")
     description: str = Field("", max_length=1000, description="one sentence for you")
     context: dict[str, JsonValue] = Field(default_factory=dict, description="LangGraph's context")
     config: dict[str, JsonValue] = Field(default_factory=dict, description="LangGraph's configurable")
@@ -353,7 +353,7 @@ class AssistantSettings(_Section):
             raise ValueError(error.what) from error
 
 
-OF_A_SURFACE: Any = {"of_a_surface": True}  # marks a section that is read by a part which may not be installed
+OF_A_SURFACE: Any = {"of_a_surface": True}  # marks the section of a part that may not be installed
 
 
 class Settings(_Section):
@@ -386,14 +386,14 @@ class Settings(_Section):
     def _does_something(cls, value: NodeSettings, info: ValidationInfo) -> NodeSettings:
         store, web = info.data.get("store"), info.data.get("web")
         if set(value.roles) != {"runner", "runtime"} and store is not None and not store.is_shared:
-            raise ValueError("roles leaves one out, which only a machine can that shares a store: set [store] url")
+            raise ValueError("roles leaves one out, which needs a shared store: set [store] url")
         if not value.roles and web is not None and not web.enabled:
             raise ValueError("roles names neither runner nor runtime, and [web] is not enabled: nothing would run")
         return value
 
     @property
     def daemons(self) -> frozenset[str]:
-        """The daemons that run on this machine: those of its roles, and those that answer what else it runs."""
+        """The daemons of this machine: those of its roles, and those that its other processes need."""
         wanted = {f"{'task' if role == 'runner' else 'agent'}-{role}" for role in self.node.roles}
         return frozenset(wanted.union(*(one.asks for one in self.processes)))
 
@@ -403,19 +403,19 @@ class Settings(_Section):
 
     @property
     def common(self) -> dict[str, dict[str, Any]]:
-        """The sections that are to be equal on all machines that share a store."""
+        """The sections that must be equal on all machines that share a store."""
         said = self.model_dump(mode="json", include=_COMMON)
         return {f"config [{section}]": said[section] for section in sorted(said)}
 
     @property
     def kept(self) -> HistorySettings:
-        """How long the runtime keeps what is over: turns for at least as long as the ledger may name them."""
+        """How long the runtime keeps finished turns: at least as long as the ledger may name them."""
         least = max(self.history.keep_turns, self.scheduler.keep_history) if self.history.keep_turns else 0.0
         return self.history.model_copy(update={"keep_turns": least})
 
     @property
     def default_graph(self) -> str:
-        """The name of the graph that turns run which name none: of `agent0`'s, or `default` for our own agent."""
+        """The graph of turns that name none: `agent0`'s, or `default` for our own agent."""
         graph = self.agents[FIRST_AGENT].graph if FIRST_AGENT in self.agents else ""
         return graph.rpartition(":")[2] or "default"
 
@@ -436,11 +436,7 @@ def _without_plugins() -> Iterator[None]:
 
 
 def load_settings(home: Home) -> Settings:
-    """Read the home's `config.toml`, or the defaults where there is none.
-
-    Raises:
-        InvalidInput: an unknown key or a bad value, with file, line and key.
-    """
+    """Read the home's `config.toml`. Return the defaults if there is none."""
     with _without_plugins():
         try:
             file = read_toml(home.config)
@@ -453,7 +449,7 @@ def load_settings(home: Home) -> Settings:
 
 
 def unread_sections(home: Home) -> list[str]:
-    """Return the sections that config.toml has for parts of the program that are not installed."""
+    """Return the sections of config.toml for parts of the program that are not installed."""
     optional = {name for name, one in Settings.model_fields.items() if one.json_schema_extra == OF_A_SURFACE}
     read = {section for surface in surfaces().values() for section in surface.settings}
     said = read_toml(home.config).data if home.config.exists() else {}
@@ -461,9 +457,9 @@ def unread_sections(home: Home) -> list[str]:
 
 
 def take_server_keys(home: Home) -> None:
-    """Put what `<home>/.env` says to clients of PostgreSQL (PG…) where its driver looks; the environment wins.
+    """Copy PG… variables from `<home>/.env` to where PostgreSQL's driver looks. The environment has precedence.
 
-    Raises InvalidInput where others can read the file.
+    Raises InvalidInput if others can read the file.
     """
     if not home.environment.exists():
         return
@@ -475,10 +471,10 @@ def take_server_keys(home: Home) -> None:
 
 
 def staffed(settings: Settings, home: Home) -> Settings:
-    """Return the settings with as many workers as `turnkeeper up N` asked for last, if it ever did.
+    """Return the settings with the number of workers from the last `turnkeeper up N`, if any.
 
     Raises:
-        InvalidInput: the file that says so holds no number of workers.
+        InvalidInput: the file holds no number of workers.
     """
     count = workers_asked_for(home)
     if count is None:
@@ -490,7 +486,7 @@ def staffed(settings: Settings, home: Home) -> Settings:
 
 
 def workers_asked_for(home: Home) -> int | None:
-    """Return how many workers `turnkeeper up N` asked for; None if it never did. Raises InvalidInput."""
+    """Return the number of workers from the last `turnkeeper up N`. None if there was none. Raises InvalidInput."""
     try:
         text = home.workers.read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:
@@ -501,7 +497,7 @@ def workers_asked_for(home: Home) -> int | None:
 
 
 def ask_for_workers(home: Home, count: int) -> bool:
-    """Write how many workers there are to be from the runtime's next start on; False if it was the same before."""
+    """Write the number of workers for the runtime's next start. Return False if it was the same before."""
     with contextlib.suppress(InvalidInput):
         if workers_asked_for(home) == count:
             return False
@@ -513,7 +509,7 @@ def ask_for_workers(home: Home, count: int) -> bool:
 
 
 def effective(settings: Settings, home: Home) -> Iterator[tuple[str, object, str]]:
-    """Yield (key, value, source) for every setting; the source is a file of the home's or `default`."""
+    """Yield (key, value, source) for every setting. The source is a file of the home or `default`."""
     by_command = f"agents.{FIRST_AGENT}.workers" if workers_asked_for(home) is not None else ""
     for section in type(settings).model_fields:
         value = getattr(settings, section)

@@ -1,7 +1,7 @@
-"""What a daemon started with: the program's build, the settings that it loaded, and the files of the author's graphs.
+"""The start of a daemon: the program's build, the settings that it loaded, and the files of the author's graphs.
 
-Each daemon writes `state/run/<process>.started` before it loads anything else; the supervisor writes its build.
-`up`, `status` and `doctor` compare the file with the program and the configuration as they are now.
+Each daemon writes `state/run/<process>.started` before it loads anything else; the supervisor writes its build. `up`,
+`status` and `doctor` compare the file with the present program and configuration.
 """
 
 import contextlib
@@ -34,9 +34,9 @@ class Start:
     """What a process wrote when it started.
 
     Attributes:
-        pid: the process; a file may outlive its writer.
+        pid: the process; the file may remain after it.
         build: version and commit of the program.
-        settings: by key, those that the process reads; each long value, address, list and `.env` as a digest.
+        settings: the process's settings by key; each long value, address, list and `.env` as a digest.
         files: the files of the author's graphs that it loaded, each with the digest of its content.
     """
 
@@ -46,23 +46,23 @@ class Start:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def edited(self) -> list[str]:
-        """Return the loaded files whose content has changed since, or that are gone."""
+        """Return the loaded files that have changed or disappeared since."""
         return sorted(name for name, before in self.files.items() if _digest(Path(name)) != before)
 
 
 def write_start(home: Home, process: str) -> None:
-    """Write what this process starts with. Call it before the settings are loaded for use."""
+    """Write this process's start. Call it before the settings are loaded for use."""
     write_build(home, process, settings_now(home, process))
 
 
 def add_files(home: Home, process: str, files: Iterable[Path]) -> None:
-    """Add to what this process started with the files that it has loaded since. If it wrote no start, do nothing."""
+    """Add files that this process has loaded to its start record. Do nothing if it has none."""
     if start := read_start(home, process, os.getpid()):
         write_build(home, process, start.settings, files={str(file): _digest(file) for file in files})
 
 
 def read_start(home: Home, process: str, pid: int = 0) -> Start | None:
-    """Return what the process `pid`, or by default the last one, started with; None if no file of it can be read."""
+    """Return the start of the process `pid`, by default of the last one. None if it cannot be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         found = Start(**json.loads(start_file(home, process).read_text("utf-8")))
         return found if found.pid == (pid or found.pid) else None
@@ -85,7 +85,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     >>> changes({"model.name": "offline", "x": {"sha256": "a"}}, {"model.name": "openai:gpt-5", "x": {"sha256": "b"}})
     ["model.name ('offline', now 'openai:gpt-5')", 'x']
     """
-    # A table such as [agents.agent0] brings settings that are empty, and mean the same as none.
+    # A table such as [agents.agent0] adds empty settings, which mean the same as missing ones.
     keys = sorted(key for key in before.keys() | now.keys() if (before.get(key) or None) != (now.get(key) or None))
     return [f"{key}{_values(before.get(key), now.get(key))}" if key != _KEYS else _KEYS for key in keys]
 

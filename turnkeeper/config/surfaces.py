@@ -1,8 +1,8 @@
-"""The table of surfaces: what each part of the program adds to it, and which parts are installed.
+"""The table of surfaces: each part's additions to the program, and which parts are installed.
 
-A part that adds commands, a daemon, settings or checks says so in a module `surface.py` of its own, which defines
-`SURFACE` and imports nothing but this module. The table is what a scan of the installed packages finds: a part whose
-folder was removed adds nothing, and the rest runs on without it.
+A part that adds commands, a daemon, settings or checks has a module `surface.py`, which defines `SURFACE` and imports
+nothing but this module. The table comes from a scan of the installed packages: a part whose folder was removed adds
+nothing, and the rest works without it.
 """
 
 import sys
@@ -22,7 +22,7 @@ _DEEPEST = 2  # folders below a package in which a surface may register
 
 
 class Panel(StrEnum):
-    """What people want to do, in the order in which help lists it."""
+    """The goals of users, in the order in which help lists them."""
 
     START = "Start and stop"
     WORK = "Give an agent work"
@@ -48,12 +48,12 @@ class Later(NamedTuple):
 
 
 class Mount(NamedTuple):
-    """What the gateway serves under a path.
+    """An application that the gateway serves under a path.
 
     Attributes:
-        path: the path; empty for all that no other one takes.
+        path: the path; empty for all paths that no other application serves.
         target: `MODULE:NAME` of a function that makes the application.
-        package: the package of an extra without which it is not served; empty if it takes none.
+        package: the package of the extra that it needs; empty if it needs none.
     """
 
     path: str
@@ -66,10 +66,10 @@ class Process(NamedTuple):
 
     Attributes:
         name: the process, and the section.
-        package: the package that it is started from.
+        package: the package that starts it.
         reads: the sections of config.toml that it reads.
-        asks: the daemons that must run on the machine, too.
-        extra: the extra that it needs; empty if it needs none.
+        asks: the daemons that must also run on the machine.
+        extra: the extra of the package that it needs; empty if none.
         needs: the modules of that extra.
     """
 
@@ -82,21 +82,21 @@ class Process(NamedTuple):
 
 
 class Surface(NamedTuple):
-    """What one part of the program adds to it.
+    """One part's additions to the program.
 
     Attributes:
         name: the part, as documents call it.
-        place: where its commands stand in help among those of other parts, the lowest first.
+        place: the position of its commands in help, lowest first.
         commands: its commands of `turnkeeper`, by name.
-        settings: the sections of config.toml that it alone reads.
+        settings: the sections of config.toml that only it reads.
         process: the process that it adds, if any.
-        listens: returns, by process, where settings let it listen on TCP.
-        mount: what it serves over HTTP, if anything.
+        listens: returns the TCP addresses from the settings, by process.
+        mount: its HTTP application, if any.
         observers: by process, or "turns", `MODULE:NAME` of a function that makes an observer, or None.
-        offers: by name, `MODULE:NAME` of what the core uses if it is there.
+        offers: by name, `MODULE:NAME` of functions that the core uses if installed.
         also: modules elsewhere that are removed with its folder.
-        needs: the names of surfaces without which this one does not work.
-        is_core: whether the main job needs it; any other one may be removed with its folder.
+        needs: the names of surfaces that this one requires.
+        is_core: True if the main job needs it; the folder of any other surface may be removed.
     """
 
     name: str
@@ -126,13 +126,13 @@ def commands_in(package: str, panels: Mapping[Panel, Mapping[str, str]]) -> dict
 
 @cache
 def surfaces() -> Mapping[str, Surface]:
-    """Return the installed surfaces by the name of the folder's module, in the order of help."""
+    """Return the installed surfaces by module name, in the order of help."""
     found = {module: _read(module, file) for module, file in _files()}
     return dict(sorted(found.items(), key=lambda one: (one[1].place, one[1].name)))
 
 
 def commands(package: str = "") -> dict[str, Later]:
-    """Return the commands that the surfaces within a package add, by name; those of all packages if none is named."""
+    """Return the commands of the surfaces within a package, or of all, by name."""
     found = (one for module, one in surfaces().items() if f"{module}.".startswith(f"{package}." if package else ""))
     return {name: later for surface in found for name, later in surface.commands.items()}
 
@@ -142,19 +142,19 @@ def processes() -> tuple[Process, ...]:
 
 
 def imported(target: str) -> Any:
-    """Import a module and return what `MODULE:NAME` names in it."""
+    """Import the object that `MODULE:NAME` names."""
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)
 
 
 def offered(name: str, *given: Any) -> Any:
-    """Make what an installed surface offers under a name; None if none does."""
+    """Call the function that an installed surface offers under a name. Return None if none does."""
     found = next((one.offers[name] for one in surfaces().values() if name in one.offers), None)
     return None if found is None else imported(found)(*given)
 
 
 def _files() -> Iterator[tuple[str, str]]:
-    """Yield each folder that registers a surface, as a module's name, and the file that does so."""
+    """Yield each folder that registers a surface, as a module's name, and the file with the surface."""
     folders = [(package, str(_ROOT / package)) for package in _PACKAGES]
     for _ in range(_DEEPEST):
         inner = [(name, one) for name, folder in folders for one in scandir(folder) if one.is_dir()]
@@ -165,7 +165,7 @@ def _files() -> Iterator[tuple[str, str]]:
 
 
 def _read(folder: str, file: str) -> Surface:
-    """Import a module `surface.py`, but none of the packages around it, which may load what takes long."""
+    """Import a module `surface.py` without the packages around it, which may take long to load."""
     name = f"{folder}.surface"
     if name not in sys.modules:
         spec = spec_from_file_location(name, file)

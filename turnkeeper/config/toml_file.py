@@ -1,4 +1,4 @@
-"""Reading TOML that a person wrote: bounded, from a plain file, with the line of whatever is wrong."""
+"""Reading TOML that a person wrote: bounded, from a plain file, with the line of each mistake."""
 
 import json
 import os
@@ -27,7 +27,7 @@ class TomlFile:
     """One parsed file.
 
     Attributes:
-        path: where it was read from; shown in errors.
+        path: the file's path; shown in errors.
     """
 
     def __init__(self, path: Path, text: str) -> None:
@@ -35,27 +35,27 @@ class TomlFile:
         self._text = text
         try:
             self.data: dict[str, Any] = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOML error
+        except (ValueError, RecursionError) as error:  # a number with thousands of digits is no TOML error
             twice = re.search(r"Cannot declare \((.*?),?\) twice", str(error))
             table = "" if twice is None else twice[1].replace("'", "").replace(", ", ".")
-            hint = f"[{table}] stands there twice: write all its keys under the first one" if table else ""
+            hint = f"[{table}] occurs twice: write all its keys under the first one" if table else ""
             raise InvalidInput(f"not valid TOML: {error}", where=str(path), hint=hint) from error
         if is_deeper(self.data, DEEPEST):
             raise InvalidInput(f"nested deeper than {DEEPEST} levels", where=str(path))
 
     def validate(self, model: type[M]) -> M:
-        """Read the whole file as `model`. Raises InvalidInput with file, line and key of a mistake."""
+        """Validate the whole file as `model`. Raises InvalidInput with file, line and key of a mistake."""
         return self.validate_at(model, self.data, ())
 
     def validate_at(self, model: type[M], data: object, at: Location) -> M:
-        """Read the part `data`, found at `at`, as `model`. Raises InvalidInput with file, line and key."""
+        """Validate the part `data`, found at `at`, as `model`. Raises InvalidInput with file, line and key."""
         try:
             return model.model_validate(data)
         except _invalid() as error:
             raise self._mistake(error.errors(include_url=False)[0], at) from error
 
     def mistakes(self, model: "type[BaseModel]") -> list[InvalidInput]:
-        """Return every mistake in the file read as `model`, by line, each with file, line and key."""
+        """Return every mistake in the file as `model`, by line, each with file, line and key."""
         try:
             model.model_validate(self.data)
         except _invalid() as error:
@@ -67,13 +67,13 @@ class TomlFile:
         return InvalidInput(_reason(one["type"], one["msg"]), where=self.where((*at, *one["loc"])))
 
     def where(self, at: Location) -> str:
-        """Return `file:line: key` for a place in the file, with the nearest line that can be found."""
+        """Return `file:line: key` for a place in the file, with the nearest line that was found."""
         key = ".".join(str(part) for part in at if isinstance(part, str))
         return f"{self.path}:{line_of(self._text, at)}: {key}"
 
 
 def _invalid() -> Any:
-    """Return what Pydantic raises for a mistake; imported only once something was read as a model of its."""
+    """Return Pydantic's error type, imported only once a model was validated."""
     return import_module("pydantic").ValidationError
 
 
@@ -81,7 +81,7 @@ def read_toml(path: Path) -> TomlFile:
     """Read a TOML file of at most 1 MiB that is a plain file in UTF-8.
 
     Raises:
-        NotFound: there is none.
+        NotFound: the file does not exist.
         InvalidInput: a link, a pipe, too large, not UTF-8, not TOML.
     """
     return TomlFile(path, read_text(path))
@@ -109,7 +109,7 @@ def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
 
 
 def with_key(text: str, table: str, key: str, value: str | bool | Sequence[str]) -> str:
-    r"""Return TOML with a value as `key` of `[table]`: in its line, else in that of its default behind a `#`, else new.
+    r"""Return TOML with `key` of `[table]` set: in its line, else in its default's comment, else in a new line.
 
     Without a table, it is a key of the whole file.
 
@@ -130,7 +130,7 @@ def with_key(text: str, table: str, key: str, value: str | bool | Sequence[str])
 
 
 def _lines_of(lines: Sequence[str], table: str) -> tuple[int | None, int]:
-    """Return the number of a table's header, -1 for the whole file's, None without one; and where the table ends."""
+    """Return the line index of a table's header, -1 for the whole file, None without one; and the table's end."""
     headers = [number for number, line in enumerate(lines) if _HEADER.match(line)]
     named = (number for number in headers if (_HEADER.match(lines[number]) or [""] * 3)[2] == table)
     begin = next(named, None) if table else -1
@@ -140,7 +140,7 @@ def _lines_of(lines: Sequence[str], table: str) -> tuple[int | None, int]:
 def with_items(text: str, table: str, key: str, items: Sequence[str], before: Sequence[str]) -> str:
     r"""Return TOML with more texts at the end of a list of `[table]`; `before` is the list if the file has none.
 
-    A line that holds one of them behind a `#` is taken out. The other lines stay.
+    Remove a comment line that holds one of them. Keep the other lines.
 
     >>> with_items('[a]\nb = ["x"]  # mine\n', "a", "b", ["y"], [])
     '[a]\nb = ["x", "y"]  # mine\n'
@@ -168,7 +168,7 @@ _TOKEN = re.compile(r"""\"(?:\\.|[^"\\])*\"|'[^']*'|#[^\n]*|\s+|.""")
 
 
 def _ends_of_list(text: str, begin: int) -> tuple[int, int]:
-    """Return where the last item, or its comma, ends in a list that is opened before `begin`; and where `]` stands."""
+    """Return the end of a list's last item or comma, and the position of `]`. The list opens before `begin`."""
     last = begin
     for token in _TOKEN.finditer(text, begin):
         if token[0] == "]":
@@ -208,7 +208,7 @@ def _reason(kind: str, message: str) -> str:
 
 
 def said_in(path: Path, section: str) -> Any:
-    """Return what a section of a file says, unchecked; empty without one. To check all of it takes long."""
+    """Return a section of a file without validation, empty if missing, because validation takes long."""
     try:
         return read_toml(path).data.get(section, {})
     except NotFound:
@@ -216,7 +216,7 @@ def said_in(path: Path, section: str) -> Any:
 
 
 def shared_url_in(path: Path) -> str:
-    """Return the store that settings name, unchecked, where several machines may share it; else empty."""
+    """Return the shared store that the settings name, without validation. Empty if there is none."""
     said = said_in(path, "store")
     url = said.get("url", "sqlite") if isinstance(said, dict) else ""
     return "" if url == "sqlite" else str(url)

@@ -33,7 +33,7 @@ def test_the_word_that_a_home_left_leads_to_it_however_the_place_was_named_and_o
 
 def test_a_home_that_is_not_where_it_was_moved_is_missed_and_never_made_anew(tmp_path: Path) -> None:
     word(tmp_path / "a", tmp_path / "disk" / "home")
-    with pytest.raises(InvalidInput, match=r"moved to .*/disk/home, and is not there; mount it; or .*remove .*/a$"):
+    with pytest.raises(InvalidInput, match=r"moved to .*/disk/home, but is not there; mount it; or .*remove .*/a$"):
         locate(tmp_path / "a", {})
 
 

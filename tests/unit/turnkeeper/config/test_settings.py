@@ -68,7 +68,7 @@ def test_a_table_that_stands_there_twice_is_named_with_what_to_do(home: Home) ->
     home.config.write_text(config_text() + "\n[peers]\nenabled = true\n")
     with pytest.raises(InvalidInput, match="not valid TOML") as refused:
         load_settings(home)
-    assert refused.value.hint == "[peers] stands there twice: write all its keys under the first one"
+    assert refused.value.hint == "[peers] occurs twice: write all its keys under the first one"
 
 
 @pytest.mark.parametrize(
