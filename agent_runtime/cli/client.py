@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -29,20 +30,17 @@ Ask = Callable[[str, Any], Any]
 
 def runtime(surface: str = "cli") -> Any:
     """Return a caller of the running daemon's methods; a call raises Unreachable if the daemon does not run."""
-    place = home()
-    return Caller(place, via=f"{PROCESS}/{surface}")
+    return Caller(home(), via=f"{PROCESS}/{surface}")
 
 
 def read(method: str, request: Any) -> Any:
     """Call a method that only reads: on the daemon, or on the store if the daemon does not answer."""
-    caller = runtime()
     try:
-        return getattr(caller, method)(request)
+        with closing(runtime()) as caller:
+            return getattr(caller, method)(request)
     except Unreachable:
         _note_once(named_home())
         return held(method, request)
-    finally:
-        caller.close()
 
 
 def held(method: str, request: Any) -> Any:
@@ -53,11 +51,8 @@ def held(method: str, request: Any) -> Any:
 
 def change(method: str, request: Any, surface: str = "cli") -> Any:
     """Call a method that changes something. Raises Unreachable if the daemon does not run."""
-    caller = runtime(surface)
-    try:
+    with closing(runtime(surface)) as caller:
         return getattr(caller, method)(request)
-    finally:
-        caller.close()
 
 
 def refused(decided: Row) -> str:
@@ -99,14 +94,12 @@ def import_threads(request: Any) -> Any:
     place = named_home()
     if request.dry_run and not place.agent_db.exists():
         return import_module("agent_runtime.service.threads").read_only(request)
-    caller = runtime()
     try:
-        return caller.ImportThreads(request, deadline_s=LONGEST_IMPORT_S)
+        with closing(runtime()) as caller:
+            return caller.ImportThreads(request, deadline_s=LONGEST_IMPORT_S)
     except Unreachable:
         with ProcessLock(place, PROCESS):
             return asyncio.run(import_module("agent_runtime.daemon.assembly").import_threads(place, request))
-    finally:
-        caller.close()
 
 
 def change_in_conversation(method: str, request: Any) -> Any:
@@ -187,13 +180,11 @@ def complete_channel(incomplete: str) -> list[str]:
     """Return the channels whose names begin with this text, for a shell; none if neither daemon nor store answers."""
     request = wire.ListChannelsRequest()
     try:
-        caller = runtime()
-        try:
-            found = caller.ListChannels(request, deadline_s=1.0)
-        except Unreachable:
-            found = held("ListChannels", request)
-        finally:
-            caller.close()
+        with closing(runtime()) as caller:
+            try:
+                found = caller.ListChannels(request, deadline_s=1.0)
+            except Unreachable:
+                found = held("ListChannels", request)
     except TurnkeeperError:
         return []
     return sorted(channel.name for channel in found.channels if channel.name.startswith(incomplete))

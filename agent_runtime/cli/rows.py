@@ -285,21 +285,6 @@ def request_text(asks: Request) -> str:
     return "\n".join(lines)
 
 
-def waiting_line(*, waiting: int, proposed: int, deviations: int) -> str:
-    """Summarize in one line what waits for the author, and where to decide it; empty if nothing waits.
-
-    >>> waiting_line(waiting=2, proposed=1, deviations=0)
-    '2 decisions waiting: turnkeeper approvals list; 1 proposal: turnkeeper triage'
-    """
-    parts = [f"{_many(waiting, 'decision')} waiting: turnkeeper approvals list"] if waiting else []
-    open_ = [_many(number, name) for number, name in ((proposed, "proposal"), (deviations, "deviation")) if number]
-    return "; ".join(parts + ([f"{' and '.join(open_)}: turnkeeper triage"] if open_ else []))
-
-
-def _many(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"
-
-
 def asked(interrupt: Mapping[str, Any], *, whole: bool = False) -> str:
     """Describe an approval in one line; shorten long arguments unless `whole`."""
     if (asks := request_in(interrupt)) is not None:

@@ -312,20 +312,16 @@ class Operations:
 
     # --- following
 
-    async def follow(self, channel: str = "", *, thread_id: str = "", limit: int = 50) -> AsyncIterator[values.Turn]:
+    def follow(self, channel: str = "", *, thread_id: str = "", limit: int = 50) -> AsyncIterator[values.Turn]:
         """Yield the newest turns of a channel or thread, then each turn again when it changes; survive restarts."""
-        async with aclosing(self._followed(channel, thread_id, limit, live=False)) as turns:
-            async for turn in turns:
-                if isinstance(turn, values.Turn):
-                    yield turn
+        whole: Any = self._followed(channel, thread_id, limit, live=False)
+        return whole  # type: ignore[no-any-return]
 
-    async def follow_live(
+    def follow_live(
         self, channel: str = "", *, thread_id: str = "", limit: int = 50
     ) -> AsyncIterator[values.Turn | values.Speech]:
         """Yield turns like :meth:`follow`, and also the text of running turns, piece by piece."""
-        async with aclosing(self._followed(channel, thread_id, limit, live=True)) as turns:
-            async for turn in turns:
-                yield turn
+        return self._followed(channel, thread_id, limit, live=True)
 
     async def follow_turns(self) -> AsyncIterator[values.TurnEvent]:
         """Yield turn events from now on, each once and in order, across restarts of the daemon."""

@@ -256,12 +256,9 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunningCall:
+class RunningCall(ToolCall):
     """A tool call of the turn's current step: running, done or failed."""
 
-    id: str
-    name: str
-    args: Any
     state: str
 
 

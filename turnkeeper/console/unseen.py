@@ -48,6 +48,26 @@ def from_words(text: str) -> str:
     return next((state for state, words in _WORDS_OF_LOOPS.items() if words == text), text)
 
 
+def counted(number: int, noun: str) -> str:
+    """Format a number with its noun, in the singular or plural.
+
+    >>> counted(1, "task"), counted(0, "fire")
+    ('1 task', '0 fires')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def waiting_line(*, waiting: int, proposed: int, deviations: int) -> str:
+    """Summarize in one line what waits for the author, and where to decide it; empty if nothing waits.
+
+    >>> waiting_line(waiting=2, proposed=1, deviations=0)
+    '2 decisions waiting: turnkeeper approvals list; 1 proposal: turnkeeper triage'
+    """
+    parts = [f"{counted(waiting, 'decision')} waiting: turnkeeper approvals list"] if waiting else []
+    open_ = [counted(number, name) for number, name in ((proposed, "proposal"), (deviations, "deviation")) if number]
+    return "; ".join(parts + ([f"{' and '.join(open_)}: turnkeeper triage"] if open_ else []))
+
+
 def plain(text: str) -> str:
     r"""Return a text with every control or invisible character escaped.
 

@@ -10,12 +10,12 @@ import typer
 from agent_runtime.cli.chat.follow import Following, follow_on_terminal
 from agent_runtime.cli.chat.screen import JsonView, LineView, Screen, View
 from agent_runtime.cli.client import change, channel_named, complete_channel, read
-from agent_runtime.cli.rows import FOR_PEOPLE, asked, columns, resolve_command, waiting_line
+from agent_runtime.cli.rows import FOR_PEOPLE, asked, columns, resolve_command
 from agent_runtime.model.mapping import to_json
 from turnkeeper import console as terminal
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import Output, OutputOption, console, note, show_rows, status
-from turnkeeper.console.unseen import plain, prose
+from turnkeeper.console.unseen import plain, prose, waiting_line
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Denied, InvalidInput, NotFound, TurnkeeperError, misspelt
 from turnkeeper.times import parse_duration

@@ -6,6 +6,7 @@ agents, tools, other programs and pipes is always a message, even if it begins w
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -31,13 +32,11 @@ _LONGEST = 60  # characters of a prompt
 
 def held_tasks(channel: str) -> list[str]:
     """Return a sentence for each waiting task of a channel; none if the task runner does not answer."""
-    runner = Caller(named_home(), via="agent-runtime/cli")
     try:
-        tasks = runner.ListTasks(runner_wire.ListTasksRequest(channel=channel)).tasks
+        with closing(Caller(named_home(), via="agent-runtime/cli")) as runner:
+            tasks = runner.ListTasks(runner_wire.ListTasksRequest(channel=channel)).tasks
     except TurnkeeperError:
         return []
-    finally:
-        runner.close()
     return [f"task {task.spec.name} waits for {task.waits_for}" for task in tasks if task.waits_for]
 
 
@@ -83,8 +82,7 @@ def carry_out(order: Order, channel: str, *, thread_id: str = "", new: bool = Fa
     """
     if order.does == "help":
         return [HELP]
-    caller = Caller(named_home(), via=f"agent-runtime/{surface}")
-    try:
+    with closing(Caller(named_home(), via=f"agent-runtime/{surface}")) as caller:
         if order.does == "make":
             return _make(caller, order.text, channel, "" if new else thread_id or _thread_of(channel))
         loops = loops_of(caller, channel)
@@ -92,8 +90,6 @@ def carry_out(order: Order, channel: str, *, thread_id: str = "", new: bool = Fa
             now = SystemClock().now()
             return [line_of(loop, now) for loop in loops] or [f"no loop in {channel}"]
         return _stop(caller, loops, order.text, channel)
-    finally:
-        caller.close()
 
 
 def _thread_of(channel: str) -> str:
@@ -169,16 +165,13 @@ class LoopsShown:
         self._thread.join()
 
     def _run(self) -> None:
-        caller = Caller(named_home(), via="agent-runtime/conversation")
         before: list[str] = []
-        try:
+        with closing(Caller(named_home(), via="agent-runtime/conversation")) as caller:
             while not self._over.wait(REFRESH_S):
                 lines = self._lines(caller)
                 if lines != before:
                     before = lines
                     self._show(lines)
-        finally:
-            caller.close()
 
     def _lines(self, caller: Any) -> list[str]:
         try:

@@ -1,11 +1,13 @@
 """Calls the daemons for processes, pending decisions, and the turns that a planned restart interrupts. Loads gRPC."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.started import read_start
+from turnkeeper.console.unseen import waiting_line
 from turnkeeper.constellation.inspect.finding import Finding
 from turnkeeper.constellation.supervisor import daemons as known
 from turnkeeper.constellation.supervisor.watchdog import read_orders
@@ -70,33 +72,15 @@ def _markers(found: list[Finding], daemon: known.Daemon) -> list[str]:
 
 def decisions(place: Home) -> str:
     """Return a line about pending decisions and broken graphs. Empty if there are none or no daemon can tell."""
-    caller = Caller(place, via=VIA, deadline_s=1.0)
     try:
-        channels = caller.ListChannels(wire.ListChannelsRequest()).channels
-        broken = [one.name for one in caller.ListGraphs(wire.ListGraphsRequest()).graphs if one.problem]
+        with closing(Caller(place, via=VIA, deadline_s=1.0)) as caller:
+            channels = caller.ListChannels(wire.ListChannelsRequest()).channels
+            broken = [one.name for one in caller.ListGraphs(wire.ListGraphsRequest()).graphs if one.problem]
     except TurnkeeperError:  # it cannot be called, or cannot read its store; another check reports that
         return ""
-    finally:
-        caller.close()
-    proposed, deviations = sum(one.proposed for one in channels), sum(one.deviations for one in channels)
-    line = decisions_line(sum(one.waiting for one in channels), proposed=proposed, deviations=deviations)
+    counts = {name: sum(getattr(one, name) for one in channels) for name in ("waiting", "proposed", "deviations")}
+    line = waiting_line(**counts)
     return "; ".join(filter(None, [line, f"cannot run: {', '.join(broken)}: turnkeeper graph check" * bool(broken)]))
-
-
-def decisions_line(waiting: int, *, proposed: int = 0, deviations: int = 0) -> str:
-    """Return a line that reminds the author of pending decisions. Empty if there are none.
-
-    >>> decisions_line(2, proposed=1)
-    '2 decisions waiting: turnkeeper approvals list; 1 proposal: turnkeeper triage'
-    """
-    parts = [f"{_many(waiting, 'decision')} waiting: turnkeeper approvals list"] if waiting else []
-    named = ((proposed, "proposal"), (deviations, "deviation"))
-    undecided = " and ".join(_many(number, name) for number, name in named if number)
-    return "; ".join(parts + ([f"{undecided}: turnkeeper triage"] if undecided else []))
-
-
-def _many(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 MOST_NAMED = 20
@@ -106,8 +90,7 @@ _ARMED = frozenset({"active", "running", "waiting", "interrupted"})
 
 def handoff_text(home: Home, notes: str) -> str:
     """Return the text of a planned handoff. A part that a daemon does not answer is reported as unknown."""
-    daemons = Caller(home, via=VIA)
-    try:
+    with closing(Caller(home, via=VIA)) as daemons:
         lines = [
             "Planned restart of agent-runtime. Turns continue from their last checkpoint by themselves.",
             _line("open turns", lambda: _turns(daemons)),
@@ -115,8 +98,6 @@ def handoff_text(home: Home, notes: str) -> str:
             _line("armed tasks", lambda: _tasks(daemons, _ARMED)),
             _line("tasks with held fires", lambda: _tasks(daemons, frozenset({"held"}))),
         ]
-    finally:
-        daemons.close()
     return "\n".join([*lines, f"notes:\n{notes.strip()}" if notes.strip() else "notes: none"])
 
 

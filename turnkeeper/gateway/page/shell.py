@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from turnkeeper.console.unseen import in_words
+from turnkeeper.console.unseen import counted, in_words
 from turnkeeper.errors import TurnkeeperError, Unreachable
 from turnkeeper.gateway.calls import Gateway, Who, status_of, who_of
 from turnkeeper.gateway.keys import Note
@@ -34,7 +34,7 @@ def environment() -> Environment:
         lstrip_blocks=True, auto_reload=False, finalize=text.printed,
     )  # fmt: skip
     made.filters |= {"markdown": text.markdown, "tone": views.tone, "path": lambda part: quote(str(part), safe="")}
-    made.globals |= {"span": text.span, "counted": text.counted, "why_of": views.why_of, "skips": views.skips}
+    made.globals |= {"span": text.span, "counted": counted, "why_of": views.why_of, "skips": views.skips}
     made.globals |= {"said_in": views.said_in, "cards_in": views.cards_in, "mark_of": views.mark_of}
     made.tests["open"] = lambda turn: turn.status in views.OPEN_TURN
     made.globals |= {"state_of": views.state_of, "in_words": in_words, "is_loop": views.is_loop}

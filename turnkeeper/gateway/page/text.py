@@ -212,15 +212,6 @@ def span(begin: Timestamp, end: Timestamp) -> str:
     return format_rough(max((last - first) / timedelta(seconds=1), 0.0))
 
 
-def counted(number: int, noun: str) -> str:
-    """Format a number with its noun, in the singular or plural.
-
-    >>> counted(1, "task"), counted(0, "fire")
-    ('1 task', '0 fires')
-    """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def unmarked(text: str) -> str:
     r"""Return Markdown without the markers at the starts of lines, for display in one line.
 
@@ -233,6 +224,3 @@ def unmarked(text: str) -> str:
 def fields(pairs: Mapping[str, object]) -> list[tuple[str, object]]:
     """Return the pairs whose value is not empty."""
     return [(key, value) for key, value in pairs.items() if value not in {"", None, 0}]
-
-
-__all__ = ["Markup", "Times", "escape", "fields", "instant", "markdown", "pretty", "printed", "span", "zone_of"]
