@@ -83,6 +83,7 @@ def show(approval: ApprovalId, output: OutputOption = Output.TABLE) -> None:
         options=texts.options_text(question),
         shows=json.dumps(question.more, indent=2, ensure_ascii=False) if question.text and question.more else "",
         expires=_end_of(row),
+        missing_scope="" if row["kind"] == "proposal" else row["missing_scope"],
         because="" if waits else row["message"],
         arguments=json.dumps(row["args"], indent=2, ensure_ascii=False) if row["tool"] else "",
         status=row["status"] + (f" ({row['decision']})" if row["decision"] else ""),

@@ -297,7 +297,12 @@ def asked(interrupt: Mapping[str, Any], *, whole: bool = False) -> str:
         return f"{interrupt['question']}{f' ({options})' if options and plain_question(interrupt).text else ''}"
     call = call_text(str(interrupt["tool"]), interrupt["args"], whole=whole)
     why = f": {interrupt['question']}" if interrupt["question"] else ""
-    return f"{call} needs {interrupt['missing_scope']}{why}"
+    return f"{call} {needs(interrupt)}{why}"
+
+
+def needs(interrupt: Mapping[str, Any]) -> str:
+    """Return the scope that a call lacks; a proposal lacks none, but its category is not autonomous."""
+    return "needs your approval" if interrupt["kind"] == "proposal" else f"needs {interrupt['missing_scope']}"
 
 
 def instant(message: Any, field: str) -> str | None:

@@ -346,7 +346,7 @@ def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
     always = [("for the task", f"{answer} --for-task")] * standing + [("grant", one) for one in rows.grants(row)]
     commands = [("approve", answer), *always, ("reject", f'{stem}--reject "why"'), ("change", f"{stem}--edit JSON")]
     keys = f"a {number} · r {number} why · e {number} JSON{f' · f {number} for the task' if standing else ''}"
-    told = {"title": f"{row['tool']} needs {row['missing_scope']}", "note": row["question"], "facts": _waits(row)}
+    told = {"title": f"{row['tool']} {rows.needs(row)}", "note": row["question"], "facts": _waits(row)}
     told["args"] = rows.arguments_text(row["args"])
     return _asking(row, number, commands=[*_here(number, keys), *commands], **told)
 
@@ -426,7 +426,7 @@ class Lines:
 
     def card(self, card: Card) -> list[RenderableType]:
         """Return the card's heading, then one line per field."""
-        texts = [card.title, card.note, card.args, card.body.rstrip() if self.wide else ""]
+        texts = [card.title, card.note, *card.args.split("\n"), card.body.rstrip() if self.wide else ""]
         pairs = [*card.facts, *card.commands]
         widest = max(len(name) for name, _ in pairs) + 2
         texts += [f"{f'{name}:':<{widest}}{value}" for name, value in pairs]

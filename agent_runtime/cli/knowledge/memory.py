@@ -9,7 +9,7 @@ from agent_runtime.cli.client import change, named, read
 from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of
 from agent_runtime.model.mapping import Row, to_json
 from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, note, show_page, show_record, watched
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 app = typer.Typer(help="The memory of agents and authors, in four tiers.", rich_markup_mode=None)
@@ -81,7 +81,7 @@ def get(
 
     Example: turnkeeper memory get bucket --channel general
     """
-    tier, owner = _place_of(tier, channel, thread)
+    tier, owner = _place_of(tier, channel, thread, key)
     _show(to_json(named(read, "GetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key))), output)
 
 
@@ -116,7 +116,7 @@ def update(
 
     Example: turnkeeper memory update tone "Write in American English." --tier workspace
     """
-    _write("UpdateMemory", key, text, _place_of(tier, channel, thread), output, as_json=json_)
+    _write("UpdateMemory", key, text, _place_of(tier, channel, thread, key), output, as_json=json_)
 
 
 @app.command("search")
@@ -149,7 +149,7 @@ def forget(
 
     Example: turnkeeper memory forget bucket --channel general
     """
-    tier, owner = _place_of(tier, channel, thread)
+    tier, owner = _place_of(tier, channel, thread, key)
     row = to_json(named(change, "ForgetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key)))
     if output in FOR_PEOPLE:
         note(f"forgot {row['key']}, its text was: {clipped(row['text'], 200)}")
@@ -182,15 +182,41 @@ def _tier_and_owner(tier: str, channel: str, thread: str) -> tuple[str, str]:
     return implied, channel or thread
 
 
-def _place_of(tier: str, channel: str, thread: str) -> tuple[str, str]:
-    """Return the tier and the owner that the options name. Raises InvalidInput if one is missing."""
+def _place_of(tier: str, channel: str, thread: str, key: str = "") -> tuple[str, str]:
+    """Return the tier and owner that the options name, or else those of the only entry with a key.
+
+    Raises InvalidInput or NotFound.
+    """
     tier, owner = _tier_and_owner(tier, channel, thread)
+    if not tier and key:
+        return _place_of_only(key)
     if not tier:
         raise InvalidInput(f"give a tier: {TIERS}", where="--tier")
     wanted = {"channel": "--channel", "conversation": "--thread"}.get(tier, "")
     if wanted and not owner:
         raise InvalidInput(f"the {tier} tier needs {wanted}", where=wanted)
     return tier, owner
+
+
+def _place_of_only(key: str) -> tuple[str, str]:
+    """Return the tier and owner of the only entry with this key, or else the only one whose key begins so.
+
+    Raises InvalidInput or NotFound.
+    """
+    found, cursor = list[Any](), ""
+    while True:
+        answer = read("ListMemory", wire.ListMemoryRequest(limit=1000, cursor=cursor))
+        found += [one for one in answer.entries if one.key.startswith(key)]
+        if not (cursor := answer.next_cursor):
+            break
+    places = sorted((one.tier, one.owner) for one in [one for one in found if one.key == key] or found)
+    if not places:
+        raise NotFound(f"no memory entry {key[:80]!r}", where="KEY", hint="see: turnkeeper memory list")
+    if len(places) > 1:
+        options = {"channel": "--channel", "conversation": "--thread"}
+        ways = [f"{options[tier]} {owner}" if tier in options else f"--tier {tier}" for tier, owner in places]
+        raise InvalidInput(f"{len(places)} entries have this key", where="KEY", hint=f"give one of {', '.join(ways)}")
+    return places[0]
 
 
 def _show(row: Row, output: Output) -> None:

@@ -309,6 +309,13 @@ def test_a_page_and_an_entry_are_named_by_the_beginning_of_their_names(ar: Comma
     ar("memory", "update", "qua", "no more", "--tier", "workspace")
     ar("memory", "forget", "qua", "--tier", "workspace")
     assert "forgot quagga" in ar.err
+    ar("memory", "put", "okapi", "striped", "--channel", "shed")
+    ar("memory", "put", "okapi", "shy", "--tier", "workspace")
+    ar("memory", "forget", "okapi", code=2)
+    assert "2 entries have this key; give one of --channel shed, --tier workspace" in ar.err
+    ar("memory", "forget", "okapi", "--tier", "workspace")
+    ar("memory", "forget", "okapi")
+    assert "forgot okapi, its text was: striped" in ar.err
     assert ar.json("categories", "show", "catch")["name"] == "catch-up-summary"
     ar("inbox", "list", "agemt0", code=3)
     assert "did you mean agent0?" in ar.err
@@ -349,7 +356,8 @@ def test_each_list_of_what_has_a_status_is_filtered_by_it(ar: Commands, argv: tu
         (("memory", "get", "nosuch", "--tier", "workspace"), 3, "nosuch"),
         (("memory", "update", "nosuch", "x", "--tier", "workspace"), 3, "nosuch"),
         (("memory", "forget", "nosuch", "--channel", "general"), 3, "nosuch"),
-        (("memory", "get", "x"), 2, "tier"),
+        (("memory", "get", "x"), 3, "no memory entry 'x'"),
+        (("memory", "put", "x", "y"), 2, "tier"),
         (("memory", "get", "x", "--tier", "attic"), 2, "attic"),
         (("memory", "list", "--tier", "attic"), 2, "attic"),
         (("memory", "put", "x", "y", "--tier", "channel"), 2, "--channel"),

@@ -322,7 +322,7 @@ async def _ask(asked: Annotated[Any, Resolve(_asked_about)], ctx: Ctx) -> Elicit
         f"An agent asks you ({asked.kind}, channel {asked.channel}, task {asked.task_name or 'none'}).",
         *([f"It wants to call {asked.tool} with these arguments:", _indented(args)] if asked.tool else []),
         *(["The graph asks with this value:", _indented(args)] if asked.kind == "question" and args else []),
-        *([f"It lacks: {asked.missing_scope}"] if asked.missing_scope else []),
+        *([f"It lacks: {asked.missing_scope}"] if asked.missing_scope and asked.kind != "proposal" else []),
         *([f"It says: {as_json(asked.question[:LONGEST_FORM])}"] if asked.question else []),
         f"Hash of the arguments: {asked.args_hash or 'none'}",
     ]

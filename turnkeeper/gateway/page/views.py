@@ -99,7 +99,8 @@ def card_of_interrupt(one: agents.Interrupt) -> Card:
     if one.kind == "question":
         value = question.value if not calls else calls[0]["args"] if len(calls) == 1 else calls
         shown = json.dumps(value, indent=2, ensure_ascii=False) if isinstance(value, dict | list) else ""
-    facts = {"missing scope": one.missing_scope, "category": one.category, "only this once": one.once_only}
+    missing = "" if one.kind == "proposal" else one.missing_scope  # the category grants it, but is not autonomous
+    facts = {"missing scope": missing, "category": one.category, "only this once": one.once_only}
     return Card(
         kind="interrupt", id=one.interrupt_id, does=_DOES.get(one.kind, one.kind), title=title,
         ways=_ways(one, asks, question) if one.status == "pending" else (), of=one, state=one.decision or one.status,

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from agent_runtime.cli.chat.answer import Item, Waiting, parse, perform, typed, would_end
 from agent_runtime.cli.chat.follow import Typed
-from agent_runtime.cli.chat.render import Panels, Safe, changes_of, known_of, render
+from agent_runtime.cli.chat.render import Lines, Panels, Safe, changes_of, known_of, render
 from agent_runtime.cli.chat.screen import LineView, Screen
 from agent_runtime.graph.engine.model_output import LONGEST_MESSAGE, Listener, LiveOutput, RunningCall
 from agent_runtime.model.approval import read_interrupt
@@ -105,6 +105,18 @@ def test_a_turn_says_what_ran_why_what_it_proposes_and_what_is_asked() -> None:
     ):
         assert part in text
     assert "**Read**" not in text, "what an agent writes is Markdown"
+
+
+def test_a_proposal_names_no_scope_that_it_lacks_and_has_its_arguments_below_each_other() -> None:
+    proposed = replace(ASKED, kind="proposal", question="", args_json=json.dumps({"name": "digest", "text": "Rain."}))
+    turn = project(FIRE, [PROMPT], [proposed], first=True)
+    (card,) = [one for one in changes_of(turn) if one.kind == "interrupt"]
+    lines = [str(block) for block in render(card, Lines(width=80))]
+    assert "memory.put" not in "\n".join(lines)
+    assert any(line.strip() == "memory_put needs your approval" for line in lines)
+    (first,) = [line for line in lines if "name = " in line]
+    (second,) = [line for line in lines if "text = " in line]
+    assert first.index("name") == second.index("text")
 
 
 @pytest.mark.parametrize("wide", [False, True])
