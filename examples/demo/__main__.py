@@ -9,7 +9,7 @@ from turnkeeper.errors import EXIT_INTERRUPTED, TurnkeeperError
 
 
 def main() -> str | int:
-    """Play the demonstration; return 1 if a claim does not hold, and the reason if it cannot be played."""
+    """Play the demonstration. Return 1 if a claim does not hold, and the reason if it cannot be played."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument(
         "--keep", action="store_true", help="keep the temporary home, so that you can look around in it"

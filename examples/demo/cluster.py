@@ -1,8 +1,8 @@
 """The demonstration on several machines: the same story, while one of each kind is killed every few seconds.
 
-Two runners and three runtimes, each on a home of its own, share a throw-away PostgreSQL. A command is given on some
-home whose daemon serves, as an author at any of the machines would. Whoever is killed is started again at once, as its
-supervisor would; its work goes on elsewhere meanwhile.
+Two runners and three runtimes, each with its own home, share a throw-away PostgreSQL. A command runs in some home whose
+daemon serves, as an author's command on any of the machines would. A killed daemon is started again at once, as by its
+supervisor; meanwhile the other machines continue its work.
 """
 
 import os
@@ -36,10 +36,10 @@ class Machine(Driver):
     """One home and its one daemon.
 
     Attributes:
-        name: what the others call it.
-        daemon: what runs there.
-        in_use: held while a command is given there, and while its daemon is killed.
-        pid: its daemon's; 0 while there is none.
+        name: its name for the others.
+        daemon: the daemon that runs there.
+        in_use: locked while a command runs there, and while its daemon is killed.
+        pid: its daemon's pid; 0 while there is none.
     """
 
     def __init__(self, home: Home, daemon: Daemon) -> None:
@@ -49,15 +49,15 @@ class Machine(Driver):
         self.pid = 0
 
     def begin(self) -> None:
-        """Start its daemon, and return before it answers."""
+        """Start its daemon. Return before it answers."""
         self.pid = spawn(self.home, self.daemon, self._environ | self.environ)
 
     def serves(self) -> bool:
-        """Tell whether its daemon answers."""
+        """Return True if its daemon answers."""
         return is_serving(self.home.socket(self.daemon.name))
 
     def end(self, number: int) -> int:
-        """End its daemon by a signal; return the pid it had."""
+        """End its daemon by a signal. Return the pid it had."""
         os.kill(self.pid, number)
         os.waitpid(self.pid, 0)
         ended, self.pid = self.pid, 0
@@ -65,10 +65,10 @@ class Machine(Driver):
 
 
 class ClusterStage(Stage):
-    """Where the story is played: a throw-away database, and the machines that share it."""
+    """The stage of the story: a throw-away database, and the machines that share it."""
 
     beginning = "One PostgreSQL, two runners and three runtimes with a home each, some real input, two tasks"
-    comes_back = "Its next process goes on with the turn, or another runtime once the lease of the dead one has ended."
+    comes_back = "Its next process continues the turn, or another runtime does once the dead one's lease has expired."
     patience_s = 90.0
 
     def __init__(self, folder: Path, url: str) -> None:
@@ -81,7 +81,7 @@ class ClusterStage(Stage):
         self.killed = 0
 
     def type(self, *argv: str, **environ: str) -> None:
-        """Run a command on some machine that can, or `init`, `up` and `down` on each; show it with what it prints."""
+        """Run a command on a ready machine, or `init`, `up` and `down` on each. Show it with its output."""
         if argv[0] != "turnkeeper":
             super().type(*argv, **environ)
             return
@@ -94,18 +94,18 @@ class ClusterStage(Stage):
             return machine.attempt(*argv, **environ)
 
     def fires(self, task: str) -> list[Fire]:
-        """Ask some runner."""
+        """Ask some runner for a task's fires."""
         with self._serving(TASK_RUNNER.name) as machine:
             return machine.fires(task)
 
     def kill(self, daemon: Daemon) -> int:
-        """Kill the one that began the newest turn; return the pid it had."""
+        """Kill the runtime that began the newest turn. Return the pid it had."""
         newest = [event["pid"] for event in self.events() if event["event"] == "turn.started"][-1]
         machine = next((m for m in self.machines if m.daemon is daemon and m.pid == newest), self.machines[-1])
         return self._kill(machine)
 
     def events(self) -> list[Record]:
-        """Return what the trails of all machines hold, by time."""
+        """Return the events of all machines' trails, by time."""
         found = [event for machine in self.machines for event in read_events(machine.home.logs)]
         return sorted(found, key=lambda event: event["at"])
 
@@ -148,7 +148,7 @@ class ClusterStage(Stage):
         """Kill a runner and a runtime every few seconds, each in turn, and start them again."""
         number = 0
         while not self._over.wait(KILL_S):
-            # A busy machine starts them slowly: who kills faster than that shows a cluster that is down.
+            # A busy machine starts them slowly: faster kills would leave the cluster down.
             if not self._clock.poll(self._all_serve, timeout_s=KILL_S, every_s=0.2):
                 continue
             for kind in (TASK_RUNNER, AGENT_RUNTIME):
@@ -166,7 +166,7 @@ class ClusterStage(Stage):
 
     @contextmanager
     def _serving(self, program: str) -> Iterator[Machine]:
-        """Give a machine whose daemon answers, and keep that from being killed meanwhile."""
+        """Yield a machine whose daemon answers, and protect the daemon from kills meanwhile."""
 
         def free() -> Machine | None:
             for machine in (m for m in self.machines if m.daemon.name == program):
@@ -186,7 +186,7 @@ class ClusterStage(Stage):
 
 
 def perform(*, keep: bool) -> bool:
-    """Play the story on several machines; return whether every claim held.
+    """Play the story on several machines. Return True if every claim held.
 
     Raises:
         TurnkeeperError: PostgreSQL is not installed.

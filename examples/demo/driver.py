@@ -41,7 +41,7 @@ class Driver:
 
     Attributes:
         home: the state directory.
-        patience_s: how long something is waited for, unless said otherwise.
+        patience_s: the default timeout of waits, in seconds.
     """
 
     patience_s = PATIENCE_S
@@ -52,7 +52,7 @@ class Driver:
         self._environ = dict(environ) | {VARIABLE: str(home.root)}
 
     def attempt(self, *argv: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command, with additional variables, whatever comes of it."""
+        """Run a command, with additional variables. Return its result, whatever the exit code."""
         program, *rest = argv
         return subprocess.run(
             [sys.executable, "-P", "-m", _PACKAGES[program], *rest],
@@ -77,7 +77,7 @@ class Driver:
         return entries
 
     def until(self, what: str, probe: Callable[[], T], timeout_s: float | None = None) -> T:
-        """Return the first truthy answer of `probe`. Raises TurnkeeperError when none comes in time."""
+        """Return the first truthy answer of `probe`. Raises TurnkeeperError after the timeout."""
         timeout_s = self.patience_s if timeout_s is None else timeout_s
         if answer := self._clock.poll(probe, timeout_s=timeout_s, every_s=_POLL_S):
             return answer
@@ -100,7 +100,7 @@ class Driver:
         )
 
     def until_outcome(self, task: str, outcome: str, count: int = 1) -> list[Record]:
-        """Wait until a task has `count` entries with this outcome; return those that it has, newest first."""
+        """Wait until a task has `count` entries with this outcome. Return these entries, newest first."""
         self.await_outcome(task, outcome, count)
         return [entry for entry in self.history(task) if entry["outcome"] == outcome]
 
@@ -113,11 +113,11 @@ class Driver:
         self.until(f"{count} settled entries of {task}", probe)
 
     def is_open(self, task: str) -> bool:
-        """Return whether an entry of a task is still to come to its end."""
+        """Return True if an entry of a task is open."""
         return any(fire.outcome in OPEN for fire in self.fires(task))
 
     def fires(self, task: str) -> list[Fire]:
-        """Ask the daemon on the wire, where waiting by commands would take longer than what is waited for."""
+        """Return a task's fires by RPC, because commands are too slow for some waits."""
         runner = Caller(self.home, via="turnkeeper/cli")
         try:
             return list(runner.ListFires(ListFiresRequest(name=task, limit=1000)).fires)
@@ -125,9 +125,9 @@ class Driver:
             runner.close()
 
     def start(self, *daemons: Daemon, **environ: str) -> None:
-        """Start daemons, both unless named, with additional variables; return once all answer.
+        """Start daemons, both unless named, with additional variables. Return once all answer.
 
-        Raises TurnkeeperError where one ended or did not answer in time; the last lines of its log say why.
+        Raises TurnkeeperError if one ended or did not answer in time, with the last lines of its log.
         """
         wanted, environ = daemons or DAEMONS, self._environ | environ
         children = {one: None if is_held(self.home, one.name) else spawn(self.home, one, environ) for one in wanted}
@@ -149,14 +149,14 @@ class Driver:
         self.until(f"{daemon.name} to answer", answers, _START_TIMEOUT_S)
 
     def stop(self, *daemons: Daemon) -> None:
-        """Stop the named daemons, which a supervisor would start again; without names stop everything."""
+        """Stop the named daemons, which a supervisor would start again. Without names, stop everything."""
         for daemon in reversed(daemons):
             stop(self.home, daemon)
         if not daemons:
             bring_down(self.home)
 
     def kill(self, daemon: Daemon) -> int:
-        """End a daemon by kill -9; return the pid it had."""
+        """End a daemon by kill -9. Return the pid it had."""
         return kill(self.home, daemon)
 
     def now(self) -> datetime:
@@ -164,16 +164,16 @@ class Driver:
         return self._clock.now()
 
     def pass_time(self, seconds: float) -> None:
-        """Let real time go by, where what is shown depends on the wall clock."""
+        """Wait in real time, for output that depends on the wall clock."""
         self._clock.block(seconds)
 
 
 def end_in_good_order() -> None:
-    """Let a signal that ends this process raise KeyboardInterrupt, once: nothing interrupts what clears up then."""
+    """Make a signal that ends this process raise KeyboardInterrupt, once, so that nothing interrupts the cleanup."""
 
     def interrupt(_number: int, _frame: Any) -> None:
         for number in heeded:
-            signal.signal(number, lambda *_: None)  # unlike SIG_IGN, no program that is started inherits it
+            signal.signal(number, lambda *_: None)  # unlike SIG_IGN, no started program inherits it
         raise KeyboardInterrupt
 
     heeded = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]

@@ -1,10 +1,10 @@
-"""Checks a history of any run: does what happened keep the promises?
+"""Checks the invariants on the history of any run.
 
 A history is the event log of all processes, the runner's ledger and the runtime's turns, each in the form in which
 users get them (`logs/events-*.jsonl`, `turnkeeper task history -o json`, `turnkeeper turns list -o json`). The log
-may lack the last lines before a crash, and those for which a full disk had no room (`events.lost`). So what must hold
-is read from the ledger and the turns; the log adds what only it knows: when something left, which process ran a turn,
-and for how long.
+may lack the last lines before a crash, and lines for which a full disk had no room (`events.lost`). So the invariants
+are checked on the ledger and the turns. Only the log has the times of sending, and which process ran a turn and for
+how long.
 
     I1  no committed fire is lost once everything has drained
     I2  no turn without a fire or a message that asked for it
@@ -23,7 +23,7 @@ from typing import Any
 
 Record = dict[str, Any]
 CountNominals = Callable[[str, datetime, datetime], int]
-"""(task id, first, last) -> how many nominal times the task's timetable has in [first, last]."""
+"""(task id, first, last) -> the number of the timetable's nominal times in [first, last]."""
 
 SETTLED = frozenset({"succeeded", "failed", "cancelled", "skipped", "coalesced", "pruned"})
 _COVERS_NOTHING = frozenset({"coalesced"})
@@ -33,7 +33,7 @@ _NEVER_RAN = frozenset({"skipped", "coalesced", "pruned", "waiting"})
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """What happened in one run.
+    """The history of one run.
 
     Attributes:
         events: records of the event log, by time.
@@ -48,10 +48,10 @@ class History:
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """A promise that was broken.
+    """A broken invariant.
 
     Attributes:
-        invariant: its number, such as `I3`.
+        invariant: the invariant's number, such as `I3`.
         what: which fire, turn or thread, and how.
     """
 
@@ -60,13 +60,13 @@ class Violation:
 
 
 def check(history: History, *, drained: bool, count_nominals: CountNominals | None = None) -> list[Violation]:
-    """Return every violation in a history; an empty list is a clean bill.
+    """Return every violation of the invariants in a history.
 
     Args:
-        history: what happened.
-        drained: nothing is under way any more, so that whatever is open now is lost.
-        count_nominals: the timetables, for holding coverage against them; without it only gaps and overlaps that the
-            entries themselves show are found.
+        history: the history to check.
+        drained: True if no work is running, so that every open entry is lost.
+        count_nominals: the timetables, to compare the coverage with; without it, only gaps and overlaps between
+            entries are found.
     """
     found = [*_turns_have_causes(history), *_one_turn_an_attempt(history), *_threads_are_serial(history)]
     found += [*_nothing_early(history), *_nothing_twice(history), *_coverage(history, count_nominals)]
@@ -125,10 +125,10 @@ def _threads_are_serial(history: History) -> Iterator[Violation]:
                 both = f"{before['turn_id']} and {event['turn_id']}"
                 yield Violation(invariant="I4", what=f"{both} ran at once on {event['thread_id']}")
             running[event["thread_id"]] = event
-        elif event["event"] in {"turn.stopped", "turn.trouble", "lease.lost"}:  # by any of them what ran is over there
+        elif event["event"] in {"turn.stopped", "turn.trouble", "lease.lost"}:  # its turn there is over
             if running.get(event["thread_id"], event)["pid"] == event["pid"]:
                 running.pop(event["thread_id"], None)
-        elif event["event"] == "events.lost":  # of what this process stopped meanwhile the log says nothing
+        elif event["event"] == "events.lost":  # the log lacks the turns that this process stopped meanwhile
             running = {thread: turn for thread, turn in running.items() if turn["pid"] != event["pid"]}
 
 

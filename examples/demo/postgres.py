@@ -1,6 +1,6 @@
-"""A throw-away PostgreSQL server on a socket in a folder of its own, for the demonstration and for tests.
+"""A throw-away PostgreSQL server on a socket in a separate folder, for the demonstration and for tests.
 
-It ends with the process that started it, and leaves nothing behind when it is stopped.
+It ends with the process that started it, and its stop deletes all its files.
 """
 
 import os
@@ -18,14 +18,14 @@ from turnkeeper.errors import TurnkeeperError
 SETTINGS = {
     "listen_addresses": "",
     "shared_buffers": "32MB",
-    "fsync": "off",  # what it wrote outlives its processes, not a power cut
+    "fsync": "off",  # its data survives a crash of its processes, not a power cut
     "full_page_writes": "off",
     "log_checkpoints": "off",
 }
 
 
 def find_binaries() -> Path | None:
-    """Return the folder of PostgreSQL's programs, the newest version's; None if it is not installed."""
+    """Return the folder of PostgreSQL's programs, of the newest version. None if it is not installed."""
     if (found := shutil.which("postgres")) is not None:
         return Path(found).parent
     installed = Path("/usr/lib/postgresql").glob("*/bin/postgres")
@@ -33,14 +33,10 @@ def find_binaries() -> Path | None:
 
 
 class Server:
-    """A server on a socket in a folder of its own; it ends with :meth:`stop`, or with the process that started it.
-
-    Attributes:
-        folder: where its socket is.
-    """
+    """A server on a socket in a separate folder. It ends with :meth:`stop`, or with the process that started it."""
 
     def __init__(self, binaries: Path, changes: Mapping[str, str] = SETTINGS) -> None:
-        """Make it and start it, with other settings than the usual ones where `changes` says so."""
+        """Create the server and start it, with the settings in `changes`."""
         self.folder = Path(tempfile.mkdtemp(prefix="tk-pg-"))
         self._binaries, self._said = binaries, self.folder / "said"
         self._as_user: list[str] = []
@@ -56,19 +52,19 @@ class Server:
         self._start()
 
     def create(self, template: str = "template0") -> str:
-        """Make a database, empty or as a copy of another, and return its URL."""
+        """Create a database, empty or as a copy of another. Return its URL."""
         self._made += 1
         name = f"test_{self._made}"
         self._connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY wal_log'.encode())
         return f"postgresql://postgres@/{name}?host={quote(str(self.folder), safe='')}"
 
     def drop(self, url: str) -> None:
-        """Delete a database, even if somebody has left it open."""
+        """Delete a database, even if a connection to it is open."""
         name = urlsplit(url).path[1:]
         self._connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
 
     def restart(self, *, immediate: bool) -> None:
-        """Stop it, in good order or as if its machine had crashed, and start it again."""
+        """Stop the server, cleanly or as if its machine had crashed, and start it again."""
         self._end(signal.SIGQUIT if immediate else signal.SIGINT)
         self._start()
 
@@ -78,7 +74,7 @@ class Server:
         shutil.rmtree(self.folder)
 
     def _start(self) -> None:
-        """Start it; the thread that does so must outlive it."""
+        """Start the server. The starting thread must outlive it."""
         command = self._command(self._binaries / "postgres", "-D", str(self.folder / "data"), *self._options)
         with self._said.open("a") as said:
             self._process = subprocess.Popen(command, stderr=said)  # noqa: S603

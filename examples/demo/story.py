@@ -1,6 +1,6 @@
-"""The demonstration: types commands as a person would, shows what they print, and checks every claim it makes.
+"""The demonstration: runs commands as a person would, shows their output, and checks every claim.
 
-A claim holds by what the commands themselves report.
+A claim is checked only with the output of the commands.
 """
 
 import shlex
@@ -26,12 +26,12 @@ _WIDTH = 78
 
 
 class Stage(Driver):
-    """Where the story is played: one throwaway home.
+    """The stage of the story: one throwaway home.
 
     Attributes:
         beginning: the title of the first act.
-        comes_back: what follows when the runtime is killed in a turn.
-        claims: (what was promised, whether it was seen to hold), in the order of the story.
+        comes_back: the sentence after a kill of the runtime in a turn.
+        claims: (the claim, True if it held), in the order of the story.
     """
 
     beginning = "A home, two processes, some real input, two tasks"
@@ -48,11 +48,11 @@ class Stage(Driver):
         self._console.print(Text(f"── {title} ".ljust(_WIDTH, "─"), style="bold cyan"))
 
     def say(self, text: str) -> None:
-        """Tell what is going on."""
+        """Print a sentence of the story."""
         self._console.print(Text(text, style="italic"))
 
     def type(self, *argv: str, **environ: str) -> None:
-        """Run a command and show it with everything that it prints. Raises TurnkeeperError if it fails."""
+        """Run a command, and show it with all its output. Raises TurnkeeperError if it fails."""
         self._prompt(" ".join([*(f"{name}={value}" for name, value in environ.items()), shlex.join(argv)]))
         done = self.attempt(*argv, **environ)
         self._console.print(Text.from_ansi((done.stdout + done.stderr).rstrip()))
@@ -64,16 +64,16 @@ class Stage(Driver):
         self._prompt(f"kill -9 {self.kill(daemon)}    # {daemon.name}")
 
     def events(self) -> list[Record]:
-        """Return what the trails hold, by time."""
+        """Return the events of the trails, by time."""
         return list(read_events(self.home.logs))
 
     def claim(self, text: str, held: bool) -> None:
-        """Note something that the product promises, and whether it was seen just now."""
+        """Record a claim of the product, and whether it held just now."""
         self.claims.append((text, held))
         self._tick(text, held)
 
     def recall(self) -> bool:
-        """Show every claim once more, and return whether all of them held."""
+        """Show every claim once more. Return True if all of them held."""
         for text, held in self.claims:
             self._tick(text, held)
         return bool(self.claims) and all(held for _, held in self.claims)
@@ -93,7 +93,7 @@ _SLOW_MODEL = {"TURNKEEPER_OFFLINE_DELAY_S": "0.2"}
 
 
 def play(stage: Stage) -> None:
-    """Play every act on a stage that is empty yet."""
+    """Play every act on an empty stage."""
     _declare(stage)
     _a_fire_arrives(stage)
     _an_approval_survives(stage)
@@ -212,7 +212,7 @@ def _at(text: str) -> datetime:
 
 
 def perform(*, keep: bool) -> bool:
-    """Play the story in a throwaway home; return whether every claim held."""
+    """Play the story in a throwaway home. Return True if every claim held."""
     folder = Path(tempfile.mkdtemp(prefix="turnkeeper-"))
     place = Home(root=folder / "home")
     stage = Stage(place)

@@ -1,4 +1,4 @@
-"""A gardener: an ordinary LangGraph agent that knows of nothing but LangGraph."""
+"""A gardener: an ordinary LangGraph agent that uses nothing of Turnkeeper."""
 
 import os
 
@@ -14,7 +14,7 @@ MODEL = (init_chat_model(NAMED) if NAMED else Rules()).bind_tools(TOOLS)
 
 
 def gardener(state: MessagesState) -> dict[str, list[object]]:
-    """Ask the model what to do next."""
+    """Call the model for the next step."""
     return {"messages": [MODEL.invoke(state["messages"])]}
 
 

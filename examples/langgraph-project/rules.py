@@ -12,7 +12,7 @@ DRY = 30
 
 
 class Rules(BaseChatModel):
-    """Calls `read_beds`, then `open_valve` for a bed that is too dry, then says what came of it."""
+    """A model that calls `read_beds`, then `open_valve` for a bed that is too dry, then reports the result."""
 
     @property
     def _llm_type(self) -> str:

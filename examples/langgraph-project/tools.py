@@ -1,4 +1,4 @@
-"""What the gardener can do: look at the beds, and open a valve."""
+"""The gardener's tools: look at the beds, and open a valve."""
 
 import json
 import os
@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 @tool
 def read_beds() -> str:
-    """Return how moist each bed is, in percent."""
+    """Return the moisture of each bed, in percent."""
     return (HERE / os.environ.get("GARDEN_BEDS", "beds.json")).read_text().strip()
 
 

@@ -1,4 +1,4 @@
-"""Texts and names at which databases differ: in what they keep, fold, compare, cut or sort."""
+"""Texts and names that databases treat differently: what they store, fold, compare, cut or sort."""
 
 NAMES = [
     "Straße",

@@ -1,6 +1,6 @@
-"""A model server on loopback that answers from a script, also wrongly: late, in pieces, cut off, or not at all.
+"""A model server on loopback with scripted answers, including faults: late, in pieces, cut off, or none at all.
 
-It speaks OpenAI's chat completions at any path, and Anthropic's messages at paths that end with `/messages`.
+It serves OpenAI's chat completions at any path, and Anthropic's messages at paths that end with `/messages`.
 """
 
 import json
@@ -21,22 +21,22 @@ class Reply:
     """One answer of the server.
 
     Attributes:
-        text: what the model says.
+        text: the model's text.
         calls: the tools it calls, each a name and arguments; a string is sent as it is.
         usage: tokens read and written; None leaves it out.
         status: other than 200: an error with this status.
         error: the error's message.
         code: the error's code.
-        headers: besides the usual ones.
-        ending: the finish reason; by default the one that fits.
-        cut: close the connection after so many pieces, as if that were the end.
-        broken: of a cut: break the connection instead of closing it.
+        headers: additional headers.
+        ending: the finish reason; by default the matching one.
+        cut: close the connection after this many pieces, as if that were the end.
+        broken: with `cut`, reset the connection instead of closing it.
         hang: after the headers, or the pieces before the cut, send nothing until the server stops.
-        raw: the whole body, in place of all this.
-        usage_first: tell the usage in the first piece, not in the last.
+        raw: the whole body, in place of all fields above.
+        usage_first: send the usage in the first piece, not in the last.
         index: number the calls, as clients need it to put pieces together.
         ids: the calls' ids; by default each has its own.
-        refusal: the model's refusal, in the field that there is for it.
+        refusal: the model's refusal, in its own field.
     """
 
     text: str = ""
@@ -58,7 +58,7 @@ class Reply:
 
 
 class ChatServer:
-    """What the server was asked, and what it answers next: the script in order, then `done`."""
+    """The server's requests so far and its next answers: the script in order, then `done`."""
 
     def __init__(self) -> None:
         self.script: list[Reply] = []
@@ -101,15 +101,15 @@ def serving() -> Iterator[ChatServer]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request. HTTP/1.0: the end of the connection is the end of a stream, whole or not."""
+    """One request. HTTP/1.0: the end of the connection ends a stream, complete or not."""
 
     chat: ChatServer
 
     def log_message(self, *_args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        """List the models; nothing else is to be had by GET."""
+        """List the models; GET serves nothing else."""
         found = self.path == "/v1/models"
         self._begin(200 if found else 404, "application/json", {})
         self.wfile.write(json.dumps({"object": "list", "data": [{"id": "stub-model"}] if found else []}).encode())
@@ -129,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._answer(reply, number, streamed=bool(request.get("stream")))
         except OSError:
-            return  # the client went away: a cancelled turn
+            return  # the client disconnected: a cancelled turn
 
     def _answer_anthropic(self, reply: Reply, number: int, *, streamed: bool) -> None:
         if not streamed:
@@ -180,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _pieces(reply: Reply, number: int) -> Iterator[dict[str, Any]]:
-    """Yield the pieces of a stream: who speaks, words, calls in halves, the ending, what it cost."""
+    """Yield the pieces of a stream: the role, words, calls in halves, the ending, the usage."""
     usage = _usage(reply)
     yield _piece(number, {"role": "assistant", "content": ""}) | ({"usage": usage} if reply.usage_first else {})
     for word in reply.text.split(" ") if reply.text else ():
@@ -250,7 +250,7 @@ def _anthropic_message(reply: Reply, number: int) -> dict[str, Any]:
 
 
 def _anthropic_events(reply: Reply, number: int) -> Iterator[dict[str, Any]]:
-    """Yield the events of a stream: the message's beginning, each block in two halves, the ending, what it cost."""
+    """Yield the events of a stream: the message's start, each block in two halves, the ending, the usage."""
     whole = _anthropic_message(reply, number)
     yield {"type": "message_start", "message": whole | {"content": [], "stop_reason": None}}
     for at, block in enumerate(whole["content"]):

@@ -25,19 +25,19 @@ from turnkeeper.clock import SystemClock
 ROOT = Path(__file__).parents[2]
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
-# What the steps may read of this machine; LEND names more, such as where its own packages are, with colons between.
+# Files of this machine that the steps may read; LEND names more, such as its own packages, separated by colons.
 LENT = ("/etc/resolv.conf", CERTIFICATES, "/etc/pip.conf", "/etc/xdg/pip", *os.environ.get("LEND", "").split(":"))
 
 
 class Step(NamedTuple):
-    """One instruction of a Dockerfile, with its words as they are written."""
+    """One instruction of a Dockerfile, with its words."""
 
     name: str
     text: str
 
     @property
     def words(self) -> list[str]:
-        """The arguments: of the JSON form, or of a command for the shell."""
+        """The arguments, from the JSON form or a shell command."""
         found = json.loads(self.text) if self.text.startswith("[") else ["sh", "-c", self.text]
         assert isinstance(found, list)
         return found
@@ -62,19 +62,19 @@ def stages(text: str) -> list[list[Step]]:
 
 
 class Root:
-    """A root in which steps are run."""
+    """A root directory in which steps run."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.environ, self.folder, self.user = path, {"PATH": PATH}, "/", "0"
 
     def argv(self, words: Sequence[str], *, user: str = "0") -> list[str]:
-        """Return a command that runs `words` in this root, in the folder and with the variables so far."""
+        """Return a command that runs `words` in this root, in its folder and with its variables."""
         said = [f"{key}={value}" for key, value in self.environ.items()]
         inside = ["sh", "-c", f'cd {self.folder} && exec "$@"', "sh", *words]
         return ["chroot", f"--userspec={user}:{user}", str(self.path), "/usr/bin/env", "-i", *said, *inside]
 
     def do(self, step: Step, built: dict[str, "Root"], context: Path) -> None:
-        """Carry one step out."""
+        """Execute one step."""
         if step.name == "RUN":
             lent = [f"mount --bind {path} {self._place(path)}" for path in LENT if path and Path(path).exists()]
             script = " && ".join([*lent, shlex.join(self.argv(["sh", "-c", step.text]))])
@@ -95,7 +95,7 @@ class Root:
                 subprocess.run(["cp", "-a", "-T", origin, self._target(origin, target)], check=True)
 
     def _place(self, path: str) -> Path:
-        """Make the place at which something is mounted."""
+        """Create the mount point for a path."""
         place = self.path / path[1:]
         if Path(path).is_dir():
             place.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ class Root:
 
 
 def context_of(work: Path) -> Path:
-    """Return a copy of what `.dockerignore` lets through: the files of the index under its exceptions."""
+    """Return a copy of the build context: the files of the index that `.dockerignore` includes."""
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     tracked = subprocess.run(["git", "ls-files", "--", *kept], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in tracked.stdout.splitlines():
@@ -121,12 +121,12 @@ def context_of(work: Path) -> Path:
 
 
 def build(base: Path, work: Path) -> tuple[Root, list[Step]]:
-    """Carry out each stage in a copy of `base`; return the last, with its steps."""
+    """Execute each stage in a copy of `base`. Return the last root, with its steps."""
     context, built = context_of(work), dict[str, Root]()
     for number, found in enumerate(stages((ROOT / "Dockerfile").read_text())):
         root = Root(work / f"stage-{number}")
         subprocess.run(["cp", "-a", base, root.path], check=True)
-        python = root.path / "usr" / "bin" / "python"  # which the image of Python has
+        python = root.path / "usr" / "bin" / "python"  # the base image of Python has it
         python.exists() or python.symlink_to("python3")
         for step in found:
             sys.stderr.write(f"-- {step.name} {step.text}\n")
@@ -136,13 +136,13 @@ def build(base: Path, work: Path) -> tuple[Root, list[Step]]:
 
 
 def end(first: int) -> None:
-    """End a process namespace by its process 1, if it is still there."""
+    """End a process namespace by its process 1, if it still runs."""
     with suppress(ProcessLookupError):
         os.kill(first, signal.SIGKILL)
 
 
 def run(root: Root, said: dict[str, Step], volume: Path) -> None:
-    """Run the image's command as a container does; raise AssertionError where it does not do what it should."""
+    """Run the image's command as a container does. Raise AssertionError on a wrong result."""
     mounts = [
         f"mount --bind {root.path} {root.path}", f"mount --bind {volume} {root.path}{said['VOLUME'].text}",
         f"mount -t tmpfs tmpfs {root.path}/tmp", f"mount -t proc proc {root.path}/proc",

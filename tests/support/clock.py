@@ -9,12 +9,12 @@ START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 
 
 async def look_again() -> None:
-    """Wait a moment before a test looks again for what is to happen: looking all the time leaves it no processor."""
+    """Wait a moment before a test polls again, because constant polling would use up the processor."""
     await SystemClock().sleep(0.005)
 
 
 class ManualClock:
-    """Virtual time: `advance` moves it and wakes whoever waited for it."""
+    """Virtual time. `advance` moves it and wakes the waiters."""
 
     def __init__(self, at: datetime = START) -> None:
         self._now = at
@@ -48,7 +48,7 @@ class ManualClock:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether something waits for time to pass."""
+        """True if a waiter waits for time to pass."""
         return any(not waiter.done() for _, waiter in self._sleepers)
 
     def advance(self, seconds: float) -> None:
@@ -57,7 +57,7 @@ class ManualClock:
         self._wake()
 
     def step(self, seconds: float) -> None:
-        """Step the wall clock alone, as an operator or NTP would."""
+        """Step only the wall clock, as an operator or NTP would."""
         self._now += timedelta(seconds=seconds)
 
     def _wake(self) -> None:

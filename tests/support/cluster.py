@@ -1,4 +1,4 @@
-"""Owners of threads in a database that several machines share."""
+"""Owners of threads in a shared database."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ def doing(url: str) -> Iterator[Do]:
 
 
 def taken(url: str, thread_id: str = "t", owner: str = "one") -> tuple[str, Lease]:
-    """Make the store at a server's URL and own a thread there; return the store's own URL and the lease."""
+    """Create the store at a server's URL and own a thread there. Return the store's own URL and the lease."""
     place = in_schema(url, SCHEMA)
     with doing(place) as do:
         do(lambda c: leases.begin(c, owner))
@@ -36,7 +36,7 @@ def taken(url: str, thread_id: str = "t", owner: str = "one") -> tuple[str, Leas
 
 
 def end_lease(connection: Connection, owner: str | int) -> None:
-    """Let an owner's time be over, as if it had been stopped for longer than its lease; of a process by its id."""
+    """Expire the lease of an owner, given by name or process id, as if it had been stopped too long."""
     of_process = schema.owners.c.owner.contains(f"/{owner}/")
     connection.execute(
         update(schema.owners).where((schema.owners.c.owner == str(owner)) | of_process).values(until_us=0)

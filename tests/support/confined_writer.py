@@ -1,7 +1,7 @@
-"""A program that sees one agent's folder of a home and nothing else of it, and tries to speak as somebody else.
+"""A program that sees only one agent's folder of a home, and tries to send messages in another's name.
 
-Run in its own mount namespace by `tests/acceptance/test_agents_speak_as_themselves.py`. It prints, as JSON, what it could
-reach outside the folder, and the names of its forgeries with the word that the refusal must contain.
+`tests/acceptance/test_agents_speak_as_themselves.py` runs it in its own mount namespace. It prints, as JSON, the files
+that it could reach outside the folder, and the names of its forgeries with a word of the expected refusal.
 """
 
 import json
@@ -65,7 +65,7 @@ def main(home: Path) -> None:
     os.link(own / "kept", outbox / "hard.json")
     said |= {"link.json": "cannot be opened", "passwd.json": "cannot be opened", "pipe.json": "not a plain file"}
     said |= {"folder.json": "not a plain file", "hard.json": "hard link"}
-    for number, name in enumerate(("author", "task-runner", "agent0", "../agent0")):  # taken, as from its own agent
+    for number, name in enumerate(("author", "task-runner", "agent0", "../agent0")):  # accepted, as from its own agent
         write(outbox / f"from-{number}.json", json.dumps({"from": name, "body": f"I am {name}", **SHOWN}).encode())
     sys.stdout.write(json.dumps({"reached": sorted(reached(home)), "refused": said}))
 
@@ -77,7 +77,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def reached(home: Path) -> list[str]:
-    """Put a file into every place that a forger would like, and read the keys; return what worked."""
+    """Try to write a file into every place that helps a forger, and to read the keys. Return the successes."""
     found = []
     for place in (
         "channels/agent/agent0/inbox",

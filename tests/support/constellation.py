@@ -1,8 +1,8 @@
 """A real constellation in a throwaway home: real daemons, real sockets, the real command lines.
 
-What a process costs before it does anything is spared: daemons, the supervisor and the commands that start and stop
-them are forked warm, and commands that only ask and tell run in this process, by the function that the installed program
-calls. What becomes another program does so as installed, and so does everything of a constellation that is `installed`.
+To save start-up time, daemons, the supervisor and the commands that start and stop them are forked from a prepared
+process. Commands that only query run in this process, by the function that the installed program calls. A program that
+executes another runs as installed, and so does every process of a constellation that is `installed`.
 """
 
 import io
@@ -31,15 +31,15 @@ PROGRAMS = {
     "agent-runtime": lambda: agent_runtime,
     "turnkeeper": lambda: turnkeeper,
 }
-PROCESSES = frozenset({"up", "down", "restart", "watchdog", "move", "query", "report"})  # the last two bound theirs
+PROCESSES = frozenset({"up", "down", "restart", "watchdog", "move", "query", "report"})  # the last two limit themselves
 INSTALLED = frozenset({"serve", "--foreground", "demo", "service", "watch"})
 
 
 class Constellation(Driver):
-    """Both daemons on one home, driven as a person would drive them.
+    """Both daemons on one home, used as a person would use them.
 
     Attributes:
-        installed: whether every process is loaded as an installed program is, and none is forked.
+        installed: True if every process starts as an installed program, and none is forked.
     """
 
     def __init__(self, home: Home, environ: Mapping[str, str] = os.environ, *, installed: bool = False) -> None:
@@ -48,7 +48,7 @@ class Constellation(Driver):
 
     @property
     def homes(self) -> tuple[Home, ...]:
-        """Those of its machines; the first is the one that is asked."""
+        """The homes of its machines. Commands run on the first."""
         return (self.home,)
 
     @property
@@ -58,7 +58,7 @@ class Constellation(Driver):
 
     @property
     def logs(self) -> list[Record]:
-        """What its machines have told, in order."""
+        """The events of its machines, in order."""
         told = (record for home in self.homes for record in read_events(home.logs))
         return sorted(told, key=lambda record: str(record["at"]))
 
@@ -67,7 +67,7 @@ class Constellation(Driver):
         self.until(f"{daemon.name} to die", lambda: not is_held(self.home, daemon.name))
 
     def attempt(self, *argv: str, **environ: str) -> "CompletedProcess[str]":
-        """Run a command, with additional variables, whatever comes of it."""
+        """Run a command, with additional variables. Return its result, whatever the exit code."""
         program, *rest = argv
         if self.installed or "LD_PRELOAD" in environ or INSTALLED & {*rest}:
             return super().attempt(*argv, **environ)
@@ -84,8 +84,8 @@ class Constellation(Driver):
         return [self.ask(*argv) for argv in commands]
 
     def start(self, *daemons: Daemon, **environ: str) -> None:
-        """Start daemons, both unless named, with additional variables; return once they answer."""
-        if self.installed or "LD_PRELOAD" in environ:  # which works only where a program is loaded
+        """Start daemons, both unless named, with additional variables. Return once they answer."""
+        if self.installed or "LD_PRELOAD" in environ:  # this works only in a process that loads a program
             super().start(*daemons, **environ)
             return
         for daemon in daemons or DAEMONS:
@@ -99,13 +99,13 @@ class Constellation(Driver):
         fork_server().start(self.home, daemon.name, log_of(self.home, daemon), self._environ | environ)
 
     def command(self, *argv: str, code: int = 0) -> str:
-        """Run a command, insist on its exit code, and return what it printed on stdout."""
+        """Run a command, check its exit code, and return its output on stdout."""
         done = self.attempt(*argv)
         assert done.returncode == code, f"{argv} exited with {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def create(self, name: str, *options: str, channel: str = "general") -> dict[str, Any]:
-        """Create a task with defaults for what a test does not care about."""
+        """Create a task with defaults for the options that a test does not need."""
         given = list(options)
         for flag, value in (("--category", "catch-up-summary"), ("--channel", channel), ("--prompt", "Summarise.")):
             given += [] if flag in given else [flag, value]
@@ -118,7 +118,7 @@ class Constellation(Driver):
         return found
 
     def violations(self, *, drained: bool = True) -> list[Violation]:
-        """Hold everything that happened on this home against the invariants."""
+        """Check the history of this home against the invariants."""
         tasks = self.ask("task-runner", "list")
         asked = [("task-runner", "history", task["name"], "-n", "1000") for task in tasks]
         turns, *entries = self.ask_all([("agent-runtime", "turns", "list", "-n", "1000"), *asked])
@@ -128,9 +128,9 @@ class Constellation(Driver):
         return check(history, drained=drained, count_nominals=lambda *span: self._count(periods, *span))
 
     def _count(self, tasks: dict[str, Any], task_id: str, first: datetime, last: datetime) -> int:
-        """Count nominal times by asking the preview, which shares no code with the planner's own counting.
+        """Count nominal times with the preview, which shares no code with the planner's own counting.
 
-        A recorded home may have been away for months: the times of an interval are as far apart as its first two.
+        A recorded home may be months old: the distance of an interval's first two times gives all the others.
         """
         if tasks[task_id]["kind"] == "at":
             return 1

@@ -1,9 +1,9 @@
 """Starts of a daemon, each cut off from the database at another of its steps: `… URL HOME MODULE FIRST STEP [ANEW]`.
 
-A step is a round trip to the server, or a connection that is made. A process that has imported the daemon is forked for
-each start. At its step the server ends the connection, or lets nobody in; what follows is the daemon's. Each start is a
-line of JSON: its step, how many steps it did, its exit code (0 where it came to serve), and what it said.
-With ANEW each start finds a database without tables.
+A step is a round trip to the server, or a new connection. A process that has imported the daemon is forked for each
+start. At the chosen step, the server ends the connection or refuses new ones; the daemon does the rest. Each start
+prints a line of JSON: its step, its number of steps, its exit code (0 if it served), and its output. With ANEW, each
+start finds a database without tables.
 """
 
 import gc
@@ -26,14 +26,14 @@ from turnkeeper.storage.server.url import in_schema
 
 
 class Cut:
-    """Counts the steps of this process, and cuts it off at one of them."""
+    """A counter of this process's steps, which cuts the process off at one of them."""
 
     def __init__(self, url: str, at: int) -> None:
         self._database, self._at, self.count = conninfo_to_dict(in_schema(url, "")), at, 0
         self._lock, self._admin, self._make = threading.RLock(), False, psycopg.Connection.connect
 
     def install(self) -> None:
-        """Count from now on, in all connections."""
+        """Count the steps of all connections from now on."""
         for kind in (psycopg.Connection, psycopg.AsyncConnection):
             waits = kind.wait
             kind.wait = lambda c, *given, waits=waits, **how: (self._end(c), waits(c, *given, **how))[1]  # type: ignore[assignment]
@@ -61,7 +61,7 @@ class Cut:
         self.ask(f'ALTER DATABASE "{self._database["dbname"]}" ALLOW_CONNECTIONS {anybody}')
 
     def ask(self, statement: str) -> None:
-        """Do what an administrator does."""
+        """Run a statement as an administrator."""
         with self._lock:
             self._admin = True
             try:
@@ -72,7 +72,7 @@ class Cut:
 
 
 def start(main: Callable[[list[str]], int], argv: list[str], cut: Cut) -> dict[str, Any]:
-    """Start a daemon in a process of its own, until it serves or ends; return what became of it."""
+    """Start a daemon in a child process, until it serves or ends. Return the result."""
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as counted:
         if (pid := os.fork()) == 0:
             os.dup2(said.fileno(), 2)
@@ -102,7 +102,7 @@ def start(main: Callable[[list[str]], int], argv: list[str], cut: Cut) -> dict[s
 
 
 def walk(url: str, home: str, module: str, first: str, step: str, anew: str = "") -> None:
-    """Start again and again, each time cut off at a later step, until one is not cut off any more."""
+    """Start repeatedly, each time cut off at a later step, until a start is not cut off."""
     main = import_module(module).main
     if module.startswith("agent_runtime"):
         os.environ.update(import_module(module).ENVIRONMENT)

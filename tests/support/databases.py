@@ -1,7 +1,7 @@
-"""On which databases a test runs: on SQLite each, and on PostgreSQL, too, each that has a store, but for those below.
+"""The databases of each test: SQLite for all, and PostgreSQL for each test with a store, except the modules below.
 
-A test has a store where one of its fixtures asks for the server: `place_of`, or a constellation, which on a server is two
-machines. A single test says by the mark `sqlite_only` why it cannot.
+A test has a store if one of its fixtures requests the server: `place_of`, or a constellation, which is two machines
+on a server. A single test that cannot run on a server has the mark `sqlite_only`, with the reason.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-# Folders and modules, and why nothing of them runs on PostgreSQL. A module that could is named itself.
+# Folders and modules with no test on PostgreSQL, and why. A module in an exempt folder that could run is listed itself.
 SQLITE_ALONE: Mapping[str, str] = {
     "tests/test_": "read the repository; there is no store",
     "tests/public_projects/": "reads what was recorded of public projects; there is no store",
@@ -104,11 +104,11 @@ SQLITE_ALONE: Mapping[str, str] = {
 
 
 class Module(NamedTuple):
-    """A module of tests, as it was collected.
+    """A collected module of tests.
 
     Attributes:
-        could: whether a test of it has a store that may be on a server.
-        runs: whether one is run there.
+        could: True if one of its tests has a store that may be on a server.
+        runs: True if one of its tests runs on a server.
     """
 
     could: bool
@@ -119,13 +119,13 @@ MODULES = pytest.StashKey[Mapping[str, Module]]()
 
 
 def entry_of(module: str) -> str:
-    """Return the entry by which a module runs on SQLite alone; empty for one that does not."""
+    """Return the entry that restricts a module to SQLite. Empty if there is none."""
     found = [entry for entry in SQLITE_ALONE if module.startswith(entry)]
     return max(found, key=len, default="")
 
 
 def has_store(item: pytest.Item) -> bool:
-    """Return whether a test has a store that may be on a server."""
+    """Return True if a test has a store that may be on a server."""
     return "postgres_server" in getattr(item, "fixturenames", ())
 
 
@@ -135,12 +135,12 @@ def module_of(item: pytest.Item) -> str:
 
 
 def runs_on_server(item: pytest.Item) -> bool:
-    """Return whether a test runs where its stores are on a server."""
+    """Return True if a test runs with its stores on a server."""
     return has_store(item) and not entry_of(module_of(item))
 
 
 def modules(items: Iterable[pytest.Item]) -> Mapping[str, Module]:
-    """Return each module of the tests that were collected."""
+    """Return each module of the collected tests."""
     found: dict[str, Module] = {}
     for item in items:
         could, runs = found.get(name := module_of(item), Module(could=False, runs=False))

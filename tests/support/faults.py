@@ -1,6 +1,6 @@
-"""Faults of the machine, made for real: a small disk that is filled, calls of a process that fail, no descriptors left.
+"""Real faults of the machine: a full small disk, failing system calls of a process, no free descriptors.
 
-Each needs rights or a tool that a machine may lack; `missing` says which, so that a test can be skipped with a reason.
+Each needs permissions or a tool that a machine may lack; `missing` names them, so that a test is skipped with a reason.
 """
 
 import os
@@ -19,7 +19,7 @@ WRITES = "pwrite64,fdatasync,fsync"
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """Mount a file system of so many megabytes on a folder. Raises RuntimeError where this process may not."""
+    """Mount a file system of this many megabytes on a folder. Raises RuntimeError without the permission."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     options = f"size={megabytes}m,mode=700"
     done = subprocess.run(
@@ -38,7 +38,7 @@ def ballast(disk: Path) -> Path:
 
 
 def fill(disk: Path) -> None:
-    """Take all the room that a disk has left, also after an earlier call."""
+    """Fill all free room of a disk, even after an earlier call."""
     with suppress(OSError), ballast(disk).open("ab", buffering=0) as file:
         for size in (1 << 16, 1 << 12, 1):
             with suppress(OSError):
@@ -47,13 +47,13 @@ def fill(disk: Path) -> None:
 
 
 def free(disk: Path) -> None:
-    """Give the room back."""
+    """Free the room again."""
     ballast(disk).unlink(missing_ok=True)
 
 
 @contextmanager
 def read_only(disk: Path) -> Iterator[None]:
-    """Forbid writing to a whole file system, none of whose files is open, while the block runs."""
+    """Make a file system read-only during the block. None of its files may be open."""
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     try:
         yield
@@ -63,7 +63,7 @@ def read_only(disk: Path) -> Iterator[None]:
 
 @contextmanager
 def failing(pid: int, calls: str, error: str, under: Sequence[Path]) -> Iterator[None]:
-    """Let a process's calls that touch the paths fail with an error, such as EIO, while the block runs."""
+    """Make a process's calls on these paths fail with an error, such as EIO, during the block."""
     paths = [argument for path in under for argument in ("-P", str(path))]
     argv = ["strace", "-f", "-qq", "-o", os.devnull, "-p", str(pid), *paths, "-e", f"trace={calls}"]
     tracer = subprocess.Popen([*argv, "-e", f"inject={calls}:error={error}"], stderr=subprocess.DEVNULL)
@@ -76,12 +76,12 @@ def failing(pid: int, calls: str, error: str, under: Sequence[Path]) -> Iterator
 
 @contextmanager
 def without_descriptors(pid: int) -> Iterator[None]:
-    """Let a process open nothing more while the block runs."""
+    """Prevent a process from opening more descriptors during the block."""
     process = psutil.Process(pid)
     soft, hard = process.rlimit(psutil.RLIMIT_NOFILE)
     process.rlimit(
         psutil.RLIMIT_NOFILE, (3, hard)
-    )  # a new one has the lowest free number, and the first three are taken
+    )  # a new descriptor has the lowest free number, and the first three are in use
     try:
         yield
     finally:
@@ -90,7 +90,7 @@ def without_descriptors(pid: int) -> Iterator[None]:
 
 
 def missing() -> str:
-    """Return what this machine lacks for these faults; empty where it lacks nothing."""
+    """Return what this machine lacks for these faults. Empty if it lacks nothing."""
     lacks = [tool for tool in ("mount", "strace") if shutil.which(tool) is None]
     if lacks:
         return f"{', '.join(lacks)} is not installed"

@@ -1,4 +1,4 @@
-"""Fires sent to a runtime as the runner sends them: in messages of many."""
+"""Fires sent to a runtime as the runner sends them: in batches."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -10,11 +10,11 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 class _Call:
     async def send_initial_metadata(self, _metadata: object) -> None:
-        """Take the greeting."""
+        """Accept the initial metadata."""
 
 
 async def accept(service: Any, request: wire.FireRequest) -> wire.FireReceipt:
-    """Send one fire; return its receipt, or raise the error that refuses it."""
+    """Send one fire. Return its receipt, or raise the error that refuses it."""
 
     async def messages() -> AsyncIterator[wire.FireBatch]:
         yield wire.FireBatch(fires=[request])

@@ -1,7 +1,7 @@
-"""Processes forked from one that has prepared what they share, in place of interpreters that prepare it each.
+"""Processes forked from a prepared template process, which is faster than new interpreters.
 
-`Template` starts the one that prepares. `python tests/support/forked.py PATH` stands for a fork of it: it hands its
-standard streams over and ends when the fork ends. This module is also run by its path, so it imports nothing of ours.
+`Template` starts the template process. `python tests/support/forked.py PATH` represents a fork of it: it passes its
+standard streams to the fork and ends with it. This module is also run by its path, so it imports nothing of ours.
 """
 
 import atexit
@@ -16,22 +16,22 @@ import tempfile
 from pathlib import Path
 
 STREAMS = 3
-_kept: list[int] = []  # closed by the end of a fork, which tells who stands for it
+_kept: list[int] = []  # the end of a fork closes it, which tells the process that represents the fork
 
 
 class Template:
-    """A process that prepares something once.
+    """A process that is prepared once.
 
     Attributes:
-        fork: the command line of a process that is forked from it, which waits until it has prepared.
+        fork: the command line that forks a process from it, after waiting for the preparation.
     """
 
     def __init__(self, module: str, *argv: str) -> None:
-        """Start a module, which calls `serve` when it has prepared.
+        """Start a module, which calls `serve` once it is prepared.
 
         Args:
             module: its name.
-            argv: its arguments, before the number of the descriptor that `serve` is given.
+            argv: its arguments, which precede the descriptor for `serve`.
         """
         self._folder, self._owner = tempfile.mkdtemp(prefix="tk-"), os.getpid()
         atexit.register(self._remove)
@@ -48,20 +48,20 @@ class Template:
             os.close(stdin)
 
     def close(self) -> None:
-        """End the process once all that was forked from it has ended."""
+        """End the process once all its forks have ended."""
         os.close(self._stdin)
         os.waitpid(self._pid, 0)
 
     def _remove(self) -> None:
-        if os.getpid() == self._owner:  # a fork of it ends earlier
+        if os.getpid() == self._owner:  # one of its forks ends earlier
             shutil.rmtree(self._folder)
 
 
 def serve(at: int) -> None:
-    """Fork for each that asks, until standard input ends. Returns in the forks alone, with the streams of who asked."""
+    """Fork for each request, until standard input ends. Return only in the forks, with the requester's streams."""
     gc.freeze()
     forks: list[int] = []
-    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # its forks hear of it, and end by themselves
+    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # its forks notice it, and end by themselves
     with socket.socket(fileno=at) as listening:
         while listening in select.select([listening, sys.stdin], [], [])[0]:
             asked, _ = listening.accept()
@@ -83,7 +83,7 @@ def serve(at: int) -> None:
 
 
 def ask(path: str) -> None:
-    """Have a process forked that reads and writes the standard streams of this one; return when it has ended."""
+    """Request a fork that uses the standard streams of this process. Return when the fork has ended."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(path)
         socket.send_fds(asking, [b"\0"], range(STREAMS))

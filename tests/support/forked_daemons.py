@@ -1,9 +1,9 @@
-"""The programs, forked from a process that has imported everything and started nothing: real ones, and soon there.
+"""The real programs, forked from a process that has imported everything and started nothing, to save start-up time.
 
-`python -m tests.support.forked_daemons` reads a JSON object a line and answers each by one. What a forked supervisor or
-command starts is forked in its turn, so that daemons have the parents that they have when they are installed. Only a
-planned restart is started as installed, and with it what it starts: it has called daemons before it starts one, and a
-process that has is not forked.
+`python -m tests.support.forked_daemons` reads a JSON object a line and answers each with one. A forked supervisor or
+command forks its own children, so daemons have the same parents as when installed. Only a planned restart, and the
+processes that it starts, run as installed: it calls daemons before it starts one, and after such calls a process must
+not be forked.
 """
 
 import atexit
@@ -37,18 +37,18 @@ from turnkeeper.rpc.channel import Caller, is_serving
 
 RUNTIME, RUNNER, WEB = "agent-runtime", "task-runner", "web"
 PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "turnkeeper.constellation"}
-# The packages' names make each daemon known as what it is: it is looked up by its command line.
+# The packages' names identify each daemon, which is found by its command line.
 PROGRAM = ["tests.support.forked_daemons", *(daemon.package for daemon in (*daemons.EVERY, daemons.SUPERVISOR))]
 PATIENCE_S = 60.0
-BEAT_S = 0.5  # of a daemon, which puts right at each beat what was removed under it; ten times as long where installed
+BEAT_S = 0.5  # seconds between a daemon's beats, which repair removed files; ten times as long when installed
 CLOCK = SystemClock()
 spawn = daemons.spawn
 _templates: list[Template] = []
 
 
 def prepare() -> None:
-    """Import and make what the programs have in common."""
-    daemons.spawn = fork_daemon  # before those are imported that take it by its name
+    """Import and create everything that the programs share."""
+    daemons.spawn = fork_daemon  # before the modules that import it by name
     runtime = import_module("agent_runtime.daemon.__main__")
     os.environ.update(runtime.ENVIRONMENT)
     for name in (
@@ -56,7 +56,7 @@ def prepare() -> None:
         "agent_runtime.daemon.assembly",
         *(f"{package}.cli" for package in PACKAGES.values()),
     ):
-        import_module(name)  # what a program imports is imported here, once
+        import_module(name)  # import here, once, everything that a program imports
     templates.use()
     templates.make()
     make_tools()
@@ -65,7 +65,7 @@ def prepare() -> None:
 
 
 def serve() -> None:
-    """Fork programs and kill them, as standard input asks."""
+    """Fork programs and kill them, as standard input requests."""
     alive: set[int] = set()
     for line in sys.stdin:
         alive = {pid for pid in alive if not os.waitpid(pid, os.WNOHANG)[0]}
@@ -76,7 +76,7 @@ def serve() -> None:
         elif asked["do"] == "start":
             environ = dict(os.environ) | asked["environ"]
             for name in (MAINS[WEB], "turnkeeper.gateway.mcp.transports") if asked["which"] == WEB else ():
-                import_module(name)  # which takes long, and only some tests need it
+                import_module(name)  # the import takes long, and only some tests need it
             answer = _fork_daemon(asked["which"], asked["home"], asked["log"], environ)
             alive.add(answer)
         elif asked["pid"] in alive:
@@ -85,13 +85,13 @@ def serve() -> None:
             alive.remove(asked["pid"])
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()
-    for pid in alive:  # whoever asked for them is gone
+    for pid in alive:  # the requester is gone
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def make_tools() -> None:
-    """Let the schemas of the tools be made once, of nothing: that takes most of the time in which a runtime starts."""
+    """Build the schemas of the tools once, because that takes most of a runtime's start-up time."""
     for module in ("workspace", "agents", "restart", "loops"):
         for name, make in vars(import_module(f"agent_runtime.tools.{module}")).items():
             if name.endswith("_tools") and make.__module__.endswith(module):
@@ -99,7 +99,7 @@ def make_tools() -> None:
 
 
 def _read_settings() -> None:
-    """Let be made once what reads the settings, the shipped categories and the names of time zones."""
+    """Load the settings, the shipped categories and the names of time zones once, to fill their caches."""
     with tempfile.TemporaryDirectory(prefix="tk-") as folder:
         home = Home(root=Path(folder))
         home.config.write_text("")
@@ -116,7 +116,7 @@ MAINS = {
 
 
 def fork_daemon(home: Home, daemon: daemons.Daemon, environ: Mapping[str, str]) -> int:
-    """Stand in for the function that starts daemons."""
+    """Replace the function that starts daemons."""
     if daemon.name not in MAINS or daemon.name == WEB:
         return spawn(home, daemon, environ)
     return _fork_daemon(daemon.name, str(home.root), str(daemons.log_of(home, daemon)), environ)
@@ -139,7 +139,7 @@ def _fork_daemon(which: str, root: str, log: str, environ: Mapping[str, str]) ->
 
 
 def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str, str]:
-    """Run a command in a process of its own; return its exit code and what it printed, by output."""
+    """Run a command in a child process. Return its exit code and its output on both streams."""
     said = [os.memfd_create(name) for name in ("out", "err")]
     pid = _fork(lambda: _be_command(*argv), environ, *said)
     ended = os.pidfd_open(pid)
@@ -165,7 +165,7 @@ def _be_command(program: str, *rest: str) -> int:
 
 
 def _fork(main: Callable[[], int], environ: Mapping[str, str], out: int, err: int) -> int:
-    """Call `main` in a process of its own, which holds nothing of this one's but what it has imported."""
+    """Call `main` in a child process that keeps only the imports of this one."""
     pid = os.fork()
     if pid:
         return pid
@@ -197,23 +197,23 @@ class ForkServer:
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def start(self, home: Home, which: str, log: Path, environ: Mapping[str, str]) -> int:
-        """Start a daemon and return its pid; it may not answer yet.
+        """Start a daemon and return its pid, perhaps before it answers.
 
         Args:
             home: the home that it serves.
             which: `agent-runtime`, `task-runner` or `web`.
-            log: where its output is appended.
+            log: the file to which its output is appended.
             environ: variables beside those of this process.
         """
         pid: int = self._ask(do="start", which=which, home=str(home.root), log=str(log), environ=dict(environ))
         return pid
 
     def run(self, argv: Sequence[str], environ: Mapping[str, str]) -> "CompletedProcess[str]":
-        """Run a command, in a process of its own with these variables alone, whatever comes of it."""
+        """Run a command in a child process with exactly these variables. Return its result, whatever the exit code."""
         return CompletedProcess(argv, *self._ask(do="run", argv=list(argv), environ=dict(environ)))
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
-        """Kill a daemon without a word, or by another signal, and wait until it is gone."""
+        """Kill a daemon with SIGKILL, or send another signal, and wait until it is gone."""
         self._ask(do="kill", pid=pid, signal=number)
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class ForkServer:
 
 
 def use_template() -> None:
-    """Let the fork servers of this process and of its forks be forked themselves, from one that is prepared."""
+    """Fork the fork servers of this process and of its forks from one prepared process."""
     _templates.append(Template(*PROGRAM))
 
 
@@ -258,7 +258,7 @@ class Nursery:
             CLOCK.block(0.02)
 
     def kill(self, which: str) -> None:
-        """Kill a daemon without a word, and wait until it is gone."""
+        """Kill a daemon with SIGKILL, and wait until it is gone."""
         fork_server().kill(self._pids.pop(which))
 
     def errors(self, which: str) -> str:

@@ -1,4 +1,4 @@
-"""Taking guards out, to show that an attack is a real one: without its guards it has its effect."""
+"""Removing guards, to show that an attack succeeds without them."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -8,7 +8,7 @@ import pytest
 
 
 def take_out(guards: Mapping[str, Any], patch: pytest.MonkeyPatch) -> None:
-    """Put something else in the place of each guard, which is named by its path: module, class if any, name."""
+    """Replace each guard, named by its path: module, class if any, name."""
     for path, instead in guards.items():
         owner, name = _found(path)
         assert getattr(owner, name) is not instead, path

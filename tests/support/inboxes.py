@@ -1,4 +1,4 @@
-"""Opening an inbox in a test, and looking at what lies there."""
+"""Opening an inbox in a test, and inspecting its folders."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ def claim_all(inbox: Inbox) -> list[str]:
 
 
 def put_all(inbox: Inbox, envelopes: Sequence[Envelope]) -> list[Put]:
-    """Put envelopes as one group; raise the error of the first that was refused."""
+    """Put envelopes as one group. Raise the error of the first refused envelope."""
     answers = inbox.put_each(envelopes)
     for answer in answers:
         if isinstance(answer, TurnkeeperError):

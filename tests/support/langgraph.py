@@ -1,4 +1,4 @@
-"""Both daemons and the gateway, as LangGraph's clients meet them: requests by hand, and the SDKs' own."""
+"""Both daemons and the gateway for LangGraph's clients: requests by hand, and by the SDKs."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from tests.support.web import Web, serving
 
 CLIENTS = Path(__file__).parents[1] / "clients"
 ASKS = "Summarise the garden, then remember: the pump was replaced"
-CATEGORY = {"turnkeeper": {"category": "catch-up-summary"}}  # which does not grant what `ASKS` asks for
+CATEGORY = {"turnkeeper": {"category": "catch-up-summary"}}  # it does not grant the tool that `ASKS` needs
 
 
 def said(text: str, **rest: Any) -> dict[str, Any]:
@@ -28,7 +28,7 @@ class Lg:
     """A constellation with its gateway.
 
     Attributes:
-        http: with a key that may decide.
+        http: a client with a key that may decide.
     """
 
     def __init__(self, constellation: Constellation, web: Web) -> None:
@@ -45,13 +45,13 @@ class Lg:
         return get_sync_client(url=self.url, api_key=self.keys[scope])
 
     def ask(self, method: str, path: str, body: Any = None, *, status: int = 200, **rest: Any) -> Any:
-        """Send one request, insist on its status, and return its JSON."""
+        """Send one request, check its status, and return its JSON."""
         found = self.http.request(method, path, json=body, **rest)
         assert found.status_code == status, (method, path, found.status_code, found.text)
         return found.json() if found.content else None
 
     def refused(self, method: str, path: str, body: Any = None, status: int = 422, **rest: Any) -> str:
-        """Send one request that is refused; return why and what to do instead, which it says."""
+        """Send one request that is refused. Return the reason and the hint."""
         detail = str(self.ask(method, path, body, status=status, **rest)["detail"])
         assert "; " in detail, detail
         return detail
@@ -61,14 +61,14 @@ class Lg:
         return str(self.ask("POST", "/threads", {"metadata": metadata})["thread_id"])
 
     def turn(self, thread_id: str, text: str = "Hello") -> str:
-        """Return a run that is over."""
+        """Return a finished run."""
         body = {"assistant_id": "agent0", "input": said(text)}
         answer = self.http.post(f"/threads/{thread_id}/runs/wait", json=body)
         assert answer.status_code == 200, answer.text
         return answer.headers["content-location"].rpartition("/")[2]
 
     def cron(self, thread_id: str = "", **rest: Any) -> dict[str, Any]:
-        """Return a new cron, of a thread or of none."""
+        """Return a new cron, with or without a thread."""
         body = {"assistant_id": "agent0", "schedule": "0 9 * * *", "input": said("What is new?"), **rest}
         made: dict[str, Any] = self.ask(
             "POST", f"/threads/{thread_id}/runs/crons" if thread_id else "/runs/crons", body
@@ -76,13 +76,13 @@ class Lg:
         return made
 
     def waiting(self, prompt: str = ASKS) -> dict[str, Any]:
-        """Return a thread on which a task's call of a tool waits for a decision."""
+        """Return a thread on which a tool call of a task waits for a decision."""
         thread_id = self.thread()
         cron = self.cron(thread_id, input=said(prompt), metadata=CATEGORY)
         return self.fire(cron, thread_id)
 
     def fire(self, cron: dict[str, Any], thread_id: str) -> dict[str, Any]:
-        """Run a cron now; return its thread once it waits."""
+        """Run a cron now. Return its thread once it waits."""
         self.constellation.command("task-runner", "run", cron["metadata"]["name"])
         return self.until_waiting(thread_id)
 
@@ -97,7 +97,7 @@ class Lg:
     def stream(
         self, path: str, body: Any = None, *, until: str = "end", then: Callable[[], object] = bool, **rest: Any
     ) -> list[tuple[str, Any]]:
-        """Return the events of a stream, up to the first with the name `until`; do `then` once it is open."""
+        """Return the events of a stream, up to the first named `until`. Call `then` once the stream is open."""
         found: list[tuple[str, Any]] = []
         with self.http.stream("POST" if body is not None else "GET", path, json=body, **rest) as answer:
             assert answer.status_code == 200, answer.read()

@@ -1,6 +1,6 @@
-"""Where a constellation of a test is: on one machine, or on two that share a database.
+"""The machines of a test's constellation: one, or two that share a database.
 
-Of two machines the first is asked: it plans, and its page and other surfaces answer. The other runs the turns.
+With two machines, commands and surfaces use the first, which plans. The other runs the turns.
 """
 
 import os
@@ -20,7 +20,7 @@ from turnkeeper.storage.locking import is_held
 
 
 class TwoMachines(Constellation):
-    """What one machine is asked, and another one does; its runtime is both of theirs.
+    """Two machines: one takes the commands, the other runs the turns. `runtime` means both runtimes.
 
     Attributes:
         worker: the machine that runs the turns.
@@ -38,22 +38,22 @@ class TwoMachines(Constellation):
 
     @property
     def homes(self) -> tuple[Home, ...]:
-        """Of the machine that is asked, and of the one that runs the turns."""
+        """The homes of the first machine, and of the one that runs the turns."""
         return self.home, self.worker.home
 
     @property
     def at_work(self) -> Constellation:
-        """The other one."""
+        """The machine that runs the turns."""
         return self.worker
 
     def start(self, *daemons: Daemon, **environ: str) -> None:
-        """Start daemons; where it is the runtime, that of each machine which does not run."""
+        """Start daemons. For the runtime, start each machine's that does not run."""
         super().start(*daemons, **environ)
         if AGENT_RUNTIME in (daemons or [AGENT_RUNTIME]):
             self.worker.start(AGENT_RUNTIME, **environ)
 
     def stop(self, *daemons: Daemon) -> None:
-        """Stop daemons; the runtime on each machine."""
+        """Stop daemons. For the runtime, stop it on each machine."""
         if AGENT_RUNTIME in (daemons or [AGENT_RUNTIME]):
             self.worker.stop(*[AGENT_RUNTIME] if daemons else [])
         super().stop(*daemons)
@@ -61,19 +61,19 @@ class TwoMachines(Constellation):
         assert "turn.started" not in told, "the machine that is asked runs no turn"
 
     def kill(self, daemon: Daemon) -> int:
-        """End a daemon by kill -9, the runtime on each machine; return the pid that the first one had."""
+        """End a daemon by kill -9, the runtime on each machine. Return the pid that the first one had."""
         killed = super().kill(daemon)
         if daemon == AGENT_RUNTIME:
             self.kill_worker()
         return killed
 
     def kill_worker(self) -> None:
-        """End the runtime that runs the turns by kill -9, as if its lease were over."""
+        """End the runtime that runs the turns by kill -9, and expire its lease."""
         self.worker.kill(AGENT_RUNTIME)
         self._end_leases()
 
     def silence(self, name: str, seconds: int) -> None:
-        """Let a machine that is dead have been so for a while longer."""
+        """Make the database believe that a dead machine has been silent longer."""
         with psycopg.connect(self.url, autocommit=True) as database:
             database.execute(
                 "UPDATE runner.nodes SET beat_us = beat_us - %s WHERE name = %s", (seconds * 1_000_000, name)
@@ -88,13 +88,13 @@ class TwoMachines(Constellation):
         return self.homes if daemon == AGENT_RUNTIME else (self.home,)
 
     def _end_leases(self) -> None:
-        """Let the time of owners that are gone be over; one that lives joins again."""
+        """Expire the leases of owners that are gone. A running owner joins again."""
         with psycopg.connect(self.url, autocommit=True) as database:
             database.execute("UPDATE runtime.owners SET until_us = 0")
 
 
 def _share(home: Home, url: str, role: str) -> None:
-    """Write into the config of a home that it is one of those that share a database."""
+    """Write the shared database into the config of a home."""
     said = home.config.read_text()
     for section, values in (("store", f'url = "{url}"\n'), ("node", f'name = "{role}"\nroles = ["{role}"]\n')):
         assert said.count(f"[{section}]\n") == 1
@@ -104,7 +104,7 @@ def _share(home: Home, url: str, role: str) -> None:
 
 @contextmanager
 def new_home() -> Iterator[Home]:
-    """Make a home, at a path short enough for sockets."""
+    """Create a home, at a path short enough for sockets."""
     folder = Path(tempfile.mkdtemp(prefix="tk-"))
     made = Home(root=folder / "home")
     made.create()
@@ -114,7 +114,7 @@ def new_home() -> Iterator[Home]:
 
 @contextmanager
 def constellation_on(server: Server | None, home: Home) -> Iterator[Constellation]:
-    """Initialise a home, or two that share a database of a server; nothing runs yet, and nothing does in the end."""
+    """Create a home, or two that share a server's database. Nothing runs yet; the end stops everything."""
     with ExitStack() as stack:
         if server is None:
             made = Constellation(home)

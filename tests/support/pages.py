@@ -1,4 +1,4 @@
-"""A web server on loopback that gives what a test put there."""
+"""A web server on loopback that serves a test's pages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from threading import Event, Thread
 
 @dataclass(kw_only=True)
 class Answer:
-    """What the server gives for one path. `hangs` gives nothing until the server is stopped."""
+    """The server's answer for one path. `hangs` sends nothing until the server is stopped."""
 
     body: bytes = b""
     status: int = 200
@@ -20,7 +20,7 @@ class Answer:
 
 @dataclass(kw_only=True)
 class Site:
-    """A running server: its port, what it gives by path, and the paths and hosts that it was asked for."""
+    """A running server: its port, its answers by path, and the requested paths and hosts."""
 
     port: int
     pages: dict[str, Answer] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Site:
 
 @contextmanager
 def serving() -> Iterator[Site]:
-    """Serve until the block is left."""
+    """Serve during the block."""
     site, over = Site(port=0), Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -52,7 +52,7 @@ def serving() -> Iterator[Site]:
             self.wfile.write(answer.body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

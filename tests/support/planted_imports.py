@@ -1,8 +1,8 @@
-"""Upward imports planted into a copy of the packages, and what import-linter says of them.
+"""Upward imports planted into a copy of the packages, and the reports of import-linter.
 
     python -m tests.support.planted_imports --count 20 --seed 7
 
-plants that many at random, each in a copy of its own, and exits with 1 if one is not found.
+plants that many at random, each in a separate copy, and exits with 1 if one is not found.
 """
 
 import argparse
@@ -29,7 +29,7 @@ class Plant:
     Attributes:
         importer: the module in the lower layer that gets the import.
         imported: the module in the higher layer.
-        container: the package inside which the layers lie; empty for the packages themselves.
+        container: the package that contains the layers; empty for the packages themselves.
     """
 
     importer: str
@@ -58,7 +58,7 @@ def modules(name: str) -> list[str]:
 
 
 def plants(container: str, layers: Sequence[Sequence[str]]) -> Iterator[Plant]:
-    """Yield every import that the layers of a container forbid, `__main__` aside, which nobody can import."""
+    """Yield every import that the layers of a container forbid. Skip `__main__`, which no module can import."""
     for above, below in combinations(layers, 2):
         for imported in (module for layer in above for module in modules(layer) if "__main__" not in module):
             for importer in (module for layer in below for module in modules(layer)):
@@ -66,7 +66,7 @@ def plants(container: str, layers: Sequence[Sequence[str]]) -> Iterator[Plant]:
 
 
 def copy(folder: Path) -> Path:
-    """Copy the packages and their contracts into `folder`; return it."""
+    """Copy the packages and their contracts into `folder`. Return it."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
@@ -89,7 +89,7 @@ def lint(folder: Path) -> tuple[int, str]:
 
 
 def main() -> int:
-    """Plant imports one at a time and say of each whether it was found."""
+    """Plant imports one at a time, and print for each whether it was found."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,6 +1,6 @@
 """A throw-away PostgreSQL server, for tests that run on each database.
 
-Its text order is not that of bytes: a list that does not say its order comes out otherwise than from SQLite.
+Its text order is not that of bytes, so a list without an explicit order differs from SQLite's.
 """
 
 from collections.abc import Mapping
@@ -11,28 +11,28 @@ from examples.demo.postgres import find_binaries
 
 SETTINGS = {
     "max_connections": "40",
-    "synchronous_commit": "on",  # a daemon refuses less; without fsync it costs next to nothing
+    "synchronous_commit": "on",  # a daemon refuses weaker settings; without fsync this one is cheap
     "autovacuum": "off",
-    "log_min_messages": "log",  # the errors that a test provokes are the test's
+    "log_min_messages": "log",  # the errors are provoked by tests
 }
 
 
 class Server(postgres.Server):
-    """A server for tests, which lose nothing by what it has not written."""
+    """A server for tests, which may lose unsynced data."""
 
     def __init__(self, binaries: Path, changes: Mapping[str, str] = SETTINGS) -> None:
         super().__init__(binaries, SETTINGS | dict(changes))
 
 
 class Places:
-    """Where the stores of a test are: in files, or, with a server, each in a database of its own."""
+    """The places of a test's stores: files or, with a server, a database for each."""
 
     def __init__(self, server: Server | None) -> None:
         self._server = server
         self._urls: dict[Path, str] = {}
 
     def __call__(self, path: Path) -> Path | str:
-        """Return what `Database` opens in place of the file `path`: the same for the same file."""
+        """Return the argument for `Database` in place of the file `path`: the same for the same file."""
         if self._server is None:
             return path
         if path not in self._urls:
@@ -40,7 +40,7 @@ class Places:
         return self._urls[path]
 
     def forget(self) -> None:
-        """Delete the databases that a test has made."""
+        """Delete the databases that a test created."""
         for url in self._urls.values():
             assert self._server
             self._server.drop(url)

@@ -14,7 +14,7 @@ WEB, PEERS = (next(one for one in OPTIONAL if one.name == name) for name in ("we
 
 
 def every_command(program: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield each command of a built program with the words that reach it, groups among them."""
+    """Yield each command of a built program with the words that call it, including groups."""
     yield path, program
     if isinstance(program, Group):
         context = typer.Context(program, info_name=path[-1])

@@ -1,4 +1,4 @@
-"""A proxy before a PostgreSQL server's socket: by it one machine can be cut off, or left without an answer."""
+"""A proxy before a PostgreSQL server's socket, which can cut a machine off or leave it without answers."""
 
 import socket
 import threading
@@ -12,10 +12,10 @@ NAME = ".s.PGSQL.5432"
 
 
 class Proxy:
-    """Passes on what clients in `folder` and the server say to each other, until it is told not to."""
+    """A forwarder between clients in `folder` and the server, which can be paused and cut."""
 
     def __init__(self, folder: Path, server: Path) -> None:
-        """Listen in a folder that has no server; pass on to the one that listens in `server`."""
+        """Listen in a folder without a server, and forward to the server that listens in `server`."""
         self._folder, self._to = folder, str(server / NAME)
         self._flowing = threading.Event()
         self._flowing.set()
@@ -27,28 +27,28 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url(self, url: str) -> str:
-        """Return the URL of a database of the server, by this proxy."""
+        """Return the URL of a database of the server, through this proxy."""
         return f"{url.partition('?')[0]}?host={quote(str(self._folder), safe='')}"
 
     def stall(self) -> None:
-        """Pass on nothing; connections stay open."""
+        """Forward nothing; connections stay open."""
         self._flowing.clear()
 
     def go_on(self) -> None:
-        """Pass on again, also what was said meanwhile."""
+        """Forward again, including the data of the pause."""
         self._flowing.set()
 
     def slow(self, delay_s: float) -> None:
-        """Pass on each piece so much later; 0 is at once."""
+        """Delay each piece by this time; 0 forwards at once."""
         self._delay_s = delay_s
 
     def cut(self) -> None:
-        """Close every connection; new ones may be made."""
+        """Close every connection. New ones are possible."""
         for each in list(self._open):
             _end(each)
 
     def close(self) -> None:
-        """End it."""
+        """Stop the proxy."""
         _end(self._listener)
         self.go_on()
         self.cut()

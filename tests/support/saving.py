@@ -29,7 +29,7 @@ def checkpoint(checkpoint_id: str, **values: Any) -> Checkpoint:
 
 @contextmanager
 def another(place: Path | str) -> Iterator[Any]:
-    """A connection of another program's, to the file or the database where a saver is; parameters are as `?1`."""
+    """Yield another program's connection to a saver's file or database. Parameters are written as `?1`."""
     if isinstance(place, Path):
         connection: Any = sqlite3.connect(place, isolation_level=None)
     else:

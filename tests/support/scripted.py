@@ -9,9 +9,9 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 
 
 class ScriptedModel(BaseChatModel):
-    """Answers the n-th time after a prompt with the n-th line of that prompt's script; `done` past its end."""
+    """A model that answers the n-th time after a prompt with the n-th line of the prompt's script, then with `done`."""
 
-    script: Any  # the bench's own: a typed field would be a copy of it
+    script: Any  # the test's own object: a typed field would be a copy of it
 
     @property
     def _llm_type(self) -> str:
@@ -29,6 +29,6 @@ class ScriptedModel(BaseChatModel):
 
 
 def calls(*named: tuple[str, Mapping[str, Any]]) -> AIMessage:
-    """Return a model's message that calls these tools; ids count up over the test."""
+    """Return a model's message that calls these tools. Ids count up over the test."""
     made = [{"name": name, "args": dict(args), "id": f"call-{id(args)}-{at}"} for at, (name, args) in enumerate(named)]
     return AIMessage("", tool_calls=made)

@@ -1,4 +1,4 @@
-"""Ids and jitter that a seed decides."""
+"""Ids and jitter from a seed."""
 
 import random  # noqa: TID251  seeded, so that a run can be repeated
 

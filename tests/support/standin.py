@@ -1,9 +1,9 @@
-"""A daemon that is nothing but a daemon: takes its lock, shows progress, ends when told. It starts in no time.
+"""A minimal daemon: it takes its lock, reports progress, and ends on SIGTERM. It starts very fast.
 
-`python -m tests.support.standin NAME HOME`. While the file `NAME.fails` lies in the home it says an error and ends with
-exit code 1 instead; while `NAME.waits` lies there, that what it needs does not answer, with exit code 5; while
-`NAME.raises` lies there it dies of an error that holds what lies in it; while `NAME.still` lies there it serves and
-shows no progress; where `NAME.deaf` lies as it starts, it does not end when told.
+`python -m tests.support.standin NAME HOME`. Files in the home change what it does. With `NAME.fails`, it prints an
+error and exits with 1. With `NAME.waits`, it reports that a server does not answer, and exits with 5. With `NAME.raises`, it
+dies of an error with the file's content. With `NAME.still`, it serves without progress. With `NAME.deaf` at its start,
+it ignores SIGTERM.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""What hundreds of tests make alike is made once: a new store, whose history is long, and the schema of a tool.
+"""Templates that tests share: a new store, which takes many migrations, and the schemas of tools.
 
-The first new store of a process is migrated as ever, and so is each that an earlier version made; the others are copies
-of the first. LangChain reads the signature of a function that becomes a tool for as long as all else of a runtime takes
-to start; tools of the same function share what it found.
+The first new store of a process is migrated normally, and so is each store of an earlier version; the others are copies
+of the first. LangChain needs as long to read the signature of a tool's function as the rest of a runtime's start takes,
+so tools of the same function share the result.
 """
 
 import inspect
@@ -24,13 +24,13 @@ _read: dict[Any, tuple[Callable[..., Any], Any]] = {}
 
 
 def use() -> None:
-    """Copy new stores, and share schemas of tools, in this process and those forked from it."""
+    """Copy new stores, and share schemas of tools, in this process and its forks."""
     database._migrate = _migrate_or_copy
     structured.create_schema_from_function = _schema
 
 
 def make() -> None:
-    """Make the stores that are copied."""
+    """Create the stores that are copied."""
     with tempfile.TemporaryDirectory(prefix="tk-") as folder:
         for name, migrations in (("runtime.db", RUNTIME), ("runner.db", RUNNER)):
             database.Database(Path(folder) / name, migrations=migrations).close()
@@ -54,7 +54,7 @@ def _schema(name: str, function: Callable[..., Any], **options: Any) -> Any:
         about = body.__code__, id(body.__globals__), tuple(body.__annotations__.items()), body.__defaults__
         key = name, about, body.__doc__, repr(options)
         known = _read.get(key)
-    except (AttributeError, TypeError):  # no function, or one that says of itself what has no hash
+    except (AttributeError, TypeError):  # not a function, or a function with an unhashable attribute
         return read_signature(name, function, **options)
     if known is None:
         known = _read[key] = body, read_signature(name, function, **options)  # the body is kept, and so are its globals

@@ -1,4 +1,4 @@
-"""The end of a tmux server that a test started."""
+"""Ending a tmux server that a test started."""
 
 import os
 import subprocess
@@ -11,9 +11,9 @@ PATIENCE_S = 60.0
 
 
 def end(tmux: Sequence[str], environ: Mapping[str, str]) -> None:
-    """End a server and all programs of its panes; return when none lives that could still write into the home.
+    """End a server and all programs of its panes. Return once none runs that could still write into the home.
 
-    `tmux kill-server` comes back before a shell in a pane has ended.
+    `tmux kill-server` returns before a shell in a pane has ended.
     """
     asked = [*tmux, "list-panes", "-a", "-F", "#{pane_pid}"]
     listed = subprocess.run(asked, check=False, capture_output=True, text=True, env=environ)
@@ -28,7 +28,7 @@ def end(tmux: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def _session(one: psutil.Process) -> int:
-    """Return the session of a process; 0 if it has ended."""
+    """Return the session of a process. 0 if it has ended."""
     try:
         return os.getsid(one.pid) if one.status() != psutil.STATUS_ZOMBIE else 0
     except (ProcessLookupError, psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""A real gateway on a free port of this machine, and requests to it byte by byte."""
+"""A real gateway on a free port of this machine, and requests to it at the level of bytes."""
 
 import http.client
 import json
@@ -43,7 +43,7 @@ def settings(port: int, more: str = "") -> str:
 
 
 def configure(home: Home, text: str) -> None:
-    """Write the settings of a home, which stays one of the machines that share a store if it is one."""
+    """Write the settings of a home, and keep its shared store if it has one."""
     said = tomllib.loads(home.config.read_text()) if home.config.exists() else {}
     if url := said.get("store", {}).get("url"):
         node = "".join(f"{name} = {json.dumps(value)}\n" for name, value in said["node"].items())
@@ -52,7 +52,7 @@ def configure(home: Home, text: str) -> None:
 
 
 class Web:
-    """A gateway that runs, and a browser's side of it."""
+    """A running gateway, and a browser's side of it."""
 
     def __init__(self, home: Home, port: int) -> None:
         self.home, self.port = home, port
@@ -61,7 +61,7 @@ class Web:
         self.cookie = self.page_key = ""
 
     def start(self) -> None:
-        """Start the process; return once it serves."""
+        """Start the process. Return once it serves."""
         self.pid = fork_server().start(self.home, WEB, log_of(self.home, program.WEB), os.environ)
 
         def serves() -> bool:
@@ -81,7 +81,7 @@ class Web:
     def ask(
         self, path: str, method: str = "GET", body: bytes | None = None, *, host: str | None = None, **headers: str
     ) -> Answer:
-        """Send one request; headers have `_` for `-`."""
+        """Send one request. In names of headers, `_` stands for `-`."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             given = {"Host": host or self.host} | {key.replace("_", "-"): value for key, value in headers.items()}
@@ -119,7 +119,7 @@ class Web:
     @staticmethod
     @contextmanager
     def listening() -> Iterator[int]:
-        """Take a port, as another program would."""
+        """Occupy a port, as another program would."""
         with socket.socket() as bound:
             bound.bind(("127.0.0.1", 0))
             bound.listen(1)
@@ -131,7 +131,7 @@ class Web:
 
 @contextmanager
 def serving(home: Home, more: str = "") -> Iterator[Web]:
-    """Start the gateway as the supervisor does; no daemon need run."""
+    """Start the gateway as the supervisor does. No daemon needs to run."""
     port = free_port()
     configure(home, settings(port, more))
     web = Web(home, port)

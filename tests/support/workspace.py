@@ -1,4 +1,4 @@
-"""What tests ask of a workspace beside what turns and authors do."""
+"""Queries that tests make of a workspace beside those of turns and authors."""
 
 from typing import Any
 
