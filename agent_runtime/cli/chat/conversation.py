@@ -244,9 +244,9 @@ def _look_before(request: wire.SendMessageRequest, *, new_channel: bool) -> None
 
 
 def _check_channel(channel: str) -> None:
-    """Ask the author whether to begin a new channel whose name resembles another's; without a terminal, refuse it.
+    """Ask the author whether to begin a new channel whose name resembles another's; without a terminal, print a note.
 
-    Raises NotFound if it is not meant.
+    Raises NotFound if the author declines.
     """
     known = [one.name for one in change("ListChannels", wire.ListChannelsRequest()).channels]
     near = misspelt(channel, known)

@@ -140,7 +140,7 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
         refuse("on_completion", "threads are kept", "leave it out, or give keep")
     if (busy := body.get("multitask_strategy") or "enqueue") not in {"enqueue", "reject"}:
         cancel = "cancel the run first: runs.cancel(THREAD_ID, RUN_ID)"
-        refuse("multitask_strategy", "a message never ends a turn, and what a turn did stays", cancel)
+        refuse("multitask_strategy", "a message cannot cancel a turn, and a turn's effects stay", cancel)
     command = _command(body.get("command"))
     text, message_id, rest = ("", "", {}) if command else _input(body.get("input"))
     return RunRequest(

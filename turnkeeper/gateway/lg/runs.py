@@ -305,7 +305,7 @@ class Runs:
     @staticmethod
     def _check_action(request: Request) -> None:
         if request.query_params.get("action", "interrupt") != "interrupt":
-            refuse("action", "what a turn did stays in its thread", "give interrupt")
+            refuse("action", "a turn's effects stay in its thread", "give interrupt")
 
     async def cancel_many(self, request: Request) -> Response:
         """Cancel the runs that a client names, or those of a thread with a status."""

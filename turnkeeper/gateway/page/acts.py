@@ -24,7 +24,7 @@ _FOLLOWS = {
     "approve": "The call runs now",
     "edit": "The call runs now",
     "reject": "The agent is told so, and the call does not run",
-    "answer": "The agent goes on with your answer",
+    "answer": "The agent continues with your answer",
 }
 _MOST_ABOUT = 400  # characters of the description of a decision
 _STATES = {

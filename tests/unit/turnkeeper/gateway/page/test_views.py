@@ -77,7 +77,7 @@ def test_a_decision_is_named_by_its_task_and_the_first_words_of_its_arguments() 
     assert said == f"Rejected: {first.about}. Reason: “too dear”. The agent is told so, and the call does not run."
     assert acts.decided("interrupt", "approve", "put", "") == "Approved: put. The call runs now."
     assert acts.decided("interrupt", "answer", "question", "yes") == (
-        "Answered: question. Answer: “yes”. The agent goes on with your answer."
+        "Answered: question. Answer: “yes”. The agent continues with your answer."
     )
     assert acts.decided("candidate", "approve", "P", "fine") == "Accepted: P. Reason: “fine”."
     assert acts.decided("candidate", "reject", "P", "Too long.") == "Rejected: P. Reason: “Too long.”"
