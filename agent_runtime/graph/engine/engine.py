@@ -381,7 +381,8 @@ class Engine:
 
     def unread(self, trigger: Trigger) -> str:
         """Say what of a trigger the graph would not read; empty if it would read all. Raises InvalidInput."""
-        self._configured.made(trigger.context_json, trigger.config_json)
+        if self._foreign:
+            self._configured.made(trigger.context_json, trigger.config_json)
         return self._schema.unread(trigger.prompt, trigger.payload_json, trigger.input_json)
 
     def flush(self) -> None:
