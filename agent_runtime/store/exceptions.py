@@ -13,7 +13,6 @@ from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, approv
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.turn import InterruptRecord, TurnRecord
 from agent_runtime.permissions import exceptions as rules
-from agent_runtime.permissions.exceptions import ForTask, StandingException
 from agent_runtime.store import records
 from agent_runtime.store.schema import exceptions, interrupts, turns
 from agent_runtime.store.turn_reads import LARGEST_PAGE, interrupts_of
@@ -37,14 +36,14 @@ class Asked:
 
     fresh: tuple[str, ...]
     decided: Mapping[str, int]
-    ended: tuple[StandingException, ...] = ()
+    ended: tuple[rules.StandingException, ...] = ()
 
 
 def decide_at_once(
     connection: Connection, at: datetime, turn: TurnRecord, asked: Sequence[RaisedInterrupt], holding: Collection[int]
 ) -> Asked:
     """Decide calls that the author approved before or allowed for the task. `holding`: exceptions to consider."""
-    decided, ended = dict[str, int](), list[StandingException]()
+    decided, ended = dict[str, int](), list[rules.StandingException]()
     standing = [one for one in of_task(connection, turn.task_id) if one.number in holding] if holding else []
     for item in asked:
         if _as_approved(connection, at, turn, item):
@@ -74,7 +73,7 @@ def _as_approved(connection: Connection, at: datetime, turn: TurnRecord, item: R
     return bool(mark)
 
 
-def _use(connection: Connection, found: StandingException, item: RaisedInterrupt, at: datetime) -> bool:
+def _use(connection: Connection, found: rules.StandingException, item: RaisedInterrupt, at: datetime) -> bool:
     """Approve a call by an exception. False if the exception has ended; a later end of it finds the call."""
     used = {"uses": exceptions.c.uses + 1, "last_used_at_us": to_us(at)}
     live = update(exceptions).where(exceptions.c.number == found.number, exceptions.c.ended_at_us.is_(None))
@@ -87,7 +86,7 @@ def _use(connection: Connection, found: StandingException, item: RaisedInterrupt
 
 
 def give(
-    connection: Connection, at: datetime, asked: InterruptRecord, turn: TurnRecord, wanted: ForTask, by: str
+    connection: Connection, at: datetime, asked: InterruptRecord, turn: TurnRecord, wanted: rules.ForTask, by: str
 ) -> None:
     """Write an exception for a question that is approved in this transaction. Writing it again changes nothing.
 
@@ -115,7 +114,7 @@ def give(
     records.put_exception(connection, at, get(connection, number))
 
 
-def _tell(connection: Connection, interrupt_id: str, ended: Sequence[StandingException]) -> None:
+def _tell(connection: Connection, interrupt_id: str, ended: Sequence[rules.StandingException]) -> None:
     """Add to a question why the exceptions that covered it did not answer it."""
     why = "".join(f"; standing exception {one.number} ended: {rules.why_other_tool(one)}" for one in ended)
     asked = update(interrupts).where(interrupts.c.interrupt_id == interrupt_id)
@@ -126,7 +125,7 @@ def _mark(connection: Connection, interrupt_id: str, number: int) -> None:
     connection.execute(update(interrupts).where(interrupts.c.interrupt_id == interrupt_id).values(exception=number))
 
 
-def end(connection: Connection, at: datetime, ends: Ends, by: str = "") -> list[StandingException]:
+def end(connection: Connection, at: datetime, ends: Ends, by: str = "") -> list[rules.StandingException]:
     """End open exceptions. Return those that ended now.
 
     Ask again about a call that an ended exception allowed and whose turn has not received the approval yet.
@@ -156,25 +155,25 @@ def _ask_about(connection: Connection, number: int, at: datetime) -> None:
         _mark(connection, one, 0)
 
 
-def of_task(connection: Connection, task_id: str = "") -> list[StandingException]:
+def of_task(connection: Connection, task_id: str = "") -> list[rules.StandingException]:
     """Return the open exceptions, oldest first, of one task or of all."""
     query = select(exceptions).where(exceptions.c.ended_at_us.is_(None)).order_by(exceptions.c.number)
     query = query.where(exceptions.c.task_id == task_id) if task_id else query
-    return [from_row(StandingException, row) for row in connection.execute(query).mappings()]
+    return [from_row(rules.StandingException, row) for row in connection.execute(query).mappings()]
 
 
-def listed(connection: Connection, *, task_id: str = "", include_ended: bool = False) -> list[StandingException]:
+def listed(connection: Connection, *, task_id: str = "", include_ended: bool = False) -> list[rules.StandingException]:
     """Return exceptions, newest first."""
     query = select(exceptions).order_by(exceptions.c.number.desc()).limit(LARGEST_PAGE)
     query = query.where(exceptions.c.task_id == task_id) if task_id else query
     query = query if include_ended else query.where(exceptions.c.ended_at_us.is_(None))
-    return [from_row(StandingException, row) for row in connection.execute(query).mappings()]
+    return [from_row(rules.StandingException, row) for row in connection.execute(query).mappings()]
 
 
-def get(connection: Connection, number: int) -> StandingException:
+def get(connection: Connection, number: int) -> rules.StandingException:
     """Return one exception. Raises NotFound."""
     row = connection.execute(select(exceptions).where(exceptions.c.number == number)).mappings().one_or_none()
     if row is None:
         what = f"no standing exception {number}"
         raise NotFound(what, where="number", hint="see: turnkeeper approvals exceptions list --all")
-    return from_row(StandingException, row)
+    return from_row(rules.StandingException, row)

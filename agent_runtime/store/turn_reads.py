@@ -9,45 +9,33 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, RowMapping, bindparam, func, select, text
 from sqlalchemy.sql import Select
 
+from agent_runtime.model import turn as model
 from agent_runtime.model.decide import FINISHED, UNFINISHED, Facts, Incoming, Question, TurnFacts
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.trigger import AGENT_KINDS, ASIDE, WAKES
-from agent_runtime.model.turn import (
-    Category,
-    ChannelRecord,
-    DetailedEvent,
-    EventRecord,
-    InterruptRecord,
-    KeyRecord,
-    MessageRecord,
-    PastThread,
-    Said,
-    ToolUse,
-    TurnRecord,
-)
 from agent_runtime.store.schema import cancels, delegations, interrupts, keys, messages, turn_events, turns
 from agent_runtime.store.turn_events import REVIEWS
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.storage.statements import Statement, among, listed, unindexed
 from turnkeeper.times import from_us
 
-E = TypeVar("E", bound=EventRecord)
+E = TypeVar("E", bound=model.EventRecord)
 LARGEST_PAGE = 1000
 _STATUSES = FINISHED | {*UNFINISHED, "accepted", "held", "kept", "delivered"}
 Row = RowMapping | Mapping[str, Any]
 
 
-def get_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
+def get_turn(connection: Connection, turn_id: str) -> model.TurnRecord | None:
     return _turn_or_none(_TURN.first_dict(connection, turn_id=turn_id))
 
 
-def get_turns(connection: Connection, turn_ids: Sequence[str]) -> list[TurnRecord]:
+def get_turns(connection: Connection, turn_ids: Sequence[str]) -> list[model.TurnRecord]:
     """Return these turns, oldest first. Leave out unknown ids."""
     query = select(turns).where(turns.c.turn_id.in_(turn_ids)).order_by(turns.c.number)
     return [_turn(row) for row in connection.execute(query).mappings()]
 
 
-def lock_turn(connection: Connection, turn_id: str) -> TurnRecord | None:
+def lock_turn(connection: Connection, turn_id: str) -> model.TurnRecord | None:
     """Return a turn, and prevent others from changing its decisions until this transaction ends."""
     return _turn_or_none(_TURN_LOCKED.first_dict(connection, turn_id=turn_id))
 
@@ -60,7 +48,7 @@ def list_turns(
     status: str = "",
     limit: int = 50,
     before: int = 0,
-) -> tuple[list[TurnRecord], int]:
+) -> tuple[list[model.TurnRecord], int]:
     """Return turns with a number below `before`, newest first, and the total count."""
     wanted = ((turns.c.channel, channel), (turns.c.thread_id, thread_id), (turns.c.status, status))
     only = [column == value for column, value in wanted if value]
@@ -77,24 +65,24 @@ def check_status(status: str) -> None:
         raise InvalidInput(f"no turn has the status {status[:40]!r}", where="status", hint=hint)
 
 
-def unfinished_turns(connection: Connection) -> list[TurnRecord]:
+def unfinished_turns(connection: Connection) -> list[model.TurnRecord]:
     """Return turns that are running, interrupted or paused, oldest first."""
     query = select(turns).where(turns.c.status.in_(UNFINISHED)).order_by(turns.c.number)
     return [_turn(row) for row in connection.execute(query).mappings()]
 
 
-def newest_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
+def newest_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> model.TurnRecord | None:
     return _turn_or_none(_NEWEST_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides))
 
 
-def newest_that_decides(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
+def newest_that_decides(connection: Connection, thread_id: str, *, besides: str = "") -> model.TurnRecord | None:
     """Return the newest turn that decides whether a thread's loop continues. Messages beside the loop do not decide."""
     others = turns.c.kind.not_in([ASIDE, *AGENT_KINDS.values()])
     query = select(turns).where(turns.c.thread_id == thread_id, turns.c.turn_id != besides, others)
     return _turn_or_none(_first(connection, query.order_by(turns.c.number.desc())))
 
 
-def is_imported(connection: Connection, thread: PastThread) -> bool:
+def is_imported(connection: Connection, thread: model.PastThread) -> bool:
     """Return True if this exact thread was already imported, False if its id is unknown.
 
     Raises:
@@ -111,7 +99,7 @@ def is_imported(connection: Connection, thread: PastThread) -> bool:
     return False
 
 
-def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> TurnRecord | None:
+def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> model.TurnRecord | None:
     """Return the turn that determines a thread's state: the newest unfinished one, else the newest.
 
     A turn that was cancelled before it began may have a later row than a turn that waits for its author.
@@ -120,7 +108,7 @@ def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = 
     return _turn_or_none(row or _NEWEST_ON_THREAD.first_dict(connection, thread_id=thread_id, besides=besides))
 
 
-def newest_visible(connection: Connection, channel: str, *, loops: bool = True) -> TurnRecord | None:
+def newest_visible(connection: Connection, channel: str, *, loops: bool = True) -> model.TurnRecord | None:
     """Return the newest turn in a channel's conversation to which an author can reply. Exclude workers' turns.
 
     Without `loops`, exclude threads of self-paced loops.
@@ -141,7 +129,7 @@ def spoken_in(channel: str, thread_id: str) -> list[ColumnElement[bool]]:
 
 def conversation(
     connection: Connection, channel: str, *, thread_id: str = "", limit: int = 50, before: int = 0
-) -> tuple[list[TurnRecord], int, bool]:
+) -> tuple[list[model.TurnRecord], int, bool]:
     """Return the newest visible turns of a channel or a thread, oldest first.
 
     With `before`, return only turns with a smaller number. Return also the total count, and True if older turns exist.
@@ -154,24 +142,24 @@ def conversation(
     return found[:most][::-1], count, len(found) > most
 
 
-def messages_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[MessageRecord]]:
+def messages_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[model.MessageRecord]]:
     """Return the messages of turns, in order, by turn. A turn without messages has an empty list."""
-    found: dict[str, list[MessageRecord]] = {turn_id: [] for turn_id in turn_ids}
+    found: dict[str, list[model.MessageRecord]] = {turn_id: [] for turn_id in turn_ids}
     query = select(messages).where(messages.c.turn_id.in_(turn_ids)).order_by(messages.c.turn_id, messages.c.position)
     for row in connection.execute(query).mappings():
         found[row["turn_id"]].append(_message(row))
     return found
 
 
-def interrupts_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[InterruptRecord]]:
+def interrupts_of(connection: Connection, turn_ids: Sequence[str]) -> dict[str, list[model.InterruptRecord]]:
     """Return the interrupts of turns, in order, by turn. A turn without interrupts has an empty list."""
-    found: dict[str, list[InterruptRecord]] = {turn_id: [] for turn_id in turn_ids}
+    found: dict[str, list[model.InterruptRecord]] = {turn_id: [] for turn_id in turn_ids}
     for row in _INTERRUPTS_OF.dicts(connection, wanted=listed(turn_ids)):
-        found[row["turn_id"]].append(from_row(InterruptRecord, row))
+        found[row["turn_id"]].append(from_row(model.InterruptRecord, row))
     return found
 
 
-def asked_in_turn(connection: Connection, turn: TurnRecord) -> list[InterruptRecord]:
+def asked_in_turn(connection: Connection, turn: model.TurnRecord) -> list[model.InterruptRecord]:
     """Return the interrupts of a turn, and of the paused turns that it continues, in order."""
     chain, before = [turn.turn_id], turn.resumes
     while before and before not in chain:
@@ -183,13 +171,13 @@ def asked_in_turn(connection: Connection, turn: TurnRecord) -> list[InterruptRec
 
 def list_interrupts(
     connection: Connection, *, channel: str = "", thread_id: str = "", include_settled: bool = False
-) -> list[InterruptRecord]:
+) -> list[model.InterruptRecord]:
     """Return the questions to authors, oldest first. Leave out bounded pauses, which are no questions."""
     query = _interrupts().where(interrupts.c.kind != "pause").order_by(interrupts.c.number)
     for column, wanted in ((interrupts.c.channel, channel), (interrupts.c.thread_id, thread_id)):
         query = query.where(column == wanted) if wanted else query
     query = query if include_settled else query.where(interrupts.c.status == "pending")
-    return [from_row(InterruptRecord, row) for row in connection.execute(query).mappings()]
+    return [from_row(model.InterruptRecord, row) for row in connection.execute(query).mappings()]
 
 
 def count_waiting(connection: Connection) -> tuple[dict[str, int], int]:
@@ -200,25 +188,25 @@ def count_waiting(connection: Connection) -> tuple[dict[str, int], int]:
     return {status: found.get(status, 0) for status in UNFINISHED}, connection.execute(waits).scalar_one()
 
 
-def timed_interrupts(connection: Connection) -> list[InterruptRecord]:
+def timed_interrupts(connection: Connection) -> list[model.InterruptRecord]:
     """Return the pending questions that have a time for a reminder, an alert or an end, oldest first."""
     timed = interrupts.c.remind_at_us.is_not(None) | interrupts.c.escalate_at_us.is_not(None)
     timed = timed | interrupts.c.expires_at_us.is_not(None)
     query = _interrupts().where(interrupts.c.status == "pending", timed).order_by(interrupts.c.number)
-    return [from_row(InterruptRecord, row) for row in connection.execute(query).mappings()]
+    return [from_row(model.InterruptRecord, row) for row in connection.execute(query).mappings()]
 
 
-def get_interrupt(connection: Connection, interrupt_id: str) -> InterruptRecord | None:
+def get_interrupt(connection: Connection, interrupt_id: str) -> model.InterruptRecord | None:
     row = _first(connection, _interrupts().where(interrupts.c.interrupt_id == interrupt_id))
-    return from_row(InterruptRecord, row) if row is not None else None
+    return from_row(model.InterruptRecord, row) if row is not None else None
 
 
-def open_interrupts(connection: Connection, thread_id: str) -> list[InterruptRecord]:
+def open_interrupts(connection: Connection, thread_id: str) -> list[model.InterruptRecord]:
     """Return a thread's interrupts that are pending, or decided and not yet given to the graph, oldest first."""
-    return [from_row(InterruptRecord, row) for row in _OPEN_INTERRUPTS.dicts(connection, thread_id=thread_id)]
+    return [from_row(model.InterruptRecord, row) for row in _OPEN_INTERRUPTS.dicts(connection, thread_id=thread_id)]
 
 
-def list_channels(connection: Connection) -> list[ChannelRecord]:
+def list_channels(connection: Connection) -> list[model.ChannelRecord]:
     """Return every channel that has turns, the one with the newest turn first."""
     pending = select(interrupts.c.channel, func.count().label("count")).where(
         interrupts.c.status == "pending", interrupts.c.kind != "pause"
@@ -231,20 +219,22 @@ def list_channels(connection: Connection) -> list[ChannelRecord]:
     )
     query = query.group_by(turns.c.channel).order_by(func.max(turns.c.number).desc())
     return [
-        ChannelRecord(name=row.channel, turns=row.turns, waiting=waiting.get(row.channel, 0), last_at=from_us(row.last))
+        model.ChannelRecord(
+            name=row.channel, turns=row.turns, waiting=waiting.get(row.channel, 0), last_at=from_us(row.last)
+        )
         for row in connection.execute(query)
     ]
 
 
-def get_keys(connection: Connection, wanted: Sequence[str]) -> dict[str, KeyRecord]:
+def get_keys(connection: Connection, wanted: Sequence[str]) -> dict[str, model.KeyRecord]:
     """Return the keys that were taken, by key. Leave out unknown keys."""
-    return {row["key"]: from_row(KeyRecord, row) for row in _KEYS.dicts(connection, wanted=listed(wanted))}
+    return {row["key"]: from_row(model.KeyRecord, row) for row in _KEYS.dicts(connection, wanted=listed(wanted))}
 
 
-def key_of_turn(connection: Connection, turn_id: str) -> KeyRecord | None:
+def key_of_turn(connection: Connection, turn_id: str) -> model.KeyRecord | None:
     """Return the key with this turn id, whether or not it became a separate turn."""
     row = _first(connection, select(keys).where(keys.c.turn_id == turn_id))
-    return from_row(KeyRecord, row) if row is not None else None
+    return from_row(model.KeyRecord, row) if row is not None else None
 
 
 def is_cancelled(connection: Connection, turn_id: str) -> bool:
@@ -256,15 +246,15 @@ def cancel_reason(connection: Connection, turn_id: str) -> str:
     return _CANCEL.value(connection, turn_id=turn_id) or ""
 
 
-def events_after(connection: Connection, sequence: int, *, limit: int = LARGEST_PAGE) -> list[EventRecord]:
+def events_after(connection: Connection, sequence: int, *, limit: int = LARGEST_PAGE) -> list[model.EventRecord]:
     """Return the turn events behind a number, in order."""
     return [_event(row) for row in _EVENTS_AFTER.dicts(connection, sequence=sequence, most=limit)]
 
 
-def detailed_events_after(connection: Connection, sequence: int) -> list[DetailedEvent]:
+def detailed_events_after(connection: Connection, sequence: int) -> list[model.DetailedEvent]:
     """Return the turn events behind a number, in order, with fields of their turns."""
     rows = _DETAILED_AFTER.dicts(connection, sequence=sequence, most=LARGEST_PAGE)
-    return [_event(row, DetailedEvent) for row in rows]
+    return [_event(row, model.DetailedEvent) for row in rows]
 
 
 def newest_sequence(connection: Connection) -> int:
@@ -272,12 +262,12 @@ def newest_sequence(connection: Connection) -> int:
     return connection.execute(select(func.max(turn_events.c.sequence))).scalar() or 0
 
 
-def newest_event(connection: Connection, turn_id: str) -> EventRecord | None:
+def newest_event(connection: Connection, turn_id: str) -> model.EventRecord | None:
     """Return the newest event of a turn, or of a held fire that has no turn."""
     return newest_events(connection, [turn_id]).get(turn_id)
 
 
-def newest_events(connection: Connection, turn_ids: Sequence[str]) -> dict[str, EventRecord]:
+def newest_events(connection: Connection, turn_ids: Sequence[str]) -> dict[str, model.EventRecord]:
     """Return the newest event of each of these turns, by turn id. Leave out turns without events."""
     told = turn_events.c.turn_id.in_(turn_ids) & turn_events.c.state.not_in(REVIEWS)
     newest = select(func.max(turn_events.c.sequence)).where(told).group_by(turn_events.c.turn_id)
@@ -289,23 +279,25 @@ def _first(connection: Connection, query: Select[Any]) -> Row | None:
     return connection.execute(query.limit(1)).mappings().one_or_none()
 
 
-def _turn_or_none(row: Row | None) -> TurnRecord | None:
+def _turn_or_none(row: Row | None) -> model.TurnRecord | None:
     return _turn(row) if row is not None else None
 
 
-def _turn(row: Row) -> TurnRecord:
-    return from_row(TurnRecord, row, grant=_grant(row["grant_json"]), answers=json.loads(row["answers_json"] or "{}"))
+def _turn(row: Row) -> model.TurnRecord:
+    return from_row(
+        model.TurnRecord, row, grant=_grant(row["grant_json"]), answers=json.loads(row["answers_json"] or "{}")
+    )
 
 
 @lru_cache(256)  # a workspace has few categories, and every read of a turn decodes one
-def _grant(text: str) -> Category:
-    return Category.from_dict(json.loads(text))
+def _grant(text: str) -> model.Category:
+    return model.Category.from_dict(json.loads(text))
 
 
-def _message(row: Row) -> MessageRecord:
-    calls = tuple(ToolUse(**call) for call in json.loads(row["tool_calls_json"] or "[]"))
-    line = Said(role=row["role"], text=row["text"], tool_calls=calls, tool_call_id=row["tool_call_id"])
-    return MessageRecord(turn_id=row["turn_id"], position=row["position"], said=line, at=from_us(row["at_us"]))
+def _message(row: Row) -> model.MessageRecord:
+    calls = tuple(model.ToolUse(**call) for call in json.loads(row["tool_calls_json"] or "[]"))
+    line = model.Said(role=row["role"], text=row["text"], tool_calls=calls, tool_call_id=row["tool_call_id"])
+    return model.MessageRecord(turn_id=row["turn_id"], position=row["position"], said=line, at=from_us(row["at_us"]))
 
 
 def _interrupts() -> Select[Any]:
@@ -317,7 +309,7 @@ def _interrupts() -> Select[Any]:
     ).select_from(joined)
 
 
-def _event(row: Row, kind: type[E] = EventRecord) -> E:  # type: ignore[assignment]
+def _event(row: Row, kind: type[E] = model.EventRecord) -> E:  # type: ignore[assignment]
     return from_row(kind, row, held_by=tuple(json.loads(row["held_by_json"] or "[]")))
 
 
@@ -340,7 +332,7 @@ def read_facts(connection: Connection, asked: Incoming, thread_id: str, key: str
 
 
 def _turn_facts(
-    connection: Connection, turn: TurnRecord | None, waiting: Sequence[InterruptRecord]
+    connection: Connection, turn: model.TurnRecord | None, waiting: Sequence[model.InterruptRecord]
 ) -> TurnFacts | None:
     if turn is None:
         return None

@@ -11,25 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
+from task_runner.model import task as model
 from task_runner.model.events import LIFECYCLE, Event
-from task_runner.model.task import (
-    COUNTED,
-    HALTED,
-    OPEN,
-    UNDER_WAY,
-    Definition,
-    EventTrigger,
-    Fire,
-    FireKind,
-    Outcome,
-    Overlap,
-    Snapshot,
-    Task,
-    TaskState,
-    Window,
-    fire_id,
-    replace,
-)
 from task_runner.planner import entries, self_paced
 from task_runner.planner.overlap import CANCELS, OVERLAP, QUEUE_FULL, asks_no_more
 from task_runner.timetable import LEAST, Timetable
@@ -44,7 +27,7 @@ LIMIT = "max_fires"
 DEBOUNCED = "debounced: "
 OWN_CHAIN, TOO_LONG, TOO_MANY = "storm: own chain", f"storm: chain of {LONGEST_CHAIN}", f"storm: {MOST_AN_HOUR} in 1h"
 TAKEN = "same id"
-_STOPPED = frozenset({TaskState.PAUSED, TaskState.DISABLED, TaskState.QUARANTINED})
+_STOPPED = frozenset({model.TaskState.PAUSED, model.TaskState.DISABLED, model.TaskState.QUARANTINED})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,12 +55,12 @@ class Standing:
         hourly: the time of the event `MOST_AN_HOUR` - 1 fires ago; None if there were fewer fires.
     """
 
-    task: Task
-    open: tuple[Fire, ...] = ()
-    newest: Fire | None = None
+    task: model.Task
+    open: tuple[model.Fire, ...] = ()
+    newest: model.Fire | None = None
     opened_at: datetime | None = None
-    records: tuple[Fire, ...] = ()
-    clock: Fire | None = None
+    records: tuple[model.Fire, ...] = ()
+    clock: model.Fire | None = None
     hourly: tuple[datetime, ...] = ()
 
 
@@ -92,10 +75,10 @@ class Decided:
         counts: number of triggers recorded now, by outcome and reason.
     """
 
-    fires: tuple[tuple[Fire, Trigger], ...] = ()
-    records: tuple[tuple[Fire, Trigger], ...] = ()
-    withdrawn: tuple[Fire, ...] = ()
-    counts: Mapping[tuple[Outcome, str], int] = field(default_factory=dict)
+    fires: tuple[tuple[model.Fire, Trigger], ...] = ()
+    records: tuple[tuple[model.Fire, Trigger], ...] = ()
+    withdrawn: tuple[model.Fire, ...] = ()
+    counts: Mapping[tuple[model.Outcome, str], int] = field(default_factory=dict)
 
 
 def decide(
@@ -112,61 +95,63 @@ def decide(
     return decision.decided()
 
 
-def next_step(task: Task, opened: Sequence[Fire], now: datetime, *, resumed: bool) -> tuple[Task, tuple[Fire, ...]]:
+def next_step(
+    task: model.Task, opened: Sequence[model.Fire], now: datetime, *, resumed: bool
+) -> tuple[model.Task, tuple[model.Fire, ...]]:
     """Return the next state of an active task that only events trigger, and its changed fires.
 
     Releases the first queued fire if no fire is ahead of it. If the turn ahead waits for its author, continues after an
     answer (`resumed`), or lost its policy in an edit, no fire asks to cancel that turn any more.
     """
     limit, end = task.definition.max_fires, task.definition.ends_at
-    task = replace(task, wake_at=ends_after(task.definition, now))
-    if rows := [row for row in opened if row.kind in COUNTED]:
+    task = model.replace(task, wake_at=ends_after(task.definition, now))
+    if rows := [row for row in opened if row.kind in model.COUNTED]:
         if released_ := releasing(task, rows, now):
             return task, (released_,)
-        halted = any(row.outcome in HALTED for row in rows)
-        asks = task.definition.overlap is Overlap.CANCEL_RUNNING and not halted and not resumed
+        halted = any(row.outcome in model.HALTED for row in rows)
+        asks = task.definition.overlap is model.Overlap.CANCEL_RUNNING and not halted and not resumed
         return task, () if asks else asks_no_more(rows)
     if limit is not None and task.accepted >= limit:
         reason = f"max_fires is {limit}, and {task.accepted} were accepted"
-        return replace(task, state=TaskState.DONE, reason=reason, wake_at=None), ()
+        return model.replace(task, state=model.TaskState.DONE, reason=reason, wake_at=None), ()
     if end is not None and now > end:
-        return replace(task, state=TaskState.EXPIRED, wake_at=None), ()
+        return model.replace(task, state=model.TaskState.EXPIRED, wake_at=None), ()
     return task, ()
 
 
-def ends_after(definition: Definition, now: datetime) -> datetime | None:
+def ends_after(definition: model.Definition, now: datetime) -> datetime | None:
     """Return the time at which a task ends; None if it has no end or the end has passed."""
     end = definition.ends_at
     return None if end is None or now > end else end + LEAST
 
 
-def releasing_after(snapshot: Snapshot, made: entries.Plan, now: datetime) -> entries.Plan:
+def releasing_after(snapshot: model.Snapshot, made: entries.Plan, now: datetime) -> entries.Plan:
     """Extend a plan: release the event's fire that waited for a fire that this plan ends."""
     newest = {row.entry_id: row for row in made.changed}
     rows = [*(newest.get(row.entry_id, row) for row in snapshot.open), *made.new]
-    fire = releasing(made.task, [row for row in rows if row.outcome in OPEN], now)
+    fire = releasing(made.task, [row for row in rows if row.outcome in model.OPEN], now)
     if fire is None:
         return made
-    return replace(made, changed=(*(row for row in made.changed if row.entry_id != fire.entry_id), fire))
+    return model.replace(made, changed=(*(row for row in made.changed if row.entry_id != fire.entry_id), fire))
 
 
-def giving_way(opened: Iterable[Fire], unsent: Iterable[Fire], now: datetime) -> tuple[Fire, ...]:
+def giving_way(opened: Iterable[model.Fire], unsent: Iterable[model.Fire], now: datetime) -> tuple[model.Fire, ...]:
     """Return the unsent fires as skipped, because a fire of an event is about to be sent instead of them."""
     if not is_awaited(opened):
         return ()
-    waits = (row for row in unsent if row.outcome is Outcome.WAITING or row.is_queued)
+    waits = (row for row in unsent if row.outcome is model.Outcome.WAITING or row.is_queued)
     return tuple(entries.settled_skipped(row, QUEUED, now) for row in waits)
 
 
-def releasing(task: Task, rows: Sequence[Fire], now: datetime) -> Fire | None:
+def releasing(task: model.Task, rows: Sequence[model.Fire], now: datetime) -> model.Fire | None:
     """Return the queued fire of an event that may be sent now, as ready; None if there is none."""
     if any(_is_ahead(row) for row in rows):
         return None
-    line = [row for row in rows if row.kind is FireKind.EVENT and row.is_queued]
+    line = [row for row in rows if row.kind is model.FireKind.EVENT and row.is_queued]
     return entries.released(min(line, key=lambda row: row.entry_id), task, now) if line else None
 
 
-def debounced(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Fire | None:
+def debounced(snapshot: model.Snapshot, timetable: Timetable, now: datetime) -> model.Fire | None:
     """Return a record of the scheduled times that a hybrid task's event fire covers; None if no time is due."""
     window, task = snapshot.window, snapshot.task
     if window is None:
@@ -178,16 +163,18 @@ def debounced(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Fire |
     return entries.skipped_run(task, run, f"{DEBOUNCED}{window.fire_id}") if run else None
 
 
-def is_awaited(rows: Iterable[Fire]) -> bool:
+def is_awaited(rows: Iterable[model.Fire]) -> bool:
     """Return whether a fire of an event is still unsent. Times that come due meanwhile get no fire of their own."""
-    return any(row.kind is FireKind.EVENT and row.outcome is Outcome.PENDING for row in rows)
+    return any(row.kind is model.FireKind.EVENT and row.outcome is model.Outcome.PENDING for row in rows)
 
 
-def _is_ahead(row: Fire) -> bool:
+def _is_ahead(row: model.Fire) -> bool:
     """Return whether a later fire of the task must wait for this fire."""
-    if row.kind not in COUNTED:
+    if row.kind not in model.COUNTED:
         return False
-    return row.outcome in UNDER_WAY | HALTED or (row.outcome is Outcome.PENDING and row.ready_at is not None)
+    return row.outcome in model.UNDER_WAY | model.HALTED or (
+        row.outcome is model.Outcome.PENDING and row.ready_at is not None
+    )
 
 
 @dataclass(kw_only=True)
@@ -195,34 +182,34 @@ class _Decision:
     standing: Standing
     now: datetime
     refused: Mapping[str, str]
-    counts: Counter[tuple[Outcome, str]] = field(default_factory=Counter)
-    fires: list[tuple[Fire, Trigger]] = field(default_factory=list)
-    records: dict[tuple[Outcome, str], tuple[Fire, Trigger | None]] = field(default_factory=dict)
-    finished: list[tuple[Fire, Trigger | None]] = field(default_factory=list)
-    withdrawn: list[Fire] = field(default_factory=list)
+    counts: Counter[tuple[model.Outcome, str]] = field(default_factory=Counter)
+    fires: list[tuple[model.Fire, Trigger]] = field(default_factory=list)
+    records: dict[tuple[model.Outcome, str], tuple[model.Fire, Trigger | None]] = field(default_factory=dict)
+    finished: list[tuple[model.Fire, Trigger | None]] = field(default_factory=list)
+    withdrawn: list[model.Fire] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._task = self.standing.task
         assert self._task.definition.on is not None
-        self._on: EventTrigger = self._task.definition.on
+        self._on: model.EventTrigger = self._task.definition.on
         self._newest, self._opened_at = self.standing.newest, self.standing.opened_at
         self._hourly = list(self.standing.hourly)
         # Updated when a fire is added, so that no trigger has to search a queue of a thousand fires.
-        rows = [row for row in self.standing.open if row.outcome in OPEN and row.kind in COUNTED]
+        rows = [row for row in self.standing.open if row.outcome in model.OPEN and row.kind in model.COUNTED]
         self._waits = any(map(_is_ahead, rows))
-        self._halted = any(row.outcome in HALTED for row in rows)
+        self._halted = any(row.outcome in model.HALTED for row in rows)
         self._reserved = sum(row.accepted_at is None for row in rows)
-        self._line = deque(row for row in rows if row.kind is FireKind.EVENT and row.is_queued)
+        self._line = deque(row for row in rows if row.kind is model.FireKind.EVENT and row.is_queued)
         self.records = {(each.outcome, each.reason): (each, None) for each in self.standing.records}
 
     def take(self, trigger: Trigger) -> None:
         """Decide about one trigger."""
         if why := self.refused.get(trigger.event.id) or self._refusal(trigger):
-            self._record(Outcome.SKIPPED, why, trigger)
+            self._record(model.Outcome.SKIPPED, why, trigger)
         elif (into := self._goes_into(trigger.event.at)) is not None:
-            self._record(Outcome.COALESCED, into.fire_id, trigger)
+            self._record(model.Outcome.COALESCED, into.fire_id, trigger)
         elif why := self._no_place(trigger.event):
-            self._record(Outcome.SKIPPED, why, trigger)
+            self._record(model.Outcome.SKIPPED, why, trigger)
         else:
             self._fire(trigger)
 
@@ -246,18 +233,18 @@ class _Decision:
             return OWN_CHAIN
         return TOO_LONG if len(trigger.chain) >= LONGEST_CHAIN else ""
 
-    def _goes_into(self, at: datetime) -> Fire | None:
+    def _goes_into(self, at: datetime) -> model.Fire | None:
         """Return the fire that a trigger at this time is coalesced into; None if it needs a fire of its own."""
         newest, debounce, clock = self._newest, self._on.debounce, self.standing.clock
-        if clock is not None and Window(fire_id=clock.fire_id, at=clock.due_at, debounce=debounce).has(at):
+        if clock is not None and model.Window(fire_id=clock.fire_id, at=clock.due_at, debounce=debounce).has(at):
             return clock
-        if newest is None or newest.outcome is Outcome.SKIPPED:
+        if newest is None or newest.outcome is model.Outcome.SKIPPED:
             return None
         # Nor long before the fire: otherwise windows would stay open too long after a clock was set back.
-        if self._opened_at is not None and Window(fire_id="", at=self._opened_at, debounce=debounce).has(at):
+        if self._opened_at is not None and model.Window(fire_id="", at=self._opened_at, debounce=debounce).has(at):
             return newest
-        lines_up = self._task.definition.overlap is Overlap.QUEUE
-        unsent = newest.outcome in {Outcome.PENDING, Outcome.HELD}
+        lines_up = self._task.definition.overlap is model.Overlap.QUEUE
+        unsent = newest.outcome in {model.Outcome.PENDING, model.Outcome.HELD}
         return newest if unsent and not lines_up else None
 
     def _no_place(self, event: Event) -> str:
@@ -265,10 +252,10 @@ class _Decision:
         definition = self._task.definition
         if definition.max_fires is not None and self._task.accepted + self._reserved >= definition.max_fires:
             return LIMIT
-        if definition.overlap is Overlap.SKIP and self._waits:
+        if definition.overlap is model.Overlap.SKIP and self._waits:
             return OVERLAP
         # Only a queue of external events may have any length; a queue of events from the task's own turns is limited.
-        counts = definition.overlap is not Overlap.QUEUE or event.name in LIFECYCLE
+        counts = definition.overlap is not model.Overlap.QUEUE or event.name in LIFECYCLE
         recent = [at for at in self._hourly if event.at - HOURLY < at]
         return TOO_MANY if counts and len(recent) >= MOST_AN_HOUR else ""
 
@@ -277,13 +264,13 @@ class _Decision:
         nominal_at = event.at.replace(microsecond=0)
         # A hybrid task fires when its window opens.
         due_at = event.at if definition.is_hybrid else event.at + self._on.debounce
-        asks = self._waits and not self._halted and definition.overlap is Overlap.CANCEL_RUNNING
+        asks = self._waits and not self._halted and definition.overlap is model.Overlap.CANCEL_RUNNING
         fire = entries.entry(
             self._task,
             entries.single(nominal_at),
-            Outcome.PENDING,
-            fire_id=fire_id(self._task.id, nominal_at, f"~e{event.id}"),
-            kind=FireKind.EVENT,
+            model.Outcome.PENDING,
+            fire_id=model.fire_id(self._task.id, nominal_at, f"~e{event.id}"),
+            kind=model.FireKind.EVENT,
             due_at=due_at,
             reason=CANCELS if asks else "",
             ready_at=None if self._waits else max(self.now, due_at),
@@ -313,19 +300,23 @@ class _Decision:
         else:
             self.fires = [(gone if fire is oldest else fire, trigger) for fire, trigger in self.fires]
 
-    def _record(self, outcome: Outcome, reason: str, trigger: Trigger) -> None:
+    def _record(self, outcome: model.Outcome, reason: str, trigger: Trigger) -> None:
         at = trigger.event.at.replace(microsecond=0)
         record, _ = self.records.get((outcome, reason), (None, None))
         if record is None:
-            record = entries.entry(self._task, entries.single(at), outcome, kind=FireKind.EVENT, reason=reason)
+            record = entries.entry(self._task, entries.single(at), outcome, kind=model.FireKind.EVENT, reason=reason)
         else:
             first, last = min(record.first_at, at), max(record.last_at, at)
-            record = replace(record, count=record.count + 1, first_at=first, last_at=last, nominal_at=last, due_at=last)
+            record = model.replace(
+                record, count=record.count + 1, first_at=first, last_at=last, nominal_at=last, due_at=last
+            )
         self.records[outcome, reason] = record, trigger
         self.counts[outcome, reason] += 1
 
 
-def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: EventTrigger | None = None) -> entries.Plan:
+def supersede(
+    snapshot: model.Snapshot, timetable: Timetable, now: datetime, on: model.EventTrigger | None = None
+) -> entries.Plan:
     """Settle the unsent fires whose scheduled time or event the task's new definition does not contain.
 
     Args:
@@ -334,18 +325,18 @@ def supersede(snapshot: Snapshot, timetable: Timetable, now: datetime, on: Event
     kept = snapshot.task.definition.on
     same_event = kept is not None and on is not None and kept.event == on.event
     paced = self_paced.is_self_paced(snapshot.task.definition)
-    unsent = {Outcome.PENDING, Outcome.WAITING} if paced else {Outcome.PENDING}
+    unsent = {model.Outcome.PENDING, model.Outcome.WAITING} if paced else {model.Outcome.PENDING}
     gone = [
         fire
         for fire in snapshot.open
-        if fire.kind in COUNTED and fire.outcome in unsent
-        if not (same_event if fire.kind is FireKind.EVENT else _names(timetable, fire))
+        if fire.kind in model.COUNTED and fire.outcome in unsent
+        if not (same_event if fire.kind is model.FireKind.EVENT else _names(timetable, fire))
     ]
-    task = replace(snapshot.task, accepted=snapshot.task.accepted - entries.returned_places(gone))
+    task = model.replace(snapshot.task, accepted=snapshot.task.accepted - entries.returned_places(gone))
     superseded = tuple(entries.settled_skipped(fire, "superseded", now) for fire in gone)
     return entries.Plan(task=task, changed=superseded, skipped=superseded, tail=snapshot.tail)
 
 
-def _names(timetable: Timetable, fire: Fire) -> bool:
+def _names(timetable: Timetable, fire: model.Fire) -> bool:
     # A wake is not a scheduled time, even if a schedule names the same second.
-    return fire.kind is not FireKind.WAKE and timetable.last_at_or_before(fire.nominal_at) == fire.nominal_at
+    return fire.kind is not model.FireKind.WAKE and timetable.last_at_or_before(fire.nominal_at) == fire.nominal_at

@@ -8,21 +8,7 @@ turn, and an end that is reported twice arms one wake. A missed wake always runs
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from task_runner.model.task import (
-    COUNTED,
-    MISASKED,
-    Definition,
-    Fire,
-    FireKind,
-    Outcome,
-    Pacing,
-    ScheduleKind,
-    Snapshot,
-    Task,
-    TaskState,
-    fire_id,
-    replace,
-)
+from task_runner.model import task as model
 from task_runner.planner import entries
 from task_runner.planner.budgets import Ended, hourly
 from task_runner.planner.schedule import due_of
@@ -36,13 +22,13 @@ DEFAULT_DELAY = timedelta(seconds=1500)
 LONGEST_DELAY = timedelta(days=366)
 MOST_SETBACKS = 3
 HOUR = timedelta(hours=1)
-_ENDED = frozenset({TaskState.DONE, TaskState.EXPIRED, TaskState.DELETED})
+_ENDED = frozenset({model.TaskState.DONE, model.TaskState.EXPIRED, model.TaskState.DELETED})
 _SECOND = timedelta(seconds=1)
 
 
-def is_self_paced(definition: Definition) -> bool:
+def is_self_paced(definition: model.Definition) -> bool:
     """Return True if a task is self-paced: its turns ask for the next wake."""
-    return definition.schedule.kind is ScheduleKind.DYNAMIC
+    return definition.schedule.kind is model.ScheduleKind.DYNAMIC
 
 
 def check_if_silent(text: str) -> str:
@@ -59,41 +45,41 @@ def check_if_silent(text: str) -> str:
     return format_duration(span)
 
 
-def begun(definition: Definition, now: datetime, iteration: int = 0) -> Pacing:
+def begun(definition: model.Definition, now: datetime, iteration: int = 0) -> model.Pacing:
     """Return the first pacing of a self-paced task, with its first wake armed."""
     first = DEFAULT_DELAY if definition.first is None else definition.first
     why = f"the first wake comes {format_duration(first)} after the task was declared"
-    return Pacing(iteration=iteration, armed_at=_from_now(definition, now, first), why=why)
+    return model.Pacing(iteration=iteration, armed_at=_from_now(definition, now, first), why=why)
 
 
-def turns_ended(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
+def turns_ended(task: model.Task, ended: Sequence[Ended]) -> tuple[model.Task, str]:
     """Count the ended turns of a self-paced task. Return the task, and why it must pause; empty if it need not
     pause.
     """
     reason = ""
     for turn in ended:
-        if turn.fire.outcome is Outcome.PENDING or task.state in _ENDED:  # the fire is retried, or has settled
+        if turn.fire.outcome is model.Outcome.PENDING or task.state in _ENDED:  # the fire is retried, or has settled
             continue
         task, why = _turn_ended(_counted(task, turn), turn)
         reason = reason or why
     return task, reason
 
 
-def _turn_ended(task: Task, turn: Ended) -> tuple[Task, str]:
+def _turn_ended(task: model.Task, turn: Ended) -> tuple[model.Task, str]:
     fire, who = turn.fire, f"turn {turn.fire.turn_id or turn.fire.fire_id}"
-    if fire.outcome is Outcome.SUCCEEDED and turn.wake_after_s is not None:
+    if fire.outcome is model.Outcome.SUCCEEDED and turn.wake_after_s is not None:
         asked = timedelta(seconds=max(0, min(turn.wake_after_s, int(LONGEST_DELAY.total_seconds()))))
         cut = ", the longest there is" if turn.wake_after_s > LONGEST_DELAY.total_seconds() else ""
         said = f"{who} asked to be woken {format_duration(asked)} after its end{cut}"
         return _armed(_without_setbacks(task), turn.at, asked, said), ""
-    if fire.kind is not FireKind.WAKE:
+    if fire.kind is not model.FireKind.WAKE:
         return task, ""
-    if fire.outcome is not Outcome.SUCCEEDED:
+    if fire.outcome is not model.Outcome.SUCCEEDED:
         return _set_back(task, turn, who)
     return _silent(_without_setbacks(task), turn, who)
 
 
-def _silent(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
+def _silent(task: model.Task, turn: Ended, who: str) -> tuple[model.Task, str]:
     pacing, if_silent = _pacing(task), task.definition.if_silent or WAIT
     if pacing.armed_at is not None:  # a command rescheduled the task while the turn ran
         return task, ""
@@ -101,9 +87,9 @@ def _silent(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
         return _armed(task, turn.at, DEFAULT_DELAY, goes_on), ""
     why = f"{who} asked for no further wake"
     if if_silent == END:
-        return replace(task, state=TaskState.DONE, reason=why, pacing=replace(pacing, why=why)), ""
+        return model.replace(task, state=model.TaskState.DONE, reason=why, pacing=model.replace(pacing, why=why)), ""
     if if_silent == WAIT:
-        return replace(task, pacing=replace(pacing, why=f"{why}: it waits for a reschedule")), ""
+        return model.replace(task, pacing=model.replace(pacing, why=f"{why}: it waits for a reschedule")), ""
     return _armed(task, turn.at, parse_duration(if_silent), f"{why}, and if_silent is {if_silent}"), ""
 
 
@@ -115,15 +101,15 @@ def _goes_on(turn: Ended, who: str, if_silent: str) -> str:
     if turn.fire.reason == "delivered" and if_silent == END:
         # An agent in a terminal has no turn, so it cannot ask for a wake.
         return f"{turn.fire.fire_id} was delivered; the next comes {asleep}"
-    if turn.fire.reason.startswith(MISASKED):
+    if turn.fire.reason.startswith(model.MISASKED):
         return f"{who} asked to be woken, and {turn.fire.reason}; it is woken {format_duration(DEFAULT_DELAY)} later"
     return ""
 
 
-def _set_back(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
+def _set_back(task: model.Task, turn: Ended, who: str) -> tuple[model.Task, str]:
     pacing = _pacing(task)
     setbacks = pacing.setbacks + 1
-    task = replace(task, pacing=replace(pacing, setbacks=setbacks))
+    task = model.replace(task, pacing=model.replace(pacing, setbacks=setbacks))
     if pacing.armed_at is None:
         why = f"{who} {turn.fire.outcome}: it is woken again {format_duration(DEFAULT_DELAY)} later"
         task = _armed(task, turn.at, DEFAULT_DELAY, why)
@@ -133,7 +119,7 @@ def _set_back(task: Task, turn: Ended, who: str) -> tuple[Task, str]:
     return task, f"{setbacks} turns in a row failed or were cancelled, the last: {last}"
 
 
-def _armed(task: Task, ended_at: datetime, delay: timedelta, why: str) -> Task:
+def _armed(task: model.Task, ended_at: datetime, delay: timedelta, why: str) -> model.Task:
     """Arm a wake `delay` after a turn's end, or later if the hourly budget is used up."""
     at, free_at, pacing = ended_at + delay, earliest_wake(task, ended_at), _pacing(task)
     put_off = ""
@@ -142,41 +128,41 @@ def _armed(task: Task, ended_at: datetime, delay: timedelta, why: str) -> Task:
         at = free_at
     armed_at = _bounded(task.definition, whole(at))
     why = f"{why}; {put_off}" if put_off else why
-    pacing = replace(pacing, armed_at=armed_at, why=why, put_off=put_off)
-    return replace(task, pacing=pacing, cursor_at=max(task.cursor_at, ended_at))
+    pacing = model.replace(pacing, armed_at=armed_at, why=why, put_off=put_off)
+    return model.replace(task, pacing=pacing, cursor_at=max(task.cursor_at, ended_at))
 
 
-def _counted(task: Task, turn: Ended) -> Task:
+def _counted(task: model.Task, turn: Ended) -> model.Task:
     """Add a turn that ended to the hourly budget; an hour begins with the end of its first turn."""
     pacing = _pacing(task)
-    if turn.fire.kind is FireKind.MANUAL:
+    if turn.fire.kind is model.FireKind.MANUAL:
         return task
     if pacing.hour_at is None or not pacing.hour_at <= turn.at < pacing.hour_at + HOUR:
-        pacing = replace(pacing, hour_at=turn.at, hour_turns=0, hour_tokens=0)
+        pacing = model.replace(pacing, hour_at=turn.at, hour_turns=0, hour_tokens=0)
     turns, tokens = pacing.hour_turns + 1, pacing.hour_tokens + turn.tokens
-    return replace(task, pacing=replace(pacing, hour_turns=turns, hour_tokens=tokens))
+    return model.replace(task, pacing=model.replace(pacing, hour_turns=turns, hour_tokens=tokens))
 
 
-def earliest_wake(task: Task, now: datetime, *, running: int = 0) -> datetime | None:
+def earliest_wake(task: model.Task, now: datetime, *, running: int = 0) -> datetime | None:
     """Return when the hourly budget allows the next wake of a self-paced task; None if it allows one now.
 
     `running` is the number of running turns to count first.
     """
     pacing = _pacing(task)
     if pacing.hour_at is None or not pacing.hour_at <= now < pacing.hour_at + HOUR:
-        pacing = replace(pacing, hour_at=now, hour_turns=0, hour_tokens=0)
+        pacing = model.replace(pacing, hour_at=now, hour_turns=0, hour_tokens=0)
     begun_at = pacing.hour_at or now
     return begun_at + HOUR if _used_up(task.definition, pacing, running) else None
 
 
-def _used_up(definition: Definition, pacing: Pacing, running: int = 0) -> str:
+def _used_up(definition: model.Definition, pacing: model.Pacing, running: int = 0) -> str:
     """Return the hourly limit that is reached, in words; empty if no limit is reached."""
     used = {"turns_per_hour": pacing.hour_turns + running, "tokens_per_hour": pacing.hour_tokens}
     reached = [f"{key} is {limit}" for key, limit in hourly(definition).items() if used[key] >= limit]
     return f"its budget of the hour is used up: {reached[0]}" if reached else ""
 
 
-def rescheduled(task: Task, now: datetime, delay: timedelta) -> Task:
+def rescheduled(task: model.Task, now: datetime, delay: timedelta) -> model.Task:
     """Set the next wake of a self-paced task on a command; return the task. A task that had ended runs again.
 
     Raises:
@@ -187,22 +173,22 @@ def rescheduled(task: Task, now: datetime, delay: timedelta) -> Task:
     at, end = _from_now(task.definition, now, delay), task.definition.ends_at
     if end is not None and at > end:
         raise InvalidInput(f"{_utc(at)} is later than the task's end at {_utc(end)}", where="seconds")
-    state = TaskState.ACTIVE if task.state in _ENDED else task.state
-    pacing = replace(_pacing(task), armed_at=at, why=f"it was rescheduled at {_utc(now)}", put_off="")
-    reason = "" if state is TaskState.ACTIVE else task.reason
-    return replace(task, state=state, reason=reason, pacing=pacing, cursor_at=max(task.cursor_at, now))
+    state = model.TaskState.ACTIVE if task.state in _ENDED else task.state
+    pacing = model.replace(_pacing(task), armed_at=at, why=f"it was rescheduled at {_utc(now)}", put_off="")
+    reason = "" if state is model.TaskState.ACTIVE else task.reason
+    return model.replace(task, state=state, reason=reason, pacing=pacing, cursor_at=max(task.cursor_at, now))
 
 
-def resumed(task: Task) -> Task:
+def resumed(task: model.Task) -> model.Task:
     """Resume a task for its author; return the task. The counts that lead to a pause restart at zero."""
-    return task if task.pacing is None else replace(task, pacing=replace(task.pacing, setbacks=0))
+    return task if task.pacing is None else model.replace(task, pacing=model.replace(task.pacing, setbacks=0))
 
 
-def edited(old: Task, definition: Definition, now: datetime) -> Pacing | None:
+def edited(old: model.Task, definition: model.Definition, now: datetime) -> model.Pacing | None:
     """Return the pacing of a task under a new definition. Keep the old pacing unless the first wake changed."""
     before = old.pacing
     if not is_self_paced(definition):
-        return before and replace(before, armed_at=None)
+        return before and model.replace(before, armed_at=None)
     if before is None or not is_self_paced(old.definition):
         return begun(definition, now, before.iteration if before else 0)
     if before.iteration == 0 and definition.first != old.definition.first:
@@ -210,70 +196,76 @@ def edited(old: Task, definition: Definition, now: datetime) -> Pacing | None:
     return before
 
 
-def taken_over(snapshot: Snapshot, now: datetime) -> tuple[entries.Plan, list[Fire]]:
+def taken_over(snapshot: model.Snapshot, now: datetime) -> tuple[entries.Plan, list[model.Fire]]:
     """End a self-paced task whose author wrote on its thread. Return the plan and the fires that must not start."""
-    pacing = snapshot.task.pacing and replace(snapshot.task.pacing, armed_at=None, why=TAKEN_OVER)
-    task = replace(snapshot.task, state=TaskState.DONE, reason=TAKEN_OVER, pacing=pacing, wake_at=None)
-    wakes = [fire for fire in snapshot.open if fire.kind is FireKind.WAKE]
-    unsent = [fire for fire in wakes if fire.outcome in {Outcome.PENDING, Outcome.HELD}]
+    pacing = snapshot.task.pacing and model.replace(snapshot.task.pacing, armed_at=None, why=TAKEN_OVER)
+    task = model.replace(snapshot.task, state=model.TaskState.DONE, reason=TAKEN_OVER, pacing=pacing, wake_at=None)
+    wakes = [fire for fire in snapshot.open if fire.kind is model.FireKind.WAKE]
+    unsent = [fire for fire in wakes if fire.outcome in {model.Outcome.PENDING, model.Outcome.HELD}]
     # The runtime can still skip a fire whose turn has not started.
-    not_started = [fire for fire in wakes if fire.outcome in {Outcome.SENT, Outcome.ACCEPTED}]
+    not_started = [fire for fire in wakes if fire.outcome in {model.Outcome.SENT, model.Outcome.ACCEPTED}]
     return without_wakes(snapshot, task, unsent, "taken over", now), not_started
 
 
-def without_wakes(snapshot: Snapshot, task: Task, unsent: Sequence[Fire], reason: str, now: datetime) -> entries.Plan:
+def without_wakes(
+    snapshot: model.Snapshot, task: model.Task, unsent: Sequence[model.Fire], reason: str, now: datetime
+) -> entries.Plan:
     """Return the plan that stores `task` and settles its unsent wakes as skipped for `reason`."""
     returned = sum(fire.accepted_at is not None for fire in unsent)
     settled = tuple(entries.settled_skipped(fire, reason, now) for fire in unsent)
-    return entries.Plan(task=replace(task, accepted=task.accepted - returned), changed=settled, tail=snapshot.tail)
+    return entries.Plan(
+        task=model.replace(task, accepted=task.accepted - returned), changed=settled, tail=snapshot.tail
+    )
 
 
-def withdrawn(task: Task, fires: Sequence[Fire], reason: str) -> Pacing | None:
+def withdrawn(task: model.Task, fires: Sequence[model.Fire], reason: str) -> model.Pacing | None:
     """Return a task's pacing after unsent fires were withdrawn. Re-arm a withdrawn wake unless the task ended."""
-    wake = next((fire for fire in fires if fire.kind is FireKind.WAKE), None)
+    wake = next((fire for fire in fires if fire.kind is model.FireKind.WAKE), None)
     pacing = task.pacing
     over = task.state in _ENDED or not is_self_paced(task.definition)
     if wake is None or pacing is None or pacing.armed_at is not None or over:
         return pacing
-    return replace(pacing, armed_at=wake.nominal_at, why=f"{wake.fire_id} was withdrawn unsent: {reason}")
+    return model.replace(pacing, armed_at=wake.nominal_at, why=f"{wake.fire_id} was withdrawn unsent: {reason}")
 
 
-def next_step(task: Task, opened: Sequence[Fire], now: datetime) -> tuple[Task, Fire | None]:
+def next_step(task: model.Task, opened: Sequence[model.Fire], now: datetime) -> tuple[model.Task, model.Fire | None]:
     """Return the next state of an active self-paced task, and the wake to commit now, if any."""
     pacing, limit = _pacing(task), task.definition.max_fires
-    if any(fire.kind in COUNTED for fire in opened):
-        return replace(task, wake_at=None), None
+    if any(fire.kind in model.COUNTED for fire in opened):
+        return model.replace(task, wake_at=None), None
     if limit is not None and task.accepted >= limit:
         reason = f"max_fires is {limit}, and {task.accepted} were accepted"
-        return replace(task, state=TaskState.DONE, reason=reason, wake_at=None), None
+        return model.replace(task, state=model.TaskState.DONE, reason=reason, wake_at=None), None
     at, end = pacing.armed_at, task.definition.ends_at
     if end is not None and (at or now) > end:
         reason = f"the next wake would come later than its end at {_utc(end)}"
-        return replace(task, state=TaskState.EXPIRED, reason=reason, wake_at=None), None
+        return model.replace(task, state=model.TaskState.EXPIRED, reason=reason, wake_at=None), None
     if at is None and task.definition.if_silent == END:  # the task had ended, and was then disabled and enabled
-        return replace(task, state=TaskState.DONE, reason=pacing.why, wake_at=None), None
+        return model.replace(task, state=model.TaskState.DONE, reason=pacing.why, wake_at=None), None
     if at is None or at > now:
-        return replace(task, wake_at=at or (end and end + _SECOND)), None
+        return model.replace(task, wake_at=at or (end and end + _SECOND)), None
     number = pacing.iteration + 1
-    spent = replace(pacing, iteration=number, armed_at=None)
-    return replace(task, wake_at=None, pacing=spent, cursor_at=max(task.cursor_at, at)), _wake(task, at, number, now)
+    spent = model.replace(pacing, iteration=number, armed_at=None)
+    return model.replace(task, wake_at=None, pacing=spent, cursor_at=max(task.cursor_at, at)), _wake(
+        task, at, number, now
+    )
 
 
-def _wake(task: Task, at: datetime, number: int, now: datetime) -> Fire:
+def _wake(task: model.Task, at: datetime, number: int, now: datetime) -> model.Fire:
     due_at = wake_due(task, at)
     return entries.entry(
         task,
         entries.single(at),
-        Outcome.PENDING,
-        fire_id=fire_id(task.id, at, f"~w{number}"),
-        kind=FireKind.WAKE,
+        model.Outcome.PENDING,
+        fire_id=model.fire_id(task.id, at, f"~w{number}"),
+        kind=model.FireKind.WAKE,
         due_at=due_at,
         ready_at=max(now, due_at),
         retries=task.definition.retries,
     )
 
 
-def wake_due(task: Task, at: datetime) -> datetime:
+def wake_due(task: model.Task, at: datetime) -> datetime:
     """Return the due time of a wake armed for `at`: later by the task's jitter, if it has any."""
     return due_of(task.id, Never(), task.definition.jitter)(at)
 
@@ -283,22 +275,22 @@ def whole(at: datetime) -> datetime:
     return at if not at.microsecond else at.replace(microsecond=0) + _SECOND
 
 
-def _from_now(definition: Definition, now: datetime, delay: timedelta) -> datetime:
+def _from_now(definition: model.Definition, now: datetime, delay: timedelta) -> datetime:
     """Return the time of a wake `delay` from now; a delay of zero gives the current second."""
     return _bounded(definition, whole(now + delay) if delay else now.replace(microsecond=0))
 
 
-def _bounded(definition: Definition, at: datetime) -> datetime:
+def _bounded(definition: model.Definition, at: datetime) -> datetime:
     return at if definition.start_at is None else max(at, whole(definition.start_at))
 
 
-def _without_setbacks(task: Task) -> Task:
+def _without_setbacks(task: model.Task) -> model.Task:
     pacing = _pacing(task)
-    return replace(task, pacing=replace(pacing, setbacks=0)) if pacing.setbacks else task
+    return model.replace(task, pacing=model.replace(pacing, setbacks=0)) if pacing.setbacks else task
 
 
-def _pacing(task: Task) -> Pacing:
-    return task.pacing or Pacing()
+def _pacing(task: model.Task) -> model.Pacing:
+    return task.pacing or model.Pacing()
 
 
 def _utc(at: datetime) -> str:

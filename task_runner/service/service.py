@@ -11,19 +11,8 @@ from functools import partial
 from typing import Any
 
 from task_runner.dispatcher.runtime_client import Runtime
+from task_runner.model import task as model
 from task_runner.model.fields import parse_instant
-from task_runner.model.task import (
-    EACH_FIRE,
-    HOSTED,
-    OF_GRAPH,
-    UNDER_WAY,
-    Definition,
-    Fire,
-    Outcome,
-    Task,
-    TaskState,
-    check_request_id,
-)
 from task_runner.model.words import read_line
 from task_runner.planner.budgets import HOURLY
 from task_runner.planner.log_records import LogRecord
@@ -181,7 +170,7 @@ class Service:
 
     async def delete_task(self, request: wire.DeleteTaskRequest) -> wire.Task:
         """Delete a task. Withdraw its unsent fires, let a running turn finish, and keep the history."""
-        task = await self._stop(request.name, TaskState.DELETED, "")
+        task = await self._stop(request.name, model.TaskState.DELETED, "")
         await self._review_exceptions()
         return task
 
@@ -200,28 +189,28 @@ class Service:
             until = parse_instant(request.until, zone, field="until") if request.until else None
             if until is not None and until <= now:
                 raise InvalidInput("is not in the future", where="until")
-            return changes.stop(session, request.name, TaskState.PAUSED, request.note, now, until=until)
+            return changes.stop(session, request.name, model.TaskState.PAUSED, request.note, now, until=until)
 
         return await self._change(pause)
 
     async def disable_task(self, request: wire.DisableTaskRequest) -> wire.Task:
         """Stop a task from firing. With `cancel_running`, also cancel its fires in the runtime."""
-        task = await self._stop(request.name, TaskState.DISABLED, "")
+        task = await self._stop(request.name, model.TaskState.DISABLED, "")
         if request.cancel_running:
             snapshots = await self._store.read(lambda session: session.tasks.snapshots([task.id]))
             for fire in snapshots[0].open:
-                if fire.outcome in UNDER_WAY:
+                if fire.outcome in model.UNDER_WAY:
                     await self._runtime.cancel(fire.fire_id, fire.attempt, "cancelled by the author")
         return task
 
     async def resume_task(self, request: wire.ResumeTaskRequest) -> wire.Task:
         """Resume a paused or quarantined task."""
-        states = frozenset({TaskState.PAUSED, TaskState.QUARANTINED})
+        states = frozenset({model.TaskState.PAUSED, model.TaskState.QUARANTINED})
         return await self._resume(request.name, states, replay=request.replay)
 
     async def enable_task(self, request: wire.EnableTaskRequest) -> wire.Task:
         """Enable a disabled task. It keeps its thread and its history."""
-        states = frozenset({TaskState.DISABLED, TaskState.QUARANTINED})
+        states = frozenset({model.TaskState.DISABLED, model.TaskState.QUARANTINED})
         return await self._resume(request.name, states, replay=False)
 
     async def reschedule_task(self, request: wire.RescheduleTaskRequest) -> wire.Task:
@@ -236,7 +225,7 @@ class Service:
 
     async def run_task(self, request: wire.RunTaskRequest) -> wire.Fire:
         """Commit a manual fire."""
-        request_id = check_request_id(request.request_id or self._entropy.hex(12))
+        request_id = model.check_request_id(request.request_id or self._entropy.hex(12))
         now = self._clock.now()
         fire, events, task = await self._store.change(
             lambda session: changes.run_now(session, request.name, request_id, now)
@@ -248,7 +237,7 @@ class Service:
         """Commit a fire for each past nominal time of a span that has no accepted fire."""
         now, asked = self._clock.now(), wire.BackfillTaskRequest()
         asked.CopyFrom(request)
-        asked.request_id = check_request_id(request.request_id or self._entropy.hex(12))
+        asked.request_id = model.check_request_id(request.request_id or self._entropy.hex(12))
         work = partial(changes.backfill, asked=asked, now=now)
         answer, events = await (self._store.rehearse(work) if asked.dry_run else self._store.change(work))
         if not asked.dry_run:
@@ -262,8 +251,8 @@ class Service:
 
     async def list_fires(self, request: wire.ListFiresRequest) -> wire.ListFiresResponse:
         """Return one page of the ledger of one task or of all tasks, newest first."""
-        if request.outcome and request.outcome not in {outcome.value for outcome in Outcome}:
-            hint = f"one of {', '.join(sorted(Outcome))}"
+        if request.outcome and request.outcome not in {outcome.value for outcome in model.Outcome}:
+            hint = f"one of {', '.join(sorted(model.Outcome))}"
             raise InvalidInput(f"no fire has the outcome {request.outcome[:40]!r}", where="outcome", hint=hint)
         most = request.limit or 50
         how: dict[str, Any] = {"outcome": request.outcome, "without_folded": request.without_folded}
@@ -278,9 +267,9 @@ class Service:
         following = cursor_at(entries[-1].entry_id) if len(entries) == most else ""
         return wire.ListFiresResponse(fires=shown, total=total, next_cursor=following)
 
-    async def _scan(self, most: int, how: dict[str, Any]) -> tuple[list[Fire], int]:
+    async def _scan(self, most: int, how: dict[str, Any]) -> tuple[list[model.Fire], int]:
         """Scan the whole ledger in parts, because times have no index. The runner can work between parts."""
-        found, total = list[Fire](), 0
+        found, total = list[model.Fire](), 0
         for high in range(await self._store.read(lambda session: session.fires.newest()), 0, -_SCANNED_AT_ONCE):
             ids, left = (high - _SCANNED_AT_ONCE, high), most - len(found)
             some = partial(_page, most=left, how=how | {"ids": ids})
@@ -356,7 +345,7 @@ class Service:
         how: Any = {"keep": keep, "by": str(current())}
         return lambda session: changes.apply(session, request.specs, self._defaults, now, self._entropy, **how)
 
-    async def _stop(self, name: str, state: TaskState, note: str) -> wire.Task:
+    async def _stop(self, name: str, state: model.TaskState, note: str) -> wire.Task:
         now = self._clock.now()
         return await self._change(lambda session: changes.stop(session, name, state, note, now))
 
@@ -368,7 +357,7 @@ class Service:
         with suppress(TurnkeeperError):
             await self._runtime.review_exceptions(_DEADLINE_S)
 
-    async def _resume(self, name: str, states: frozenset[TaskState], *, replay: bool) -> wire.Task:
+    async def _resume(self, name: str, states: frozenset[model.TaskState], *, replay: bool) -> wire.Task:
         now = self._clock.now()
         return await self._change(lambda session: changes.resume(session, name, now, replay=replay, states=states))
 
@@ -408,9 +397,11 @@ class Service:
 
     def _shown_by_id(self, ids: set[str], session: Session) -> dict[str, dict[str, Any]]:
         found = filter(None, map(session.tasks.find, sorted(ids)))
-        return {task.id: {"task": self._shown(session, task)} for task in found if task.state is not TaskState.DELETED}
+        return {
+            task.id: {"task": self._shown(session, task)} for task in found if task.state is not model.TaskState.DELETED
+        }
 
-    def _shown(self, session: Session, task: Task) -> wire.Task:
+    def _shown(self, session: Session, task: model.Task) -> wire.Task:
         glance, now = session.fires.glances([task.id])[task.id], self._clock.now()
         lateness, away = session.fires.lateness(task.id, lists.LATENESS_OF), bool(lists.away(session, now))
         shown = show_task(task, glance, now, lateness, away=away)
@@ -450,12 +441,12 @@ def _within(session: Session, request: wire.CreateTaskRequest) -> wire.TaskSpec:
     return spec
 
 
-def _page(session: Session, most: int, how: Mapping[str, Any]) -> tuple[list[Fire], int]:
+def _page(session: Session, most: int, how: Mapping[str, Any]) -> tuple[list[model.Fire], int]:
     return session.fires.page(most, **how)
 
 
-def _fires_shown(session: Session, entries: Iterable[Fire]) -> list[wire.Fire]:
-    outages, shown, tasks = session.outages_of_all_kinds(), list[wire.Fire](), dict[str, Definition]()
+def _fires_shown(session: Session, entries: Iterable[model.Fire]) -> list[wire.Fire]:
+    outages, shown, tasks = session.outages_of_all_kinds(), list[wire.Fire](), dict[str, model.Definition]()
     for fire in entries:
         definition = tasks.get(fire.task_id) or changes.find(session, fire.task_id).definition
         tasks[fire.task_id] = definition
@@ -463,15 +454,15 @@ def _fires_shown(session: Session, entries: Iterable[Fire]) -> list[wire.Fire]:
     return shown
 
 
-def _inputs(given: Definition) -> list[FireRequest]:
+def _inputs(given: model.Definition) -> list[FireRequest]:
     """Return the input that a task gives its graph; empty for a terminal, or on a thread of an unknown graph."""
-    elsewhere = given.thread_id not in {"", EACH_FIRE} and not given.graph
-    if elsewhere or not HOSTED.fullmatch(given.agent):
+    elsewhere = given.thread_id not in {"", model.EACH_FIRE} and not given.graph
+    if elsewhere or not model.HOSTED.fullmatch(given.agent):
         return []
     return [FireRequest(**{name: getattr(given, name) for name in _GIVEN})]
 
 
-_GIVEN = ("prompt", "payload_json", *OF_GRAPH)  # fields of a task, and of its fires, that its graph reads
+_GIVEN = ("prompt", "payload_json", *model.OF_GRAPH)  # fields of a task, and of its fires, that its graph reads
 _DEADLINE_S = 1.0
 _KNOWN_FOR_S = 5.0
 
@@ -485,7 +476,7 @@ class Names:
         self._known = frozenset[str]()
         self._asked_at = float("-inf")
 
-    async def check(self, categories: set[str], graphs: set[str], given: Definition | None = None) -> list[str]:
+    async def check(self, categories: set[str], graphs: set[str], given: model.Definition | None = None) -> list[str]:
         """Return warnings if the runtime does not answer, or if the graph of the task `given` does not read its prompt.
 
         Raises InvalidInput if the runtime does not know a name, or if the graph would refuse the task's input.

@@ -10,16 +10,7 @@ from sqlalchemy import Connection, Select, bindparam, func, insert, literal_colu
 from sqlalchemy.exc import IntegrityError
 
 from task_runner.model import task as model
-from task_runner.store.rows import (
-    DueTask,
-    Totals,
-    decode_definition,
-    fire_of,
-    row_of_task,
-    signature_of,
-    signed,
-    task_of,
-)
+from task_runner.store import rows as stored
 from task_runner.store.schema import fires, revisions, tasks, triggers
 from turnkeeper.rpc.errors import AlreadyExists
 from turnkeeper.storage.statements import Statement, among, listed
@@ -45,7 +36,7 @@ class Tasks:
 
     def add(self, new: Sequence[model.Task], by: str = "") -> None:
         """Write new tasks, their first revisions and by what they came. Raises AlreadyExists if a name is taken."""
-        rows = [row_of_task(task) for task in new]
+        rows = [stored.row_of_task(task) for task in new]
         try:
             _ADD.run_each(self._connection, rows)
         except IntegrityError as error:
@@ -53,7 +44,7 @@ class Tasks:
         _ADD_REVISION.run_each(
             self._connection,
             [
-                {"task_id": row["id"], "revision": row["revision"], "definition": signed(row["definition"], by)}
+                {"task_id": row["id"], "revision": row["revision"], "definition": stored.signed(row["definition"], by)}
                 | {"valid_from_us": row["created_us"]}
                 for row in rows
             ],
@@ -97,14 +88,14 @@ class Tasks:
             ends_tail: True if later entries must not extend earlier ones, because their schedule differs.
             by: the channel of the change.
         """
-        values = row_of_task(task)
+        values = stored.row_of_task(task)
         try:
             self._connection.execute(update(tasks).where(tasks.c.id == task.id), values)
         except IntegrityError as error:
             raise _taken_name(task) from error
         if ends_tail:
             self.end_tail(task.id)
-        text = signed(values["definition"], by)
+        text = stored.signed(values["definition"], by)
         revision = {"task_id": task.id, "revision": task.revision, "definition": text}
         _ADD_REVISION.run_each(self._connection, [revision | {"valid_from_us": to_us(valid_from)}])
 
@@ -120,8 +111,8 @@ class Tasks:
             model.Revision(
                 number=row.revision,
                 valid_from=from_us(row.valid_from_us),
-                definition=decode_definition(row.definition),
-                edited_by=signature_of(row.definition),
+                definition=stored.decode_definition(row.definition),
+                edited_by=stored.signature_of(row.definition),
             )
             for row in self._connection.execute(query)
         ]
@@ -129,7 +120,9 @@ class Tasks:
     def edited_by(self, task: model.Task) -> str:
         """Return by what a task's newest revision came; empty where that is not known."""
         newest = (revisions.c.task_id == task.id) & (revisions.c.revision == task.revision)
-        return signature_of(self._connection.execute(select(revisions.c.definition).where(newest)).scalar() or "{}")
+        return stored.signature_of(
+            self._connection.execute(select(revisions.c.definition).where(newest)).scalar() or "{}"
+        )
 
     def edited_at(self, ids: Collection[str]) -> dict[str, datetime]:
         """Return the start of validity of each task's newest revision."""
@@ -140,10 +133,10 @@ class Tasks:
         by_ids = _BY_IDS_LOCKED if self._locks else _BY_IDS
         rows = [_Row(*row) for row in by_ids.rows(self._connection, ids=listed(ids))]
         opened: dict[str, list[model.Fire]] = defaultdict(list)
-        for fire in map(fire_of, _OPEN_OF.rows(self._connection, ids=listed(ids))):
+        for fire in map(stored.fire_of, _OPEN_OF.rows(self._connection, ids=listed(ids))):
             opened[fire.task_id].append(fire)
         numbers = [abs(row.tail_entry) for row in rows if row.tail_entry is not None]
-        found = map(fire_of, _ENTRIES.rows(self._connection, numbers=listed(numbers))) if numbers else ()
+        found = map(stored.fire_of, _ENTRIES.rows(self._connection, numbers=listed(numbers))) if numbers else ()
         tails = {fire.entry_id: fire for fire in found}
         return [
             model.Snapshot(
@@ -153,7 +146,7 @@ class Tasks:
                 taken=frozenset() if row.rewound_us is None else self._taken(row),
                 window=None if row.listens is None else self._window(task),
             )
-            for row, task in ((row, task_of(row)) for row in rows)
+            for row, task in ((row, stored.task_of(row)) for row in rows)
         ]
 
     def _window(self, task: model.Task) -> model.Window | None:
@@ -174,10 +167,10 @@ class Tasks:
         due = _DUE_LOCKED if self._locks else _DUE
         return due.values(self._connection, now=to_us(now), limit=limit)
 
-    def due_tasks(self, now: datetime, limit: int) -> list[DueTask]:
+    def due_tasks(self, now: datetime, limit: int) -> list[stored.DueTask]:
         """Return the tasks of :meth:`due`, with the data that decides how each is planned."""
         due = _DUE_TASKS_LOCKED if self._locks else _DUE_TASKS
-        return [DueTask(*row) for row in due.rows(self._connection, now=to_us(now), limit=limit)]
+        return [stored.DueTask(*row) for row in due.rows(self._connection, now=to_us(now), limit=limit)]
 
     def next_wake(self) -> datetime | None:
         """Return the time at which the next task needs planning."""
@@ -229,13 +222,13 @@ class Tasks:
         """Return the number of tasks that will be planned again."""
         return int(_SCHEDULED.value(self._connection))
 
-    def totals(self) -> Totals:
+    def totals(self) -> stored.Totals:
         """Return counts over the whole store."""
         states = select(tasks.c.state, func.count()).where(tasks.c.state != model.TaskState.DELETED.value)
         by_state = {row[0]: row[1] for row in self._connection.execute(states.group_by(tasks.c.state))}
         opened = select(fires.c.outcome, func.count()).where(fires.c.is_open).group_by(fires.c.outcome)
         by_outcome = {row[0]: row[1] for row in self._connection.execute(opened)}
-        return Totals(
+        return stored.Totals(
             tasks=sum(by_state.values()),
             paused=by_state.get(model.TaskState.PAUSED.value, 0),
             open_fires=sum(by_outcome.values()),
@@ -245,7 +238,7 @@ class Tasks:
 
     def _found(self, query: Select[Any], **parameters: Any) -> list[model.Task]:
         query = query.with_for_update() if self._locks else query
-        return [task_of(row) for row in self._connection.execute(query, parameters)]
+        return [stored.task_of(row) for row in self._connection.execute(query, parameters)]
 
     def _taken(self, row: Any) -> frozenset[datetime]:
         query = select(fires.c.nominal_us).where(

@@ -17,19 +17,18 @@ from grpc_status import rpc_status
 
 from turnkeeper import errors
 from turnkeeper.config.home import Home
-from turnkeeper.errors import Conflict, TurnkeeperError, machine_trouble
 from turnkeeper.storage.locking import way_to
 
 
-class AlreadyExists(Conflict):
+class AlreadyExists(errors.Conflict):
     """A name or id that is taken."""
 
 
-_CODES: dict[type[TurnkeeperError], int] = {
+_CODES: dict[type[errors.TurnkeeperError], int] = {
     errors.InvalidInput: code_pb2.INVALID_ARGUMENT,
     errors.NotFound: code_pb2.NOT_FOUND,
     AlreadyExists: code_pb2.ALREADY_EXISTS,
-    Conflict: code_pb2.FAILED_PRECONDITION,
+    errors.Conflict: code_pb2.FAILED_PRECONDITION,
     errors.Exhausted: code_pb2.RESOURCE_EXHAUSTED,
     errors.Denied: code_pb2.PERMISSION_DENIED,
     errors.Unreachable: code_pb2.UNAVAILABLE,
@@ -38,23 +37,23 @@ _CODES: dict[type[TurnkeeperError], int] = {
 }
 _TROUBLE = error_details_pb2.ErrorInfo(reason="MACHINE_TROUBLE", domain="turnkeeper")
 # If several errors share a code, the code becomes the error that a caller can act on.
-_ERRORS: dict[int, type[TurnkeeperError]] = {code: kind for kind, code in _CODES.items()} | {
+_ERRORS: dict[int, type[errors.TurnkeeperError]] = {code: kind for kind, code in _CODES.items()} | {
     code_pb2.UNAVAILABLE: errors.Unreachable,
     code_pb2.DEADLINE_EXCEEDED: errors.Unreachable,
 }
 
 
-def code_of(error: TurnkeeperError) -> int:
+def code_of(error: errors.TurnkeeperError) -> int:
     """Return the `google.rpc.Code` of an error."""
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), code_pb2.INTERNAL)
 
 
-def error_of(code: int, what: str, *, where: str = "", hint: str = "") -> TurnkeeperError:
+def error_of(code: int, what: str, *, where: str = "", hint: str = "") -> errors.TurnkeeperError:
     """Return an error of the class for a `google.rpc.Code`."""
-    return _ERRORS.get(code, TurnkeeperError)(what, where=where, hint=hint)
+    return _ERRORS.get(code, errors.TurnkeeperError)(what, where=where, hint=hint)
 
 
-def to_status(error: TurnkeeperError) -> Any:
+def to_status(error: errors.TurnkeeperError) -> Any:
     status = status_pb2.Status(code=code_of(error), message=error.what)
     if error.where:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.where, description=error.what)
@@ -67,7 +66,7 @@ def to_status(error: TurnkeeperError) -> Any:
     return rpc_status.to_status(status)
 
 
-def from_rpc(error: grpc.RpcError, peer: str, home: Home | None = None) -> TurnkeeperError:
+def from_rpc(error: grpc.RpcError, peer: str, home: Home | None = None) -> errors.TurnkeeperError:
     """Convert a failed call to our error; `peer` names the daemon that was called, of `home` if it is known."""
     code = error.code()
     number = code.value[0]
@@ -125,13 +124,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         return handler
 
 
-def _typed(error: Exception) -> TurnkeeperError:
+def _typed(error: Exception) -> errors.TurnkeeperError:
     """Convert any exception to one of our errors. Log the traceback if it is a bug."""
-    found = error if isinstance(error, TurnkeeperError) else machine_trouble(error)
+    found = error if isinstance(error, errors.TurnkeeperError) else errors.machine_trouble(error)
     if found is None:
         logging.getLogger(__name__).error("a call failed", exc_info=error)
         what = f"failed by a mistake of its own ({type(error).__name__})"
-        found = TurnkeeperError(what, hint="its log says more: turnkeeper logs")
+        found = errors.TurnkeeperError(what, hint="its log says more: turnkeeper logs")
     return found
 
 

@@ -21,7 +21,6 @@ from turnkeeper.config.home import Home
 from turnkeeper.constellation.supervisor import daemons, markers, policy
 from turnkeeper.constellation.supervisor.escalation import Routes, escalate, send, send_all, settle
 from turnkeeper.constellation.supervisor.handoff import Deliverer, Draft, crash_text, drafts, write_draft
-from turnkeeper.constellation.supervisor.markers import Memory, Revive, Stall, recall, remember
 from turnkeeper.constellation.supervisor.retention import EVERY_S, Kept, let_go
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import EXIT_UNREACHABLE, Conflict, Corrupt, Exhausted, MachineTrouble, machine_trouble
@@ -136,14 +135,14 @@ class Watchdog:
             if planned and daemon.name == RESTARTED:
                 wake_at = min(wake_at, now + policy.LOOK_AGAIN_S)
                 continue
-            before = recall(self._home, daemon.name)
+            before = markers.recall(self._home, daemon.name)
             sight = self._sight(daemon, before)
             if sight is None:
                 wake_at = min(wake_at, now + policy.LOOK_AGAIN_S)
                 continue
             new_id = self._new_id(daemon)
             step = policy.look(now, sight, before, orders.limits, quiet=quiet, new_id=new_id)
-            remember(self._home, daemon.name, before, replace_escalated(step.memory, before))
+            markers.remember(self._home, daemon.name, before, replace_escalated(step.memory, before))
             for action in step.actions:
                 self._act(daemon, step.memory, action, sight.error)
             self._settle(daemon, before, step)
@@ -177,12 +176,12 @@ class Watchdog:
             except (Exhausted, Corrupt) as error:  # no room, or the sealing key cannot be read
                 self._log.emit("handoff.waits", reason=str(error))
 
-    def _settle(self, daemon: daemons.Daemon, before: Memory, step: policy.Step) -> None:
+    def _settle(self, daemon: daemons.Daemon, before: markers.Memory, step: policy.Step) -> None:
         """Mark the crash loop as escalated, after the escalation is on disk."""
         pending = replace_escalated(step.memory, before)
-        remember(self._home, daemon.name, pending, replace(pending, crash_loop=step.memory.crash_loop))
+        markers.remember(self._home, daemon.name, pending, replace(pending, crash_loop=step.memory.crash_loop))
 
-    def _sight(self, daemon: daemons.Daemon, memory: Memory) -> policy.Sight | None:
+    def _sight(self, daemon: daemons.Daemon, memory: markers.Memory) -> policy.Sight | None:
         """Return the observed state of a daemon. None while it ends and the cause is not known yet."""
         held = is_held(self._home, daemon.name)
         process = daemons.process_of(self._home, daemon) or self._unlocked(daemon, memory)
@@ -192,7 +191,7 @@ class Watchdog:
             if beat is not None and beat.pid == process.pid:
                 return policy.Sight(state="up", pid=process.pid, beats=beat.count)
             return policy.Sight(state="starting", pid=process.pid)
-        revive = memory.revive if isinstance(memory.revive, Revive) else None
+        revive = memory.revive if isinstance(memory.revive, markers.Revive) else None
         started = revive.pid if revive is not None and revive.up_at is None else None
         if started is not None and daemons.process_with(started, daemon) is not None:
             return policy.Sight(state="starting", pid=started)
@@ -223,16 +222,16 @@ class Watchdog:
         code = os.waitstatus_to_exitcode(status)
         self.ended[pid] = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
 
-    def _unlocked(self, daemon: daemons.Daemon, memory: Memory) -> Any:
+    def _unlocked(self, daemon: daemons.Daemon, memory: markers.Memory) -> Any:
         """Return the process that last served, if it is still running although its lock or pid file was removed.
 
         The process restores the files at its next beat; a second process must not be started beside it.
         """
-        if not isinstance(memory.stall, Stall):
+        if not isinstance(memory.stall, markers.Stall):
             return None
         return daemons.process_on(self._home, memory.stall.pid, daemon)
 
-    def _act(self, daemon: daemons.Daemon, memory: Memory, action: policy.Action, error: str) -> None:
+    def _act(self, daemon: daemons.Daemon, memory: markers.Memory, action: policy.Action, error: str) -> None:
         match action:
             case policy.Start(id=id_, crashed=crashed):
                 self._start(daemon, memory, id_, crashed=crashed, error=error)
@@ -249,7 +248,7 @@ class Watchdog:
             case policy.Note(event=event, fields=fields_):
                 self._log.emit(event, daemon=daemon.name, **fields_)
 
-    def _start(self, daemon: daemons.Daemon, memory: Memory, id_: str, *, crashed: bool, error: str) -> None:
+    def _start(self, daemon: daemons.Daemon, memory: markers.Memory, id_: str, *, crashed: bool, error: str) -> None:
         now = self._clock.now()
         if crashed and daemon.name == RESTARTED and not any(drafts(self._home)):
             text = crash_text(now, daemon.name, error)
@@ -258,8 +257,8 @@ class Watchdog:
         self._log_from[daemon.name] = log.stat().st_size if log.exists() else 0
         pid = daemons.spawn(self._home, daemon, self._environ)
         self._log.emit("daemon.started", daemon=daemon.name, id=id_, started=pid, crashed=crashed, reason=error)
-        if isinstance(memory.revive, Revive):
-            remember(self._home, daemon.name, memory, replace(memory, revive=replace(memory.revive, pid=pid)))
+        if isinstance(memory.revive, markers.Revive):
+            markers.remember(self._home, daemon.name, memory, replace(memory, revive=replace(memory.revive, pid=pid)))
         self._phase(daemon, id_, "spawned", "", pid=pid)
 
     def _phase(self, daemon: daemons.Daemon, id_: str, phase: str, error: str, **more: Any) -> None:
@@ -279,7 +278,7 @@ class Watchdog:
         if id_:
             write_status(self._home, id_, daemon.name, phase, at, error=error, **more)
 
-    def _last_words(self, daemon: daemons.Daemon, memory: Memory) -> str:
+    def _last_words(self, daemon: daemons.Daemon, memory: markers.Memory) -> str:
         """Return how a daemon ended, as far as known: never more of its output than our own errors."""
         how = self.ended.get(_last_pid(memory), "")
         start = self._log_from.get(daemon.name)
@@ -291,13 +290,13 @@ class Watchdog:
         return f"{at}-{daemon.name}-{self._entropy.hex(4)}"
 
 
-def _last_pid(memory: Memory) -> int:
+def _last_pid(memory: markers.Memory) -> int:
     """Return the process that was started last, else the one that served last, else 0.
 
     The end of an earlier process says nothing about this one's.
     """
-    started = memory.revive.pid if isinstance(memory.revive, Revive) else None
-    served = memory.stall.pid if isinstance(memory.stall, Stall) else None
+    started = memory.revive.pid if isinstance(memory.revive, markers.Revive) else None
+    served = memory.stall.pid if isinstance(memory.stall, markers.Stall) else None
     return started or served or 0
 
 
@@ -413,7 +412,7 @@ def is_quiet(home: Home, now: float) -> bool:
     return quiet
 
 
-def replace_escalated(memory: Memory, before: Memory) -> Memory:
+def replace_escalated(memory: markers.Memory, before: markers.Memory) -> markers.Memory:
     """Return the memory with the escalation not yet done, as it is before the escalation is on disk."""
     loop = memory.crash_loop
     if loop is None or isinstance(loop, markers.Unreadable) or loop == before.crash_loop:

@@ -22,7 +22,6 @@ from turnkeeper.console.unseen import as_json, plain
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.gateway.mcp import model
 from turnkeeper.gateway.mcp.desk import Desk, caller_of
-from turnkeeper.gateway.mcp.model import view, views
 from turnkeeper.gateway.mcp.tools import SCOPES, tools
 from turnkeeper.v1 import agent_runtime_pb2 as runtime
 from turnkeeper.v1 import schedules_pb2 as runner
@@ -191,26 +190,26 @@ def _add_resources(server: Server, desk: Desk) -> None:
     async def tasks() -> str:
         """List all tasks by next fire time, soonest first."""
         answer = await desk.call(runner.ListTasksRequest(limit=1000), VIA)
-        return _document(tasks=views(model.TaskView, answer.tasks))
+        return _document(tasks=model.views(model.TaskView, answer.tasks))
 
     async def inbox() -> str:
         """List all approvals that wait for the person."""
         answer = await desk.call(runtime.ListInterruptsRequest(limit=1000), VIA)
-        return _document(approvals=views(model.ApprovalView, answer.interrupts))
+        return _document(approvals=model.views(model.ApprovalView, answer.interrupts))
 
     async def history(name: str) -> str:
         """List the fires and skipped times of a task with their reasons, newest first."""
         answer = await desk.call(runner.ListFiresRequest(name=name, limit=100), VIA)
-        return _document(fires=views(model.FireView, answer.fires))
+        return _document(fires=model.views(model.FireView, answer.fires))
 
     async def conversation(channel: str) -> str:
         """List the newest turns of a channel, oldest first."""
         request = runtime.GetConversationRequest(channel=channel, limit=20)
-        return _document(turns=views(model.TurnView, (await desk.call(request, VIA)).turns))
+        return _document(turns=model.views(model.TurnView, (await desk.call(request, VIA)).turns))
 
     async def page(id: str) -> str:  # noqa: A002  the name in the address
         """Return a page of the workspace."""
-        return _document(page=view(model.PageView, await desk.call(runtime.GetPageRequest(page_id=id), VIA)))
+        return _document(page=model.view(model.PageView, await desk.call(runtime.GetPageRequest(page_id=id), VIA)))
 
     for uri, read in ((TASKS, tasks), (INBOX, inbox)):
         server.add_resource(FunctionResource.from_function(read, uri, mime_type=JSON))

@@ -17,7 +17,6 @@ from turnkeeper.errors import InvalidInput, NotFound, Unreachable
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.mcp import model
 from turnkeeper.gateway.mcp.desk import MADE_BY, Desk, caller_of
-from turnkeeper.gateway.mcp.model import view, views
 from turnkeeper.v1 import agent_runtime_pb2 as runtime
 from turnkeeper.v1 import schedules_pb2 as runner
 
@@ -43,7 +42,7 @@ async def _call(ctx: Ctx, request: Any) -> Any:
 
 
 def _task(ctx: Ctx, task: Any) -> model.TaskView:
-    return view(model.TaskView, task, may_change=_desk(ctx).may_change(task, caller_of(ctx)))
+    return model.view(model.TaskView, task, may_change=_desk(ctx).may_change(task, caller_of(ctx)))
 
 
 def _fill(spec: Any, given: Mapping[str, Any]) -> None:
@@ -76,7 +75,7 @@ async def task_create(
     given = {"channel": channel, "timezone": timezone, "catch_up": catch_up, "overlap": overlap}
     _fill(spec, {**when.fields(), **given, "max_fires": max_fires, "end_at": end_at})
     answer = await _call(ctx, runner.CreateTaskRequest(spec=spec, dry_run=dry_run))
-    times = views(model.TimeView, answer.next[:3])
+    times = model.views(model.TimeView, answer.next[:3])
     said = f"task {name} {'would fire' if dry_run else 'fires'} {answer.task.schedule}"
     summary = f"{said}; next {times[0].nominal_at}" if times else said
     task = _task(ctx, answer.task)
@@ -98,7 +97,7 @@ async def task_show(ctx: Ctx, name: Name, limit: Limit = 10) -> model.TaskShown:
     task = await _call(ctx, runner.GetTaskRequest(name=name))
     fires = await _call(ctx, runner.ListFiresRequest(name=task.id, limit=limit, without_folded=True))
     summary = f"task {task.spec.name} is {task.state}, revision {task.revision}; {fires.total} entries of history"
-    return model.TaskShown(summary=summary, task=_task(ctx, task), fires=views(model.FireView, fires.fires))
+    return model.TaskShown(summary=summary, task=_task(ctx, task), fires=model.views(model.FireView, fires.fires))
 
 
 async def task_update(
@@ -143,8 +142,8 @@ async def task_update(
         summary=f"task {task.spec.name}: {', '.join(changed) or 'nothing'} {would}changed",
         task=_task(ctx, answer.task),
         changed_fields=changed,
-        old_next=views(model.TimeView, answer.old_next[:3]),
-        new_next=views(model.TimeView, answer.new_next[:3]),
+        old_next=model.views(model.TimeView, answer.old_next[:3]),
+        new_next=model.views(model.TimeView, answer.new_next[:3]),
         warnings=list(answer.warnings),
     )
 
@@ -188,7 +187,7 @@ async def task_control(
     ran = action == "run"
     now = await _call(ctx, runner.GetTaskRequest(name=task.id)) if ran else answer
     summary = f"task {task.spec.name}: {action} is done; it is {'deleted' if action == 'delete' else now.state}"
-    fire = view(model.FireView, answer) if ran else None
+    fire = model.view(model.FireView, answer) if ran else None
     return model.TaskControlled(summary=summary, task=_task(ctx, now), fire=fire)
 
 
@@ -197,8 +196,8 @@ async def task_explain(
 ) -> model.Explained:
     """Explain why a task did or will run, or not, at a time, and which rule decides."""
     answer = await _call(ctx, runner.ExplainFireRequest(name=name, at=at))
-    fire = view(model.FireView, answer.fire) if answer.HasField("fire") else None
-    return view(model.Explained, answer, summary=f"task {name}: {answer.verdict}", fire=fire)
+    fire = model.view(model.FireView, answer.fire) if answer.HasField("fire") else None
+    return model.view(model.Explained, answer, summary=f"task {name}: {answer.verdict}", fire=fire)
 
 
 async def schedule_preview(
@@ -208,7 +207,7 @@ async def schedule_preview(
     spec = runner.TaskSpec()
     _fill(spec, {**when.fields(), "timezone": timezone})
     answer = await _call(ctx, runner.PreviewScheduleRequest(spec=spec, count=count))
-    times = views(model.TimeView, answer.nominals)
+    times = model.views(model.TimeView, answer.nominals)
     summary = f"{answer.schedule}: {len(times)} times"
     return model.Previewed(summary=summary, schedule=answer.schedule, timezone=answer.timezone, times=times)
 
@@ -264,11 +263,11 @@ async def _turn_shown(ctx: Ctx, turn_id: str, wait_s: float) -> model.TurnShown:
         told = (await _call(ctx, request)).turns
         said = next((one for one in told if one.turn_id == turn_id), said)
     reply = next((one.text for one in reversed(said.messages) if one.role == "agent" and one.text), "")
-    asked = views(model.ApprovalView, (one for one in said.interrupts if one.status == "pending"))
+    asked = model.views(model.ApprovalView, (one for one in said.interrupts if one.status == "pending"))
     summary = f"turn {turn_id} is {turn.status}"
     if asked:
         summary += "; it waits for the person to decide: approval_request_decision"
-    return view(model.TurnShown, turn, summary=summary, reply=reply, interrupts=asked)
+    return model.view(model.TurnShown, turn, summary=summary, reply=reply, interrupts=asked)
 
 
 async def conversation_read(
@@ -282,9 +281,9 @@ async def conversation_read(
     place = {"thread_id": thread_id} if thread_id else {"channel": channel}
     request = runtime.GetConversationRequest(**place, limit=limit, cursor=cursor)
     answer = await _call(ctx, request)
-    turns = views(model.TurnView, answer.turns)
+    turns = model.views(model.TurnView, answer.turns)
     summary = f"{len(turns)} of {answer.total} turns of {thread_id or channel}"
-    return view(model.Conversation, answer, summary=summary, turns=turns)
+    return model.view(model.Conversation, answer, summary=summary, turns=turns)
 
 
 async def inbox_list(ctx: Ctx, channel: str = "") -> model.Inbox:
@@ -296,9 +295,9 @@ async def inbox_list(ctx: Ctx, channel: str = "") -> model.Inbox:
     return model.Inbox(
         summary=f"{counts} wait for the person",
         **_desk(ctx).decides_at(),
-        approvals=views(model.ApprovalView, asked.interrupts),
-        candidates=views(model.CandidateView, proposed.candidates),
-        deviations=views(model.DeviationView, found.deviations),
+        approvals=model.views(model.ApprovalView, asked.interrupts),
+        candidates=model.views(model.CandidateView, proposed.candidates),
+        deviations=model.views(model.DeviationView, found.deviations),
     )
 
 
