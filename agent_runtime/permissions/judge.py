@@ -294,7 +294,9 @@ def _lacks(scope: str, effect: str, args: Mapping[str, Any], context: TurnContex
         reason = f"a task started this turn, and category {category.name} does not let turns of tasks start tasks"
         yield _Lack(field="recurring", value="true", reason=reason)
     if context.read_only and effect != "read":
-        yield _Lack(field="effect", value=_effect(effect), reason="the task was declared read-only")
+        yield _Lack(
+            field="effect", value=effect if effect in EFFECTS else "write", reason="the task was declared read-only"
+        )
     rule = SCOPES.get(scope, ScopeRule())
     derivation = "derivation" if rule.derives and args.get("sources") else ""
     for kind in (rule.writes, derivation):
@@ -351,10 +353,6 @@ def _host(url: str) -> str:
         return urlsplit(url).hostname or ""
     except ValueError:
         return ""
-
-
-def _effect(effect: str) -> str:
-    return effect if effect in EFFECTS else "write"
 
 
 def _common_hosts(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:

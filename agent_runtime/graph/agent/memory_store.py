@@ -245,7 +245,9 @@ class MemoryStore(base.BaseStore):
         spot = entries.spot_of(op.namespace, turn, self._names)
         key, scope = entries.check_key(entries.key_of(spot.below, op.key)), FORGET if op.value is None else PUT
         said = None if op.value is None else entries.text_of(op.value)
-        wanted = {"key": key} | ({} if op.value is None else {"value": _plain(op.value)})
+        wanted = {"key": key} | (
+            {} if op.value is None else {"value": dict(op.value) if isinstance(op.value, Mapping) else op.value}
+        )
         asked = entries.args_of(spot.shelf) | wanted
         name, context, args = self._ask(scope, "write", asked, self._reaching(spot, turn))
         shelf = _shelf(args)
@@ -295,10 +297,6 @@ def _carry_out(connection: Connection, admitted: Sequence[_Admitted]) -> tuple[l
     ]
     last = {one.entry: one for one in admitted if isinstance(one, _Writing)}
     return results, [(one, one.run(connection)) for one in last.values()]
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _edited(value: Any, own: Any) -> Any:

@@ -106,17 +106,14 @@ class OfflineModel(BaseChatModel):
         entropy: Entropy = self.entropy
         window = _this_turn(messages)
         brief = replace(_brief(window, turn, frozenset(offered)), draw=min(6, 1 + int(entropy.uniform(0.0, 6.0))))
-        rule = SUBAGENTS.get(role) or _rule(brief)
+        rule = SUBAGENTS.get(role) or next(
+            (job for scope, job in _JOBS if brief.by_fire and scope in brief.scopes), reply
+        )
         step = rule(brief, _exchanges(window))
         number = sum(isinstance(message, AIMessage) for message in window)
         said = _message(step, _stem(window, None if role else turn), number)
         said.usage_metadata = _usage(messages, said)
         return said
-
-
-def _rule(brief: Brief) -> Rule:
-    """Return the job of a turn's category; an author's message is answered."""
-    return next((job for scope, job in _JOBS if brief.by_fire and scope in brief.scopes), reply)
 
 
 def _this_turn(messages: list[BaseMessage]) -> list[BaseMessage]:
