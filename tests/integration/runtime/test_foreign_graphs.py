@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,20 @@ async def test_a_prompt_becomes_a_message_and_the_answer_is_shown(bench: Authors
     assert (event.state, event.summary) == (STATES.SUCCEEDED, 'I heard: hello\n\nPayload: {"a": 1}')
     (shown,) = await bench.conversation()
     assert [line.role for line in shown.messages] == ["trigger", "agent"]
+
+
+async def test_the_graph_of_the_page_asks_in_its_first_fire_and_never_again(bench: AuthorsBench) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "graphs.md").read_text("utf-8")
+    section = page.partition("### A question in a task that runs at night")[2]
+    bench.bring(textwrap.dedent(section[section.index("    from typing") : section.index("Then create")]))
+    await bench.open()
+    first = await bench.run(prompt="", input_json="{}")
+    assert first.state == STATES.INTERRUPTED
+    (asked,) = await bench.pending()
+    await bench.resolve(asked.interrupt_id, "answer", message="yes")
+    assert (await bench.stopped(first.turn_id, after=first.sequence)).state == STATES.SUCCEEDED
+    second = await bench.run(2, prompt="", input_json="{}")
+    assert (second.state, json.loads(second.summary)["done"]) == (STATES.SUCCEEDED, "ordered")
 
 
 async def test_a_tool_in_scope_runs(bench: AuthorsBench) -> None:
