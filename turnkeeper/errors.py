@@ -1,6 +1,6 @@
 """The errors of the program, in terms a caller can act on.
 
-    TurnkeeperError            exit  who erred
+    TurnkeeperError            exit  cause
     ├── InvalidInput             2   the caller: an invalid value
     ├── NotFound                 3   the caller: no such thing
     ├── Conflict                 4   the caller: it exists already, or its state forbids this

@@ -187,7 +187,7 @@ interrupts = sa.Table(
     sa.Column("applied", sa.Boolean, nullable=False),  # the graph has continued with the decision
     sa.Column("created_at_us", sa.BigInteger, nullable=False),
     sa.Column("resolved_at_us", sa.BigInteger),
-    # When the author is to be reminded and was; the same for an alert; when it ends unanswered.
+    # The times of the reminder and of the alert, due and done; and the time at which it expires.
     sa.Column("remind_at_us", sa.BigInteger),
     sa.Column("reminded_at_us", sa.BigInteger),
     sa.Column("escalate_at_us", sa.BigInteger),

@@ -1,6 +1,6 @@
 """Drives a home from outside, as a person or a script would: runs commands, calls the daemons, starts and kills them.
 
-The demonstration and the acceptance tests use it; what they observe is what users can observe.
+The demonstration and the acceptance tests use it; they observe only what users can observe.
 """
 
 import json

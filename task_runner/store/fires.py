@@ -126,7 +126,7 @@ class Fires:
         )
 
     def by_ids(self, fire_ids: Collection[str]) -> dict[str, Fire]:
-        """Return the entries of those fire ids that exist."""
+        """Return the existing entries with these fire ids."""
         found = map(rows.fire_of, _BY_IDS.rows(self._connection, ids=listed(fire_ids)))
         return {fire.fire_id: fire for fire in found}
 
@@ -145,7 +145,7 @@ class Fires:
         return self._found(query.order_by(fires.c.entry_id).limit(limit))
 
     def claim(self, now: datetime, limit: int, *, caught_up: bool) -> list[rows.Outgoing]:
-        """Return what :meth:`ready` does, of the tasks that nobody else has locked, and lock them."""
+        """Return and lock the fires of :meth:`ready` whose tasks no other session has locked."""
         return _outgoing(_CLAIM.rows(self._connection, caught_up=caught_up, now=to_us(now), limit=limit))
 
     def hand_over(self, entry_ids: Collection[int], at: datetime) -> None:
@@ -228,7 +228,7 @@ class Fires:
         return self._connection.execute(select(func.max(fires.c.entry_id))).scalar() or 0
 
     def glances(self, ids: Collection[str]) -> dict[str, rows.Glance]:
-        """Return what a list shows of those tasks' fires."""
+        """Return the fires of these tasks as a list shows them."""
         last = map(rows.fire_of, _LAST_SENT.rows(self._connection, ids=listed(ids)))
         return rows.glances_of(ids, _OPEN_OUTCOMES.rows(self._connection, ids=listed(ids)), last)
 

@@ -42,12 +42,12 @@ class Session:
 
     Attributes:
         fires: the ledger, and the requests frozen for its fires.
-        outcomes_read: how far the runtime's turn events were taken in.
-        events_read: how far the events that happen inside turns were taken in.
-        outages: when the runtime could not be reached.
-        stoppages: when nothing could be sent for another cause.
-        shared: what runners and runtimes share, where the database is a server's.
-        at_home: what a command needs to find this home, ` --home DIR`; empty where that is not known.
+        outcomes_read: the position in the runtime's turn events.
+        events_read: the position in the events inside turns.
+        outages: the outages of the agent runtime.
+        stoppages: the spans in which nothing could be sent for another cause.
+        shared: the tables shared with the runtimes, if the database is on a server.
+        at_home: the option with which a command finds this home, ` --home DIR`; empty if unknown.
     """
 
     def __init__(

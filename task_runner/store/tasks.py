@@ -59,11 +59,11 @@ class Tasks:
         return {str(task_id): str(name) for task_id, name in _NAMES.rows(self._connection, ids=listed(ids))}
 
     def named(self, names: Collection[str]) -> dict[str, model.Task]:
-        """Return the living tasks of those names that exist."""
+        """Return the existing tasks with these names."""
         return {task.definition.name: task for task in self._found(_NAMED, names=listed(names))}
 
     def find(self, name: str) -> model.Task | None:
-        """Return the living task of that name, else the task of that id, else the newest deleted one of that name."""
+        """Return the existing task of that name, else the task of that id, else the newest deleted one of that name."""
         living = tasks.c.state != model.TaskState.DELETED.value
         found = self._found(select(tasks).where(tasks.c.name == name, living))
         if not found and model.is_task_id(name):
@@ -74,7 +74,7 @@ class Tasks:
         return found[0] if found else None
 
     def listed(self, *, category: str = "", channel: str = "", made_by: str = "") -> list[model.Task]:
-        """Return the living tasks, next to fire first, those that will not fire last, then by name."""
+        """Return the existing tasks, next to fire first, tasks without a next fire last, then by name."""
         wanted = {"category": category, "channel": channel, "made_by": made_by}
         only = [tasks.c[name] == value for name, value in wanted.items() if value]
         query = select(tasks).where(tasks.c.state != model.TaskState.DELETED.value, *only)
@@ -118,7 +118,7 @@ class Tasks:
         ]
 
     def edited_by(self, task: model.Task) -> str:
-        """Return by what a task's newest revision came; empty where that is not known."""
+        """Return the channel of a task's newest revision. Empty if unknown."""
         newest = (revisions.c.task_id == task.id) & (revisions.c.revision == task.revision)
         return stored.signature_of(
             self._connection.execute(select(revisions.c.definition).where(newest)).scalar() or "{}"
@@ -129,7 +129,7 @@ class Tasks:
         return {task_id: from_us(us) for task_id, us in _EDITED_AT.rows(self._connection, ids=listed(ids))}
 
     def snapshots(self, ids: Sequence[str]) -> list[model.Snapshot]:
-        """Return the tasks of those ids with all that planning them needs."""
+        """Return these tasks with all data that planning them needs."""
         by_ids = _BY_IDS_LOCKED if self._locks else _BY_IDS
         rows = [_Row(*row) for row in by_ids.rows(self._connection, ids=listed(ids))]
         opened: dict[str, list[model.Fire]] = defaultdict(list)
@@ -210,7 +210,7 @@ class Tasks:
         return self._found(_PACED_ON, ids=listed(thread_ids))
 
     def ephemeral(self) -> list[model.Task]:
-        """Return the living tasks that last as long as the daemon."""
+        """Return the existing tasks that end with the daemon."""
         query = select(tasks).where(tasks.c.ephemeral, tasks.c.state != model.TaskState.DELETED.value)
         return self._found(query)
 

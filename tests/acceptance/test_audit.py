@@ -45,7 +45,7 @@ NEW = "DELETE FROM audit WHERE number > 1; DELETE FROM turns; DELETE FROM interr
 OF_BEFORE = """UPDATE turns SET grant_json = replace(grant_json, '"graphs":[""],', '')"""
 # What is done to the runtime's store, and what a check says of it; nothing of what is no fault.
 DONE = {
-    FORGED: "agent-runtime: the decision about approval forged is in the store, and no record tells it",
+    FORGED: "agent-runtime: the decision about approval forged is in the store, but has no record",
     "UPDATE turns SET grant_json = x'00', ended_at_us = NULL": "was changed: category is not as recorded",
     "UPDATE turns SET ended_at_us = 'x'": "",
     "UPDATE audit SET at_us = 'x' WHERE number = 3": "record 3 does not follow from the one before it",
@@ -125,13 +125,13 @@ def check_what_vanished(home: Home, copy: Home) -> None:
     """Hold that heads and keys that are gone are mentioned, and that a store that is not signed yet is no fault."""
     with copied(home, copy):
         copy.audit_heads.unlink()
-        assert any("signed heads: an end that was cut off" in fault for fault in examine(copy).faults)
+        assert any("signed heads: a missing end" in fault for fault in examine(copy).faults)
     with copied(home, copy):
         (copy.keys / "audit.json").unlink()
         with pytest.raises(Corrupt, match="audit"):
             examine(copy)
         copy.keys_made("audit").unlink(missing_ok=True)
-        assert f"{copy.keys / 'audit.json'} is gone: nothing says whose signatures these are" in examine(copy).faults
+        assert f"{copy.keys / 'audit.json'} is gone: the signatures cannot be checked" in examine(copy).faults
     with copied(home, copy):
         run_script(copy, NEW)
         heads = copy.audit_heads.read_text().splitlines(keepends=True)

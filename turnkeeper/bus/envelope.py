@@ -119,8 +119,8 @@ class Envelope:
         swarm: a label for a group of agents working together; empty for none.
         idempotency_key: an inbox drops a second envelope with the same key; empty for none.
         requires_ack: the reader writes an ack line and answers with an `ack` envelope.
-        text: what a model or a person reads.
-        meta: JSON object with what programs read; a fire's whole trigger.
+        text: the text for a model or a person.
+        meta: JSON object for programs; a fire's whole trigger.
     """
 
     id: str

@@ -32,7 +32,7 @@ AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}|agent0@[a-z][a-z0-9-]{0,31}", re.ASCII
 MOVED = "moved to: "  # the first line of the file that `turnkeeper move` leaves in a home's old place
 _LONGEST_WORD = 1 << 14  # bytes
 _MOST_MOVES = 16  # the most pointer files in a row
-NO_HOME = "say where it is: --home DIR, or export TURNKEEPER_HOME=DIR; or create it: turnkeeper init"
+NO_HOME = "name it: --home DIR, or export TURNKEEPER_HOME=DIR; or create it: turnkeeper init"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +217,7 @@ def locate(option: Path | None, environ: Mapping[str, str]) -> Home:
     """
     place, *passed = places(option, environ)
     if passed and not place.is_dir():
-        hint = f"mount it; or say where it is now: turnkeeper move DIR; or, to begin anew, remove {passed[0]}"
+        hint = f"mount it; or name its new place: turnkeeper move DIR; or, to start over, remove {passed[0]}"
         raise InvalidInput(f"the home was moved to {place}, but is not there", where=str(passed[0]), hint=hint)
     return Home(root=place)
 

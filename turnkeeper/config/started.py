@@ -31,7 +31,7 @@ _LONGEST_SHOWN = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a process wrote when it started.
+    """A process's record of its start.
 
     Attributes:
         pid: the process; the file may remain after it.

@@ -185,7 +185,7 @@ def _code(error: object) -> int:
 
 
 def corrupt(path: Path, what: str) -> Corrupt:
-    """Return the error that names a damaged store and says what to do."""
+    """Return the error that names a damaged store and the remedy."""
     return Corrupt(f"cannot be read as a store: {what}", where=str(path), hint=HINT)
 
 
@@ -348,7 +348,7 @@ def _save(path: Path, opened: Mapping[Path, tuple[int, int] | None]) -> Corrupt:
     if replaced:
         hint = f"the new file is used from now on; the old content is in {_saved(path)}"
         return Corrupt("was replaced while it was in use", where=str(path), hint=hint)
-    hint = "it was put back from what was still open; nothing needs to be done"
+    hint = "it was restored from the open file; nothing needs to be done"
     return Corrupt("was removed while it was in use", where=str(path), hint=hint)
 
 

@@ -69,7 +69,7 @@ def revision_of(path: Path) -> str | None:
 def read_current(path: Path, migrations: str, read: Callable[[Any], T]) -> T | None:
     """Return the result of `read` on a read-only connection to a store. Rows have names of columns.
 
-    None if the schema is not the newest or the file cannot be read; the program that opens the store for good reports
+    None if the schema is not the newest or the file cannot be read; the program that opens the store later reports
     the reason. The caller holds the lock of the process that owns the store.
     """
     try:

@@ -261,7 +261,7 @@ _KEPT = (
 AT_STANDBY = "name the primary; if it waits at the end of a recovery, end that: SELECT pg_wal_replay_resume()"
 # The settings that :func:`turnkeeper.storage.server.url.in_schema` asks for; a pooler may drop them silently.
 IN_FORCE = "SELECT current_setting('search_path') || ' ' || current_setting('idle_in_transaction_session_timeout')"
-_DIRECTLY = "a pooler, such as PgBouncer, stands in between: let [store] url name PostgreSQL itself"
+_DIRECTLY = "a pooler, such as PgBouncer, is in between: set [store] url to PostgreSQL itself"
 _PASSWORD = "put its password into PGPASSWORD, in the environment or the home's .env, or into ~/.pgpass"  # noqa: S105
 _UNCONNECTED = {
     "no password supplied": _PASSWORD,

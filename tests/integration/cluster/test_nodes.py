@@ -122,7 +122,7 @@ def pooler(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., str]]:
 
 
 OTHERS = "SELECT schemaname, tablename FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
-BETWEEN = "a pooler, such as PgBouncer, stands in between"
+BETWEEN = "a pooler, such as PgBouncer, is in between"
 
 
 @pytest.mark.parametrize("mode", ["session", "transaction"])

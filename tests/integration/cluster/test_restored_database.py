@@ -143,7 +143,7 @@ def test_a_database_that_was_put_back_goes_on_as_a_restored_home_does(
         assert after[1] > 1 << 30, "no epoch is given out twice"
         assert judged(shared, kept) == expected
     told = shared.attempt("turnkeeper", "audit", "verify")
-    assert "the database was put back to an earlier time" in told.stdout
+    assert "the database was restored to an earlier time" in told.stdout
 
 
 def by_postgres(line: str, folder: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_home_cannot_go_where_something_is_or_into_itself_and_stays(of_home: C
     at(other).command("turnkeeper", "init")
     for target, said in (
         (other, "exists already"),
-        (root / "state" / "x", "lies in the home itself"),
+        (root / "state" / "x", "is inside the home itself"),
         (root, "is there already"),
         (root.with_name("x" * 90), "socket paths"),
         (Path("/proc"), "is a mount point"),
@@ -94,7 +94,7 @@ def test_who_moved_the_directory_says_so_with_the_same_command(of_home: Constell
     assert of_home.ask("turnkeeper", "keys", "list") == []
     by_hand.rename(then := first.with_name("once-more"))
     done = of_home.attempt("turnkeeper", "init")
-    assert (done.returncode, f"turnkeeper move DIR; or, to begin anew, remove {first}" in done.stderr) == (2, True)
+    assert (done.returncode, f"turnkeeper move DIR; or, to start over, remove {first}" in done.stderr) == (2, True)
     assert not by_hand.exists()
     of_home.command("turnkeeper", "move", str(then))
     assert first.read_text().startswith(f"{MOVED}{then}\n")

@@ -14,7 +14,7 @@ from turnkeeper.constellation.audit.records import export as exported
 from turnkeeper.errors import EXIT_FAILURE
 
 audit = typer.Typer(
-    help="Check that no record of what was decided and how it ended was changed.",
+    help="Check that no record of a decision or an outcome was changed.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -27,7 +27,7 @@ def verify_records(
         typer.Option("--key", help="For a shared store: trust only this public key (repeatable) and the home's."),
     ] = None,
 ) -> None:
-    """Check the records of both stores, their signatures, and that the stores tell the same; exit with 1 if not.
+    """Check the records of both stores, their signatures, and that the stores agree with them; exit with 1 if not.
 
     It works while the daemons run. Each finding is printed to standard output, a line each.
 
@@ -49,7 +49,7 @@ def export(
         bool, typer.Option("--verifier", help="Print the program that checks an export, in place of the export.")
     ] = False,
 ) -> None:
-    """Print the records as JSON Lines, with what signs them. They hold ids, names and hashes, no texts.
+    """Print the records as JSON Lines, with their signatures. They hold ids, names and hashes, no texts.
 
     The recipient checks it with Python and the package cryptography: python verify.py history.jsonl
 

@@ -124,7 +124,7 @@ def examine(home: Home, keys: Collection[str] = ()) -> verify.Outcome:
     outcome = verify.check(export(home), trusted)
     faults, notes = list(outcome.faults), list(outcome.notes)
     if outcome.keys and not trusted and not is_shared:
-        faults.append(f"{KeyFile(home, AUDIT).path} is gone: nothing says whose signatures these are")
+        faults.append(f"{KeyFile(home, AUDIT).path} is gone: the signatures cannot be checked")
     if not is_shared:
         faults += [str(fault) for fault in identity.faults(home)]
     with _stores(home) as stores:
@@ -156,7 +156,7 @@ def _heads_gone(path: Path, snapshot: Any, store: str) -> tuple[list[str], list[
     gone = told - {line["head"]["signature"] for line in _heads(path)}
     if not gone:
         return [], []
-    said = [f"{store}: {path} lacks {len(gone)} of {len(told)} signed heads: an end that was cut off would not show"]
+    said = [f"{store}: {path} lacks {len(gone)} of {len(told)} signed heads: a missing end could not be detected"]
     return (said, []) if gone == told else ([], said)
 
 
@@ -289,7 +289,7 @@ def _of_table(
         facts = told.pop((table.kind, name), None)
         if facts is None:
             if _reaches(ended_us, pruned_us) and _reaches(number, begun.get(table.kind, 0) + 1):
-                yield f"{table.noun} {name} is in the store, and no record tells it"
+                yield f"{table.noun} {name} is in the store, but has no record"
             continue
         latest = max(map(_at, facts.values()))
         found = [

@@ -1,4 +1,4 @@
-"""Audit: whether a record of what was decided was changed."""
+"""Audit: whether a record of a decision or an outcome was changed."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
@@ -8,7 +8,7 @@ SURFACE = Surface(
     commands={
         "audit": Later(
             "turnkeeper.constellation.audit.commands:audit",
-            "Check that no record of what was decided and how it ended was changed.",
+            "Check that no record of a decision or an outcome was changed.",
             Panel.HOME,
         ),
     },

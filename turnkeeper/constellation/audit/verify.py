@@ -134,7 +134,7 @@ class _History:
                 self.faults.append(f"{chain.name}: {what}")
             case "restored":
                 self.restored.append(said)
-                self.notes.append(f"{chain.name}: the database was put back to an earlier time, {said.get('at')}")
+                self.notes.append(f"{chain.name}: the database was restored to an earlier time, {said.get('at')}")
             case "lost":
                 self.lost.append(said)
                 self.notes.append(

@@ -48,7 +48,7 @@ def show(
     output: OutputOption = Output.TABLE,
     changed: Annotated[bool, typer.Option("--changed", help="Only settings that differ from their defaults.")] = False,
 ) -> None:
-    """Print every setting in effect and where it comes from.
+    """Print every setting in effect and its source.
 
     Example: turnkeeper config show --changed
     """
@@ -100,7 +100,7 @@ def list_keys(
 @keys.command()
 def rotate(
     purpose: Annotated[
-        str, typer.Argument(metavar="[PURPOSE]", help="What the key is for: envelopes or calls.")
+        str, typer.Argument(metavar="[PURPOSE]", help="The key's purpose: envelopes or calls.")
     ] = ENVELOPES,
     lost: Annotated[
         bool, typer.Option("--lost", help="The key is missing and no backup has it: continue without it.")
@@ -135,7 +135,7 @@ def up(
         bool,
         typer.Option(
             "--takeover",
-            help="Start a restored home (stop its original for good first), or files that were moved to a database.",
+            help="Start a restored home (stop its original permanently first), or files that were moved to a database.",
         ),
     ] = False,
     restart_: Annotated[
@@ -305,7 +305,7 @@ def _await(place: Home, id_: str, clock: SystemClock) -> dict[str, Any]:
     return found
 
 
-def escalate(text: Annotated[str, typer.Argument(help="What the alert says.")]) -> None:
+def escalate(text: Annotated[str, typer.Argument(help="The text of the alert.")]) -> None:
     """Send yourself an alert by the page command or the webhook of [watchdog]. It needs no daemon.
 
     If both fail, the exit code is 1. The alert is then kept: `turnkeeper status` shows it, and the supervisor

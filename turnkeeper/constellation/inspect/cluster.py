@@ -71,7 +71,7 @@ def of_server(cluster: nodes.Cluster) -> Iterator[Finding]:
         yield Finding(process="", what=what, fix="set it to on, for the server, the database or the role")
     if count := server["unconfirmed"]:
         what = f"{count} {'commit waits' if count == 1 else 'commits wait'} for a synchronous standby"
-        fix = "start it; if it is gone for good, empty synchronous_standby_names and reload the server"
+        fix = "start it; if it will not return, empty synchronous_standby_names and reload the server"
         yield Finding(process="", what=f"{what}: synchronous_standby_names is {server['standbys']}", fix=fix)
     for name in ("fsync", "full_page_writes"):
         if server[name] != "on":
@@ -95,7 +95,7 @@ def of_nodes(cluster: nodes.Cluster) -> Iterator[Finding]:
             yield Finding(
                 process="",
                 what=what,
-                fix=f"start it there: turnkeeper up; or, if it is gone for good: turnkeeper forget {row['name']}",
+                fix=f"start it there: turnkeeper up; or, if it will not return: turnkeeper forget {row['name']}",
             )
         if abs(row["offset_s"]) > OFF_S:
             what = f"the clock under {named} is {row['offset_s']:+.1f}s from the database's, which schedules all fires"

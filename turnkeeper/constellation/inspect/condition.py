@@ -176,7 +176,7 @@ def _of(home: Home, process: str) -> Iterator[Finding]:
     for kind in (markers.ATTEMPTS, markers.INFLIGHT):
         if isinstance(markers.read_marker(kind.at(home, process=process)), markers.Unreadable):
             what = f"{kind.path.replace('<process>', process)} cannot be read, so the watchdog does nothing"
-            yield Finding(process=process, what=what, fix="to write it anew, run: turnkeeper up")
+            yield Finding(process=process, what=what, fix="to rewrite it, run: turnkeeper up")
 
 
 def _of_all(home: Home, now: float) -> Iterator[Finding]:

@@ -170,7 +170,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     clock, entropy, loaded, stop = SystemClock(), SystemEntropy(), load_settings(home), asyncio.Event()
     settings = loaded.peers
     if not settings.listen:
-        raise InvalidInput("is not set", where="[peers] listen", hint='write where it listens: listen = "HOST:PORT"')
+        raise InvalidInput("is not set", where="[peers] listen", hint='set the address: listen = "HOST:PORT"')
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     log, claim = EventLog(home.logs, PROCESS, clock), await _claimed(home, loaded)

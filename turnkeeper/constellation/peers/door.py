@@ -215,7 +215,9 @@ def listen(address: str) -> socket.socket:
         bound.setblocking(False)
     except OSError as error:
         what = f"cannot listen on {address}: {error.strerror or error}"
-        raise Conflict(what, where="[peers] listen", hint="end what listens there, or set another address") from error
+        raise Conflict(
+            what, where="[peers] listen", hint="stop the program that listens there, or set another address"
+        ) from error
     return bound
 
 

@@ -43,7 +43,7 @@ def tell_all(home: Home, *, clock: SystemClock, entropy: Entropy) -> dict[str, s
         try:
             told[agent] = _Shutdown(home, agent, clock, entropy)
         except TurnkeeperError as error:  # its inbox is full, or cannot be written
-            how[agent] = f"could not be told of the shutdown: {error}"
+            how[agent] = f"could not be sent the shutdown: {error}"
     try:
         clock.poll(lambda: not any(each.is_open() for each in told.values()), timeout_s=PATIENCE_S, every_s=0.1)
     finally:

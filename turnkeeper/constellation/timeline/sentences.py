@@ -118,7 +118,7 @@ SENTENCES = {
     "outbox.accepted": "the agent runtime took a {kind} from the outbox of {agent}[; its turn is {turn_id}].",
     "outbox.refused": "the agent runtime refused what {agent} put into its outbox ({name}): {reason}.",
     "store.unreachable": "the agent runtime could not reach its database, and tries again: {reason}.",
-    "lease.lost": "the agent runtime no longer owns thread {thread_id}, and goes on with nothing on it: {reason}.",
+    "lease.lost": "the agent runtime no longer owns thread {thread_id}, and stops its work on it: {reason}.",
     "lease.trouble": "the agent runtime could not renew its right to its threads, and tries again: {reason}.",
     "peers.paired": "peers paired with {peer} ({address}).",
     "peers.received": "peers took a message from the first agent of {peer}.",

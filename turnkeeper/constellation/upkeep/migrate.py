@@ -97,7 +97,9 @@ def _checked(place: Home, url: str) -> str:
     if load_settings(place).store.is_shared:
         raise Conflict("names a database already", where=str(place.config))
     if "url" in load_settings(place).store.model_fields_set:
-        raise Conflict("says in [store] where it is", where=str(place.config), hint="remove url: it is written anew")
+        raise Conflict(
+            "already names a database in [store]", where=str(place.config), hint="remove url: this command writes it"
+        )
     return store.url
 
 

@@ -60,7 +60,7 @@ def _check_target(old: Home, new: Home, passed: list[Path]) -> None:
     if new == old:
         raise Conflict("the home is there already", where=str(new.root))
     if "\n" in str(new.root) or new.root.is_relative_to(old.root):
-        raise InvalidInput("lies in the home itself", where=str(new.root), hint="name a directory outside it")
+        raise InvalidInput("is inside the home itself", where=str(new.root), hint="name a directory outside it")
     if old.root.is_mount() or new.root.is_mount():
         mount = old.root if old.root.is_mount() else new.root
         hint = "use turnkeeper backup and turnkeeper restore" if mount == old.root else "name a directory in it"

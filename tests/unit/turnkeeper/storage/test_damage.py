@@ -207,7 +207,7 @@ def test_a_store_that_is_removed_while_it_is_in_use_is_put_back(tmp_path: Path, 
             path.with_name(f"store.db{suffix}").unlink()
         store.execute("INSERT INTO notes (name, body) VALUES ('b', x'00')")
         store.commit()
-        with pytest.raises(Ended, match="was removed while it was in use; it was put back"):
+        with pytest.raises(Ended, match="was removed while it was in use; it was restored"):
             watch.keep()
         copy = tmp_path / "copy.db"
         for suffix in ("", "-wal"):
@@ -246,7 +246,7 @@ def test_without_room_to_put_a_store_back_the_process_goes_on(tmp_path: Path, mo
             with pytest.raises(OSError, match="No space"):
                 watch.keep()
         assert told == []
-        with pytest.raises(Ended, match="put back"):
+        with pytest.raises(Ended, match="restored"):
             watch.keep()
 
 
