@@ -37,11 +37,13 @@ class Who:
 
     Attributes:
         surface: `web`, `api` or `mcp`; empty for a path that needs no identity.
-        key: the id of the client's key; empty for a browser.
+        program: the gateway, or the name that an MCP client has for itself.
+        key: the id of the client's key; empty for a browser, and for an MCP client that the person started.
         session: the browser's session; None for a client with a key.
     """
 
     surface: str
+    program: str = PROGRAM
     scope: Scope | None = None
     key: str = ""
     session: Session | None = None
@@ -49,7 +51,13 @@ class Who:
     @property
     def via(self) -> str:
         """The caller's identity that the gateway sends to the daemons."""
-        return "/".join(filter(None, (PROGRAM, self.surface, self.key)))
+        return "/".join(filter(None, (self.program, self.surface, self.key)))
+
+    def check(self, scope: Scope) -> None:
+        """Raise Denied if the caller's scope is too small."""
+        if self.scope is None or self.scope < scope:
+            what = f"this key may not do that: it takes the scope {scope.name.lower()}"
+            raise errors.Denied(what, hint="make another key: turnkeeper web keys make NAME --scope SCOPE")
 
 
 def who_of(request: HTTPConnection) -> Who:
@@ -60,9 +68,7 @@ def who_of(request: HTTPConnection) -> Who:
 def need(request: HTTPConnection, scope: Scope) -> Who:
     """Return the caller of a request if its scope suffices. Raises Denied."""
     who = who_of(request)
-    if who.scope is None or who.scope < scope:
-        what = f"this key may not do that: it takes the scope {scope.name.lower()}"
-        raise errors.Denied(what, hint="make another key: turnkeeper web keys make NAME --scope SCOPE")
+    who.check(scope)
     return who
 
 

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turnkeeper.clock import Clock, SystemClock
@@ -24,36 +24,6 @@ UNDER_WAY = frozenset({QUEUED, AWAY, "accepted", "kept", "running"})
 _BEAT_S = 5.0  # seconds between progress reports while a tool waits
 
 
-@dataclass(frozen=True, kw_only=True)
-class Caller:
-    """The program that calls a tool.
-
-    Attributes:
-        program: its name for itself.
-        key: the id of its key; empty for a client on stdio, which the person started.
-    """
-
-    program: str
-    key: str = ""
-    scope: Scope = Scope.DECIDE
-
-    @property
-    def via(self) -> str:
-        """The origin of its calls, as the daemons record it."""
-        return "/".join(filter(None, (self.program, "mcp", self.key)))
-
-    @property
-    def owner(self) -> str:
-        """The tag of the tasks that it creates; unique to the program and its key."""
-        return ":".join(filter(None, (self.program, self.key)))
-
-    def check(self, scope: Scope) -> None:
-        """Raise Denied if the caller's scope is too small."""
-        if self.scope < scope:
-            what = f"this key may not do that: it takes the scope {scope.name.lower()}"
-            raise Denied(what, hint="make another key: turnkeeper web keys make NAME --scope SCOPE")
-
-
 def program_of(name: str) -> str:
     """Convert a client's name for itself to a valid program name.
 
@@ -63,14 +33,17 @@ def program_of(name: str) -> str:
     return _PROGRAM.sub("-", name)[:_LONGEST_NAME].strip("-._") or "mcp-client"
 
 
-def caller_of(ctx: Any) -> Caller:
-    """Return the caller of the current request; over HTTP, with the key that the guard identified."""
+def caller_of(ctx: Any) -> Who:
+    """Return the caller of the current request: on stdio the person's own client, over HTTP the owner of a key."""
     told, request = ctx.session.client_params, ctx.request_context.request
     program = program_of(told.client_info.name if told else "")
-    if request is None:
-        return Caller(program=program)
-    who: Who = request.scope["who"]
-    return Caller(program=program, key=who.key, scope=who.scope or Scope.READ)
+    who = Who(surface="", scope=Scope.DECIDE) if request is None else request.scope["who"]
+    return replace(who, surface="mcp", program=program, scope=who.scope or Scope.READ)
+
+
+def owner_of(caller: Who) -> str:
+    """Return the tag of the tasks that a client creates; unique to its program and its key."""
+    return ":".join(filter(None, (caller.program, caller.key)))
 
 
 @dataclass(kw_only=True)
@@ -109,11 +82,11 @@ class Desk:
             )
         return name or allowed[0]
 
-    def may_change(self, task: Any, caller: Caller) -> bool:
+    def may_change(self, task: Any, caller: Who) -> bool:
         """Return True if a client may change a task: it created the task, or it may change all tasks."""
-        return self.settings.manage == "all" or task.spec.tags.get(MADE_BY) == caller.owner
+        return self.settings.manage == "all" or task.spec.tags.get(MADE_BY) == owner_of(caller)
 
-    async def own_task(self, name: str, caller: Caller) -> Any:
+    async def own_task(self, name: str, caller: Who) -> Any:
         """Return a task that the caller may change. Raises Denied or TurnkeeperError."""
         task = await self.call(runner.GetTaskRequest(name=name), caller.via)
         if not self.may_change(task, caller):

@@ -16,7 +16,7 @@ from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput, NotFound, Unreachable
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.mcp import model
-from turnkeeper.gateway.mcp.desk import MADE_BY, Desk, caller_of
+from turnkeeper.gateway.mcp.desk import MADE_BY, Desk, caller_of, owner_of
 from turnkeeper.v1 import agent_runtime_pb2 as runtime
 from turnkeeper.v1 import schedules_pb2 as runner
 
@@ -70,7 +70,7 @@ async def task_create(
 
     The agent asks the person about calls that its category does not grant. Use dry_run to see the next times first.
     """
-    tags = {MADE_BY: caller_of(ctx).owner}
+    tags = {MADE_BY: owner_of(caller_of(ctx))}
     spec = runner.TaskSpec(name=name, prompt=prompt, category=_desk(ctx).category(category), tags=tags)
     given = {"channel": channel, "timezone": timezone, "catch_up": catch_up, "overlap": overlap}
     _fill(spec, {**when.fields(), **given, "max_fires": max_fires, "end_at": end_at})
@@ -119,20 +119,17 @@ async def task_update(
     """Change a task from now on. Omitted fields stay as they are. Use dry_run to see old and new times."""
     desk = _desk(ctx)
     task = await desk.own_task(name, caller_of(ctx))
-    spec = _editable(task)
-    given: dict[str, Any] = {
-        "prompt": prompt,
-        "channel": channel,
-        "timezone": timezone,
-        "overlap": overlap,
-        "end_at": end_at,
-    }
+    spec = task.spec
+    if spec.thread_id in {task.id, f"{task.id}:{spec.graph}"}:  # the default thread, which the task gets anyway
+        spec.ClearField("thread_id")
+    given = {"prompt": prompt, "channel": channel, "timezone": timezone, "overlap": overlap, "end_at": end_at}
     if catch_up and not overlap:
         spec.ClearField("overlap")  # each policy has its own default
     if when is not None:
-        _clear_schedule(spec, keep_filters=bool(when.on))
-    given |= {"category": category, "catch_up": catch_up, "max_fires": max_fires, **(when.fields() if when else {})}
-    _fill(spec, given)
+        for field in ("schedule", "on", *(() if when.on else ("filters", "debounce"))):
+            spec.ClearField(field)
+        given |= when.fields()
+    _fill(spec, {**given, "category": category, "catch_up": catch_up, "max_fires": max_fires})
     desk.category(spec.category)
     request = runner.UpdateTaskRequest(name=task.id, spec=spec, revision=revision, dry_run=dry_run)
     answer = await _call(ctx, request)
@@ -146,22 +143,6 @@ async def task_update(
         new_next=model.views(model.TimeView, answer.new_next[:3]),
         warnings=list(answer.warnings),
     )
-
-
-def _editable(task: Any) -> Any:
-    """Return a task's spec as the start of an edit."""
-    spec = runner.TaskSpec()
-    spec.CopyFrom(task.spec)
-    if spec.thread_id in {task.id, f"{task.id}:{spec.graph}"}:  # the default thread, which the task gets anyway
-        spec.ClearField("thread_id")
-    return spec
-
-
-def _clear_schedule(spec: Any, *, keep_filters: bool) -> None:
-    for name in ("cron", "every", "at", "in", "rrule", "dynamic", "on"):
-        spec.ClearField(name)
-    for name in () if keep_filters else ("filters", "debounce"):
-        spec.ClearField(name)
 
 
 async def task_control(
