@@ -28,6 +28,11 @@ async def test_a_fire_becomes_one_turn(bench: Bench) -> None:
     assert await bench.history() == ["STARTED", "SUCCEEDED"]
 
 
+async def test_our_own_agent_would_read_what_a_task_gives_it(bench: Bench) -> None:
+    asked = wire.ListGraphsRequest(inputs=[wire.FireRequest(prompt="go")])
+    assert list((await bench.service.ListGraphs(asked, None)).warnings) == []
+
+
 async def test_a_fire_sent_again_changes_nothing(bench: Bench) -> None:
     await bench.run()
     again = await bench.accept(bench.fire())
