@@ -406,7 +406,7 @@ def test_get_threads_thread_id_runs_run_id_stream(lg: Lg, thread: str) -> None:
 def test_post_threads_thread_id_runs_run_id_cancel(lg: Lg, thread: str) -> None:
     run_id = lg.ask("POST", f"/threads/{thread}/runs", RUN)["run_id"]
     place = f"/threads/{thread}/runs/{run_id}/cancel"
-    assert "stays in its thread" in lg.refused("POST", f"{place}?action=rollback")
+    assert "stay in its thread" in lg.refused("POST", f"{place}?action=rollback")
     lg.ask("POST", f"{place}?wait=1", status=204)
     assert lg.ask("GET", f"/threads/{thread}/runs/{run_id}")["status"] in {"success", "interrupted"}
 
