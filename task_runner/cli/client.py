@@ -11,7 +11,7 @@ import typer
 from turnkeeper import console
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, meant
-from turnkeeper.storage.locking import is_held, way_to
+from turnkeeper.storage.locking import STARTING, is_held, is_starting
 from turnkeeper.v1 import schedules_pb2 as wire
 
 PROCESS = "task-runner"
@@ -26,8 +26,8 @@ def not_running(home: Home) -> str:
         return f"{why[0]}, so nothing fires: {why[1]}"
     if importlib.import_module("task_runner.daemon.reads").is_shared(home):
         return "task-runner is not running on this machine; what others do that share its store: `turnkeeper status`"
-    if not (way := way_to(home, PROCESS)).startswith("start it"):
-        return f"task-runner is not running: {way}"
+    if is_starting(home, PROCESS):
+        return f"task-runner is not running: {STARTING}"
     return "task-runner is not running: nothing fires until `turnkeeper up` or `task-runner serve`"
 
 

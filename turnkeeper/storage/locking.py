@@ -21,6 +21,7 @@ _TRIES_WHILE_ASKED = 1000
 _PAUSE_S = 0.01
 _READER = ".reader"
 _LONGEST = 200  # bytes of the line that names the reader
+STARTING = "it is being started; repeat the command in a few seconds, or see: turnkeeper status"
 
 
 class ProcessLock:
@@ -156,10 +157,13 @@ def way_to(home: Home, process: str) -> str:
     with contextlib.suppress(InvalidInput):
         if process not in settings.load_settings(home).daemons:
             return "[node] roles leaves it out on this machine; ask on another: turnkeeper status lists them"
+    return STARTING if is_starting(home, process) else "start it with: turnkeeper up"
+
+
+def is_starting(home: Home, process: str) -> bool:
+    """Return True if a daemon that does not answer yet runs already, or its supervisor starts it."""
     has_stopped_trying = (home.run.parent / f"{process}-crashloop-suspected").exists()
-    if is_held(home, process) or (is_held(home, "supervisor") and not has_stopped_trying):
-        return "it is being started; repeat the command in a few seconds, or see: turnkeeper status"
-    return "start it with: turnkeeper up"
+    return is_held(home, process) or (is_held(home, "supervisor") and not has_stopped_trying)
 
 
 def _is_locked(path: Path) -> bool:
