@@ -15,7 +15,7 @@ from agent_runtime.model import approval
 from agent_runtime.model import trigger as triggers
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.trigger import OF_GRAPH, ON_APPROVALS, WAKES, Trigger, TriggerHeader, from_meta
-from agent_runtime.model.turn import LONGEST_SUMMARY, InterruptRecord, KeyRecord, PastThread, Said, TurnRecord
+from agent_runtime.model.turn import LONGEST_SUMMARY, InterruptRecord, KeyRecord, PastThread, Said, ToolUse, TurnRecord
 from agent_runtime.permissions.exceptions import ALLOWED_BY
 from agent_runtime.store import records, turn_reads
 from agent_runtime.store.mail import add_delegation
@@ -129,7 +129,17 @@ def _message(turn_id: str, position: int, line: Said, at: datetime) -> dict[str,
 def add_line(connection: Connection, turn_id: str, line: Said, at: datetime) -> None:
     """Write a line behind the turn's messages: an author's answer, or the text that its graph returned."""
     newest = connection.execute(select(func.max(messages.c.position)).where(messages.c.turn_id == turn_id)).scalar()
-    put_message(connection, turn_id, (newest or 0) + 1, line, at)
+    position = (newest or 0) + 1
+    put_message(connection, turn_id, position + (position % POSITIONS_APART == 0), line, at)
+
+
+def add_call(connection: Connection, turn_id: str, call: ToolUse, at: datetime) -> None:
+    """Write a call that no message of the graph holds, once: a node that runs again makes it again."""
+    known = select(messages.c.position).where(
+        messages.c.turn_id == turn_id, messages.c.tool_calls_json.contains(call.id)
+    )
+    if connection.execute(known.limit(1)).first() is None:
+        add_line(connection, turn_id, Said(role="agent", text="", tool_calls=(call,)), at)
 
 
 def add_interrupts(
@@ -359,7 +369,12 @@ _PUT_MESSAGE = Statement(
 )
 _MINE = messages.c.turn_id == bindparam("turn_id")
 _DROP_BEYOND = Statement(
-    delete(messages).where(_MINE, messages.c.position > bindparam("position"), text("role IN ('agent', 'tool')"))
+    delete(messages).where(
+        _MINE,
+        messages.c.position > bindparam("position"),
+        messages.c.position % POSITIONS_APART == 0,
+        text("role IN ('agent', 'tool')"),
+    )
 )
 _LAST_WORDS = Statement(
     select(messages.c.text)

@@ -28,6 +28,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from hashlib import sha256
 from multiprocessing import spawn
 from typing import Any
 
@@ -43,10 +44,11 @@ from sqlalchemy import Connection
 from agent_runtime.graph.context import bound, lifetime
 from agent_runtime.graph.guard import arguments, gate, overrides
 from agent_runtime.model.approval import canonical
-from agent_runtime.model.turn import TurnContext, Verdict
+from agent_runtime.model.turn import ToolUse, TurnContext, Verdict
 from agent_runtime.store.turn_events import OF_TOOLS
 from agent_runtime.store.turn_reads import get_turn
 from agent_runtime.store.turn_store import Store
+from agent_runtime.store.turn_writes import add_call
 from turnkeeper.clock import Clock
 from turnkeeper.storage.database import Database
 
@@ -54,7 +56,7 @@ _START, _END = OF_TOOLS
 
 
 class ToolEvents:
-    """Writes the events of tools into the turn's events, while somebody has asked for them."""
+    """Writes the events of tools into the turn's events, while somebody has asked for them, and nodes' own calls."""
 
     def __init__(self, database: Database, store: Store, clock: Clock) -> None:
         self._loop = asyncio.get_running_loop()
@@ -62,11 +64,11 @@ class ToolEvents:
         self._store = store
         self._clock = clock
 
-    def of_call(self, turn_id: str, tool: str, call: str) -> "Execution | None":
-        """Return the writer of one call's events; None while no events of tools are wanted."""
-        if self._store.event_source.wanted.isdisjoint(OF_TOOLS):
+    def of_call(self, turn_id: str, tool: str, call: str, own: ToolUse | None) -> "Execution | None":
+        """Return the writer of one call; None if there is nothing to write. `own` is a call that no message holds."""
+        if self._store.event_source.wanted.isdisjoint(OF_TOOLS) and own is None:
             return None
-        return Execution(events=self, turn_id=turn_id, tool=tool, call=call)
+        return Execution(events=self, turn_id=turn_id, tool=tool, call=call, own=own)
 
     def write(self, work: Callable[[Connection], None]) -> None:
         """Do the work and wait for the disk, in a thread that may block."""
@@ -84,7 +86,11 @@ class ToolEvents:
 
         def work(connection: Connection) -> None:
             turn = get_turn(connection, run.turn_id)
-            if turn is not None and turn.status == "running":
+            if turn is None or turn.status != "running":
+                return
+            if run.own is not None and name == _START:
+                add_call(connection, run.turn_id, run.own, at)
+            if not self._store.event_source.wanted.isdisjoint(OF_TOOLS):
                 self._store.event_source.used(
                     connection, name, run.turn_id, at, call=run.call, tool=run.tool, **outcome
                 )
@@ -101,12 +107,14 @@ class Execution:
 
     Attributes:
         call: the same whenever the graph makes this call again, and unique in the turn.
+        own: the call if no message of the graph holds it.
     """
 
     events: ToolEvents
     turn_id: str
     tool: str
     call: str
+    own: ToolUse | None
 
     def around(self, work: Callable[[], Any]) -> Any:
         self.events.write(self._begun())
@@ -264,7 +272,8 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     call = watch.repeated.name(f"{at}|{known_as}")
     if over := _over_limit(watch, turn, call):
         return tool_input, gate.Refused(text=over)
-    run = watch.events.of_call(turn.turn_id, tool.name, call) if watch.events is not None else None
+    own = None if call_id else _call_of(tool, call, shown)
+    run = watch.events.of_call(turn.turn_id, tool.name, call, own) if watch.events is not None else None
     if leave is not None and leave.fits(tool, call_id or "", shown):
         leave.used = True
         return tool_input, run
@@ -272,6 +281,12 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
     if isinstance(decided, gate.Refused):
         return tool_input, decided
     return _given(tool_input, shown, decided), run
+
+
+def _call_of(tool: BaseTool, call: str, args: Mapping[str, Any]) -> ToolUse:
+    written = arguments.write(args)
+    id_ = f"direct-{sha256(call.encode('utf-8', 'replace')).hexdigest()[:24]}"
+    return ToolUse(id=id_, name=tool.name, args={} if written.problem else written.shown)
 
 
 def over_limit(turn: TurnContext, call: str) -> str:

@@ -52,6 +52,45 @@ async def test_the_graph_of_the_page_asks_in_its_first_fire_and_never_again(benc
     assert (second.state, json.loads(second.summary)["done"]) == (STATES.SUCCEEDED, "ordered")
 
 
+CALLS_BY_ITSELF = """
+from typing import TypedDict
+from langchain_core.tools import tool
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+
+@tool
+def look(text: str) -> str:
+    "Look at it."
+    return text.upper()
+
+class State(TypedDict, total=False):
+    seen: str
+
+def node(state):
+    seen = [look.invoke({"text": text}) for text in ("beds", "beds", "fence")]
+    return {"seen": " ".join([*seen, interrupt("more?")])}
+
+graph = StateGraph(State).add_node("node", node).add_edge(START, "node")
+"""
+
+
+async def test_a_call_that_a_node_makes_by_itself_is_shown_once_however_often_the_node_runs(
+    bench: AuthorsBench,
+) -> None:
+    bench.bring(CALLS_BY_ITSELF)
+    bench.category("work", tools=["tool:look"])
+    await bench.open()
+    first = await bench.run(prompt="go")
+    await bench.crash()
+    (asked,) = await bench.pending()
+    await bench.resolve(asked.interrupt_id, "answer", message="no")
+    assert (await bench.stopped(first.turn_id, after=first.sequence)).state == STATES.SUCCEEDED
+    (shown,) = await bench.conversation()
+    calls = [(call.name, json.loads(call.args_json)["text"]) for one in shown.messages for call in one.tool_calls]
+    assert calls == [("look", "beds"), ("look", "beds"), ("look", "fence")]
+    assert [one.text for one in shown.messages if one.text] == ["go", "no", '{"seen": "BEDS BEDS FENCE no"}']
+
+
 async def test_a_tool_in_scope_runs(bench: AuthorsBench) -> None:
     await talking(bench, "tool:look")
     assert (await bench.run(prompt="look: door")).summary == "I heard: door is green"

@@ -95,7 +95,7 @@ SENTENCES = {
     "turn.released": "the agent runtime released " + _TURN + ": the question on its thread is settled.",
     "turn.trouble": "the agent runtime could not continue turn {turn_id}[ on thread {thread_id}], and tries again: "
     "{reason}.",
-    "tool.called": "the model called the tool {tool} in turn {turn_id}[ of task {task}].",
+    "tool.called": "the agent called the tool {tool} in turn {turn_id}[ of task {task}].",
     "agent.wrote": "{agent} used {scope} in turn {turn_id}[ of task {task}][: {kind}][ {candidate_id}][ {page_id}].",
     "interrupt.raised": "the agent runtime asked the author, in turn {turn_id}[ of task {task}], about {tool}"
     "[, which needs {missing_scope}]; the question is {interrupt_id}.",
