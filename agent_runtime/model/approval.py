@@ -103,7 +103,6 @@ class AskedCall:
         call_id: the same whenever the graph makes this call again.
         plain: True if the arguments are plain JSON, whose content earlier versions recorded too.
         lacking: all grants that the call needs and the turn does not have.
-        missing_scope: the first missing grant, or the scope.
         told: True if name and arguments are complete: the tool's name is unique, and only its grant is missing.
         once_only: why an approval covers this one call only; empty if a standing exception is possible.
     """

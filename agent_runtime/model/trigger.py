@@ -71,7 +71,6 @@ class Trigger:
         source: a fire of the runner, an author's message or an agent's message.
         key: the idempotency key; each key is accepted once, permanently.
         turn_id: the future turn's id, derived from the key.
-        grant: the category at acceptance.
         digest: of every field except the grant, traceparent and via; the same key with another digest is refused.
         payload_json: a JSON object for the graph, or empty.
         fire_id: the runner's id; empty for a message.

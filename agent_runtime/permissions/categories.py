@@ -84,7 +84,6 @@ class CategoryEntry:
 
     Attributes:
         category: the grants, `autonomous` only if the workspace allows it too; None if the category cannot be used.
-        source: `shipped` or `author`.
         overrides_shipped: True if the author's file replaces a shipped one.
         declared_autonomous: the value in the file, even if the workspace does not allow it.
         problem: the reason why the category cannot be used; empty if it can.

@@ -140,7 +140,6 @@ class EventSource:
     Only the store's one writer thread may use it, except `news`.
 
     Attributes:
-        wanted: the names whose events are kept.
         news: notified when events were added, or when another call of the stream replaces this one.
         serving: the number of calls of the stream so far; the newest is served.
     """

@@ -87,7 +87,6 @@ class Store:
         incarnation: the name of this store; another store, or a restored older copy, has other numbers.
         epoch: the number of this owner of the store.
         events: notified when turn events were added.
-        conversations: notified when a conversation changed.
         asked: notified when a turn asked its author something, and when the author decided.
         with_handoffs: turns that are shown handoffs of an earlier session.
         event_source: the writer of events inside turns.

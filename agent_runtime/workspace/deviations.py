@@ -138,7 +138,6 @@ class DeviationDraft:
 
     Attributes:
         says: a statement quoted from the page.
-        found: the statement that contradicts it.
         source: the page or web address of `found`; may be empty.
         why: a sentence for the author; may be empty.
         item_id: the item of the re-validation queue that this answers; empty for none.
@@ -170,7 +169,6 @@ class Deviation:
 
     Attributes:
         kind: contradiction; or stale-base: the page has changed since the candidate was made.
-        found: the statement that contradicts it.
         source: the place of `found`; empty for the candidate.
         candidate_id: the candidate with the contradiction; empty for none.
         origin: agent-produced, or observed if the submit boundary found the deviation.

@@ -456,7 +456,6 @@ class Namespaces:
 
     Attributes:
         graph: the graph's name, which separates the entries of graphs outside the tiers.
-        tier: the tier for such entries.
     """
 
     graph: str = "default"

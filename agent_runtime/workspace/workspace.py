@@ -175,7 +175,6 @@ class Standing:
     """A page with its sources, derived pages and attachments.
 
     Attributes:
-        page: the page, or an earlier version of it.
         sources: its current sources: `page@version`, or an address.
         derived: pages derived from it, directly or through others; the nearest 1,000.
     """

@@ -271,7 +271,6 @@ class Task:
 
     Attributes:
         id: never reused.
-        definition: the newest revision.
         reason: the note of a pause, or the cause of a quarantine; empty for none.
         revision: the number of the revision, from 1.
         cursor_at: every scheduled time up to here is covered by exactly one scheduled ledger entry.
@@ -368,7 +367,6 @@ class Revision:
 
     Attributes:
         number: from 1.
-        valid_from: until the next one's.
         edited_by: by what it came; empty where that is not known.
     """
 

@@ -95,7 +95,6 @@ class Planned:
     """The result of a round of planning.
 
     Attributes:
-        committed: number of fires that got an id.
         skipped: number of scheduled times that were recorded as skipped.
         asking: number of fires that began to ask to cancel the turn that they wait for.
         events: the log records, to be written after the commit.

@@ -22,7 +22,6 @@ def cause_of(fire: Fire, grace: timedelta, outages: Sequence[Outage], at: dateti
     """Return why a fire was late or missed. Empty if the fire was on time or no outage explains the delay.
 
     Args:
-        outages: all known outages.
         at: one of the times that the entry covers; by default the first and the last.
     """
     found = [each for each in outages if each.task_id in {"", fire.task_id} and _concerns(each, fire)]

@@ -42,10 +42,8 @@ class Changed:
     """The result of a change.
 
     Attributes:
-        task: the task after the change.
         events: records to write to the event log after the commit.
         action: for a declared task: created, updated, unchanged or deleted.
-        fields: the fields that an update changed.
     """
 
     task: Task

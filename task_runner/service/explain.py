@@ -63,8 +63,6 @@ class Explanation(NamedTuple):
     """The outcome of a time.
 
     Attributes:
-        verdict: one word.
-        lines: sentences.
         entry: the ledger entry that supports the verdict, if any.
     """
 

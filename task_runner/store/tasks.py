@@ -86,7 +86,6 @@ class Tasks:
         Args:
             valid_from: the start of its validity.
             ends_tail: True if later entries must not extend earlier ones, because their schedule differs.
-            by: the channel of the change.
         """
         values = stored.row_of_task(task)
         try:

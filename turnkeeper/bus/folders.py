@@ -182,7 +182,6 @@ class Quota:
     """The room of one inbox. Up to eight writing processes may together exceed it by a thousand envelopes each.
 
     Attributes:
-        most_waiting: envelopes.
         most_bytes: their bytes together.
     """
 

@@ -67,7 +67,6 @@ class Claimed:
     """An envelope that this process has taken and must archive or quarantine.
 
     Attributes:
-        envelope: the checked envelope.
         fault: why a readable envelope must not be acted on: it was changed after it was put. Empty otherwise.
     """
 
@@ -82,7 +81,6 @@ class Quarantined:
 
     Attributes:
         name: the file's name in quarantine; :meth:`Quarantine.release` takes it.
-        reason: why, in one line.
         at: when the file was quarantined; None if the reason file is lost.
     """
 
@@ -116,9 +114,7 @@ class Inbox:
 
         Args:
             folder: the agent's folder, as :meth:`turnkeeper.config.home.Home.inbox` names it.
-            files: the file system.
             clock: gives the times in names, and decides what is old.
-            entropy: makes names unique.
             settles_keys: the reader has no unique row for keys, so the files decide which envelope owns a key. Every
                 process that claims from this folder must pass the same value.
             seals: seals each put and checks the seal of each read; None neither seals nor checks.

@@ -26,7 +26,6 @@ def read_value(text: str, *, where: str, longest: int, deepest: int = DEEPEST, h
     """Parse one JSON value.
 
     Args:
-        text: the caller's text.
         where: the field, for errors.
         longest: in bytes of UTF-8.
         deepest: the most levels of objects and arrays.

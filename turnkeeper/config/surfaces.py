@@ -117,7 +117,6 @@ def commands_in(package: str, panels: Mapping[Panel, Mapping[str, str]]) -> dict
     """Return commands with the names of their functions; a function's trailing _ avoids Python's words.
 
     Args:
-        package: the package that holds them.
         panels: by heading and by `MODULE:NAME` in that package, the first sentence of the help.
     """
     rows = ((panel, *row) for panel, said in panels.items() for row in said.items())

@@ -333,7 +333,6 @@ class Column:
     """One column of a table.
 
     Attributes:
-        header: its heading, in capitals.
         wide: shown only with `-o wide`.
         right: aligned right, for numbers.
         rank: order of omission on a narrow terminal: the highest rank first.

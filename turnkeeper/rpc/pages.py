@@ -47,7 +47,6 @@ def page_of(
 
     Args:
         found: all rows in order: objects or mappings.
-        key: the name of the field that identifies a row.
         limit: maximum number of rows; 0 for all.
         cursor: the end of the previous page; empty for the first page.
         status: return only rows of this status; empty for all.

@@ -52,7 +52,6 @@ class Node(NamedTuple):
     """A process that shares the database.
 
     Attributes:
-        node_id: the id of one run of the process.
         role: `task-runner`, `agent-runtime` or `web`.
         offset_s: seconds by which its machine's clock is ahead of the database's.
         draining: True while it shuts down and begins nothing.

@@ -104,11 +104,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 class Cell(NamedTuple):
-    """A text or bytes value in a row.
-
-    Attributes:
-        row: the whole row, by names of columns.
-    """
+    """A text or bytes value in a row."""
 
     table: str
     column: str

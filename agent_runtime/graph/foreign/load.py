@@ -54,7 +54,6 @@ class Loaded:
     Attributes:
         kind: the forms around the graph, outermost first: `factory, builder`.
         graph: compiled, without our checkpointer.
-        lent: the store that a factory got.
         unset: the variables that the project asks for and that are not set.
     """
 

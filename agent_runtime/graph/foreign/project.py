@@ -312,15 +312,11 @@ def code_of(reference: Reference) -> set[Path]:
     loaded = {name: Path(file) for name, one in list(sys.modules.items()) if (file := getattr(one, "__file__", None))}
     own = {file for name, file in loaded.items() if package and name.partition(".")[0] == package}
     own |= {file for file in loaded.values() if any(file.is_relative_to(root) for root in roots)}
-    return {file for file in own | {reference.file or Path()} if _is_own(file)}
+    return {file for file in own | {reference.file or Path()} if file.is_file() and "site-packages" not in file.parts}
 
 
 def _roots(reference: Reference) -> tuple[Path, ...]:
     return (reference.project, *reference.folders) if reference.file else ()
-
-
-def _is_own(file: Path) -> bool:
-    return file.is_file() and "site-packages" not in file.parts
 
 
 def _below(file: Path, roots: Sequence[Path]) -> str:

@@ -76,7 +76,6 @@ class _Writer:
 
     Attributes:
         problem: the first value without an exact content; empty for none.
-        plain: True while all values are JSON.
     """
 
     def __init__(self, *, handles: bool = False) -> None:

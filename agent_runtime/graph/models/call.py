@@ -81,7 +81,6 @@ class CallEnvironment:
     """The environment of model calls.
 
     Attributes:
-        cap: checked before each call.
         clock: waits between tries.
         secrets: texts that no error may show.
     """

@@ -301,7 +301,6 @@ class CrashLoop:
     """The state in which the watchdog has stopped trying.
 
     Attributes:
-        reason: in one line.
         escalated: True if the author was alerted, or the alert is on disk for a retry.
     """
 
