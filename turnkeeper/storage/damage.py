@@ -344,7 +344,7 @@ def _save(path: Path, opened: Mapping[Path, tuple[int, int] | None]) -> Corrupt:
         if replaced and path in lost and log not in lost:
             log.unlink(missing_ok=True)  # the log belongs to the old file, and would damage the new one
     except (FileNotFoundError, LookupError) as error:
-        return Corrupt(f"was removed while it was in use, and cannot be put back: {error}", where=str(path), hint=HINT)
+        return Corrupt(f"was removed while it was in use, and cannot be restored: {error}", where=str(path), hint=HINT)
     if replaced:
         hint = f"the new file is used from now on; the old content is in {_saved(path)}"
         return Corrupt("was replaced while it was in use", where=str(path), hint=hint)

@@ -66,7 +66,7 @@ class KeyFile:
         self._by_id: dict[str, Key] = {}
 
     def read(self) -> tuple[Key, ...]:
-        """Return the keys, the one in use first; none if none was ever made.
+        """Return the keys, the one in use first. Empty if none was ever made.
 
         If the file disappears while the process runs, return the keys that were read before.
 
