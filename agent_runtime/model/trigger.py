@@ -13,7 +13,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from agent_runtime.model.turn import Category
+from agent_runtime.model.turn import Assignment, Category
 from turnkeeper.bus.envelope import Encoded, Envelope, check_text, encoded, wrapped
 from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.config.home import Home
@@ -64,67 +64,24 @@ _SPARSE = (*ON_APPROVALS, *OF_GRAPH, "via")  # left out if empty
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trigger:
+class Trigger(Assignment):
     """A fire or an author's message, checked, with its grant.
 
     Attributes:
         source: a fire of the runner, an author's message or an agent's message.
         key: the idempotency key; each key is accepted once, permanently.
-        turn_id: the future turn's id, derived from the key.
         digest: of every field except the grant, traceparent and via; the same key with another digest is refused.
-        payload_json: a JSON object for the graph, or empty.
-        fire_id: the runner's id; empty for a message.
-        attempt: the number of the attempt at that fire, from 1; 0 for a message.
-        kind: the cause of the fire, in the runner's terms.
-        read_only: True if no tool with an effect may run without the author.
-        stands_for: the number of nominal instants of the fire, including its own.
-        traceparent: W3C trace context; not part of the fire's identity.
         sender: the agent that sent the message; empty for a fire and an author's message.
         parent: that agent's turn.
         hops: the number of messages between agents since an author or a fire, including this one.
-        approval_reminder_s, approval_escalation_s, approval_timeout_s: seconds until an unanswered approval causes a
-            reminder and an alert, and expires; 0 for never.
-        graph: the name of a graph or an assistant; empty for the thread's graph, or the default one.
-        context_json, config_json, input_json: JSON objects for that graph, or empty.
-        via: the surface that an author's message came by; not part of its identity.
     """
 
     source: Source
     key: str
-    turn_id: str
-    thread_id: str
-    channel: str
-    agent: str
-    grant: Category
-    prompt: str
     digest: str = ""
-    payload_json: str = ""
-    fire_id: str = ""
-    attempt: int = 0
-    task_id: str = ""
-    task_name: str = ""
-    kind: str = ""
-    read_only: bool = False
-    nominal_at: datetime | None = None
-    due_at: datetime | None = None
-    fired_at: datetime | None = None
-    timezone: str = ""
-    catch_up: str = ""
-    stands_for: int = 1
-    first_nominal_at: datetime | None = None
-    last_nominal_at: datetime | None = None
-    traceparent: str = ""
     sender: str = ""
     parent: str = ""
     hops: int = 0
-    approval_reminder_s: int = 0
-    approval_escalation_s: int = 0
-    approval_timeout_s: int = 0
-    graph: str = ""
-    context_json: str = ""
-    config_json: str = ""
-    input_json: str = ""
-    via: str = ""
 
     @property
     def shown(self) -> str:

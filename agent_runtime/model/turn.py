@@ -160,35 +160,69 @@ class Said:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnRecord:
-    """A turn: one row of the table. The attributes are named after the columns."""
+class Assignment:
+    """The part of a turn that is known before it begins: its trigger has it, and its record keeps it.
 
-    number: int
+    Attributes:
+        turn_id: derived from the trigger's key.
+        grant: the category at acceptance.
+        payload_json: a JSON object for the graph, or empty.
+        fire_id: the runner's id; empty for a message.
+        attempt: the number of the attempt at that fire, from 1; 0 for a message.
+        kind: the cause of the fire, in the runner's terms.
+        read_only: True if no tool with an effect may run without the author.
+        nominal_at: the nominal instant of the fire.
+        timezone: for showing the nominal time.
+        stands_for: the number of nominal instants of the fire, including its own.
+        traceparent: W3C trace context; not part of the fire's identity.
+        approval_reminder_s, approval_escalation_s, approval_timeout_s: seconds until an unanswered approval causes a
+            reminder and an alert, and expires; 0 for never.
+        graph: the name of a graph or an assistant; empty for the thread's graph, or the default one.
+        context_json, config_json, input_json: JSON objects for that graph, or empty.
+        via: the surface that an author's message came by; not part of its identity.
+    """
+
     turn_id: str
     thread_id: str
     channel: str
     agent: str
-    category: str
     grant: Category
+    prompt: str
+    payload_json: str = ""
+    fire_id: str = ""
+    attempt: int = 0
+    task_id: str = ""
+    task_name: str = ""
+    kind: str = ""
+    read_only: bool = False
+    nominal_at: datetime | None = None
+    due_at: datetime | None = None
+    fired_at: datetime | None = None
+    timezone: str = ""
+    catch_up: str = ""
+    stands_for: int = 1
+    first_nominal_at: datetime | None = None
+    last_nominal_at: datetime | None = None
+    traceparent: str = ""
+    approval_reminder_s: int = 0
+    approval_escalation_s: int = 0
+    approval_timeout_s: int = 0
+    graph: str = ""
+    context_json: str = ""
+    config_json: str = ""
+    input_json: str = ""
+    via: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnRecord(Assignment):
+    """A turn: one row of the table. The attributes are named after the columns."""
+
+    number: int
+    category: str
     trigger: str
     status: str
     visible: bool
-    fire_id: str
-    attempt: int
-    task_id: str
-    task_name: str
-    kind: str
-    prompt: str
-    payload_json: str
-    read_only: bool
-    nominal_at: datetime | None
-    due_at: datetime | None
-    fired_at: datetime | None
-    timezone: str
-    catch_up: str
-    stands_for: int
-    first_nominal_at: datetime | None
-    last_nominal_at: datetime | None
     started_at: datetime
     ended_at: datetime | None
     summary: str
@@ -202,15 +236,6 @@ class TurnRecord:
     tokens_out: int
     wake_after_s: int | None
     grant_json: str = ""  # as stored: an earlier version may have spelled the same grant differently
-    approval_reminder_s: int = 0
-    approval_escalation_s: int = 0
-    approval_timeout_s: int = 0
-    graph: str = ""
-    context_json: str = ""
-    config_json: str = ""
-    input_json: str = ""
-    traceparent: str = ""
-    via: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

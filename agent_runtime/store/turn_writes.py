@@ -6,6 +6,7 @@ together.
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -14,8 +15,17 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, text
 from agent_runtime.model import approval
 from agent_runtime.model import trigger as triggers
 from agent_runtime.model.mapping import from_row
-from agent_runtime.model.trigger import OF_GRAPH, ON_APPROVALS, WAKES, Trigger, TriggerHeader, from_meta
-from agent_runtime.model.turn import LONGEST_SUMMARY, InterruptRecord, KeyRecord, PastThread, Said, ToolUse, TurnRecord
+from agent_runtime.model.trigger import OF_GRAPH, WAKES, Trigger, TriggerHeader, from_meta
+from agent_runtime.model.turn import (
+    LONGEST_SUMMARY,
+    Assignment,
+    InterruptRecord,
+    KeyRecord,
+    PastThread,
+    Said,
+    ToolUse,
+    TurnRecord,
+)
 from agent_runtime.permissions.exceptions import ALLOWED_BY
 from agent_runtime.store import records, turn_reads
 from agent_runtime.store.mail import add_delegation
@@ -26,12 +36,8 @@ from turnkeeper.errors import NotFound
 from turnkeeper.storage.statements import Statement, number_in_order, storable, upsert
 from turnkeeper.times import to_us
 
-_COPIED = (  # columns of a turn's row that come from its trigger
-    *("turn_id", "thread_id", "channel", "agent", "fire_id", "attempt", "task_id", "task_name", "kind", "payload_json"),
-    *("read_only", "timezone", "catch_up", "stands_for", "traceparent", "via"),
-    *ON_APPROVALS,
-    *OF_GRAPH,
-)
+_OWN = {"grant", "prompt", *triggers.INSTANTS}  # what a turn's row has in columns of another form
+_COPIED = [item.name for item in fields(Assignment) if item.name not in _OWN]
 _INSTANTS = ("remind_at", "reminded_at", "escalate_at", "escalated_at", "expires_at")  # of a question
 _ASKED = (
     *("interrupt_id", "kind", "tool", "args_hash", "call_id", "missing_scope", "question"),
