@@ -13,8 +13,10 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.toml_file import shared_url_in
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, unopened
 from turnkeeper.storage.damage import judged
+from turnkeeper.storage.sqlite_files import change, copy, reader
 
 T = TypeVar("T")
+_WAIT_S = 10.0  # for whoever has locked a store
 CHANGES = 0x7475726E  # the lock of a server that guards schema changes
 MOST_TRIES = 10  # of a change, if tables are in use
 _GAVE_WAY = {"40001", "40P01", "55P03"}  # PostgreSQL's codes for a conflict with other sessions, or a lock timeout
@@ -59,7 +61,7 @@ def revision_of(path: Path) -> str | None:
     """Return the revision of a store's schema. None if there is no store or schema. Raises `sqlite3.Error`."""
     if not path.is_file() or not path.stat().st_size:
         return None
-    with closing(_reader(path)) as store:
+    with closing(reader(path, _WAIT_S)) as store:
         if store.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
             return None
         row = store.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -75,17 +77,10 @@ def read_current(path: Path, migrations: str, read: Callable[[Any], T]) -> T | N
     try:
         if revision_of(path) != newest(migrations):
             return None
-        with closing(_reader(path)) as store:
-            store.row_factory = sqlite3.Row
+        with closing(reader(path, _WAIT_S)) as store:
             return read(store)
     except sqlite3.Error:
         return None
-
-
-def _reader(path: Path) -> sqlite3.Connection:
-    # Without a log no process has the file open; `immutable` keeps SQLite from making a log beside it.
-    how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-    return sqlite3.connect(f"file:{path}?{how}", uri=True, timeout=10)
 
 
 def is_older(path: Path, migrations: str) -> bool:
@@ -126,8 +121,7 @@ def readable(path: Path, migrations: str) -> Iterator[Path]:
         except sqlite3.Error as error:
             raise unopened(judged(error, str(path)), str(path), "a store") from error
         import_module("turnkeeper.storage.database").Database(copied, migrations=migrations).close()
-        with closing(sqlite3.connect(copied, isolation_level=None)) as closed:
-            closed.execute("PRAGMA journal_mode=DELETE")  # a reader then needs no file beside it
+        change(copied, "PRAGMA journal_mode=DELETE")  # a reader then needs no file beside it
         yield copied
 
 
@@ -135,11 +129,8 @@ def _copy(path: Path, target: Path) -> None:
     """Copy a store as it is. If another program opened it meanwhile, copy again: an immutable file may not change."""
     log = path.with_name(f"{path.name}-wal")
     was_open = log.exists()
-    with closing(_reader(path)) as source:
-        target.touch(mode=0o600)
-        with closing(sqlite3.connect(target, isolation_level=None)) as written:
-            source.backup(written)
-            written.execute("PRAGMA journal_mode=DELETE")
+    with closing(reader(path, _WAIT_S)) as source:
+        copy(source, target)
     if log.exists() and not was_open:
         target.unlink()
         _copy(path, target)
