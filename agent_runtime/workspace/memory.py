@@ -40,7 +40,7 @@ from agent_runtime.workspace.model import Author, Caller, MemoryEntry, check_tex
 from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Denied, Exhausted, InvalidInput, NotFound
-from turnkeeper.storage.statements import holds, size_of, total
+from turnkeeper.storage.statements import hold_any, size_of, total
 from turnkeeper.times import to_us
 
 LARGEST_ENTRY = 4_000  # bytes
@@ -137,7 +137,8 @@ def ranked(connection: sa.Connection, shelf: Shelf | None, query: str) -> list[t
     wanted = terms(query) or terms(query, common=True)
     if not wanted:
         return []
-    held = sa.select(memory).where(_holds_any(wanted), _on(shelf) if shelf else memory.c.key != "")
+    in_words = hold_any((memory.c.key, memory.c.text), wanted)
+    held = sa.select(memory).where(in_words, _on(shelf) if shelf else memory.c.key != "")
     held = held.order_by(sa.desc(memory.c.updated_at_us), memory.c.entry_id)
     found = [(score(wanted, entry.key, entry.text, ""), entry) for entry in _entries(connection, held)]
     return sorted((pair for pair in found if pair[0] > 0), key=lambda pair: -pair[0])
@@ -284,13 +285,6 @@ def _named(tier: str, owner: str) -> list[sa.ColumnElement[bool]]:
 
 def _on(shelf: Shelf) -> sa.ColumnElement[bool]:
     return sa.and_(memory.c.tier == shelf.tier, memory.c.owner == shelf.owner)
-
-
-def _holds_any(wanted: list[str]) -> sa.ColumnElement[bool]:
-    """Return a filter for entries with any term, in common spellings, since a database folds only ASCII case."""
-    spellings = dict.fromkeys(form for term in wanted for form in (term, term.upper(), term.capitalize()))
-    columns = (memory.c.key, memory.c.text)
-    return sa.or_(*(holds(column, form) for form in spellings for column in columns))
 
 
 def _entries(connection: sa.Connection, query: sa.Select[Any]) -> list[MemoryEntry]:

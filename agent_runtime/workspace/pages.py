@@ -12,14 +12,14 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, desc, func, or_, select
+from sqlalchemy import Connection, RowMapping, Select, desc, func, or_, select
 
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.words import score, snippet, terms
 from agent_runtime.store.schema import attachments, candidates, derivations, page_versions, pages
 from agent_runtime.workspace.model import LONGEST_SLUG, Candidate, Hit, Page
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound
-from turnkeeper.storage.statements import holds, upsert
+from turnkeeper.storage.statements import hold_any, holds, upsert
 from turnkeeper.times import to_us
 
 MOST_ROWS = 1000
@@ -131,7 +131,8 @@ def search_pages(connection: Connection, text: str, *, limit: int) -> tuple[list
     """
     wanted = terms(text)
     query = select(pages).order_by(desc(pages.c.updated_at_us), pages.c.page_id).limit(_MOST_SCANNED + 1)
-    rows = connection.execute(query.where(_holds_any(wanted))).mappings().all() if wanted else []
+    in_words = hold_any((pages.c.title, pages.c.body, pages.c.tags), wanted)
+    rows = connection.execute(query.where(in_words)).mappings().all() if wanted else []
     ranked = sorted(
         ((score(wanted, row["title"], row["body"], row["tags"]), row) for row in rows[:_MOST_SCANNED]),
         key=lambda pair: (-pair[0], pair[1]["page_id"]),
@@ -139,13 +140,6 @@ def search_pages(connection: Connection, text: str, *, limit: int) -> tuple[list
     best = [row for points, row in ranked[:limit] if points > 0]
     hits = [from_row(Hit, row, snippet=snippet(wanted, row["body"])) for row in best]
     return hits, len(rows) > _MOST_SCANNED
-
-
-def _holds_any(wanted: list[str]) -> ColumnElement[bool]:
-    """Return a filter for pages with any term, in common spellings, since a database folds only ASCII case."""
-    spellings = dict.fromkeys(form for term in wanted for form in (term, term.upper(), term.capitalize()))
-    columns = (pages.c.title, pages.c.body, pages.c.tags)
-    return or_(*(holds(column, form) for form in spellings for column in columns))
 
 
 def to_page(row: RowMapping) -> Page:

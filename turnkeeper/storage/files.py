@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnkeeper.errors import Corrupt, Exhausted, MachineTrouble, TurnkeeperError, machine_trouble
+from turnkeeper.errors import (
+    Conflict,
+    Corrupt,
+    Exhausted,
+    InvalidInput,
+    MachineTrouble,
+    TurnkeeperError,
+    machine_trouble,
+)
 
 _PROBE = b"\0" * (64 << 10)
 
@@ -128,6 +136,16 @@ def create(path: Place, data: bytes, *, sync: bool) -> None:
         raise
     finally:
         os.close(descriptor)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a new file, mode 0600. Raises Conflict if a file of that name exists, or InvalidInput."""
+    try:
+        create(path, data, sync=False)
+    except FileExistsError as error:
+        raise Conflict("is there already", where=str(path)) from error
+    except OSError as error:
+        raise InvalidInput(f"cannot be written: {error.strerror}", where=str(path)) from error
 
 
 def replace_whole(path: Path, data: bytes) -> None:

@@ -24,8 +24,8 @@ from agent_runtime.workspace.model import LARGEST_BODY, LONGEST_TITLE, MOST_SOUR
 from turnkeeper import console as terminal
 from turnkeeper.console import Output, OutputOption, bar, note, show_record, show_rows
 from turnkeeper.console.unseen import plain
-from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
-from turnkeeper.storage.files import SystemFiles
+from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
+from turnkeeper.storage.files import SystemFiles, write_new
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 LARGEST_ATTACHMENT = 2 * 1024 * 1024  # bytes
@@ -86,7 +86,7 @@ def attachment(
     """
     found = named(read, "GetAttachment", wire.GetAttachmentRequest(page_id=page, name=name))
     if to is not None:
-        _write_new(to, found.data)
+        write_new(to, found.data)
     elif not sys.stdout.isatty():
         sys.stdout.buffer.write(found.data)
     elif _is_text(found.data):
@@ -114,17 +114,6 @@ def _is_text(data: bytes) -> bool:
         return "\x00" not in data.decode()
     except UnicodeDecodeError:
         return False
-
-
-def _write_new(path: Path, data: bytes) -> None:
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError as error:
-        raise Conflict("is there already", where=str(path)) from error
-    except OSError as error:
-        raise InvalidInput(f"cannot be written: {error.strerror}", where=str(path)) from error
-    with os.fdopen(descriptor, "wb") as opened:
-        opened.write(data)
 
 
 MOST_FILES = 20_000

@@ -5,12 +5,12 @@ runs in this process.
 """
 
 import json
-import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.resources import files
@@ -22,7 +22,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, as_written, load_settings
 from turnkeeper.config.toml_file import TomlFile, read_text, with_key
 from turnkeeper.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, Conflict, InvalidInput, NotFound
-from turnkeeper.storage.files import replace_whole
+from turnkeeper.storage.files import create, replace_whole
 from turnkeeper.storage.locking import is_held
 
 _ENVIRONMENT = """\
@@ -70,13 +70,10 @@ def _copy(source: Traversable, target: Path) -> list[Path]:
 
 def write_new(path: Path, text: str) -> list[Path]:
     """Write a new file, mode 0600. Return the file, or nothing if it already existed."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        return []
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    return [path]
+    with suppress(FileExistsError):
+        create(path, text.encode(), sync=False)
+        return [path]
+    return []
 
 
 AGENT = "agent0"

@@ -1,6 +1,5 @@
 """`turnkeeper report`: a home's activity over some days, as one page with plots."""
 
-import os
 import sys
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,7 +15,8 @@ from turnkeeper.console.unseen import as_json
 from turnkeeper.constellation.query.report import QUESTIONS, page
 from turnkeeper.constellation.query.snapshot import Snapshot, confine
 from turnkeeper.constellation.timeline.commands import instant, zone_of
-from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.errors import InvalidInput
+from turnkeeper.storage.files import write_new
 
 _WITHIN_S = 60.0  # of each SELECT
 
@@ -83,12 +83,5 @@ def _written(at: datetime) -> str:
 def _write(text: str, to: Path | None) -> None:
     if to is None:
         sys.stdout.write(text)
-        return
-    try:
-        descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError as error:
-        raise Conflict("is there already", where=str(to)) from error
-    except OSError as error:
-        raise InvalidInput(f"cannot be written: {error.strerror}", where=str(to)) from error
-    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-        opened.write(text)
+    else:
+        write_new(to, text.encode())
