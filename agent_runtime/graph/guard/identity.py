@@ -7,9 +7,11 @@ Some values have no content that can be written: clients, sockets, C objects. A 
 digest is valid in this process only, and identifies the value by its object and by the texts in the object.
 """
 
+import ast
 import builtins
 import functools
 import hashlib
+import inspect
 import itertools
 import re
 import sys
@@ -305,15 +307,32 @@ def _is_of_module(kind: type) -> bool:
 def _variable(value: object) -> str | None:
     """Return the name of the module's variable that holds a bare object; None if none does.
 
-    The name that was found first is kept, because a module that is imported later may hold the object too.
+    If several modules hold it, the one whose code makes it counts, because others may be imported later or never.
     """
     if (known := _VARIABLES.get(id(value))) is not None:
         return known[1]
     modules = [(name, module) for name, module in list(sys.modules.items()) if isinstance(module, types.ModuleType)]
-    found = [f"{name}.{key}" for name, module in modules for key, held in list(vars(module).items()) if held is value]
+    found = [(name, key) for name, module in modules for key, held in list(vars(module).items()) if held is value]
+    if len(found) > 1:
+        found = [(name, key) for name, key in found if _makes(sys.modules[name], key)] or found
     if found:
-        _VARIABLES[id(value)] = value, min(found)
-    return min(found, default=None)
+        _VARIABLES[id(value)] = value, min(map(".".join, found))
+    return _VARIABLES[id(value)][1] if found else None
+
+
+def _makes(module: types.ModuleType, variable: str) -> bool:
+    """Return whether the code of a module assigns the result of a call to one of its variables."""
+    try:
+        nodes = [*ast.walk(ast.parse(inspect.getsource(module)))]
+    except (OSError, TypeError, SyntaxError):  # a module without a source
+        return False
+    assigned = [one for one in nodes if isinstance(one, ast.Assign | ast.AnnAssign) and isinstance(one.value, ast.Call)]
+    targets = [node for one in assigned for target in _targets(one) for node in ast.walk(target)]
+    return any(isinstance(one, ast.Name) and one.id == variable for one in targets)
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 def _builtins_of(where: Mapping[str, Any]) -> Any:

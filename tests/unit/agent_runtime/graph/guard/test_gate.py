@@ -1,6 +1,7 @@
 """Tools of one name: a grant is for both only if they do the same."""
 
 import functools
+import linecache
 import os
 import re
 import subprocess
@@ -10,6 +11,8 @@ from collections import deque, namedtuple
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, NewType
 
 import pytest
@@ -18,7 +21,7 @@ from langchain_core.tools import BaseTool, StructuredTool, tool
 from pydantic import AfterValidator, PrivateAttr, create_model
 
 from agent_runtime.graph.guard.gate import CallRequest, _Names, shared_names
-from agent_runtime.graph.guard.identity import MOST_KEPT, identity
+from agent_runtime.graph.guard.identity import MOST_KEPT, _variable, identity
 
 
 class Files:
@@ -420,3 +423,48 @@ def test_a_digest_is_equal_after_a_restart() -> None:
         for seed in ("1", "2")
     }
     assert len(told) == 1
+
+
+MARKED = {
+    "marked": "UNSET = object()\n",
+    "a_copy": "from marked import UNSET\n",
+    "sender": (
+        "from langchain_core.tools import StructuredTool\nfrom marked import UNSET\n"
+        "def send(text: str, to=UNSET) -> str:\n    return text\n"
+        "def made(): return StructuredTool.from_function(send, description='Send.', infer_schema=False, args_schema={})\n"
+    ),
+}
+DIGEST = "print(identity(sender.made()).digest, bool(identity(sender.made()).inexact))\n"
+
+
+def test_a_marker_has_one_name_whichever_modules_are_imported_and_when(tmp_path: Path) -> None:
+    """A module that also holds the marker, loaded before the first digest, after it or never, makes no other tool."""
+    for name, text in MARKED.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    begin, digest = "from agent_runtime.graph.guard.identity import identity\n", f"import sender\n{DIGEST}"
+    programs = [begin + digest + "import a_copy\n" + digest, begin + "import a_copy\n" + digest, begin + digest]
+    environ = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    told = [
+        subprocess.run([sys.executable, "-c", one], env=environ, capture_output=True, check=True, text=True).stdout
+        for one in programs
+    ]
+    assert len({line for one in told for line in one.splitlines()}) == 1
+    assert "True" not in told[0]
+
+
+@pytest.mark.parametrize("source", ["UNSET: object = object()\n", "try:\n    UNSET = make()\nfinally:\n    pass\n"])
+def test_the_module_whose_code_makes_a_marker_names_it(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = object()
+    texts = {
+        "b_maker": source,
+        "a_copy": "from b_maker import UNSET\n",
+        "a_name": "import b_maker\nUNSET = b_maker.UNSET\n",
+    }
+    for name, text in texts.items():
+        module = ModuleType(name)
+        module.__dict__.update(UNSET=marker, __file__=f"{name}.py")
+        monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setitem(
+            linecache.cache, f"{name}.py", (len(text), None, text.splitlines(keepends=True), f"{name}.py")
+        )
+    assert _variable(marker) == "b_maker.UNSET"
