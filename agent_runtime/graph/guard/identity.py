@@ -60,6 +60,7 @@ _LIBRARY = frozenset(
 _NOT_CODE = frozenset(
     {"__dict__", "__weakref__", "__annotations__", "__annotate__", "__annotate_func__", "_abc_impl"}
     | {"__annotations_cache__", "__static_attributes__", "__firstlineno__", "__signature__", "__class_vars__"}
+    | {"__slotnames__"}  # Python's own note, made when an object of the class is first copied or pickled
     | {"_value2member_map_"}  # of an enum: it grows with each combination of flags
 )
 _LABELS = frozenset({"metadata", "tags"})  # of LangChain's own classes of tools: only callbacks see them

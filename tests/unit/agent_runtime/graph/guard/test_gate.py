@@ -1,5 +1,6 @@
 """Tools of one name: a grant is for both only if they do the same."""
 
+import copy
 import functools
 import linecache
 import os
@@ -468,3 +469,17 @@ def test_the_module_whose_code_makes_a_marker_names_it(source: str, monkeypatch:
             linecache.cache, f"{name}.py", (len(text), None, text.splitlines(keepends=True), f"{name}.py")
         )
     assert _variable(marker) == "b_maker.UNSET"
+
+
+def test_a_copy_of_what_a_tool_holds_makes_no_other_tool() -> None:
+    """Python notes the names of slots in a class as soon as one of its objects is copied or pickled."""
+
+    class Account:
+        def __init__(self) -> None:
+            self.name = "alice"
+
+    account = Account()
+    before = identity(closing_over(account))
+    copy.copy(account)
+    assert "__slotnames__" in vars(Account)
+    assert identity(closing_over(account)).digest == before.digest
