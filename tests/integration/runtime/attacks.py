@@ -140,8 +140,8 @@ def _noted(field: Field, name: str = "evil") -> BaseTool:
 NO_JUDGE = {"agent_runtime.daemon.assembly.judge": lambda *_args: ALLOWED}
 NO_HOOKS = {"agent_runtime.daemon.assembly.watching": lambda *_args: nullcontext()}
 NO_BINDING = {
-    "agent_runtime.graph.guard.gate.answers_call": lambda answer, *_about: isinstance(answer, dict),
-    "agent_runtime.graph.guard.gate.covers": lambda *_about: True,
+    "agent_runtime.model.approval.answers_call": lambda answer, *_about: isinstance(answer, dict),
+    "agent_runtime.model.approval.covers": lambda *_about: True,
 }
 NO_CHECK_IN_THE_WORLD = {
     "agent_runtime.workspace.workspace.require": lambda *_args: None,
@@ -269,7 +269,7 @@ async def _(field: Field) -> Effects:
     return field.noted
 
 
-@attack("an approval of another thread", {"agent_runtime.graph.guard.gate.answers_call": _any_thread})
+@attack("an approval of another thread", {"agent_runtime.model.approval.answers_call": _any_thread})
 async def _(field: Field) -> Effects:
     field.grant()
     event = await field.act(calls(("note", {"text": "evil"})))

@@ -140,7 +140,7 @@ ASKING = 'name = "work"\nautonomous = false\n[scopes]\ntools = [{tools}]\n'
 
 @attack(
     "an approval of a call whose scope was taken away since",
-    {"agent_runtime.graph.guard.gate.covers": lambda *_about: True},
+    {"agent_runtime.model.approval.covers": lambda *_about: True},
     _with_plain_tool,
 )
 async def _(field: Field) -> Effects:
