@@ -274,7 +274,6 @@ def _listed(text: str) -> list[Any]:
 
 
 def _written(one: dict[str, Any]) -> tuple[str, str, str, str]:
-    """Return the fields of a decision in a JSON list."""
     if "for_task" in one:
         raise _one_at_a_time()
     said = {"id": "", "decision": "", "message": ""} | {key: one[key] for key in one if key != "args"}
@@ -347,7 +346,6 @@ def _answer(asks: forms.Question, answer: str) -> tuple[str, str]:
 
 
 def _text_or_json(answer: str) -> tuple[str, str]:
-    """Return an answer's text, and its JSON if it is not a text."""
     try:
         value = json.loads(answer)
     except (ValueError, RecursionError):
@@ -371,7 +369,6 @@ def _call_by_call(row: Row, given: tuple[str, str, str | None], calls: list[str]
 
 
 def _choice(text: str, most: int) -> tuple[int, forms.Choice]:
-    """Return the number of a call and the decision about it."""
     number, way, said = (*text.split(maxsplit=2), "", "", "")[:3]
     if not (number.isascii() and number.isdigit() and 1 <= int(number[:9]) <= most) or way not in forms.WAYS:
         hint = f"write a number from 1 to {most}, one of {', '.join(forms.WAYS)}, and its text or arguments"

@@ -174,7 +174,6 @@ def _times(event: Any, name: str) -> Iterator[tuple[str, date]]:
 
 
 def _is_after(event: Any, end: datetime) -> bool:
-    """Return whether an event still takes place after `end`."""
     starts = [event.start, *(at for _, at in _times(event, "RDATE"))]
     return max(map(_naive, starts)) >= end.replace(tzinfo=None) or any(
         table.next_after(end) for table in _tables(event)

@@ -226,7 +226,6 @@ def next_(
 
 
 def _zone_of(name: str | None) -> str:
-    """Return the zone of a task; empty without a name."""
     return str(runner().call("GetTask", wire.GetTaskRequest(name=name)).spec.timezone) if name else ""
 
 

@@ -234,7 +234,6 @@ def _of_self_paced(asked: Question) -> Explanation:
 
 
 def _of_event_task(asked: Question) -> Explanation:
-    """Explain a time of a task that fires only for events."""
     said = _events(asked.definition, _of_events(asked.entries), asked.notes)
     if said.entry is None and (stopped := _stopped(asked.task)) is not None:
         said = said._replace(verdict=stopped.verdict, lines=(*said.lines, *stopped.lines))
@@ -487,7 +486,6 @@ def _after(span: timedelta) -> str:
 
 
 def _of_events(entries: Sequence[Fire]) -> list[Fire]:
-    """Return the entries that events made, fires first."""
     return sorted((each for each in entries if each.kind is FireKind.EVENT), key=lambda each: not each.fire_id)
 
 

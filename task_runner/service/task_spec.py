@@ -165,7 +165,6 @@ def _schedule(
 
 
 def _whole_minute(at: datetime) -> datetime:
-    """Return the first whole minute at or after an instant."""
     return (at + timedelta(minutes=1) - timedelta(microseconds=1)).replace(second=0, microsecond=0)
 
 

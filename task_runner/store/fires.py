@@ -324,7 +324,6 @@ class Fires:
 
 
 def _fact_of(fire: Fire) -> dict[str, Any]:
-    """Return the record of a settled entry."""
     what = {"kind": "fire", "fire": fire.fire_id} if fire.fire_id else {"kind": "skip"}
     return what | {
         "entry": fire.entry_id,

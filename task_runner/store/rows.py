@@ -120,7 +120,6 @@ class Outage:
     why: str = ""
 
     def __str__(self) -> str:
-        """Return the outage in words."""
         began = rfc3339(self.since.replace(microsecond=0))
         span = f"since {began}" if self.lasts else f"from {began} to {rfc3339(self.to.replace(microsecond=0))}"
         return f"{self.cause} {span}" + (f" ({self.why})" if self.why else "")

@@ -164,7 +164,6 @@ def _check_characters(expression: str) -> None:
 
 
 def _fields(expression: str, name: str) -> Iterator["_Field"]:
-    """Yield the fields of an expression, seconds first."""
     typed = expression.replace("\t", " ")
     if typed.startswith("@"):
         typed = _unfolded(typed)
@@ -180,7 +179,6 @@ def _fields(expression: str, name: str) -> Iterator["_Field"]:
 
 
 def _unfolded(macro: str) -> str:
-    """Return the five fields that are equivalent to a macro."""
     try:
         fields, _ = _croniter().expand(macro)
     except ValueError as error:

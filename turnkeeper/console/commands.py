@@ -198,7 +198,6 @@ def _write_in_panels(command: Any, panels: Mapping[str, str], context: Any, form
 
 
 def _parameters(get: Callable[[Any], list[Any]], context: Any) -> list[Any]:
-    """Return a command's parameters, including `--help`."""
     found = get(context)
     for one in found:
         if "process_value" not in vars(one):

@@ -208,7 +208,6 @@ def _read_tool_approval(value: object, schema: object) -> Request | None:
 
 
 def _types_in(schema: object) -> list[Any]:
-    """Return the types of decision that a schema of the middleware allows."""
     if not isinstance(schema, dict):
         return []
     discriminator = schema.get("discriminator")

@@ -117,7 +117,6 @@ class OfflineModel(BaseChatModel):
 
 
 def _this_turn(messages: list[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages from the newest request on."""
     starts = [index for index, message in enumerate(messages) if isinstance(message, HumanMessage)]
     return messages[starts[-1] :] if starts else list(messages)
 

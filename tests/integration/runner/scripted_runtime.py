@@ -49,7 +49,7 @@ class Peer(AgentRuntimeServicer):
         self.known = ["loop", "research"]
         self.graphs = {"agent": "", "research": "", "broken": "its file is gone"}
         self.checked: list[wire.FireRequest] = []  # the inputs that ListGraphs was asked about
-        self.refuses_inputs = False
+        self.refuses_inputs, self.unread = False, list[str]()
         self.cancelled: list[str] = []
         self.spared: set[str] = set()
         self.answers_cancels = True
@@ -188,7 +188,7 @@ class Peer(AgentRuntimeServicer):
         if self.refuses_inputs and request.inputs:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no such field")
         graphs = [wire.Graph(name=name, problem=why) for name, why in self.graphs.items()]
-        return wire.ListGraphsResponse(graphs=graphs, warnings=["not read" for _ in request.inputs])
+        return wire.ListGraphsResponse(graphs=graphs, warnings=self.unread)
 
     async def ListInterrupts(self, request: Any, context: Any) -> wire.ListInterruptsResponse:
         return wire.ListInterruptsResponse(interrupts=[wire.Interrupt(interrupt_id="int-1")])

@@ -68,6 +68,7 @@ async def test_what_a_task_gives_its_graph_is_checked_when_it_is_made_and_when_t
     spec = wire.TaskSpec(
         name="digest", every="60s", category="loop", channel="c", prompt="p", graph="research", **GIVEN
     )
+    peer.unread = ["not read"]
     answer = await rig.service.create_task(wire.CreateTaskRequest(spec=spec))
     assert list(answer.warnings) == ["not read"]
     (asked,) = peer.checked

@@ -19,7 +19,6 @@ class Finding:
     degraded: bool = True
 
     def __str__(self) -> str:
-        """Return the finding as one line."""
         line = f"{self.process}: {self.what}" if self.process else self.what
         return f"{line}; {self.fix}" if self.fix else line
 
