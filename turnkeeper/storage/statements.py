@@ -219,7 +219,7 @@ def holds(column: sa.ColumnElement[str], part: str) -> sa.ColumnElement[bool]:
 def hold_any(columns: Sequence[sa.ColumnElement[str]], wanted: Iterable[str]) -> sa.ColumnElement[bool]:
     """Return a filter for rows with any term, in common spellings, since a database folds only ASCII case."""
     spellings = dict.fromkeys(form for term in wanted for form in (term, term.upper(), term.capitalize()))
-    return sa.or_(*(holds(column, form) for form in spellings for column in columns))
+    return sa.or_(sa.false(), *(holds(column, form) for form in spellings for column in columns))
 
 
 def cursor_at(number: int) -> str:

@@ -316,9 +316,9 @@ async def test_a_removed_peer_s_folder_stays_away_and_a_later_one_of_that_name_g
     courier = Courier(place, peer, ADA, asyncio.Event())
     pairing.remove_peer(place.home, "ada", NOW)
     await served.look()
-    with pytest.raises(Unreachable, match="no more"):
+    with pytest.raises(Unreachable, match="no longer a peer"):
         await courier.run()
-    with pytest.raises(Unreachable, match="no more"):
+    with pytest.raises(Unreachable, match="no longer a peer"):
         await asyncio.to_thread(ToDeliver(place, peer)._put, letter_to("agent0", NOW))
     assert not folder.exists()
     pairing.make_private(folder / "inbox")  # as a version before did

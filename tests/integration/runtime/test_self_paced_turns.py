@@ -19,6 +19,7 @@ from turnkeeper.bus.inbox import Inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Corrupt, Exhausted, InvalidInput, MachineTrouble, TurnkeeperError
+from turnkeeper.rpc.channel import AsyncCaller
 from turnkeeper.storage.files import SystemFiles
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -100,7 +101,7 @@ async def test_a_wake_is_taken_although_the_runner_or_our_own_machine_cannot_say
     async def refuse(*_asked: Any) -> None:
         raise kind("cannot be read or written: Too many open files", where="keys/calls.json")
 
-    monkeypatch.setattr(Loops, "_ask", refuse)
+    monkeypatch.setattr(AsyncCaller, "GetTask", refuse, raising=False)
     paced.script["go"] = [calls(wake(7)), AIMessage("done")]
     event = await paced.run(**of_loop())
     assert (event.state, event.wake_after_s, event.error) == (STATES.SUCCEEDED, 7, "")
