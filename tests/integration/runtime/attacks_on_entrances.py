@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableBinding, RunnableLambda
 from langchain_core.tools import BaseTool, StructuredTool, tool
 
+from agent_runtime.graph.guard import hooks
 from tests.integration.runtime.attacks import NO_HOOKS, Effects, Field, _noted, _of_node, attack, calls
 from tests.integration.runtime.harness import soon
 from turnkeeper.errors import Denied
@@ -182,7 +183,8 @@ def leave_a_mark(path: str) -> str:
 
 
 def mark_elsewhere(path: str) -> None:
-    """Call the tool; run in another process."""
+    """Call the tool; run in another process, in which the store's thread does not live, so nothing is recorded."""
+    hooks._call_of = lambda *_about: None  # type: ignore[assignment,return-value]
     leave_a_mark.invoke({"path": path})
 
 
