@@ -90,7 +90,7 @@ def without_descriptors(pid: int) -> Iterator[None]:
 
 
 def missing() -> str:
-    """Return what this machine lacks for these faults. Empty if it lacks nothing."""
+    """Return why this machine cannot inject these faults; empty if it can."""
     lacks = [tool for tool in ("mount", "strace") if shutil.which(tool) is None]
     if lacks:
         return f"{', '.join(lacks)} is not installed"

@@ -68,10 +68,12 @@ def made_id(at: str, name: str, args: Mapping[str, Any]) -> str:
     """Return an id for a call without one; the id stays the same if its node is run again."""
     written = write(args)
     about = written.shown if written.plain and not written.problem else written.digest
-    return (
-        "direct-"
-        + hashlib.sha256(approval.canonical([at, name, about]).encode("utf-8", "surrogatepass")).hexdigest()[:24]
-    )
+    return direct_id(approval.canonical([at, name, about]))
+
+
+def direct_id(about: str) -> str:
+    """Return the id of a call that no model made, from a text that says which call it is."""
+    return f"direct-{hashlib.sha256(about.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
 
 def code_of(tool: BaseTool | None) -> str:

@@ -28,7 +28,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from hashlib import sha256
 from multiprocessing import spawn
 from typing import Any
 
@@ -285,8 +284,7 @@ def _judged(tool: BaseTool, tool_input: Any, call_id: str | None) -> tuple[Any, 
 
 def _call_of(tool: BaseTool, call: str, args: Mapping[str, Any]) -> ToolUse:
     written = arguments.write(args)
-    id_ = f"direct-{sha256(call.encode('utf-8', 'replace')).hexdigest()[:24]}"
-    return ToolUse(id=id_, name=tool.name, args={} if written.problem else written.shown)
+    return ToolUse(id=gate.direct_id(call), name=tool.name, args={} if written.problem else written.shown)
 
 
 def over_limit(turn: TurnContext, call: str) -> str:

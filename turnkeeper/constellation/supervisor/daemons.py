@@ -123,7 +123,7 @@ def is_suspended(process: psutil.Process) -> bool:
 
 
 def obstacle(home: Home, daemon: Daemon, process: psutil.Process) -> str:
-    """Return what prevents calls to a running daemon, as the kernel and its socket's file show; or nothing.
+    """Return why a running daemon cannot be called, judged by its process and its socket; empty if it can.
 
     A daemon checks its socket at every beat, so it repairs the file within seconds.
     """

@@ -11,7 +11,7 @@ from turnkeeper.storage.nodes import strike
 
 
 def forget(node: Annotated[str, typer.Argument(help="The machine's name in `turnkeeper status`.")]) -> None:
-    """Remove a machine that will not return from the list of those that share a database.
+    """Remove a machine for good from the list of machines that share a database.
 
     The other machines have already taken over its work, which does not change. A running machine is refused. Without
     this command, a machine that is gone is listed for a day.

@@ -63,7 +63,7 @@ class Desk:
     watched: dict[str, set[asyncio.Event]] = field(default_factory=dict)
 
     def decides_at(self, approval: str = "") -> dict[str, str]:
-        """Return where the person decides, as a command and as an address: one approval, or all pending ones."""
+        """Return the command and the address of the page with which the person decides one approval, or all of them."""
         command = f"turnkeeper approvals show {approval}" if approval else "turnkeeper triage"
         url = f"{self.page}/ui/decisions{f'#card-{approval}' if approval else ''}" if self.page else ""
         return {"command": command, "url": url}

@@ -235,7 +235,7 @@ class Conversation(Answer):
 
 
 class DecidedElsewhere(Answer):
-    """Where the person makes the decision."""
+    """The command and the page with which the person decides."""
 
     command: str = Field("", description="command with which the person decides")
     url: str = Field("", description="page on which the person decides; empty if no page is served")

@@ -10,7 +10,17 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
 
 from tests.support.postgres import Places
 from turnkeeper.storage.database import Database
-from turnkeeper.storage.statements import NUMBER, TEXT, NumberedInsert, Statement, among, listed, partial, upsert
+from turnkeeper.storage.statements import (
+    NUMBER,
+    TEXT,
+    NumberedInsert,
+    Statement,
+    among,
+    hold_any,
+    listed,
+    partial,
+    upsert,
+)
 
 MIGRATIONS = str(Path(__file__).parent / "migrations")
 plants = Table(
@@ -65,6 +75,17 @@ def test_flags_are_booleans(run: Run) -> None:
     rows = run(lambda connection: BY_NUMBER.dicts(connection, numbers=listed([2, 1, 7])))
     assert rows == [{"number": 1, "name": "rose", "gone": False}, {"number": 2, "name": "oak", "gone": True}]
     assert [type(row["gone"]) for row in rows] == [bool, bool]
+
+
+def test_a_search_for_words_finds_rows_with_any_of_them_and_without_a_word_none(run: Run) -> None:
+    run(add("Rose bush", "oak", "rock ROSE"))
+
+    def found(*words: str) -> list[str]:
+        query = select(plants.c.name).where(hold_any([plants.c.name], words)).order_by(plants.c.number)
+        return list(run(lambda connection: connection.scalars(query).all()))
+
+    assert found("rose", "elm") == ["Rose bush", "rock ROSE"]
+    assert found() == []
 
 
 def test_text_is_in_the_order_of_its_bytes(run: Run) -> None:

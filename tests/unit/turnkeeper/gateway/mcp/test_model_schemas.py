@@ -1,4 +1,4 @@
-"""What MCP clients read of each tool: its arguments and its answer, field by field, with defaults and in order."""
+"""The schema of each MCP tool stays as clients know it: the fields of arguments and answers, their order and defaults."""
 
 import json
 from pathlib import Path
