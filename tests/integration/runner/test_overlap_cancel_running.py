@@ -112,6 +112,7 @@ async def tells(rig: Rig, peer: Peer, **fields: str) -> str:
     spec.overlap = "cancel-running"
     await rig.service.create_task(wire.CreateTaskRequest(spec=spec))
     await rig.service.emit_event(wire.EmitEventRequest(name="demo", event_id="a"))
+    rig.dispatcher.wake()  # as the scheduler's loop does, which does not run here
     await peer.saw(1)
     await rig.trail.saw("fire.accepted", 1)
     first = peer.received[0].fire_id
