@@ -9,7 +9,7 @@ PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := turnkeeper task_runner agent_runtime
 
-.PHONY: demo demo-cluster test test-clients test-postgres check bench bench-base bench-check protos protos-check test-services wheel lock fit test-fit test-fit-short format clean
+.PHONY: demo demo-cluster test test-clients test-postgres check docs bench bench-base bench-check protos protos-check test-services wheel lock fit test-fit test-fit-short format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/python -m examples.demo
@@ -26,12 +26,15 @@ test-clients: $(READY)  ## The page in Chromium, and LangGraph's JavaScript SDKs
 test-postgres: $(READY)  ## The tests of the stores, on a PostgreSQL server that they start.
 	@$(BIN)/python -m pytest -n 3 --database postgres $(PYTEST_ARGS)
 
-check: $(READY) protos-check  ## Format, lint, import contracts, types, generated code.
+check: $(READY) protos-check docs  ## Format, lint, import contracts, types, generated code, the site.
 	@$(BIN)/ruff format --check --quiet . || (echo "run: make format" && false)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES)) -p examples.demo
 	@$(BIN)/python -m pytest -q tests/test_tidy.py
+
+docs: $(READY)  ## The site of the documents, in build/site; fails on a link or an anchor that leads nowhere.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY)  ## Ours beside peers in one run, on an idle machine; writes benchmarks/RESULTS.md.
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -72,7 +75,7 @@ RESOLVE = $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes 
 RESOLVE_ALL = $(RESOLVE) $(addprefix --extra ,$(EXTRAS))
 LOWEST = --no-config --resolution lowest-direct --only-binary :all:
 lock: $(BIN)/uv  ## Resolve the newest versions that go together, the lowest ones with all extras and with few, and the newest beside langgraph dev.
-	@$(RESOLVE_ALL) --extra bench --extra stubs pyproject.toml -o requirements.lock
+	@$(RESOLVE_ALL) --extra bench --extra stubs --extra docs pyproject.toml -o requirements.lock
 	@$(RESOLVE_ALL) $(LOWEST) pyproject.toml -o tests/fit/lowest.lock
 	@$(RESOLVE) $(LOWEST) --extra postgres --extra web pyproject.toml tests/fit/short.in -o tests/fit/bare.lock
 	@echo "langgraph-cli[inmem]>=0.4" | $(RESOLVE_ALL) --no-config pyproject.toml - -o tests/fit/beside.lock

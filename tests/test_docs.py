@@ -1,4 +1,4 @@
-"""The documents name files and functions that exist."""
+"""The documents name files, functions, pages and headings that exist, and a reader finds each page from the index."""
 
 import ast
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 MOST_WORDS = 600  # of the notes of a version
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES.append(ROOT / "docs" / "adr" / "README.md")
@@ -18,6 +19,9 @@ IN_CODE = re.compile(
 )
 DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 BARE = re.compile(r"(?<![\w./-])\w+\.py\b")  # a file without its folder
+ANCHOR = re.compile(r"\]\((?!https?://)([^)#\s]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -36,6 +40,37 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
 def test_every_function_that_a_page_names_is_in_its_file(page: Path) -> None:
     named = {(path, function) for path, function in IN_CODE.findall(page.read_text()) if function}
     assert sorted(f"{path}::{function}" for path, function in named if not defines(ROOT / path, function)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_heading_that_a_page_links_to_exists(page: Path) -> None:
+    linked = [(page.parent / path if path else page, anchor) for path, anchor in ANCHOR.findall(page.read_text())]
+    found = [(file, anchor) for file, anchor in linked if file.suffix == ".md"]
+    assert [f"{file}#{anchor}" for file, anchor in found if anchor not in anchors(file)] == []
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """Return the anchors of a page's headings, in the form that both GitHub and MkDocs give them."""
+    plain = (
+        re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in HEADING.findall(FENCE.sub("", page.read_text()))
+    )
+    return frozenset(heading.replace(" ", "-") for heading in plain)
+
+
+def test_the_index_and_the_site_name_every_page() -> None:
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if not page.name.startswith("0")}
+    assert sorted(pages - set(LINK.findall((DOCS / "index.md").read_text())) - {"index.md"}) == []
+    navigation = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert (len(navigation), set(navigation)) == (len(pages), pages)
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=name)
+def test_a_page_begins_with_a_sentence_that_says_what_it_is_for(page: Path) -> None:
+    title, first, *_ = page.read_text().split("\n\n")
+    assert title.startswith("# ")
+    assert re.match(r"[A-Z`]", first), first
+    assert first.endswith((".", ":")), first
 
 
 def defines(file: Path, function: str) -> bool:
