@@ -13,6 +13,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from tests.support.clock import ManualClock
 from tests.support.program import app
 from turnkeeper import console
 from turnkeeper.bus.envelope import Envelope
@@ -34,7 +35,7 @@ from turnkeeper.constellation.peers.pairing import (
     read_root,
 )
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import Conflict, Corrupt, InvalidInput, Unreachable
+from turnkeeper.errors import Conflict, Corrupt, Exhausted, InvalidInput, Unreachable
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import peers_pb2 as wire
 from turnkeeper.v1 import peers_pb2_grpc
@@ -334,6 +335,42 @@ async def test_a_removed_peer_s_folder_stays_away_and_a_later_one_of_that_name_g
         with pytest.raises(Conflict, match="called ada before"):
             to_later._message(old)
     assert to_later._message(letter_to("agent0@ada", SystemClock().now())).text == "boats"
+
+
+def test_a_peer_is_told_a_channel_by_a_label_from_which_no_guess_finds_its_name(home: Home) -> None:
+    home.create()
+    place = Place(home, SystemClock(), SystemEntropy(), EventLog(home.logs, "peers", SystemClock()))
+    peer = pairing.Peer(name="ada", address="h:1", certificate=pairing.der_text(ADA.root), added_at=rfc3339(NOW))
+    now = SystemClock().now()
+    told = {"task_name": "payroll", "thread_id": "payroll-1", "turn_id": "turn-1", "task_id": "task-1"}
+
+    def sent(who: Identity, channel: str) -> wire.PeerMessage:
+        letter = Envelope(id="e", sender="agent0", to="agent0@ada", kind="fire", text="boats", at=now,
+                          thread="payroll-1", meta={"channel": channel, **told})  # fmt: skip
+        return Courier(place, peer, who, asyncio.Event())._message(letter)
+
+    message = sent(ADA, "payroll")
+    assert message == wire.PeerMessage(key="turn-1", text="boats", thread=message.thread), "and nothing else"
+    assert message == sent(ADA, "payroll"), "it continues one thread over there"
+    assert len({message.thread, sent(ADA, "sales").thread, sent(STRANGER, "payroll").thread}) == 3, (
+        "what another key makes of the name says nothing about it"
+    )
+
+
+async def test_a_peer_is_heard_sixty_times_a_minute(home: Home) -> None:
+    home.create()
+    clock = ManualClock()
+    place = Place(home, clock, SystemEntropy(), EventLog(home.logs, "peers", clock))
+    peer = pairing.Peer(name="ada", address="h:1", certificate=pairing.der_text(ADA.root), added_at=rfc3339(NOW))
+    pairing.add_peer(home, peer, NOW)
+    door_of_ada = ToDeliver(place, peer)
+    for number in range(60):
+        await door_of_ada.Deliver(wire.PeerMessage(key=f"k{number}", text="hello"), None)
+    with pytest.raises(Exhausted, match="more than 60 messages a minute"):
+        await door_of_ada.Deliver(wire.PeerMessage(key="more", text="hello"), None)
+    clock.advance(1.0)
+    await door_of_ada.Deliver(wire.PeerMessage(key="more", text="hello"), None)
+    assert len(list((home.inbox("agent0@ada") / "outbox").glob("[!.]*"))) == 61
 
 
 def letter_to(agent: str, at: datetime, parent: str = "") -> Envelope:

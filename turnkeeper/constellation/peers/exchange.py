@@ -6,7 +6,6 @@ agent's inbox go to the peer, in order; each is repeated until the other home ha
 """
 
 import asyncio
-import hashlib
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -248,7 +247,7 @@ class Courier:
         return wire.PeerMessage(
             key=str(envelope.meta.get("turn_id") or envelope.id),
             text=envelope.text,
-            thread=hashlib.sha256(str(envelope.meta.get("channel", "")).encode()).hexdigest()[:16],
+            thread=self._identity.pseudonym(str(envelope.meta.get("channel", ""))),
             answers=answers,
             hops=int(envelope.meta.get("hops") or 0),
         )

@@ -9,6 +9,7 @@ change it, each under its lock.
 import base64
 import contextlib
 import fcntl
+import hmac
 import json
 import os
 import re
@@ -51,6 +52,10 @@ class Identity:
     def fingerprint(self) -> str:
         """The fingerprint of the key: see :func:`fingerprint_of`."""
         return fingerprint_of(self.root)
+
+    def pseudonym(self, name: str) -> str:
+        """Return a label for a name of this home. A guess of the name cannot be tested without the key of the home."""
+        return hmac.digest(self.key.private_bytes_raw(), name.encode(), "sha256").hex()[:16]
 
     def certificate(self, now: datetime, lasts: timedelta = LASTS) -> tuple[bytes, bytes]:
         """Return a new certificate for connections and its private key, both PEM."""
