@@ -188,18 +188,22 @@ class Door:
 
 
 def _bounded(request: Request, receive: Any) -> Any:
-    """Return `receive` with a bounded body. Raises HTTPException 413 if its header announces too large a body."""
+    """Return `receive` with a bounded body, of which all has to arrive within BODY_S of the first read.
+
+    Raises HTTPException 413 if its header announces too large a body.
+    """
     length = request.headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or int(length) > LARGEST_BODY:
         raise HTTPException(413, f"a request may have at most {LARGEST_BODY >> 20} MiB")
-    size, is_whole = 0, False
+    size, is_whole, until = 0, False, 0.0
 
     async def read() -> Any:
-        nonlocal size, is_whole
+        nonlocal size, is_whole, until
         if is_whole:
             return await receive()
+        until = until or asyncio.get_running_loop().time() + BODY_S
         try:
-            async with asyncio.timeout(BODY_S):
+            async with asyncio.timeout_at(until):
                 message = await receive()
         except TimeoutError:
             raise HTTPException(408, f"the body did not arrive within {BODY_S:.0f}s") from None

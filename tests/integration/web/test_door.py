@@ -335,6 +335,24 @@ async def test_a_request_that_never_says_all_its_headers_is_cut(monkeypatch: pyt
                 await writer.wait_closed()
 
 
+async def test_a_body_that_comes_in_small_pieces_is_given_up_after_the_time_for_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, home: Home
+) -> None:
+    monkeypatch.setattr(door, "BODY_S", 0.2)
+    async with in_this_process(home) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST /ui/login HTTP/1.1\r\nHost: localhost:{port}\r\nOrigin: http://localhost:{port}\r\n"
+        writer.write(f"{head}Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n".encode())
+        answer, sent = asyncio.create_task(reader.readline()), 0
+        while not answer.done() and sent < 1000:
+            writer.write(b"x")
+            sent += 1
+            await look_again()
+        assert answer.done()
+        assert b" 408 " in await answer
+        writer.close()
+
+
 async def test_of_a_hundred_idle_streams_64_are_served_eight_of_one_client_and_all_end_with_their_readers(
     home: Home,
 ) -> None:
