@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage
 from agent_runtime.mailbox import agent_messages
 from agent_runtime.mailbox.agent_messages import MOST_A_MINUTE, thread_of
 from agent_runtime.mailbox.inbox import reading
+from agent_runtime.store import mail
 from tests.integration.runtime.harness import PATIENCE_S, STATES, Bench, look_again
 from tests.support.clock import ManualClock
 from tests.support.scripted import calls
@@ -82,6 +83,24 @@ async def test_an_answer_becomes_a_turn_where_agent0_asked_and_the_next_one_does
     says(bench, "2", body="it is red", thread=thread)
     (unasked,) = await turns_of(bench, 1, "codex")
     assert unasked.thread_id.startswith("codex-")
+
+
+async def test_an_answer_to_what_was_never_asked_or_is_answered_is_set_aside(bench: Bench) -> None:
+    await asked(bench)
+    ((item, _),) = await bench.runtime.store.read(mail.open_requests, "codex", "")
+    says(bench, "1", body="a guess", meta={"answers": "turn-0"})  # type: ignore[arg-type]
+    await until_trail(bench, "outbox.refused")
+    says(bench, "2", body="it is green", meta={"answers": item.turn_id})  # type: ignore[arg-type]
+    await until_trail(bench, "outbox.accepted")
+    says(bench, "3", body="it is red", meta={"answers": item.turn_id})  # type: ignore[arg-type]
+    await until_trail(bench, "outbox.refused", 2)
+    reasons = [record["reason"] for record in bench.trail("outbox.refused")]
+    assert ["which is not open" in reason for reason in reasons] == [True, True]
+    assert [path.name.partition("-")[2] for path in sorted((bench.home.inbox("codex") / "refused").glob("*.json"))] == [
+        "1.json", "3.json"
+    ]  # fmt: skip
+    _, answer = await turns_of(bench, 2, "main")
+    assert answer.messages[0].text == "codex to agent0: it is green"
 
 
 async def test_what_nobody_asked_for_writes_nothing_without_the_author_and_is_answered_in_the_inbox(

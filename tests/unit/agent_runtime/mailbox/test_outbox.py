@@ -13,6 +13,7 @@ from agent_runtime.mailbox.outbox import OUTGOING, Outbox, read_letter
 from tests.support.clock import START, ManualClock
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.bus.envelope import Envelope, encode
+from turnkeeper.bus.letters import MOST_HOPS
 from turnkeeper.errors import Exhausted, InvalidInput
 
 
@@ -48,6 +49,16 @@ def test_a_message_has_one_key_however_often_it_is_found_and_another_than_any_ot
     found = {letter(text="a", id="m1").idempotency_key, letter(text="a").idempotency_key, letter(text="a", id="file").idempotency_key}  # fmt: skip
     other = read_letter(b'{"text": "a", "id": "m1"}', "claude", name="file", at=START).idempotency_key
     assert len(found | {other}) == 4
+
+
+def test_a_message_beyond_the_limit_of_an_exchange_is_refused() -> None:
+    assert letter(text="a", meta={"hops": MOST_HOPS - 1}).meta == {"hops": MOST_HOPS - 1}
+    for beyond in (MOST_HOPS, MOST_HOPS + 1, 1 << 70):
+        with pytest.raises(InvalidInput, match="limit of 8 messages in one exchange is reached"):
+            letter(text="a", meta={"hops": beyond})
+    for wrong in (-1, True, "1", 1.0):
+        with pytest.raises(InvalidInput, match="wrong type"):
+            letter(text="a", meta={"hops": wrong})
 
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(lambda v: json.dumps({"body": v}).encode()))  # fmt: skip

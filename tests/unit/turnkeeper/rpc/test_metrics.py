@@ -14,11 +14,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
-from turnkeeper.bus.event_log import EventLog, read_events
+from turnkeeper.bus.event_log import EventLog, count_events, read_events
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import MachineTrouble
-from turnkeeper.rpc.metrics import MOST_AT_ONCE, Counter, Exporter, Gauge, Histogram, Source, count_events
+from turnkeeper.rpc.metrics import MOST_AT_ONCE, Counter, Exporter, Gauge, Histogram, Source
 
 OPEN_METRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
 
@@ -176,6 +176,17 @@ async def test_who_connects_and_says_nothing_holds_up_nobody_else(bench: Bench) 
     more = await connected(bench, 3)
     await until(lambda: refused(more[-1]))
     for each in (*silent, *more):
+        each.close()
+
+
+async def test_connections_that_send_nothing_are_closed_and_make_room(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.rpc.metrics._Handler.timeout", 0.2)
+    silent = await connected(bench, MOST_AT_ONCE)
+    await until(lambda: all(refused(each) for each in silent))
+    assert (await bench.get("/healthz"))[0] == 200
+    for each in silent:
         each.close()
 
 

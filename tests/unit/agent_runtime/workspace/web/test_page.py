@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import signal
 import threading
 import zlib
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from agent_runtime.workspace.web import extract
 from agent_runtime.workspace.web.addresses import Address, Target, refuse_private
 from agent_runtime.workspace.web.extract import known_charset
 from agent_runtime.workspace.web.page import LARGEST_BODY, MOST_REDIRECTS, Resolve, WebReader, read_text
+from tests.support.clock import look_again
 from tests.support.pages import Answer, Site, serving
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Denied, InvalidInput, NotFound, Unreachable
@@ -317,3 +319,37 @@ async def test_what_reads_a_page_gets_no_secrets_and_no_more_memory_than_it_may(
     monkeypatch.setattr(extract, "MOST_ANSWER", 10)
     with pytest.raises(InvalidInput, match="too much time or memory"):
         await extract.extracted(ARTICLE, "", "http://a.example/", 30.0)
+
+
+async def test_what_reads_a_page_has_a_gibibyte_of_memory_ten_seconds_and_writes_no_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits: list[tuple[int, int]] = []
+    ready = extract._ready
+
+    async def look(process: asyncio.subprocess.Process) -> None:
+        await ready(process)
+        reader = psutil.Process(process.pid)
+        limits.extend(reader.rlimit(limit) for limit in (psutil.RLIMIT_AS, psutil.RLIMIT_CPU, psutil.RLIMIT_FSIZE))
+
+    monkeypatch.setattr(extract, "_ready", look)
+    await extract.extracted(ARTICLE, "", "http://a.example/", 30.0)
+    assert limits == [(1 << 30, 1 << 30), (10, 10), (0, 0)]
+
+
+async def test_a_turn_that_is_cancelled_ends_the_process_that_reads_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[asyncio.subprocess.Process] = []
+    ready = extract._ready
+
+    async def begun(process: asyncio.subprocess.Process) -> None:
+        await ready(process)
+        readers.append(process)
+
+    monkeypatch.setattr(extract, "_ready", begun)
+    reading = asyncio.create_task(extract.extracted(HOSTILE["table cells"], "", "http://a.example/", 30.0))
+    while not readers:
+        await look_again()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert readers[0].returncode == -signal.SIGKILL
