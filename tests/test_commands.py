@@ -29,7 +29,12 @@ from turnkeeper.storage.keys import KeyFile
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("turnkeeper", "task_runner", "agent_runtime")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "reference").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
 MENTION = re.compile(r"(?<![\w./@-])(turnkeeper|task-runner|agent-runtime)((?: (?!-)[a-z][a-z-]*)+)([^\n`]*)")
 TYPED = re.compile(r"(?:`|\$ |[a-z]: )$")  # before a command that a person is to type
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 MOST_WORDS = 600  # of the notes of a version
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES += sorted((ROOT / "docs" / "reference").glob("*.md"))
 PAGES.append(ROOT / "docs" / "adr" / "README.md")
 # A path of the repository in backquotes; one with a wildcard or a placeholder is a pattern, not a path.
 IN_CODE = re.compile(
@@ -65,7 +66,7 @@ def test_the_index_and_the_site_name_every_page() -> None:
     assert (len(navigation), set(navigation)) == (len(pages), pages)
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=name)
+@pytest.mark.parametrize("page", [*DOCS.glob("*.md"), *DOCS.glob("reference/*.md")], ids=name)
 def test_a_page_begins_with_a_sentence_that_says_what_it_is_for(page: Path) -> None:
     title, first, *_ = page.read_text().split("\n\n")
     assert title.startswith("# ")

@@ -1,22 +1,27 @@
-"""`docs/requirements.md` and `docs/security.md` name tests that exist, and leave nothing without one or a reason."""
+"""`tests/requirements.toml` and `docs/security.md` name tests that exist, and leave nothing without one or a reason."""
 
 import ast
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tests.integration.cluster.guards import guards
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "requirements.md"
-ROW = re.compile(r"\b[A-E]\d{1,2}\b")
+REQUIREMENTS = ROOT / "tests" / "requirements.toml"
 SOURCES = {"A": 22, "B": 19, "C": 17, "D": 21, "E": 26}  # the documents' rows, by group
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
-def rows() -> list[tuple[str, str]]:
-    cells = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
-    return [(row[0], row[1]) for row in cells if row[0] not in {"requirement", "---"}]
+@cache
+def rows() -> dict[str, list[dict[str, Any]]]:
+    return tomllib.loads(REQUIREMENTS.read_text())
+
+
+def said(kind: str) -> list[str]:
+    return [row["says"] for row in rows()[kind]]
 
 
 @cache
@@ -26,22 +31,26 @@ def names_of_tests(path: Path) -> frozenset[str]:
     return frozenset(name for name in functions if name.startswith("test_"))
 
 
-def test_the_page_has_rows() -> None:
-    assert len(rows()) > 30
-    assert len({requirement for requirement, _ in rows()}) == len(rows()), "each is said once"
+def test_each_promise_is_made_once_in_whole_sentences() -> None:
+    promises = said("promise") + said("difference")
+    assert len(promises) > 500
+    assert sorted({one for one in promises if promises.count(one) > 1}) == []
+    assert [one for one in promises if not one.endswith(".") or "\n" in one or len(one.split()) > 80] == []
 
 
 def test_every_row_of_the_source_documents_is_there() -> None:
-    named = {id_ for requirement, _ in rows() for id_ in ROW.findall(requirement)}
+    named = {id_ for kind in rows().values() for row in kind for id_ in row.get("source", ())}
     assert {f"{group}{number}" for group, most in SOURCES.items() for number in range(1, most + 1)} <= named
 
 
-def test_each_requirement_names_a_test_that_exists_or_says_why_not() -> None:
-    silent = [
-        need for need, shown_by in rows() if not NAMED.findall(shown_by) and not shown_by.startswith("Otherwise: ")
-    ]
-    assert not silent
-    assert not [fault for _, shown_by in rows() for fault in missing(NAMED.findall(shown_by))]
+def test_each_promise_has_a_test_and_each_test_exists() -> None:
+    assert not [row["says"] for row in rows()["promise"] if not row["tests"]]
+    named = [test.split("::") for kind in rows().values() for row in kind for test in row.get("tests", ())]
+    assert not missing([(path, test) for path, test in named])
+
+
+def test_what_the_system_does_otherwise_has_a_reason() -> None:
+    assert not [row["says"] for row in rows()["difference"] if not row["instead"].endswith(".")]
 
 
 def test_each_boundary_names_the_tests_that_hold_it() -> None:

@@ -1,4 +1,4 @@
-"""Metrics of the runtime. `docs/metrics.md` lists them for people."""
+"""Metrics of the runtime. `docs/reference/metrics.md` lists them for people."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

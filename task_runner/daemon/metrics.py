@@ -1,4 +1,4 @@
-"""The counters and gauges of the runner. `docs/metrics.md` describes them for users."""
+"""The counters and gauges of the runner. `docs/reference/metrics.md` lists them for users."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

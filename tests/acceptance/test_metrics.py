@@ -92,7 +92,7 @@ def named_in(*names: str) -> set[str]:
 
 
 def documented() -> set[str]:
-    return set(NAME.findall((ROOT / "docs" / "metrics.md").read_text()))
+    return set(NAME.findall((ROOT / "docs" / "reference" / "metrics.md").read_text()))
 
 
 def test_the_examples_ask_for_metrics_that_there_are() -> None:

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
@@ -181,12 +180,6 @@ PROGRESS = Kind(
 KINDS = tuple(value for value in list(globals().values()) if isinstance(value, Kind))
 
 
-def table() -> str:
-    rows = ["| path | meaning | writer | consumer | cleared or escalated |", "| --- | --- | --- | --- | --- |"]
-    rows += [f"| `{kind.path}` | {kind.meaning} | {kind.writer} | {kind.consumer} | {kind.ends} |" for kind in KINDS]
-    return "\n".join(rows) + "\n"
-
-
 def read_marker(path: Path) -> dict[str, Any] | Unreadable | None:
     """Return a marker's content. None only if the marker does not exist."""
     try:
@@ -231,14 +224,6 @@ def number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{value!r} is not a number")
     return float(value)
-
-
-def rewrite(page: Path) -> None:
-    """Replace the table in a page."""
-    text = page.read_text(encoding="utf-8")
-    before, start, rest = text.partition(table().splitlines()[0])
-    after = rest[rest.index("\n\n") :] if start else ""
-    page.write_text(f"{before}{table().rstrip()}{after}", encoding="utf-8")
 
 
 T = TypeVar("T")
@@ -411,7 +396,3 @@ _PARSERS: dict[Any, Any] = {
     float | None: lambda value: None if value is None else number(value),
     tuple[float, ...]: _times,
 }
-
-
-if __name__ == "__main__":
-    rewrite(Path(sys.argv[1]))

@@ -100,6 +100,9 @@ class Gauge:
         return _family("GaugeMetricFamily", self.name, self.says, self.labels, values)
 
 
+_COMPLETE = Gauge("turnkeeper_scrape_complete", "1 if the stores could be read for this scrape, else 0")
+
+
 def _family(kind: str, name: str, says: str, labels: Labels, found: Mapping[Labels, float]) -> Any:
     from prometheus_client import core  # noqa: PLC0415  a quarter of a second, at the first scrape
 
@@ -154,8 +157,7 @@ class Source:
         with suppress(TurnkeeperError, TimeoutError, RuntimeError):  # a store is in trouble or already closed
             read = self.ask(self._read(), _ANSWER_S)
         yield from read
-        complete = Gauge("turnkeeper_scrape_complete", "1 if the stores could be read for this scrape, else 0")
-        yield complete.of(float(bool(read)))
+        yield _COMPLETE.of(float(bool(read)))
 
     def ask(self, work: Any, patience_s: float) -> Any:
         """Run `work` on the daemon's event loop and return its result. Raises TimeoutError."""

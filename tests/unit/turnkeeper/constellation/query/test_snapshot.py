@@ -550,7 +550,7 @@ def test_a_lock_on_a_store_and_a_home_in_use_are_no_obstacle(filled: Home) -> No
 
 
 def test_the_page_has_the_tables_as_they_are() -> None:
-    page = (Path(__file__).parents[5] / "docs" / "query.md").read_text()
+    page = (Path(__file__).parents[5] / "docs" / "reference" / "tables.md").read_text()
     assert described() in page
 
 

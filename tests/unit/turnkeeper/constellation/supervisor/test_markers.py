@@ -2,7 +2,6 @@
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,6 @@ from turnkeeper.constellation.supervisor.markers import (
     read_marker,
     recall,
     remember,
-    table,
     write_marker,
 )
 from turnkeeper.constellation.supervisor.policy import Limits
@@ -149,11 +147,6 @@ def test_every_marker_has_a_writer_a_consumer_and_an_end():
         assert all((kind.path, kind.meaning, kind.writer, kind.consumer, kind.ends)), kind
     everything = [value for value in vars(markers).values() if isinstance(value, markers.Kind)]
     assert sorted(everything, key=str) == sorted(markers.KINDS, key=str)
-
-
-def test_the_page_shows_the_table_that_the_code_defines():
-    page = (Path(__file__).parents[5] / "docs" / "lifecycle.md").read_text()
-    assert table() in page, "write it anew: python -m turnkeeper.constellation.supervisor.markers docs/lifecycle.md"
 
 
 def test_the_longest_notes_make_a_request_that_can_be_read(home: Home):
