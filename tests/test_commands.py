@@ -533,7 +533,12 @@ def test_categories_are_listed_with_their_tools_and_whole_on_a_narrow_terminal(
 
 def test_what_the_example_of_init_is_for_is_said(tmp_path: Path, capsys: Any) -> None:
     _, _, told = outcome("init", "--example", "--home", str(tmp_path / "h"), capsys=capsys)
-    for part in ("next: turnkeeper up", "to try the example", "gives the agent", "creates the three tasks"):
+    for part in (
+        "next: turnkeeper up",
+        "turnkeeper task apply",
+        f"reads {Path.cwd()} each morning",
+        "task run whats-new",
+    ):
         assert part in told
 
 

@@ -22,6 +22,7 @@ from agent_runtime.tools.restart import lifecycle_tools
 from agent_runtime.tools.workspace import workspace_tools
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
+from turnkeeper.config.surfaces import offered
 from turnkeeper.console import Output, note, show_record, show_rows, time_given
 from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.schema_revision import older_stores, told
@@ -103,7 +104,7 @@ def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: st
     nowhere: Any = None  # the tools report their scopes and are never called
     foreign = any(agent.graph for agent in settings.agents.values())  # a graph's own tools have no scope map
     own = [*workspace_tools(nowhere), *agent_tools(nowhere), *lifecycle_tools(nowhere), *loop_tools(nowhere)]
-    specs = [] if foreign else [*own, *subagent_tools(nowhere)]
+    specs = [] if foreign else [*own, *subagent_tools(nowhere), *(offered("folder-tools", nowhere, ".", nowhere) or ())]
     tools = {spec.tool.name: rehearsal.ToolFacts(scope=spec.scope, effect=spec.effect) for spec in specs}
     outcome = rehearsal.rehearse(category, turns, tools)
     return Found(category, turns, outcome, held_back=declared and not category.autonomous)

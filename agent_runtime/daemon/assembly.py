@@ -58,6 +58,7 @@ from turnkeeper.clock import Clock, SharedClock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings, staffed
 from turnkeeper.config.started import add_files
+from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, Conflict, InvalidInput, MachineTrouble, NotFound, Unreachable
 from turnkeeper.rpc.callers import Door
@@ -526,6 +527,7 @@ class _Basis:
             *lifecycle_tools(Lifecycle(store, home=self.home, clock=self.clock)),
             *loop_tools(loops),
             *subagent_tools(subagents),
+            *(offered("folder-tools", self.home, self.settings.folder.path, self.clock) or ()),
         ]
 
     def _engines(

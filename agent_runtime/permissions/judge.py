@@ -75,6 +75,8 @@ SCOPES: Mapping[str, ScopeRule] = MappingProxyType(
         "loop.list": ScopeRule(),
         "loop.delete": ScopeRule(),
         "event.emit": ScopeRule(),
+        "folder.changes": ScopeRule(),
+        "folder.read": ScopeRule(),
     }
 )
 

@@ -310,6 +310,12 @@ class QuerySettings(_Section):
     )
 
 
+class FolderSettings(_Section):
+    """`[folder]`: a folder of yours that turns may read if their category grants `folder.changes` or `folder.read`."""
+
+    path: str = Field("", description="the folder, absolute; its hidden files are never read; empty: none")
+
+
 class McpSettings(_Section):
     """`[mcp]`: what MCP clients may do, with `turnkeeper mcp` and over HTTP."""
 
@@ -375,6 +381,7 @@ class Settings(_Section):
     metrics: MetricsSettings = Field(default_factory=MetricsSettings, json_schema_extra=OF_A_SURFACE)
     traces: TracesSettings = Field(default_factory=TracesSettings, json_schema_extra=OF_A_SURFACE)
     query: QuerySettings = Field(default_factory=QuerySettings, json_schema_extra=OF_A_SURFACE)
+    folder: FolderSettings = Field(default_factory=FolderSettings, json_schema_extra=OF_A_SURFACE)
     store: StoreSettings = Field(default_factory=StoreSettings)
     web: WebSettings = Field(default_factory=WebSettings, json_schema_extra=OF_A_SURFACE)
     mcp: McpSettings = Field(default_factory=McpSettings, json_schema_extra=OF_A_SURFACE)

@@ -26,6 +26,7 @@ from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Rule, Step
 from agent_runtime.model.approval import canonical
 from agent_runtime.model.turn import TurnContext
 from turnkeeper.clock import Clock
+from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy, SystemEntropy
 
 NAME = "offline"
@@ -41,6 +42,7 @@ _JOBS: tuple[tuple[str, Rule], ...] = (
     ("summary.propose", digest),
     ("web.fetch", sweep),
     ("memory.forget", consolidate),
+    *(offered("jobs") or ()),
 )
 
 

@@ -121,12 +121,12 @@ def test_to_another_disk_it_is_copied_and_compared_and_nothing_starts_on_the_ear
     of_home: Constellation, other_disk: Path
 ):
     of_home.command("turnkeeper", "init", "--example")
-    (script := of_home.home.root / "workspace" / "look.sh").write_text("#!/bin/sh\n")
+    (script := of_home.home.root / "tasks" / "look.sh").write_text("#!/bin/sh\n")
     script.chmod(0o755)
     done = of_home.attempt("turnkeeper", "move", str(other_disk / "h"))
     assert done.returncode == 0, done.stderr
     moved = Home(root=other_disk / "h")
-    assert ((moved.root / "workspace" / "look.sh").stat().st_mode & 0o777, moved.restored.exists()) == (0o755, False)
+    assert ((moved.root / "tasks" / "look.sh").stat().st_mode & 0o777, moved.restored.exists()) == (0o755, False)
     (aside,) = of_home.home.root.parent.glob("home.before-*")
     assert str(aside) in done.stderr
     assert at(aside).attempt("turnkeeper", "up").returncode == 4

@@ -19,6 +19,7 @@ from tests.support.chat_server import serving
 from turnkeeper.config.home import Home
 from turnkeeper.config.models import key_name
 from turnkeeper.config.settings import load_settings
+from turnkeeper.config.toml_file import with_key
 from turnkeeper.constellation.install import setup
 from turnkeeper.constellation.install.init import config_text, initialise
 from turnkeeper.constellation.install.setup import chosen_model
@@ -73,7 +74,26 @@ def test_enter_four_times_makes_a_home(home: Home) -> None:
     assert (code, "next: turnkeeper up" in screen) == (0, True)
     assert load_settings(home).model.name == "offline"
     assert (home.tasks / "example.toml").exists()
-    assert home.config.read_text() == config_text()
+    assert home.config.read_text() == with_key(config_text(), "folder", "path", str(Path.cwd()))
+
+
+def test_the_example_reads_the_folder_where_init_is_typed_unless_the_settings_name_one(home: Home) -> None:
+    assert run(home, "init").returncode == 0
+    assert load_settings(home).folder.path == "", "without the example no turn reads a folder"
+    home.config.write_text(with_key(home.config.read_text(), "folder", "path", "/srv/notes"))
+    done = run(home, "init", "--example")
+    assert (done.returncode, load_settings(home).folder.path) == (0, "/srv/notes")
+    assert "which reads /srv/notes each morning" in done.stderr
+
+
+def test_a_whole_home_folder_is_read_only_if_the_author_says_so(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(CLEAN, "HOME", str(tmp_path / "inner"))
+    questions = ("Model", "Time zone", "example", "service")
+    assert typed(home, "init", answers=[(question, "") for question in questions])[0] == 0
+    assert (load_settings(home).folder.path, [*home.tasks.iterdir()]) == ("", [])
 
 
 def test_a_model_its_key_and_a_zone_are_taken_and_the_key_is_never_shown(home: Home) -> None:

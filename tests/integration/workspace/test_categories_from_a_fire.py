@@ -1,6 +1,7 @@
-"""The categories at work on the example workspace, each from a fire, through the service; the author decides by it."""
+"""The categories at work on the workspace of a garden, each from a fire, through the service; the author decides by it."""
 
 import re
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -32,7 +33,7 @@ OVER = {wire.TurnEvent.INTERRUPTED, wire.TurnEvent.SUCCEEDED, wire.TurnEvent.SIL
 
 
 class Stage:
-    """The example home with its runtime in this process: the default graph on the offline model, under the real guard."""
+    """A home with its runtime in this process: the default graph on the offline model, under the real guard."""
 
     def __init__(self, home: Home, runtime: Runtime) -> None:
         self.home, self.runtime, self.service = home, runtime, Servicer(runtime)
@@ -104,7 +105,8 @@ def example() -> str:
 
 @pytest.fixture
 async def stage(home: Home, site: Site) -> AsyncIterator[Stage]:
-    initialise(home, example=True)
+    initialise(home, example=False)
+    shutil.copytree(ROOT / "tests" / "fixtures" / "garden", home.root / "workspace")
     (home.categories / "supplier-watch.toml").write_text(example())
     (line,) = re.findall(
         r"^    (autonomous_allowed = .*)$", (ROOT / "docs" / "categories.md").read_text(), re.MULTILINE

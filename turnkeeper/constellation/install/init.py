@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +36,10 @@ def initialise(home: Home, *, example: bool) -> list[Path]:
     home.check_sockets()
     written = [*write_new(home.config, config_text()), *write_new(home.environment, _ENVIRONMENT)]
     if example:
-        source = files("turnkeeper.constellation") / "example"
-        written += _copy(source / "tasks", home.tasks)
-        written += _copy(source / "workspace", home.root / "workspace")
+        written += write_new(home.tasks / "example.toml", read_text(Path(__file__).with_name("example.toml")))
+        if not load_settings(home).folder.path:  # otherwise the example reads the folder that the author named
+            text = with_key(read_text(home.config), "folder", "path", str(Path.cwd()))
+            replace_whole(home.config, text.encode())
     return written
 
 
@@ -58,14 +57,6 @@ def config_text() -> str:
             stated = section == "categories" and key == "autonomous_allowed"
             lines += [f"# {field.description}", f"{'' if stated else '# '}{key} = {shown}"]
     return "\n".join(lines) + "\n"
-
-
-def _copy(source: Traversable, target: Path) -> list[Path]:
-    target.mkdir(mode=0o700, exist_ok=True)
-    written = []
-    for item in sorted(source.iterdir(), key=lambda entry: entry.name):
-        written += write_new(target / item.name, item.read_text(encoding="utf-8"))
-    return written
 
 
 def write_new(path: Path, text: str) -> list[Path]:
@@ -133,13 +124,8 @@ def look_at(home: Home, reference: str) -> Project:
 def next_steps(home: Home, project: Project | None, tasks: Tasks, *, example: bool) -> list[str]:
     """Return the steps after `init`, a line each."""
     if project is None:
-        steps = [
-            "then, only if you want to try the example, a community garden whose newsletter an agent looks after:",
-            f"      turnkeeper workspace import {home.root}/workspace",
-            "          gives the agent the four pages that it reads and proposes to change",
-            "      turnkeeper task apply",
-            f"          creates the three tasks in {home.tasks}/example.toml, with their schedules",
-        ]
+        creates = f"creates the task whats-new, which reads {load_settings(home).folder.path} each morning"
+        steps = [f"then: turnkeeper task apply               {creates}", "      turnkeeper task run whats-new --wait"]
         return ["next: turnkeeper up", *(steps if example else [])]
     grant = [
         "      for tools that fires may use without you:",

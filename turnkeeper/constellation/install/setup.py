@@ -95,7 +95,7 @@ def init(
     key_file: KeyFileOption = None,
     timezone: Annotated[str, typer.Option("--timezone", "--tz", metavar="ZONE", help="Time zone of new tasks.")] = "",
     example: Annotated[
-        bool, typer.Option("--example", help="Also write an example workspace and three example tasks.")
+        bool, typer.Option("--example", help="Also write an example: a task that reads this folder.")
     ] = False,
     service_: Annotated[bool, typer.Option("--service", help="Also run: turnkeeper service install.")] = False,
     graph: GraphOption = None,
@@ -215,7 +215,9 @@ def ask() -> Choices:
         name = full_name(name, base_url)
         model = Model(name=name, base_url=base_url, key=_asked_key(name, base_url))
     zone = _answer("Time zone of tasks, such as Europe/Riga", "the machine's", _zone_or_machine)
-    example = typer.confirm("Write an example to try out: four pages on a garden, three tasks?", default=True, err=True)
+    question = f"Write an example: a task that reads {Path.cwd()} each morning, and says what changed?"
+    is_small = not Path.home().is_relative_to(Path.cwd())  # a whole home folder is read only if the author says so
+    example = typer.confirm(question, default=is_small, err=True)
     as_service = typer.confirm("Write a service that starts it when you log in?", default=False, err=True)
     return Choices(model=model, timezone=zone, example=example, service=as_service, asked=True)
 

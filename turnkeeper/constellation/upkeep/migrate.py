@@ -4,7 +4,8 @@ All of it moves in one transaction, or none. Each table is counted on both sides
 change; the settings then name the database, so that no daemon continues with the files. If the settings no longer name
 it, a marker requires a takeover first.
 
-And `turnkeeper restore --mark`, after such a database was restored to an earlier time.
+And `turnkeeper restore --mark`, after such a database was restored to an earlier time; and `turnkeeper forget`, which
+removes a machine that will not return.
 """
 
 import os
@@ -332,3 +333,19 @@ def _row_of(path: Path, state: str) -> dict[str, Any]:
         key = path.name  # its reader quarantines it
     at_us = put_ns // 1000 if put_ns is not None else int(path.stat().st_mtime * 1e6)
     return {"key": key if state != "quarantined" else path.name, "envelope": data, "state": state, "at_us": at_us}
+
+
+def forget(node: Annotated[str, typer.Argument(help="The machine's name in `turnkeeper status`.")]) -> None:
+    """Remove a machine for good from the list of machines that share a database.
+
+    The other machines have already taken over its work, which does not change. A running machine is refused. Without
+    this command, a machine that is gone is listed for a day.
+
+    Example: turnkeeper forget garage
+    """
+    place = home()
+    if not (url := load_settings(place).store.shared_url):
+        raise Conflict("names no database that several machines share", where=str(place.config))
+    count = nodes.strike(url, node)
+    said = "process that is" if count == 1 else "processes that are"
+    note(f"forgot {count} {said} gone of {node}; if it returns, it is listed again")

@@ -12,7 +12,7 @@ _HOME = {
         "Move the home to another directory, also on another disk: stop it, move it, and start it again if it ran."
     ),
     "migrate:migrate": "Move the home's data from files into a PostgreSQL database that several machines may share.",
-    "forget:forget": "Remove a machine for good from the list of machines that share a database.",
+    "migrate:forget": "Remove a machine for good from the list of machines that share a database.",
 }
 _COMMANDS = commands_in("turnkeeper.constellation.upkeep", {Panel.HOME: _HOME})
 SURFACE = Surface(name="upkeep", place=32, commands=_COMMANDS)

@@ -9,6 +9,7 @@ import pytest
 from agent_runtime.permissions.categories import Categories, lint
 from agent_runtime.permissions.judge import REQUEST, SCOPES
 from agent_runtime.tools.agents import agent_tools, subagent_tools
+from agent_runtime.tools.folder.folder import folder_tools
 from agent_runtime.tools.loops import loop_tools
 from agent_runtime.tools.restart import lifecycle_tools
 from agent_runtime.tools.workspace import workspace_tools
@@ -32,8 +33,8 @@ def write(home: Home, name: str, text: str) -> Path:
 def test_the_shipped_ones_are_there_and_have_nothing_wrong(home: Home) -> None:
     entries = {entry.name: entry for entry in load(home).all()}
     assert set(entries) == {
-        "catch-up-summary", "conversation", "loop", "memory-consolidation", "peer", "re-validation-walk",
-        "research-sweep",
+        "catch-up-summary", "conversation", "folder-report", "loop", "memory-consolidation", "peer",
+        "re-validation-walk", "research-sweep",
     }  # fmt: skip
     assert all(entry.source == "shipped" and not entry.problem for entry in entries.values())
     assert [finding for path in SHIPPED.glob("*.toml") for finding in lint(path)] == []
@@ -53,6 +54,7 @@ def test_every_scope_has_a_tool_and_every_tool_a_scope() -> None:
         *lifecycle_tools(nothing),
         *loop_tools(nothing),
         *subagent_tools(nothing),
+        *folder_tools(nothing, ".", nothing),
     ]
     assert {spec.scope for spec in every} == {*SCOPES, REQUEST}, "asking for permission needs none"
 
