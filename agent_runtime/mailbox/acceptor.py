@@ -11,7 +11,7 @@ and each fire ends once. A restart reads all of this from the rows and the folde
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -185,34 +185,25 @@ class _Waiting:
         return self.item.header.key
 
 
+@dataclass(eq=False)
 class Acceptor:
-    """Puts triggers into inboxes durably, in the order of their arrival."""
+    """Puts triggers into inboxes durably, in the order of their arrival. Notifies `arrived` after each."""
 
-    def __init__(
-        self,
-        store: Store,
-        mailboxes: Mailboxes,
-        terminal_deliveries: TerminalDeliveries,
-        arrived: Signal,
-        *,
-        clock: Clock,
-        entropy: Entropy,
-        log: EventLog,
-        failpoints: Failpoints,
-    ) -> None:
-        """Notify `arrived` after an envelope was put."""
-        self._store = store
-        self._mailboxes = mailboxes
-        self._terminal_deliveries = terminal_deliveries
-        self._arrived = arrived
-        self._clock = clock
-        self._entropy = entropy
-        self._log = log
-        self._failpoints = failpoints
-        self._waiting: list[_Waiting] = []
-        self._writer: asyncio.Task[None] | None = None
-        self._ended_s = -CALM_S  # when a group was last written
-        self._opened = asyncio.Event()
+    store: Store
+    mailboxes: Mailboxes
+    terminal_deliveries: TerminalDeliveries
+    arrived: Signal
+    _: KW_ONLY
+    clock: Clock
+    entropy: Entropy
+    log: EventLog
+    failpoints: Failpoints
+    _waiting: list[_Waiting] = field(default_factory=list, init=False)
+    _writer: asyncio.Task[None] | None = field(default=None, init=False)
+    _ended_s: float = field(default=-CALM_S, init=False)  # when a group was last written
+    _opened: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def __post_init__(self) -> None:
         self._opened.set()
 
     async def opened(self) -> None:
@@ -231,7 +222,7 @@ class Acceptor:
 
     def stamps(self, count: int) -> list[Stamp]:
         """Return the stamps of `count` envelopes that are written now."""
-        drawn, at = self._entropy.hex(_ID_DIGITS * count), rfc3339(self._clock.now())
+        drawn, at = self.entropy.hex(_ID_DIGITS * count), rfc3339(self.clock.now())
         return [Stamp(drawn[place * _ID_DIGITS : (place + 1) * _ID_DIGITS], at) for place in range(count)]
 
     def queue(self, trigger: Trigger, *, refusal: TurnkeeperError | None = None) -> "asyncio.Future[Receipt]":
@@ -240,7 +231,7 @@ class Acceptor:
         With a `refusal` no new trigger is accepted: the refusal is the answer, unless the trigger's key is known.
         """
         try:
-            item = encode_trigger(trigger, envelope_id=self._entropy.hex(_ID_DIGITS), at=self._clock.now())
+            item = encode_trigger(trigger, envelope_id=self.entropy.hex(_ID_DIGITS), at=self.clock.now())
         except InvalidInput as error:
             answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
             answer.set_exception(error if error.where != "envelope" else Exhausted(error.what, where="prompt"))
@@ -254,7 +245,7 @@ class Acceptor:
         answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(item, answer, refusal))
         if self._writer is None or self._writer.done():
-            if self._clock.monotonic() - self._ended_s >= CALM_S:
+            if self.clock.monotonic() - self._ended_s >= CALM_S:
                 self._opened.clear()
             self._writer = asyncio.create_task(self._write(), name="accept")
         return answer
@@ -263,13 +254,13 @@ class Acceptor:
         while self._waiting:
             group, self._waiting = self._waiting[:LARGEST_GROUP], self._waiting[LARGEST_GROUP:]
             try:
-                with told_if_late(self._log, partial(self._arrivals, group), again=True):
+                with told_if_late(self.log, partial(self._arrivals, group), again=True):
                     await self._write_group(group)
             except Exception as error:  # noqa: BLE001  each of the group's callers gets it as its answer
                 for item in group:
                     _fail(item, error)
             finally:
-                self._ended_s = self._clock.monotonic()
+                self._ended_s = self.clock.monotonic()
                 self._opened.set()
 
     def _arrivals(self, group: Sequence[_Waiting]) -> list[tuple[str, dict[str, object]]]:
@@ -307,28 +298,28 @@ class Acceptor:
     async def _known(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the digests of those keys that were accepted, or whose envelopes are in an inbox."""
         wanted = list(keys)
-        queued = {key: known.digest for key, known in (await self._mailboxes.find(wanted)).items()}
+        queued = {key: known.digest for key, known in (await self.mailboxes.find(wanted)).items()}
 
         def look(connection: Connection) -> dict[str, str]:
             taken = {key: record.digest for key, record in get_keys(connection, wanted).items()}
             return taken | {key: item.digest for key, item in terminal_deliveries_by_key(connection, wanted).items()}
 
-        return await self._store.read(look) | queued
+        return await self.store.read(look) | queued
 
     async def _put(self, fresh: Sequence[_Waiting]) -> dict[str, Put | TurnkeeperError]:
         """Put envelopes; deliveries to agents that the runtime does not host are recorded before this returns."""
-        answers = await self._mailboxes.put([item.item for item in fresh])
-        self._failpoints.reach("runtime.accepted")
+        answers = await self.mailboxes.put([item.item for item in fresh])
+        self.failpoints.reach("runtime.accepted")
         put = {item.key: answer for item, answer in zip(fresh, answers, strict=True)}
-        hosted = self._mailboxes.agents
+        hosted = self.mailboxes.agents
         elsewhere = [
             (item.item.header, answer.name)
             for item, answer in zip(fresh, answers, strict=True)
             if isinstance(answer, Put) and item.item.header.agent not in hosted and is_fire(item.key)
         ]
         if elsewhere:
-            await self._terminal_deliveries.add(elsewhere)
-        self._arrived.notify()
+            await self.terminal_deliveries.add(elsewhere)
+        self.arrived.notify()
         return put
 
     def _answer(self, accepted: Sequence[tuple[_Waiting, bool, str]]) -> None:
@@ -337,7 +328,7 @@ class Acceptor:
         Each trigger comes with whether it is fresh, and with its envelope's name if that is in an inbox.
         """
         lines = (_log_line(item.item.header, fresh=fresh, name=name) for item, fresh, name in accepted)
-        self._log.emit_all([line for line in lines if line])
+        self.log.emit_all([line for line in lines if line])
         for item, fresh, _ in accepted:
             item.answer.set_result(Receipt(header=item.item.header, fresh=fresh))
 

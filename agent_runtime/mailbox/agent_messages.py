@@ -16,7 +16,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -232,44 +232,33 @@ class _Allowance:
         self._left -= 1.0
 
 
+@dataclass(eq=False)
 class Outboxes:
     """Takes messages from the outboxes of agents in terminals, and delivers them to agent0."""
 
-    def __init__(
-        self,
-        store: Store,
-        acceptor: Acceptor,
-        mailboxes: Mailboxes,
-        categories: Categories,
-        *,
-        home: Home,
-        clock: Clock,
-        entropy: Entropy,
-        log: EventLog,
-        failpoints: Failpoints,
-    ) -> None:
-        self._store = store
-        self._acceptor = acceptor
-        self._mailboxes = mailboxes
-        self._categories = categories
-        self._home = home
-        self._clock = clock
-        self._entropy = entropy
-        self._log = log
-        self._failpoints = failpoints
-        self._outboxes: dict[str, Outbox] = {}
-        self._allowances: dict[str, _Allowance] = {}
-        self._trouble: dict[str, str] = {}
+    store: Store
+    acceptor: Acceptor
+    mailboxes: Mailboxes
+    categories: Categories
+    _: KW_ONLY
+    home: Home
+    clock: Clock
+    entropy: Entropy
+    log: EventLog
+    failpoints: Failpoints
+    _outboxes: dict[str, Outbox] = field(default_factory=dict, init=False)
+    _allowances: dict[str, _Allowance] = field(default_factory=dict, init=False)
+    _trouble: dict[str, str] = field(default_factory=dict, init=False)
 
     async def run(self) -> None:
         """Look once a second until cancelled. Messages that cannot be delivered now stay in place."""
         while True:
             await self._guarded("", self._look())
-            await self._clock.sleep(POLL_S)
+            await self.clock.sleep(POLL_S)
 
     async def _look(self) -> None:
-        for agent in await asyncio.to_thread(agents_with_inboxes, self._home):
-            if agent not in self._mailboxes.agents and agent not in RESERVED:
+        for agent in await asyncio.to_thread(agents_with_inboxes, self.home):
+            if agent not in self.mailboxes.agents and agent not in RESERVED:
                 await self._guarded(agent, self._take(agent))
 
     async def _guarded(self, agent: str, work: Awaitable[None]) -> None:
@@ -280,51 +269,51 @@ class Outboxes:
         except (TurnkeeperError, OSError) as error:
             reason = f"{type(error).__name__}: {error}"[:500]
             if self._trouble.get(agent) != reason:
-                self._log.emit("outbox.unreadable", agent=agent, reason=reason)
+                self.log.emit("outbox.unreadable", agent=agent, reason=reason)
         self._trouble[agent] = reason
 
     async def _take(self, agent: str) -> None:
         outbox = self._outboxes.get(agent)
         if outbox is None:
-            outbox = self._outboxes[agent] = Outbox(self._home.inbox(agent), self._clock, self._entropy)
-            self._allowances[agent] = _Allowance(self._clock.monotonic())
+            outbox = self._outboxes[agent] = Outbox(self.home.inbox(agent), self.clock, self.entropy)
+            self._allowances[agent] = _Allowance(self.clock.monotonic())
         allowance = self._allowances[agent]
-        for name in await asyncio.to_thread(outbox.take, allowance.left(self._clock.monotonic())):
-            self._failpoints.reach("outbox.taken")
+        for name in await asyncio.to_thread(outbox.take, allowance.left(self.clock.monotonic())):
+            self.failpoints.reach("outbox.taken")
             try:
                 data = await asyncio.to_thread(outbox.read, name)
-                await self._deliver(read_letter(data, agent, name=name, at=self._clock.now()))
+                await self._deliver(read_letter(data, agent, name=name, at=self.clock.now()))
             except InvalidInput as error:
                 allowance.spend()
                 await asyncio.to_thread(outbox.refuse, name, str(error))
-                self._log.emit("outbox.refused", agent=agent, name=name, reason=str(error))
+                self.log.emit("outbox.refused", agent=agent, name=name, reason=str(error))
                 continue
             allowance.spend()
-            self._failpoints.reach("outbox.delivered")
+            self.failpoints.reach("outbox.delivered")
             await asyncio.to_thread(outbox.finish, name)
 
     async def _deliver(self, letter: Envelope) -> None:
         """Deliver a message once, even if it is found again, then acknowledge it."""
         where: dict[str, Any] = {"agent": letter.sender, "id": letter.id, "kind": letter.kind}
         if letter.kind == "ack":
-            await self._mailboxes.post(letter)
+            await self.mailboxes.post(letter)
         else:
             key = letter.idempotency_key
-            fresh = not await self._mailboxes.find([key]) and not await self._store.read(get_keys, [key])
+            fresh = not await self.mailboxes.find([key]) and not await self.store.read(get_keys, [key])
             if fresh:
                 trigger = await self._trigger(letter)
-                while trigger.parent and not await self._store.write(mail.answer, trigger):
+                while trigger.parent and not await self.store.write(mail.answer, trigger):
                     trigger = await self._trigger(letter)
-                await self._acceptor.accept(trigger)
+                await self.acceptor.accept(trigger)
                 where["turn_id"] = trigger.turn_id
-            self._log.emit("outbox.accepted", **where, fresh=fresh)
+            self.log.emit("outbox.accepted", **where, fresh=fresh)
         if letter.requires_ack:
-            await self._mailboxes.post(ack_of(letter, at=self._clock.now(), by_key=True))
+            await self.mailboxes.post(ack_of(letter, at=self.clock.now(), by_key=True))
 
     async def _trigger(self, letter: Envelope) -> Trigger:
         """Return the trigger for a letter. Raises InvalidInput for an answer without a question."""
         agent, answers = letter.sender, str(letter.meta.get("answers", ""))
-        left = await self._store.read(mail.open_requests, agent, _turn_of(letter))
+        left = await self.store.read(mail.open_requests, agent, _turn_of(letter))
         if answers:
             asked = [(item, parent) for item, parent in left if item.turn_id == answers]
         else:
@@ -340,8 +329,8 @@ class Outboxes:
 
     async def _answer_to_fire(self, letter: Envelope, turn_id: str) -> Trigger:
         """Return the trigger for an answer to a fire, in the place of the fire's own turn."""
-        fire = await self._store.read(mail.terminal_delivery_of_turn, turn_id)
-        answered_by = await self._store.read(mail.answer_to, turn_id, letter.sender)
+        fire = await self.store.read(mail.terminal_delivery_of_turn, turn_id)
+        answered_by = await self.store.read(mail.answer_to, turn_id, letter.sender)
         if fire is None or fire.agent != letter.sender or answered_by not in {None, _turn_of(letter)}:
             raise InvalidInput(f"answers {turn_id[:40]!r}, which is not open", where="meta")
         return self._narrow(letter, hops=1, thread_id=fire.thread_id, channel=fire.channel, parent=turn_id)
@@ -360,7 +349,7 @@ class Outboxes:
             source="agent",
             key=letter.idempotency_key,
             turn_id=_turn_of(letter),
-            grant=self._categories.get(category),
+            grant=self.categories.get(category),
             read_only=category == CATEGORY,
             kind=AGENT_KINDS["fire"],
             hops=hops + 1,

@@ -222,16 +222,7 @@ def _log_record(before: Fire, after: Fire, news: News) -> log_records.LogRecord:
 
 def news_of(event: wire.TurnEvent, now: datetime) -> News:
     """Return the report of an event. An event without a time happened now."""
-    return News(
-        fire_id=event.fire_id,
-        attempt=event.attempt,
-        state=_STATES[event.state],
-        at=_instant(event.at, now),
-        turn_id=event.turn_id,
-        error=event.error or _held_by(event),
-        tokens=event.tokens_in + event.tokens_out,
-        wake_after_s=event.wake_after_s if event.HasField("wake_after_s") else None,
-    )
+    return _news(event, _instant(event.at, now), event.error or _held_by(event))
 
 
 def _held_by(event: wire.TurnEvent) -> str:
@@ -247,13 +238,17 @@ def _is_by_author(event: wire.TurnEvent) -> bool:
 
 
 def _of_turn(turn: wire.Turn, now: datetime) -> News:
+    return _news(turn, _instant(turn.ended_at, now), turn.error)
+
+
+def _news(turn: wire.Turn | wire.TurnEvent, at: datetime, error: str) -> News:
     return News(
         fire_id=turn.fire_id,
         attempt=turn.attempt,
         state=_STATES[turn.state],
-        at=_instant(turn.ended_at, now),
+        at=at,
         turn_id=turn.turn_id,
-        error=turn.error,
+        error=error,
         tokens=turn.tokens_in + turn.tokens_out,
         wake_after_s=turn.wake_after_s if turn.HasField("wake_after_s") else None,
     )

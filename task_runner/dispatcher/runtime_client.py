@@ -13,8 +13,8 @@ from turnkeeper.clock import Clock
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import NotFound, TurnkeeperError, Unreachable
 from turnkeeper.rpc.callers import Identity
-from turnkeeper.rpc.channel import connect, read_greeting
-from turnkeeper.rpc.errors import from_rpc
+from turnkeeper.rpc.channel import connect, connected, read_greeting
+from turnkeeper.rpc.errors import from_rpc, raising_ours
 from turnkeeper.rpc.process import together
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeStub
@@ -72,7 +72,8 @@ class Runtime:
             Denied: the runtime refuses fires from this runner.
             Corrupt: our key cannot be read.
         """
-        await self._connected(deadline_s)
+        # A write to an unconnected channel only seems to succeed.
+        await connected(self._channel, PEER, deadline_s)
         call = self._fire_batches(metadata=self._identity.metadata("FireBatches"))
         try:
             async with asyncio.timeout(deadline_s):
@@ -158,10 +159,8 @@ class Runtime:
 
     async def _answered(self, method: str, request: Any, deadline_s: float = _DEADLINE_S, **how: Any) -> Any:
         said = self._identity.metadata(method, request)
-        try:
+        with raising_ours(PEER):
             return await getattr(self._stub, method)(request, timeout=deadline_s, metadata=said, **how)
-        except grpc.RpcError as error:
-            raise from_rpc(error, PEER) from error
 
     async def _watch(
         self, method: str, request: wire.WatchTurnsRequest | wire.WatchEventsRequest, event_type: Callable[..., T]
@@ -178,17 +177,6 @@ class Runtime:
             raise from_rpc(error, PEER) from error
         finally:
             call.cancel()
-
-    async def _connected(self, deadline_s: float) -> None:
-        """Wait until the channel is connected, because a write to an unconnected channel only seems to succeed."""
-        try:
-            async with asyncio.timeout(deadline_s):
-                while (state := self._channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
-                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                        raise Unreachable(f"{PEER} cannot be reached")
-                    await self._channel.wait_for_state_change(state)
-        except TimeoutError as error:
-            raise Unreachable(f"{PEER} does not answer in time") from error
 
 
 class FireStream:

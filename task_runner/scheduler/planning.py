@@ -112,11 +112,6 @@ class Planned:
         return Planned(**{name: getattr(self, name) + getattr(other, name) for name in Planned.__slots__})
 
 
-def plan_due(session: Session, now: datetime, limit: int = LARGEST_BATCH, *, reachable: bool = True) -> Planned:
-    """Plan at most `limit` tasks that need it by `now`."""
-    return plan_tasks(session, session.tasks.due(now, limit), now, reachable=reachable)
-
-
 def plan_tasks(
     session: Session,
     ids: Sequence[str],

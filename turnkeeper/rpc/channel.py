@@ -4,6 +4,7 @@ The stream of turn events sends a greeting in its initial metadata. A store that
 event to send. The greeting tells its follower at once, so that it asks about each open fire.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +17,13 @@ from google.protobuf.message import Message
 
 from turnkeeper.bus.envelope import LARGEST_BYTES
 from turnkeeper.config.home import Home
+from turnkeeper.errors import Unreachable
 from turnkeeper.rpc.callers import Identity, Metadata
-from turnkeeper.rpc.errors import from_rpc
+from turnkeeper.rpc.errors import does_not_answer, from_rpc, raising_ours
+from turnkeeper.storage.locking import is_held
 
 DEADLINE_S = 10.0
+LISTENS_WITHIN_S = 2.0  # a daemon that runs but does not listen: it has just been started, or it is stopped
 OPTIONS = (
     ("grpc.max_receive_message_length", 16 * LARGEST_BYTES),
     ("grpc.max_send_message_length", LARGEST_BYTES),
@@ -37,6 +41,22 @@ OPTIONS = (
 def connect(socket: Path) -> grpc.aio.Channel:
     """Return an asynchronous channel to the daemon behind `socket`; it connects and reconnects by itself."""
     return grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS)
+
+
+async def connected(channel: grpc.aio.Channel, daemon: str, within_s: float, *, is_running: bool = False) -> None:
+    """Wait until a channel is connected. A failed attempt ends the wait unless the daemon's process runs.
+
+    Raises:
+        Unreachable: the daemon cannot be reached, or did not answer in time.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+                if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and not is_running:
+                    raise Unreachable(f"{daemon} cannot be reached")
+                await channel.wait_for_state_change(state)
+    except TimeoutError as error:
+        raise does_not_answer(daemon) from error
 
 
 _INCARNATION, _AFTER = "turnkeeper-incarnation", "turnkeeper-after-sequence"
@@ -130,12 +150,10 @@ class Caller(_Calls):
     ) -> Any:
         call, daemon = self._method(method, request)
         said = self._identity.metadata(method, request)
-        try:
+        with raising_ours(daemon, self._home):
             if isinstance(call, grpc.UnaryStreamMultiCallable):
                 return self._iterate(call(request, metadata=said), daemon, greeted)
             return call(request, timeout=self._deadline_s if deadline_s is None else deadline_s, metadata=said)
-        except grpc.RpcError as error:
-            raise from_rpc(error, daemon, self._home) from error
 
     def _iterate(self, stream: Any, daemon: str, greeted: Greeted | None) -> Any:
         try:
@@ -153,7 +171,10 @@ class Caller(_Calls):
 
 
 class AsyncCaller(_Calls):
-    """The asynchronous form of :class:`Caller`: await a call, and iterate a stream with `async for`."""
+    """The asynchronous form of :class:`Caller`: await a call, and iterate a stream with `async for`.
+
+    It lives longer than the daemons. A call waits for a daemon that has just been started again.
+    """
 
     _connect = staticmethod(grpc.aio.insecure_channel)
 
@@ -171,14 +192,14 @@ class AsyncCaller(_Calls):
     async def _answer(
         self, call: Any, daemon: str, request: Message, said: Metadata, *, deadline_s: float | None = None
     ) -> Any:
-        try:
+        await self._connected(daemon)
+        with raising_ours(daemon, self._home):
             return await call(request, timeout=deadline_s or self._deadline_s, metadata=said)
-        except grpc.RpcError as error:
-            raise from_rpc(error, daemon) from error
 
     async def _iterate(
         self, call: Any, daemon: str, request: Message, said: Metadata, *, greeted: Greeted | None = None
     ) -> AsyncIterator[Any]:
+        await self._connected(daemon)
         stream = call(request, metadata=said)
         try:
             told = None if greeted is None else read_greeting(await stream.initial_metadata() or ())
@@ -187,9 +208,15 @@ class AsyncCaller(_Calls):
             async for item in stream:
                 yield item
         except grpc.RpcError as error:
-            raise from_rpc(error, daemon) from error
+            raise from_rpc(error, daemon, self._home) from error
         finally:
             stream.cancel()
+
+    async def _connected(self, daemon: str) -> None:
+        """Wait for the connection to a daemon whose process runs. Without a process the call itself fails at once."""
+        channel, _ = self._open[daemon]
+        if channel.get_state() is not grpc.ChannelConnectivity.READY and is_held(self._home, daemon):
+            await connected(channel, daemon, LISTENS_WITHIN_S, is_running=True)
 
     async def close(self) -> None:
         """Close the channels for all callers that share them."""

@@ -6,7 +6,8 @@ reports that the server's machine is in trouble.
 """
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -66,13 +67,27 @@ def to_status(error: errors.TurnkeeperError) -> Any:
     return rpc_status.to_status(status)
 
 
+@contextmanager
+def raising_ours(peer: str, home: Home | None = None) -> Iterator[None]:
+    """Raise our error for a failed call to a daemon, as :func:`from_rpc` returns it."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise from_rpc(error, peer, home) from error
+
+
+def does_not_answer(peer: str) -> errors.Unreachable:
+    """Return the error of a daemon that runs and is silent."""
+    hint = "it may wait for its store, or be stopped; to see which, run: turnkeeper doctor"
+    return errors.Unreachable(f"{peer} does not answer in time", hint=hint)
+
+
 def from_rpc(error: grpc.RpcError, peer: str, home: Home | None = None) -> errors.TurnkeeperError:
     """Convert a failed call to our error; `peer` names the daemon that was called, of `home` if it is known."""
     code = error.code()
     number = code.value[0]
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        hint = "it may wait for its store, or be stopped; to see which, run: turnkeeper doctor"
-        return errors.Unreachable(f"{peer} does not answer in time", hint=hint)
+        return does_not_answer(peer)
     if code is grpc.StatusCode.UNAVAILABLE:
         hint = "start it with: turnkeeper up" if home is None else way_to(home, peer)
         return errors.Unreachable(f"{peer} cannot be reached", hint=hint)

@@ -29,6 +29,7 @@ from task_runner.service.task_spec import Defaults
 from task_runner.store.reading import MIGRATIONS
 from task_runner.store.store import Session
 from tests.support.clock import START
+from tests.support.planning import plan_due
 from tests.support.postgres import Server
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.storage.database import Database
@@ -186,7 +187,7 @@ class Stage:
         at(1, lambda session, then: shared.hand_over(session, now=then, pace=Pace()))
         self.tell("SUCCEEDED")
         at(2, shared.take)
-        at(61, lambda session, then: planning.plan_due(session, then, 9))
+        at(61, lambda session, then: plan_due(session, then, 9))
         at(61, lambda session, then: shared.hand_over(session, now=then, pace=Pace()))
         at(62, lambda session, then: changes.run_now(session, "digest", "before", then))
         self.tell("STARTED", "FAILED")

@@ -12,13 +12,13 @@ import pytest
 from task_runner.dispatcher import shared
 from task_runner.dispatcher.dispatcher import Pace
 from task_runner.planner.self_paced import TAKEN_OVER
-from task_runner.scheduler import planning
 from task_runner.service import changes
 from task_runner.service.task_spec import Defaults
 from task_runner.store.shared import turn_of
 from task_runner.store.store import Session, Store
 from tests.integration.cluster.shared import Cluster
 from tests.support.clock import ManualClock
+from tests.support.planning import plan_due
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.clock import SystemClock
 from turnkeeper.rpc.process import VARIABLE
@@ -49,7 +49,7 @@ class Runner:
         fields = {"name": "digest", "every": "60s", "category": "loop", "channel": "general", "prompt": "p"}
         spec = schedules_pb2.TaskSpec(**fields | changed)
         self.do(lambda session, now: changes.create(session, spec, DEFAULTS, now, SeededEntropy(1)), 0)
-        self.do(planning.plan_due, 60)
+        self.do(plan_due, 60)
         assert self.handed(61) == 1
 
     def handed(self, seconds: float) -> int:
@@ -135,7 +135,7 @@ def test_a_wake_up_that_its_author_anticipates_is_cancelled_in_the_transaction_t
     """A runner that is killed behind it leaves no turn that nobody wants."""
     spec = schedules_pb2.TaskSpec(name="watch", dynamic=True, prompt="p", category="loop", channel="general")
     runner.do(lambda session, now: changes.create(session, spec, DEFAULTS, now, SeededEntropy(1), loop=True), 0)
-    runner.do(planning.plan_due, 1)
+    runner.do(plan_due, 1)
     assert runner.handed(2) == 1
     ((fire_id, thread_id),) = cluster.rows(
         "SELECT fire_id, paced_thread FROM runner.fires JOIN runner.tasks t ON t.id = task_id"

@@ -19,13 +19,14 @@ from task_runner.dispatcher.outcomes import News, record_news
 from task_runner.model.task import Fire, Task
 from task_runner.planner.ledger import TurnState
 from task_runner.planner.log_records import LogRecord
-from task_runner.scheduler.planning import complete_request, plan_due, plan_tasks
+from task_runner.scheduler.planning import complete_request, plan_tasks
 from task_runner.scheduler.rewind import bring_back, rewind
 from task_runner.service import changes
 from task_runner.service.task_spec import Defaults, parse_spec
 from task_runner.store.rows import Key, Outgoing, fire_of
 from task_runner.store.schema import audit, fires, metadata
 from task_runner.store.store import Session
+from tests.support.planning import plan_due
 from tests.support.seeded_entropy import SeededEntropy
 from turnkeeper.constellation.audit import verify
 from turnkeeper.constellation.audit.records import chains_of, differences

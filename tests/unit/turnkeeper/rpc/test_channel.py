@@ -1,5 +1,6 @@
 """Calling a daemon over its socket."""
 
+import asyncio
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,8 @@ from task_runner.cli.client import not_running
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.supervisor import markers
 from turnkeeper.errors import Exhausted, MachineTrouble, Unreachable
-from turnkeeper.rpc.channel import Caller, daemon_of, method_of
+from turnkeeper.rpc import channel
+from turnkeeper.rpc.channel import AsyncCaller, Caller, daemon_of, method_of
 from turnkeeper.rpc.errors import from_rpc, to_status
 from turnkeeper.storage.locking import ProcessLock
 from turnkeeper.v1 import agent_runtime_pb2 as agents
@@ -41,6 +43,34 @@ def test_who_calls_a_daemon_that_its_supervisor_starts_again_need_not_start_it(h
     with ProcessLock(home, "task-runner"):
         assert advice().startswith("it is being started"), "it does not listen yet"
     caller.close()
+
+
+async def test_a_call_that_comes_right_after_a_restart_waits_until_the_daemon_listens(home: Home) -> None:
+    """The channel has noticed that the daemon went, and connects again only after a pause."""
+    caller, server = AsyncCaller(home), grpc.aio.server()
+    with pytest.raises(Unreachable, match="task-runner cannot be reached; start it with: turnkeeper up"):
+        await caller.ask(schedules.GetStatusRequest())
+    with ProcessLock(home, "supervisor"), pytest.raises(Unreachable, match="reached; it is being started"):
+        await caller.ask(schedules.GetStatusRequest())
+    add_SchedulesServicer_to_server(Runner(), server)
+    with ProcessLock(home, "task-runner"):
+        asked = asyncio.ensure_future(caller.ask(schedules.GetStatusRequest()))
+        await asyncio.wait({asked}, timeout=LONG_S)
+        server.add_insecure_port(f"unix:{home.socket('task-runner')}")
+        await server.start()
+        assert (await asked).version == "7"
+    await caller.close()
+    await server.stop(None)
+
+
+async def test_a_daemon_that_runs_and_never_listens_is_not_waited_for_long(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "LISTENS_WITHIN_S", 0.1)
+    caller = AsyncCaller(home, deadline_s=60)
+    with ProcessLock(home, "task-runner"), pytest.raises(Unreachable, match="does not answer in time; it may wait"):
+        await caller.ask(schedules.GetStatusRequest())
+    await caller.close()
 
 
 class Runner(SchedulesServicer):
