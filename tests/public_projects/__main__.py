@@ -5,7 +5,7 @@
 
 `--checkouts` holds one git clone for each repository of projects.toml, as OWNER+NAME or NAME. Each project is laid out at its
 pinned commit below `--work`, which also gets a virtualenv for each set of requirements and a home for each row; take a short
-path, as sockets are in the homes. Nothing is fetched except packages by pip. `table` writes docs/graphs.md from results.json.
+path, as sockets are in the homes. Nothing is fetched except packages by pip. `table` writes the page from results.json.
 """
 
 import argparse

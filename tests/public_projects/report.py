@@ -1,4 +1,4 @@
-"""What a run of a public project showed, in short, and the table of all of them in docs/graphs.md. Pure."""
+"""What a run of a public project showed, in short, and the table of all of them in docs/reference/public-projects.md. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 EARLIER = HERE / "earlier.json"  # the questions of the same runs before init granted a graph its own memory
-PAGE = HERE.parents[1] / "docs" / "graphs.md"
+PAGE = HERE.parents[1] / "docs" / "reference" / "public-projects.md"
 _TRACING = ("LANGSMITH_", "LANGCHAIN_")
 BEGIN, END = "<!-- the table of public projects begins -->", "<!-- the table of public projects ends -->"
 _HEAD = "| graph | version | fires | questions | its thread | asked for | own | kill -9 | `graph check` said |"
@@ -102,7 +102,7 @@ def _killed(killed: Mapping[str, Any]) -> str:
 
 
 def table(results: Iterable[Mapping[str, Any]]) -> str:
-    """Return the table of docs/graphs.md."""
+    """Return the table of docs/reference/public-projects.md."""
     lines, earlier = [_HEAD, "| --- " * 9 + "|"], json.loads(EARLIER.read_text())
     for one in sorted(results, key=lambda row: str(row["name"])):
         seen = one["seen"]

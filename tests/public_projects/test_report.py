@@ -1,4 +1,4 @@
-"""What was recorded of public projects is what docs/graphs.md shows, and nothing came that `graph check` had not said."""
+"""What was recorded of public projects is what docs/reference/public-projects.md shows, and nothing came that `graph check` had not said."""
 
 import json
 import urllib.request
@@ -28,7 +28,7 @@ def test_the_page_shows_what_was_recorded() -> None:
 
 
 def test_the_readme_promises_what_was_recorded() -> None:
-    text = " ".join((PAGE.parents[1] / "README.md").read_text().split())
+    text = " ".join((PAGE.parents[2] / "README.md").read_text().split())
     assert promise(read_results()) in text
 
 
