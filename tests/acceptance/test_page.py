@@ -1,44 +1,34 @@
 """The page in Chromium, over a real constellation: what a person sees and does, and what the browser complains of."""
 
 import itertools
-import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.support.constellation import Constellation
 from tests.support.machines import TwoMachines, constellation_on, new_home
 from tests.support.postgres import Server
+from tests.support.tabs import PATIENCE_MS, Tab, absent, asks, chromium, decision
 from tests.support.web import ROOT, Web, configure, free_port, settings
 
 pytestmark = [pytest.mark.process, pytest.mark.client]
 LOOKS = pytest.mark.sqlite_only("how a page looks, whatever its store")
 AXE = ROOT / "tests" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
-PATIENCE_MS = 30_000
-expect.set_options(timeout=PATIENCE_MS)
 PAGES = (
     *("/ui/", "/ui/decisions", "/ui/conversations", "/ui/conversations/desk", "/ui/tasks", "/ui/tasks/daily", "/ui/tasks/daily/edit"),
     *("/ui/tasks/daily/slot", "/ui/loops", "/ui/timeline", "/ui/timeline?span=7d", "/ui/pages", "/ui/pages/garden", "/ui/memory"),
 )  # fmt: skip
 
 
-def absent(what: str) -> Any:
-    return pytest.fail(what) if "CI" in os.environ else pytest.skip(what)
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    binary = shutil.which("chromium") or absent("Chromium is not installed: make test-services")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=binary)
+    with chromium() as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")
@@ -81,22 +71,6 @@ def context(browser: Browser, constellation: Constellation) -> Iterator[BrowserC
     made.close()
 
 
-class Tab:
-    """An open page, with what the browser complained of."""
-
-    def __init__(self, page: Page, origin: str) -> None:
-        self.page, self.origin = page, origin
-        self.complaints: list[str] = []
-        page.on("console", lambda said: self.complaints.append(said.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-
-    def go(self, path: str) -> Page:
-        answer = self.page.goto(f"{self.origin}{path}")
-        assert answer is not None
-        assert answer.status == 200, path
-        return self.page
-
-
 @pytest.fixture
 def tab(context: BrowserContext, constellation: Constellation) -> Iterator[Tab]:
     page = context.new_page()
@@ -109,18 +83,6 @@ def tab(context: BrowserContext, constellation: Constellation) -> Iterator[Tab]:
 def web_of(constellation: Constellation) -> Web:
     port = int(constellation.home.config.read_text().rpartition("port = ")[2].split()[0])
     return Web(constellation.home, port)
-
-
-def asks(constellation: Constellation, name: str, prompt: str) -> dict[str, Any]:
-    """Let a task fire now whose turn asks for more than its category grants; return what it asks."""
-    constellation.create(name, "--in", "1s", "--thread", name, "--prompt", prompt, channel="desk")
-    constellation.until_outcome(name, "interrupted")
-    return next(one for one in constellation.ask("agent-runtime", "approvals", "list") if one["task_name"] == name)
-
-
-def decision(constellation: Constellation, interrupt: dict[str, Any]) -> str:
-    found: str = constellation.ask("agent-runtime", "approvals", "show", interrupt["interrupt_id"])["decision"]
-    return found
 
 
 def test_a_conversation_grows_while_a_task_fires_and_its_question_is_answered_in_place(

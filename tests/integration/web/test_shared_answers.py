@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from tests.support.clock import ManualClock, look_again
 from turnkeeper.config.settings import Settings
@@ -12,8 +14,10 @@ from turnkeeper.errors import Unreachable
 from turnkeeper.gateway.calls import Gateway
 from turnkeeper.gateway.page.live import REST_S, SETTLE_S, Changes
 from turnkeeper.gateway.page.reads import _between
-from turnkeeper.gateway.page.shell import FRESH_S, Answers, Shell
+from turnkeeper.gateway.page.shell import FRESH_S, Answers, Shell, Silence
 from turnkeeper.v1 import schedules_pb2 as schedules
+
+DAY = timedelta(days=1)
 
 
 class Runner:
@@ -21,12 +25,15 @@ class Runner:
 
     def __init__(self) -> None:
         self.asked, self.away = 0, False
+        self.stopped: asyncio.Event | None = None
         self.changes = asyncio.Queue[object]()
         self.watched = list[Any]()
 
     async def ask(self, _request: Any) -> Any:
         self.asked += 1
         await look_again()
+        if self.stopped is not None:
+            await self.stopped.wait()
         if self.away:
             raise Unreachable("task-runner cannot be reached")
         return schedules.ListTasksResponse(total=self.asked)
@@ -75,16 +82,60 @@ async def test_what_fifty_tabs_ask_together_is_asked_once_and_again_after_a_chan
     assert [type(one) for one in found] == [Unreachable, Unreachable]
 
 
-async def test_a_daemon_that_is_away_gives_an_empty_answer_and_is_named_until_it_answers(clock: ManualClock) -> None:
+async def test_while_a_daemon_is_away_its_newest_answer_is_shown_with_its_time_and_the_rest_is_said_to_be_unknown(
+    clock: ManualClock,
+) -> None:
     two = Two(clock)
     shell = Shell(cast("Gateway", two))
     two.one.away = True
+    page = shell.begin()
     assert await shell.ask(schedules.ListTasksRequest()) == schedules.ListTasksResponse()
-    assert shell.away == {"task-runner": clock.now()}
+    assert page.silent == {"task-runner": Silence(since=clock.now(), is_partly_unknown=True)}
+    with pytest.raises(Unreachable, match="was not read before"):
+        await shell.ask(schedules.ListTasksRequest(), needed=True)
     two.one.away = False
     shell.answers.forget()
+    read_at, page = clock.now(), shell.begin()
     assert (await shell.ask(schedules.ListTasksRequest())).total == 2
-    assert not shell.away
+    assert not page.silent
+    assert not shell.answers.away
+    clock.advance(60)
+    two.one.away, page = True, shell.begin()
+    assert (await shell.ask(schedules.ListTasksRequest())).total == 2, "the newest that is known"
+    assert page.silent == {"task-runner": Silence(since=clock.now(), read_at=read_at)}
+    await shell.ask(schedules.ListTasksRequest(channel="never read"))
+    assert page.silent["task-runner"].is_partly_unknown
+
+
+async def test_the_kept_answer_for_a_period_that_moves_is_found_by_its_length(clock: ManualClock) -> None:
+    two = Two(clock)
+    answers = Answers(cast("Gateway", two))
+
+    def fires(days: int) -> schedules.ListFiresRequest:
+        asked: schedules.ListFiresRequest = _between(
+            schedules.ListFiresRequest(), clock.now() - days * DAY, clock.now()
+        )
+        return asked
+
+    await answers.ask(fires(1))
+    clock.advance(3600)
+    assert answers.kept(fires(1)) is not None
+    assert answers.kept(fires(7)) is None
+
+
+async def test_an_answer_that_comes_too_late_for_its_page_is_kept_and_ends_the_absence(clock: ManualClock) -> None:
+    two = Two(clock)
+    answers, request = Answers(cast("Gateway", two)), schedules.ListTasksRequest()
+    told = list[str]()
+    answers.moved = lambda: told.append(" ".join(answers.away))
+    two.one.stopped = asyncio.Event()
+    with pytest.raises(Unreachable, match="in time"):
+        await answers.ask_within(request, 0.0)
+    assert told == ["task-runner"]
+    two.one.stopped.set()
+    await look_again()
+    assert answers.kept(request) == (clock.now(), schedules.ListTasksResponse(total=1))
+    assert told == ["task-runner", ""]
 
 
 async def test_tabs_are_told_of_many_changes_once_and_after_they_settled(clock: ManualClock) -> None:

@@ -28,12 +28,20 @@ def surface(gateway: Gateway) -> Offered:
         by_name = f"http://turnkeeper.localhost:{port}/" if plain else ""
         return shell.plain("plain.html", title="Log in", error="", login=True, by_name=by_name)
 
+    def bounded(answer: Any) -> Any:
+        async def handler(request: Request) -> Response:
+            shell.begin()
+            response: Response = await answer(request)
+            return response
+
+        return handler
+
     routes: list[Any] = [
         Route("/", start),
         Route("/ui", lambda _request: RedirectResponse("/ui/")),
         Mount("/ui/static", StaticFiles(directory=FOLDER / "static")),
         Route("/ui/live", live.stream),
-        *(Route(path, answer, methods=["GET"]) for path, answer in reads.routes().items()),
-        *(Route(path, answer, methods=["POST"]) for path, answer in acts.routes().items()),
+        *(Route(path, bounded(answer), methods=["GET"]) for path, answer in reads.routes().items()),
+        *(Route(path, bounded(answer), methods=["POST"]) for path, answer in acts.routes().items()),
     ]
     return Offered(Starlette(routes=routes, exception_handlers={TurnkeeperError: shell.problem}))

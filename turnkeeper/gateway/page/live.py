@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from google.protobuf.message import Message
 from starlette.requests import Request
 
 from turnkeeper.console.unseen import plain
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.gateway.calls import Who, who_of
-from turnkeeper.gateway.page.shell import Shell
+from turnkeeper.gateway.page.shell import READ_S, Shell
 from turnkeeper.gateway.streams import EventStream, event
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
@@ -26,6 +27,9 @@ SETTLE_S = 0.5  # from a change to its hint: further changes follow, and due fir
 REST_S = 1.0  # between two hints to all tabs
 TABS_A_SECOND = 5  # tabs that reload
 AGAIN_S = 2.0  # before the next attempt to reach a daemon that is away
+PROBE_S = 1.0  # between two questions whether a daemon answers: one that hangs ends no stream
+_PROBES = (agents.ListCategoriesRequest(), schedules.GetStatusRequest())  # cheap, one for each daemon
+_EVERYTHING = ("tasks", "turns", "machines")
 LOOK_S = 5.0  # between two checks of the machines that share the store
 SHOWN_TURNS = 10
 _MOST_WAITING = 32
@@ -74,6 +78,8 @@ class Changes:
             parts = [("turns", self._turns), ("tasks", self._changes)]
             parts += [("machines", self._machines)] if self._gateway.settings.store.is_shared else []
             self._tasks = [asyncio.create_task(self._follow(topic, part)) for topic, part in parts]
+            self._answers.moved = lambda: self._all.tell(_EVERYTHING)
+            self._tasks += [asyncio.create_task(self._probe(request)) for request in _PROBES]
             self._tasks.append(asyncio.create_task(self._spread()))
         try:
             yield reader
@@ -93,6 +99,13 @@ class Changes:
                     self._all.tell([topic])
             self._all.tell([topic])
             await self._gateway.clock.sleep(AGAIN_S)
+
+    async def _probe(self, request: Message) -> None:
+        """Ask a daemon again and again, so that tabs hear when it stops answering, and when it answers again."""
+        while True:
+            with suppress(TurnkeeperError):
+                await self._answers.ask_within(request, READ_S)
+            await self._gateway.clock.sleep(PROBE_S)
 
     async def _turns(self) -> AsyncIterator[None]:
         asked = agents.WatchTurnsRequest(details=True, from_now=True)

@@ -107,7 +107,7 @@ class Reads:
     async def turn(self, request: Request) -> Response:
         """Show one turn: its messages and calls, its approvals, its duration and tokens."""
         id_ = request.path_params["turn_id"]
-        about = await self._ask(agents.GetTurnRequest(turn_id=id_))
+        about = await self._ask(agents.GetTurnRequest(turn_id=id_), needed=True)
         found = await self._ask(agents.GetConversationRequest(thread_id=about.thread_id, limit=MOST_TURNS))
         turns = [turn for turn in found.turns if turn.turn_id == id_]
         return await self._shell.page(
@@ -129,9 +129,7 @@ class Reads:
     async def task(self, request: Request, *, status: int = 200, **more: Any) -> Response:
         """Show a task with its next ten times and its latest fires."""
         name = request.path_params["name"]
-        task = await self._ask(schedules.GetTaskRequest(name=name))
-        if not task.id:
-            return await self._shell.page(request, "plain.html", 503, title=name, error="task-runner does not answer")
+        task = await self._ask(schedules.GetTaskRequest(name=name), needed=True)
         upcoming, fires, categories = await asyncio.gather(
             self._ask(schedules.PreviewScheduleRequest(name=name, count=NEXT)),
             self._ask(schedules.ListFiresRequest(name=name, limit=MOST_FIRES, without_folded=True)),
@@ -150,8 +148,9 @@ class Reads:
     async def slot(self, request: Request) -> Response:
         """Show why a task did or did not run at a time."""
         name = request.path_params["name"]
-        task = await self._ask(schedules.GetTaskRequest(name=name))
-        found = await self._ask(schedules.ExplainFireRequest(name=name, at=query_of(request, "at")["at"]))
+        task = await self._ask(schedules.GetTaskRequest(name=name), needed=True)
+        asked = schedules.ExplainFireRequest(name=name, at=query_of(request, "at")["at"])
+        found = await self._ask(asked, needed=True)
         return await self._shell.page(
             request, "slot.html", title=f"{name}: why", topics="tasks", task=task, found=found, name=name
         )
@@ -194,7 +193,8 @@ class Reads:
         if kind == "pages":
             shown["pages"] = (await self._ask(agents.ListPagesRequest(tag=query_of(request, "tag")["tag"]))).pages
         elif kind == "page":
-            shown["page"] = await self._ask(agents.GetPageRequest(page_id=request.path_params["page_id"]))
+            asked = agents.GetPageRequest(page_id=request.path_params["page_id"])
+            shown["page"] = await self._ask(asked, needed=True)
         else:
             wanted = agents.ListMemoryRequest(tier=query_of(request, "tier")["tier"], limit=200)
             shown["entries"] = (await self._ask(wanted)).entries

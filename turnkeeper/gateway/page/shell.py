@@ -1,7 +1,11 @@
-"""Rendering of pages: ask the daemons, note which daemon is away, and fill a template with the answers."""
+"""Rendering of pages: ask the daemons, note which daemon is away, and fill a template with the newest answers."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -21,10 +25,15 @@ from turnkeeper.gateway.keys import Note
 from turnkeeper.gateway.page import text, views
 from turnkeeper.rpc.channel import daemon_of, method_of
 from turnkeeper.v1 import agent_runtime_pb2 as agents
+from turnkeeper.v1 import schedules_pb2 as schedules
 
 FOLDER = Path(__file__).parent
 NOTE_S = 15.0
 FRESH_S = 1.0
+READ_S = 2.0  # seconds that a page waits for all of its answers
+AWAY_S = 0.1  # seconds that it waits for a daemon that did not answer before
+MOST_KEPT = 500  # answers that are kept for the time when their daemon is away
+PROBES = (agents.ListChannelsRequest(), schedules.GetStatusRequest())  # one for each daemon; each page sends them
 
 
 def environment() -> Environment:
@@ -41,18 +50,89 @@ def environment() -> Environment:
     return made
 
 
+@dataclass(kw_only=True)
+class Silence:
+    """A daemon that did not answer a page in time.
+
+    Attributes:
+        since: when it first did not answer.
+        read_at: when the oldest of its earlier answers that the page shows was read; None if there is none.
+        is_partly_unknown: True if the page shows nothing for at least one request.
+    """
+
+    since: datetime
+    read_at: datetime | None = None
+    is_partly_unknown: bool = False
+
+
+class Reading:
+    """The reads of one page: until when it waits for answers, and which daemons did not answer."""
+
+    def __init__(self, until: float) -> None:
+        self.until, self.silent = until, dict[str, Silence]()
+
+
+_reading: ContextVar[Reading] = ContextVar("reading")  # each request has a context of its own
+
+
 class Answers:
-    """A short-lived cache of the daemons' answers: many tabs with the same request cost the daemons as much as one."""
+    """The daemons' answers: many tabs with the same request cost the daemons as much as one.
+
+    The newest answer to each request is kept, and is shown while its daemon is away.
+
+    Attributes:
+        away: the daemons that did not answer when they were last asked, and since when.
+        moved: called when a daemon goes away or returns.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self._daemons = gateway.daemons(Who(surface="web"))
         self._gateway = gateway
         self._asked: dict[tuple[str, bytes], tuple[float, asyncio.Task[Any]]] = {}
+        self._kept: OrderedDict[tuple[str, bytes], tuple[datetime, Message]] = OrderedDict()
+        self.away: dict[str, datetime] = {}
+        self.moved: Callable[[], None] = lambda: None
 
     async def ask(self, request: Message) -> Any:
         """Return the answer to a request; it may be up to a second old. Raises TurnkeeperError."""
         key = (request.DESCRIPTOR.name, request.SerializeToString(deterministic=True))
-        return await self._once(key, lambda: self._daemons.ask(request))
+        return await self._once(key, lambda: self._answer(request))
+
+    async def ask_within(self, request: Message, wait_s: float) -> Any:
+        """Return the answer to a request, or raise Unreachable after `wait_s`; sooner if its daemon is away."""
+        daemon = daemon_of(request)
+        try:
+            async with asyncio.timeout(AWAY_S if daemon in self.away else max(wait_s, AWAY_S)):
+                return await self.ask(request)
+        except TimeoutError:
+            self.note(daemon, is_away=True)
+            raise Unreachable(f"{daemon} does not answer in time") from None
+
+    async def _answer(self, request: Message) -> Any:
+        """Ask a daemon, and keep its answer even if the page that asked waits no longer."""
+        try:
+            answer = await self._daemons.ask(request)
+        except TurnkeeperError as error:
+            self.note(daemon_of(request), is_away=isinstance(error, Unreachable))
+            raise
+        self.note(daemon_of(request), is_away=False)
+        key = _kept_as(request)
+        self._kept[key] = self._gateway.clock.now(), answer
+        self._kept.move_to_end(key)
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+        return answer
+
+    def kept(self, request: Message) -> tuple[datetime, Any] | None:
+        """Return the newest answer to a request with its time; None if it was never answered."""
+        return self._kept.get(_kept_as(request))
+
+    def note(self, daemon: str, *, is_away: bool) -> None:
+        """Record whether a daemon answers."""
+        if is_away != (daemon in self.away):
+            self.away.pop(daemon, None)
+            self.away |= {daemon: self._gateway.clock.now()} if is_away else {}
+            self.moved()
 
     async def cluster(self) -> Any:
         """Return the state of the shared database; None if this machine has its own. Raises TurnkeeperError."""
@@ -63,9 +143,13 @@ class Answers:
 
     async def _once(self, key: tuple[str, bytes], ask: Callable[[], Awaitable[Any]]) -> Any:
         now = self._gateway.clock.monotonic()
-        self._asked = {one: found for one, found in self._asked.items() if now - found[0] < FRESH_S}
+        self._asked = {
+            one: found for one, found in self._asked.items() if now - found[0] < FRESH_S or not found[1].done()
+        }
         if key not in self._asked:
-            self._asked[key] = (now, asyncio.ensure_future(ask()))
+            task = asyncio.ensure_future(ask())
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # all who asked may have left
+            self._asked[key] = (now, task)
         return await asyncio.shield(self._asked[key][1])
 
     def forget(self) -> None:
@@ -73,27 +157,53 @@ class Answers:
         self._asked = {}
 
 
+def _kept_as(request: Message) -> tuple[str, bytes]:
+    """Return the key of a request's kept answer. A period that moves with the time of day counts by its length."""
+    fields, length = request.DESCRIPTOR.fields_by_name, 0
+    if "from" in fields and "to" in fields:
+        request, given = type(request)(), request
+        request.CopyFrom(given)
+        length = given.to.seconds - getattr(given, "from").seconds  # type: ignore[attr-defined]
+        request.ClearField("from")
+        request.ClearField("to")
+    return f"{request.DESCRIPTOR.name} {length}", request.SerializeToString(deterministic=True)
+
+
 class Shell:
     """Renders pages, and answers each change with a redirect to its page."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway, self.templates = gateway, environment()
-        self.away: dict[str, datetime] = {}
         self.answers = Answers(gateway)
         self._turn = self.templates.from_string(
             '{% from "parts.html" import turn_item with context %}{{ turn_item(turn) }}'
         )
 
-    async def ask(self, request: Message) -> Any:
-        """Return the answer to a request; an empty one while its daemon is away. Raises TurnkeeperError."""
-        daemon = daemon_of(request)
-        try:
-            answer = await self.answers.ask(request)
-        except Unreachable:
-            self.away.setdefault(daemon, self.gateway.clock.now())
-            return GetMessageClass(method_of(request).output_type)()
-        self.away.pop(daemon, None)
-        return answer
+    def begin(self) -> Reading:
+        """Begin the reads of a page, which together wait at most READ_S."""
+        found = Reading(self.gateway.clock.monotonic() + READ_S)
+        _reading.set(found)
+        return found
+
+    async def ask(self, request: Message, *, needed: bool = False) -> Any:
+        """Return the answer to a request; while its daemon is away, the newest kept one, or else an empty one.
+
+        Raises:
+            Unreachable: there is neither, and the page is about nothing else (`needed`).
+            TurnkeeperError: the daemon refused the request.
+        """
+        daemon, reading = daemon_of(request), _reading.get(None) or self.begin()
+        left_s = reading.until - self.gateway.clock.monotonic()
+        with suppress(Unreachable):
+            return await self.answers.ask_within(request, left_s)
+        silence = reading.silent.setdefault(daemon, Silence(since=self.answers.away[daemon]))
+        if (kept := self.answers.kept(request)) is not None:
+            silence.read_at = min(filter(None, (silence.read_at, kept[0])))
+            return kept[1]
+        silence.is_partly_unknown = True
+        if needed:
+            raise Unreachable(f"{daemon} does not answer, and what this page shows was not read before")
+        return GetMessageClass(method_of(request).output_type)()
 
     def times(self) -> text.Times:
         """Return a formatter of times relative to now."""
@@ -101,8 +211,9 @@ class Shell:
 
     async def page(self, request: Request, template: str, status: int = 200, **shown: Any) -> Response:
         """Return a page. `topics` in `shown` names the kinds of changes that make the page outdated."""
-        channels = (await self.ask(agents.ListChannelsRequest())).channels
-        waiting = sum(one.waiting + one.proposed + one.deviations for one in channels)
+        found = (await asyncio.gather(*map(self.ask, PROBES)))[0].channels
+        is_known = self.answers.kept(PROBES[0]) is not None
+        waiting = sum(one.waiting + one.proposed + one.deviations for one in found) if is_known else "?"
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         about = {"topics": "", "live": "/ui/live", "here": here, "waiting": waiting, "note": self._note(request)}
         return HTMLResponse(self._render(request, template, **{**about, **shown}), status)
@@ -110,11 +221,16 @@ class Shell:
     def turn(self, request: Request, turn: agents.ConversationTurn) -> str:
         times, session = self.times(), who_of(request).session
         here = f"/ui/conversations/{quote(request.query_params.get('channel', ''), safe='')}"
-        return self._turn.render(turn=turn, times=times, page_key=session.page_key if session else "", here=here)
+        key = session.page_key if session else ""
+        return self._turn.render(turn=turn, times=times, page_key=key, here=here, away={})
 
     def _render(self, request: Request, template: str, **shown: Any) -> str:
         session = who_of(request).session
-        common = {"times": self.times(), "page_key": session.page_key if session else "", "away": self.away}
+        common = {
+            "times": self.times(),
+            "away": (_reading.get(None) or self.begin()).silent,
+            "page_key": session.page_key if session else "",
+        }
         return self.templates.get_template(template).render(**{**common, **shown}, path=request.url.path)
 
     def _note(self, request: Request) -> Note | None:
@@ -135,7 +251,9 @@ class Shell:
         """Answer an error that is meant for a person."""
         if not isinstance(error, TurnkeeperError):
             raise error
-        return await self.page(request, "plain.html", status_of(error), title="This cannot be shown", error=error)
+        return await self.page(
+            request, "plain.html", status_of(error), title="This cannot be shown", topics="tasks turns", error=error
+        )
 
     def back(self, request: Request, said: str, default: str, *, tone: str = "good") -> Response:
         """Redirect to the page of the form, and show the result there as `good`, `warn` or `bad`."""
