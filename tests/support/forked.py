@@ -1,22 +1,36 @@
 """Processes forked from a prepared template process, which is faster than new interpreters.
 
-`Template` starts the template process. `python tests/support/forked.py PATH` represents a fork of it: it passes its
-standard streams to the fork and ends with it. This module is also run by its path, so it imports nothing of ours.
+`Template` starts the template process. `python tests/support/forked.py PATH ARG...` represents a fork of it: it passes
+its standard streams, its arguments, its folder and its variables to the fork, and ends with it. This module is also run
+by its path, so it imports nothing of ours, and what only a template needs is imported there.
 """
 
-import atexit
-import gc
+import json
 import os
-import select
-import shutil
-import signal
 import socket
 import sys
-import tempfile
-from pathlib import Path
 
 STREAMS = 3
 _kept: list[int] = []  # the end of a fork closes it, which tells the process that represents the fork
+
+
+class Asked:
+    """What the process that represents a fork was started with.
+
+    Attributes:
+        argv: its arguments.
+        folder: its current folder.
+        environ: its variables.
+        path: the socket at which another fork can be requested.
+    """
+
+    def __init__(self, argv: list[str], folder: str, environ: dict[str, str], path: str) -> None:
+        self.argv, self.folder, self.environ, self.path = argv, folder, environ, path
+
+    def end(self, code: int) -> None:
+        """End this fork; the process that represents it ends with the same exit code."""
+        os.write(_kept[0], b"%d" % code)
+        os._exit(code)
 
 
 class Template:
@@ -33,18 +47,21 @@ class Template:
             module: its name.
             argv: its arguments, which precede the descriptor for `serve`.
         """
+        import atexit
+        import tempfile
+
         self._folder, self._owner = tempfile.mkdtemp(prefix="tk-"), os.getpid()
         atexit.register(self._remove)
-        path = Path(self._folder) / "fork.sock"
-        self.fork = [sys.executable, "-S", "-E", __file__, str(path)]
+        path = f"{self._folder}/fork.sock"
+        self.fork = command(path)
         with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(str(path))
+            listening.bind(path)
             listening.listen()
             os.set_inheritable(at := listening.fileno(), True)
-            command = [sys.executable, "-m", module, *argv, str(at)]
+            program = [sys.executable, "-m", module, *argv, str(at)]
             stdin, self._stdin = os.pipe()
             streams = [(os.POSIX_SPAWN_DUP2, stdin, 0)]
-            self._pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=streams)
+            self._pid = os.posix_spawn(sys.executable, program, os.environ, file_actions=streams)
             os.close(stdin)
 
     def close(self) -> None:
@@ -53,21 +70,33 @@ class Template:
         os.waitpid(self._pid, 0)
 
     def _remove(self) -> None:
+        import shutil
+
         if os.getpid() == self._owner:  # one of its forks ends earlier
             shutil.rmtree(self._folder)
 
 
-def serve(at: int) -> None:
+def command(path: str) -> list[str]:
+    """Return the command line of a process that represents a fork, without arguments for the fork."""
+    return [sys.executable, "-S", "-E", __file__, path]
+
+
+def serve(at: int) -> Asked:
     """Fork for each request, until standard input ends. Return only in the forks, with the requester's streams."""
+    import gc
+    import select
+    import signal
+
     gc.freeze()
-    forks: list[int] = []
+    forks: set[int] = set()
     interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)  # its forks notice it, and end by themselves
     with socket.socket(fileno=at) as listening:
+        path = str(listening.getsockname())
         while listening in select.select([listening, sys.stdin], [], [])[0]:
             asked, _ = listening.accept()
             _, streams, _, _ = socket.recv_fds(asked, 1, STREAMS)
-            forks.append(os.fork())
-            if forks[-1] == 0:
+            pid = os.fork()
+            if pid == 0:
                 _kept.append(asked.detach())
                 for target, stream in enumerate(streams):
                     os.dup2(stream, target)
@@ -75,20 +104,24 @@ def serve(at: int) -> None:
             for stream in streams:
                 os.close(stream)
             if _kept:
-                return
+                with open(_kept[0], closefd=False) as said:
+                    return Asked(*json.loads(said.readline()), path=path)
             asked.close()
-    for pid in forks:
-        os.waitpid(pid, 0)
+            forks = {one for one in {*forks, pid} if not os.waitpid(one, os.WNOHANG)[0]}
+    for one in forks:
+        os.waitpid(one, 0)
     sys.exit()
 
 
-def ask(path: str) -> None:
-    """Request a fork that uses the standard streams of this process. Return when the fork has ended."""
+def ask(path: str, *argv: str) -> int:
+    """Request a fork that uses the standard streams of this process. Return its exit code when it has ended."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(path)
         socket.send_fds(asking, [b"\0"], range(STREAMS))
-        asking.recv(1)
+        said = json.dumps([argv, os.getcwd(), dict(os.environ)])  # noqa: PTH109  pathlib takes longer to load than the rest
+        asking.sendall(f"{said}\n".encode())
+        return int(asking.recv(STREAMS) or 1)
 
 
 if __name__ == "__main__":
-    ask(sys.argv[1])
+    sys.exit(ask(*sys.argv[1:]))

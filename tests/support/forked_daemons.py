@@ -4,6 +4,9 @@
 command forks its own children, so daemons have the same parents as when installed. Only a planned restart, and the
 processes that it starts, run as installed: it calls daemons before it starts one, and after such calls a process must
 not be forked.
+
+A fork that is asked with arguments (`program`) is a program with the streams, the folder and the variables of whoever
+runs it, for example at a terminal. What it starts by `subprocess.run` is another fork of the template.
 """
 
 import atexit
@@ -18,7 +21,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -27,7 +30,7 @@ from typing import Any
 from agent_runtime.permissions import categories
 from task_runner.timetable.zones import zone_names
 from tests.support import forked, templates
-from tests.support.forked import Template
+from tests.support.forked import Asked, Template
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
@@ -164,6 +167,37 @@ def _be_command(program: str, *rest: str) -> int:
     return int(code or 0)
 
 
+MODULES = {package: partial(_be_command, program) for program, package in PACKAGES.items()} | {
+    "agent_runtime.daemon": lambda *argv: import_module(MAINS[RUNTIME]).main(
+        [*argv]
+    )  # with which commands check a start
+}
+
+
+def _be_asked(asked: Asked) -> None:
+    """Be a program until it ends, with the streams, folder and variables of the process that represents it."""
+    code, (module, *argv) = 1, asked.argv
+
+    def run_forked(argv: Sequence[str], **how: Any) -> Any:
+        if [*argv[:3]] == [sys.executable, "-P", "-m"] and argv[3] in MODULES:
+            argv = [*forked.command(asked.path), *argv[3:]]
+        return run(argv, **how)
+
+    run, subprocess.run = subprocess.run, run_forked
+    try:
+        os.chdir(asked.folder)
+        os.environ.clear()
+        os.environ.update(asked.environ)
+        sys.stdin, sys.stdout, sys.stderr = (open(stream, "wr"[not stream], closefd=False) for stream in range(3))  # noqa: SIM115
+        code = MODULES[module](*argv) if module in MODULES else import_module(module).main(argv)
+    finally:
+        if sys.exc_info()[0]:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        asked.end(code)
+
+
 def _fork(main: Callable[[], int], environ: Mapping[str, str], out: int, err: int) -> int:
     """Call `main` in a child process that keeps only the imports of this one."""
     pid = os.fork()
@@ -232,6 +266,14 @@ def use_template() -> None:
     _templates.append(Template(*PROGRAM))
 
 
+def program(package: str) -> list[str]:
+    """Return a command line that runs a program of ours in a fork, named as after `python -P -m`, or a module's `main`."""
+    if not _templates:
+        use_template()
+        atexit.register(_templates[0].close)
+    return [*_templates[0].fork, package]
+
+
 @cache
 def fork_server() -> ForkServer:
     """Return the fork server of this process."""
@@ -276,6 +318,6 @@ class Nursery:
 
 if __name__ == "__main__":
     prepare()
-    if sys.argv[-1].isdigit():
-        forked.serve(int(sys.argv[-1]))
+    if sys.argv[-1].isdigit() and (asked := forked.serve(int(sys.argv[-1]))).argv:
+        _be_asked(asked)
     serve()

@@ -5,7 +5,6 @@ import pty
 import select
 import stat
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.chat_server import serving
+from tests.support.forked_daemons import program
 from turnkeeper.config.home import Home
 from turnkeeper.config.models import key_name
 from turnkeeper.config.settings import load_settings
@@ -25,7 +25,6 @@ from turnkeeper.constellation.install.init import config_text, initialise
 from turnkeeper.constellation.install.setup import chosen_model
 
 KEY = "sk-planted-0123456789abcdef"
-PROGRAM = (sys.executable, "-m", "turnkeeper.constellation")
 PATIENCE_S = 60
 CLEAN = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
 
@@ -34,7 +33,7 @@ def typed(home: Home, *argv: str, answers: Sequence[tuple[str, str]]) -> tuple[i
     """Run a command on a terminal, typing each answer after its question; return the exit code and the screen."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*PROGRAM, "--home", str(home.root), *argv],
+        [*program("turnkeeper.constellation"), "--home", str(home.root), *argv],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -54,8 +53,8 @@ def typed(home: Home, *argv: str, answers: Sequence[tuple[str, str]]) -> tuple[i
 
 
 def run(home: Home, *argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    program = [*PROGRAM, "--home", str(home.root), *argv]
-    return subprocess.run(program, input=text, capture_output=True, text=True, env=CLEAN, check=False)
+    command = [*program("turnkeeper.constellation"), "--home", str(home.root), *argv]
+    return subprocess.run(command, input=text, capture_output=True, text=True, env=CLEAN, check=False)
 
 
 @pytest.fixture

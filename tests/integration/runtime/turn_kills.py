@@ -6,7 +6,7 @@ is cancelled. Then each fire must have ended in one turn with one input message,
 tools wrote must be there once. Only the model is scripted. What a round does depends on nothing but its seed, which is
 printed with what it found.
 
-A daemon is forked from a nursery that has imported everything and started nothing: a process of its own, with its own
+A daemon is forked from a nursery, a fork of `forked_daemons` that has started nothing: a process of its own, with its own
 files, locks and threads, that takes a tenth of the time to start.
 """
 
@@ -36,6 +36,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from agent_runtime.daemon import __main__ as daemon
 from agent_runtime.graph.agent import default
 from agent_runtime.store.turn_events import REVIEWS
+from tests.support.forked_daemons import program
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import TurnkeeperError
@@ -150,8 +151,12 @@ def be_daemon(home: str, failpoint: str, grace_s: float) -> None:
 @cache
 def warm() -> "subprocess.Popen[str]":
     """Return the process that forks daemons; it has imported everything once, for all homes."""
-    argv = [sys.executable, "-m", "tests.integration.runtime.turn_kills", "--nursery"]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*program("tests.integration.runtime.turn_kills"), "--nursery"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     atexit.register(process.communicate, timeout=PATIENCE_S)
     return process
 
