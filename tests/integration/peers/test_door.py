@@ -436,6 +436,16 @@ def test_a_lost_key_is_not_replaced_in_silence(home: Home) -> None:
         open_identity(home, SystemEntropy(), NOW)
 
 
+def test_a_key_that_other_users_can_read_is_not_used(home: Home) -> None:
+    home.create()
+    first, path = open_identity(home, SystemEntropy(), NOW), home.keys / "peers.json"
+    path.chmod(0o644)
+    with pytest.raises(Corrupt, match=f"can be read by other users; run: chmod 600 {path}"):
+        open_identity(home, SystemEntropy(), NOW)
+    path.chmod(0o600)
+    assert open_identity(home, SystemEntropy(), NOW).fingerprint == first.fingerprint
+
+
 def test_an_address_that_names_no_machine_is_not_written_into_an_invitation(home: Home, capsys: Any) -> None:
     home.create()
     home.config.write_text('[peers]\nlisten = "0.0.0.0:7474"\n')

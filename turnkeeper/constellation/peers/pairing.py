@@ -14,6 +14,7 @@ import json
 import os
 import re
 import ssl
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
@@ -96,7 +97,7 @@ def identity_from(secret: bytes, now: datetime) -> Identity:
 
 
 def open_identity(home: Home, entropy: Entropy, now: datetime) -> Identity:
-    """Return the home's identity, and make one if there never was one. Raises Corrupt if it was lost."""
+    """Return the home's identity; make the first one. Raises Corrupt if it was lost, or if other users can read it."""
     path, made = home.keys / "peers.json", home.keys_made("peers")
     make_private(home.keys)
     if not path.exists():
@@ -108,6 +109,8 @@ def open_identity(home: Home, entropy: Entropy, now: datetime) -> Identity:
         with machine_errors(path):
             create(path, json.dumps({"version": 1, "secret": secret, "root": _text(root)}).encode(), sync=True)
             made.touch(mode=0o600)
+    if stat.S_IMODE(path.lstat().st_mode) & 0o077:
+        raise Corrupt("can be read by other users", where=str(path), hint=f"run: chmod 600 {path}")
     try:
         says = json.loads(path.read_bytes())
         key = ed25519.Ed25519PrivateKey.from_private_bytes(bytes.fromhex(says["secret"]))
