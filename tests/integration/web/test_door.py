@@ -28,7 +28,7 @@ from turnkeeper.constellation.supervisor.daemons import log_of
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.gateway import __main__ as server
-from turnkeeper.gateway import door
+from turnkeeper.gateway import door, streams
 from turnkeeper.gateway.app import build
 from turnkeeper.gateway.calls import Gateway, Offered, Who
 from turnkeeper.gateway.door import HEADERS, Door
@@ -371,6 +371,26 @@ async def test_of_a_hundred_idle_streams_64_are_served_eight_of_one_client_and_a
         for _, writer in opened:
             writer.close()
         await asyncio.wait_for(gateway.all_ended.wait(), 20)
+        assert gateway.streams.open == 0
+
+
+async def test_a_stream_whose_reader_takes_nothing_is_ended(monkeypatch: pytest.MonkeyPatch, home: Home) -> None:
+    ended = asyncio.Event()
+
+    async def flood(_idle: Idle) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"data: " + b"x" * (1 << 20) + b"\n\n"
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(streams, "SLOWEST_S", 0.2)
+    monkeypatch.setattr(Idle, "events", flood)
+    async with in_this_process(home) as (gateway, port):
+        key = Keys(home).make("slow", "read", SystemClock().now(), SystemEntropy())[1]
+        with socket.create_connection(("127.0.0.1", port)) as reader:
+            reader.sendall(f"GET /lg/idle HTTP/1.1\r\nHost: localhost:{port}\r\nx-api-key: {key}\r\n\r\n".encode())
+            await asyncio.wait_for(ended.wait(), 20)
         assert gateway.streams.open == 0
 
 
