@@ -117,6 +117,34 @@ QUERIES = st.dictionaries(
 )
 
 
+# Requests that change nothing, beside those by GET.
+READS = {
+    *(
+        "/assistants/search",
+        "/assistants/count",
+        "/assistants/{assistant_id}/versions",
+        "/threads/search",
+        "/threads/count",
+    ),
+    *("/threads/{thread_id}/history", "/threads/{thread_id}/state/checkpoint", "/threads/{thread_id}/stream/events"),
+    *("/runs/crons/search", "/runs/crons/count", "/store/items/search", "/store/namespaces"),
+}
+RESPONDS = {
+    "id": 1,
+    "method": "input.respond",
+    "params": {"interrupt_id": "i", "response": {"type": "accept", "args": None}},
+}
+RESUMES = {"assistant_id": "agent0", "command": {"resume": {"decisions": [{"type": "approve"}]}}}
+# Requests that decide about what waits, if their body says so.
+DECIDES = [
+    ("/threads/{thread_id}/runs", RESUMES),
+    ("/threads/{thread_id}/runs/stream", RESUMES),
+    ("/threads/{thread_id}/runs/wait", RESUMES),
+    ("/threads/{thread_id}/commands", RESPONDS),
+    ("/threads/{thread_id}/state", {"values": None, "as_node": "__end__"}),
+]
+
+
 @pytest.fixture(scope="module")
 def lg(postgres_server: Server | None) -> Iterator[Lg]:
     with constellation_with_web(postgres_server) as found:
@@ -127,6 +155,28 @@ def answered(lg: Lg, method: str, path: str, body: str) -> int:
     """Return the status of an answer, without waiting for all of a stream."""
     with lg.http.stream(method, path, content=body.encode("utf-8", "surrogatepass")) as answer:
         return answer.status_code
+
+
+def test_a_key_of_a_smaller_scope_is_refused_by_every_request_that_changes_or_decides_something(lg: Lg) -> None:
+    waits = lg.waiting()
+    ids = {
+        "thread_id": waits["thread_id"],
+        "run_id": "turn-1",
+        "assistant_id": "agent0",
+        "cron_id": lg.cron()["cron_id"],
+    }
+    ask = {scope: {"x-api-key": lg.keys[scope]} for scope in ("read", "work")}
+    statuses = {
+        f"{method} {path}": lg.http.request(method, path.format(**ids), json=USUAL, headers=ask["read"]).status_code
+        for method, path in REQUESTS
+        if method != "GET" and path not in READS
+    }
+    assert len(statuses) > 20
+    assert {one: status for one, status in statuses.items() if status != 403} == {}
+    for path, body in DECIDES:
+        refused = lg.http.post(path.format(**ids), json=body, headers=ask["work"])
+        assert (refused.status_code, "decide" in refused.text) == (403, True), (path, refused.text)
+    assert lg.ask("GET", f"/threads/{ids['thread_id']}")["interrupts"].keys() == waits["interrupts"].keys()
 
 
 @pytest.mark.parametrize(
