@@ -293,6 +293,26 @@ async def test_an_invitation_is_good_for_one_home_and_until_it_ends(listening: L
         await stub.Deliver(wire.PeerMessage(key="k", text="hello"), timeout=PATIENCE_S)
 
 
+async def test_an_invitation_that_has_ended_is_refused(listening: Listening) -> None:
+    place, proof = listening.place, identity_from(bytes([7]) * 32, NOW)
+    ended, ago = NOW - timedelta(hours=1), NOW - timedelta(hours=2)
+    root = pairing.der_text(proof.root)
+    with pairing.changing(place.home) as box:
+        old = pairing.OpenInvitation(name="bob", certificate=root, until=rfc3339(ended))
+        box[0] = box[0].with_invitation(old, ago)
+    assert len(pairing.read_registry(place.home).invitations) == 1
+    await listening.served.look()
+    request = wire.PairRequest(certificate=STRANGER.root.public_bytes(Encoding.DER), address="127.0.0.1:8")
+    async with listening.as_(proof) as stub:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Pair(request, timeout=PATIENCE_S)
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE, "its key is trusted no more"
+    later = pairing.Peer(name="bob", address="h:1", certificate=root, added_at=rfc3339(NOW))
+    with pytest.raises(Conflict):
+        pairing.add_peer(place.home, later, NOW, old)
+    assert [one.name for one in pairing.read_registry(place.home).peers] == ["ada"]
+
+
 async def test_who_was_parted_from_comes_in_no_more_and_its_mail_is_kept(listening: Listening) -> None:
     async with listening.as_(ADA) as stub:
         await stub.Deliver(wire.PeerMessage(key="k", text="hello"), timeout=PATIENCE_S)
