@@ -15,8 +15,9 @@ from agent_runtime.model.turn import InterruptRecord, TurnRecord
 from agent_runtime.permissions import exceptions as rules
 from agent_runtime.store import records
 from agent_runtime.store.schema import exceptions, interrupts, turns
-from agent_runtime.store.turn_reads import LARGEST_PAGE, interrupts_of
-from agent_runtime.store.turn_writes import ask_again, settle_interrupt
+from agent_runtime.store.turn_events import add_event
+from agent_runtime.store.turn_reads import LARGEST_PAGE, get_turn, interrupts_of
+from agent_runtime.store.turn_writes import ask_again, asked_of, settle_interrupt, started_by
 from turnkeeper.errors import Conflict, Exhausted, NotFound
 from turnkeeper.storage.statements import storable
 from turnkeeper.times import to_us
@@ -108,8 +109,7 @@ def give(
         raise Exhausted(what, where="for_task", hint="revoke some: turnkeeper approvals exceptions list")
     row = rules.row_of(asked, turn, wanted) | {"given_by": by, "given_at_us": to_us(at)}
     blank = {"uses": 0, "ended_by": "", "ended_why": ""}
-    added = connection.execute(insert(exceptions).values(row | blank).returning(exceptions.c.number))
-    number = added.scalar_one()
+    number = connection.execute(insert(exceptions).values(row | blank).returning(exceptions.c.number)).scalar_one()
     _mark(connection, asked.interrupt_id, number)
     records.put_exception(connection, at, get(connection, number))
 
@@ -133,8 +133,7 @@ def end(connection: Connection, at: datetime, ends: Ends, by: str = "") -> list[
     ended = []
     for number, why in ends.items():
         live = update(exceptions).where(exceptions.c.number == number, exceptions.c.ended_at_us.is_(None))
-        gone = live.values(ended_at_us=to_us(at), ended_by=by, ended_why=storable(why))
-        if connection.execute(gone).rowcount:
+        if connection.execute(live.values(ended_at_us=to_us(at), ended_by=by, ended_why=storable(why))).rowcount:
             _ask_about(connection, number, at)
             ended.append(get(connection, number))
             records.put_exception(connection, at, ended[-1])
@@ -143,16 +142,18 @@ def end(connection: Connection, at: datetime, ends: Ends, by: str = "") -> list[
 
 def _ask_about(connection: Connection, number: int, at: datetime) -> None:
     of_waiting = (turns.c.turn_id == interrupts.c.turn_id) & (turns.c.status == "interrupted")
-    unused = select(interrupts.c.interrupt_id).where(
-        interrupts.c.exception == number,
-        interrupts.c.message == f"{rules.ALLOWED_BY}{number}",
-        interrupts.c.applied.is_(False),
-    )
+    unused = select(interrupts.c.interrupt_id).where(interrupts.c.exception == number, interrupts.c.applied.is_(False))
+    unused = unused.where(interrupts.c.message == f"{rules.ALLOWED_BY}{number}")
     # The thread's owner may be about to continue with the approval.
     found = connection.execute(unused.join(turns, of_waiting).with_for_update(of=turns)).scalars().all()
     ask_again(connection, found, "", at)
     for one in found:
         _mark(connection, one, 0)
+        asked = asked_of(connection, one)
+        turn = get_turn(connection, asked.turn_id)
+        assert turn is not None, "its row was found above"
+        # No event said so when the call was allowed.
+        add_event(connection, turn, "INTERRUPTED", at, trigger=started_by(turn), summary=asked.tool, held_by=(one,))
 
 
 def of_task(connection: Connection, task_id: str = "") -> list[rules.StandingException]:

@@ -41,17 +41,13 @@ def lock_turn(connection: Connection, turn_id: str) -> model.TurnRecord | None:
 
 
 def list_turns(
-    connection: Connection,
-    *,
-    channel: str = "",
-    thread_id: str = "",
-    status: str = "",
-    limit: int = 50,
-    before: int = 0,
+    connection: Connection, *, limit: int = 50, before: int = 0, **wanted: str
 ) -> tuple[list[model.TurnRecord], int]:
-    """Return turns with a number below `before`, newest first, and the total count."""
-    wanted = ((turns.c.channel, channel), (turns.c.thread_id, thread_id), (turns.c.status, status))
-    only = [column == value for column, value in wanted if value]
+    """Return turns with a number below `before` and the wanted values, newest first, and the total count.
+
+    `wanted` holds values by the names of columns; an empty value admits all turns.
+    """
+    only = [turns.c[name] == value for name, value in wanted.items() if value]
     query = select(turns).where(*only, *([turns.c.number < before] if before else []))
     query = query.order_by(turns.c.number.desc()).limit(min(limit or 50, LARGEST_PAGE))
     count = connection.execute(select(func.count()).select_from(turns).where(*only)).scalar_one()
@@ -265,6 +261,12 @@ def newest_sequence(connection: Connection) -> int:
 def newest_event(connection: Connection, turn_id: str) -> model.EventRecord | None:
     """Return the newest event of a turn, or of a held fire that has no turn."""
     return newest_events(connection, [turn_id]).get(turn_id)
+
+
+def waits(connection: Connection, turn_id: str) -> bool:
+    """Return True if the newest event of a turn says that it waits for its author or for the end of a pause."""
+    event = newest_event(connection, turn_id)
+    return event is not None and event.state in {"INTERRUPTED", "PAUSED"}
 
 
 def newest_events(connection: Connection, turn_ids: Sequence[str]) -> dict[str, model.EventRecord]:

@@ -323,19 +323,19 @@ class Store:
         """Write that a turn waits for its author, and how long if it is a turn `without_task`.
 
         Questions that the author already decided, in a question of the graph's own or by a standing exception among
-        `holding`, are decided in the same transaction.
+        `holding`, are decided in the same transaction. If this decides all of them, no event says that the turn waits.
         """
         turn = _turn(connection, turn_id)
         turn_writes.mark_applied(connection, tuple(turn.answers))
-        waits = approval.waits_of(turn, without_task)
-        fresh = turn_writes.add_interrupts(connection, turn, raised, at, waits)
+        fresh = turn_writes.add_interrupts(connection, turn, raised, at, approval.waits_of(turn, without_task))
         news = [one for one in raised if one.interrupt_id in fresh]
         answered = exceptions.decide_at_once(connection, at, turn, news, holding)
         turn_writes.change_turn(connection, turn_id, status="interrupted", visible=True, tries=0)
-        asked = tuple(item.interrupt_id for item in raised)
-        summary = next((item.tool or item.question for item in raised), "")[:LONGEST_SUMMARY]
-        by = turn_writes.started_by(turn)
-        self._add_event(connection, turn, "INTERRUPTED", at, trigger=by, summary=summary, held_by=asked, turn=turn)
+        if asked := [one for one in raised if one.interrupt_id not in answered.decided]:
+            by, summary = turn_writes.started_by(turn), (asked[0].tool or asked[0].question)[:LONGEST_SUMMARY]
+            held_by = tuple(one.interrupt_id for one in asked)
+            add_event(connection, turn, "INTERRUPTED", at, trigger=by, summary=summary, held_by=held_by, turn=turn)
+        self.event_source.happened(connection, turn_id, "INTERRUPTED", at)
         if answered.decided:
             self._look(connection, at, turn.thread_id, turn_id)
         return answered
@@ -491,8 +491,7 @@ class Store:
         If another process owns `thread_id`, notify it. With `unless_waiting`, store none for a turn that waits for its
         author or for the end of a pause.
         """
-        turn = turn_reads.get_turn(connection, turn_id) if unless_waiting else None
-        if turn is not None and turn.status in {"interrupted", "paused"}:
+        if unless_waiting and turn_reads.waits(connection, turn_id):
             return False
         if self.right.shared and thread_id:
             handover.cancel(connection, turn_id, thread_id, reason, at)

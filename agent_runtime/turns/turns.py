@@ -434,7 +434,7 @@ class Turns:
         holding = await self._exceptions.holding(turn)
         found = await self._store.interrupted(turn.turn_id, questions, self._waits, holding)
         self._store.asked.notify()
-        self._stopped(turn, "interrupted")
+        self._stopped(turn, "decided" if len(found.decided) == len(questions) else "interrupted")
         self._exceptions.ended(found.ended)
         for one, number in found.decided.items():
             by: dict[str, Any] = {"exception": number} if number else {}

@@ -18,8 +18,9 @@ from turnkeeper.times import from_us, to_us
 
 MOST_WAITING = 4096  # envelopes that no runtime has begun; further fires wait in the ledger, under their policies
 _CATCH_UP = "catch-up"
-_ASLEEP = frozenset({"interrupted", "paused"})
-_GOES_ON = _ASLEEP | {"running"}
+_ASLEEP = frozenset({"INTERRUPTED", "PAUSED"})
+_GOES_ON = frozenset({"interrupted", "paused", "running"})
+_REVIEWS = frozenset({"PROPOSED", "CONTRADICTED", "REVIEWED"})  # events of proposals, not states of a turn
 
 
 class Told(NamedTuple):
@@ -97,7 +98,7 @@ class Shared:
     def cancel(self, fire_id: str, attempt: int, thread_id: str, reason: str, at: datetime, *, asleep: bool) -> None:
         """Request the end of an attempt's turn; with `asleep`, also while it waits for its author or a pause."""
         turn_id = turn_of(fire_id, attempt)
-        if asleep or _STATUS.value(self._connection, turn=turn_id) not in _ASLEEP:
+        if asleep or _NEWEST.value(self._connection, turn=turn_id) not in _ASLEEP:
             _handover.cancel(self._connection, turn_id, thread_id, reason, at)
 
     def catch_up(self) -> datetime | None:
@@ -195,7 +196,8 @@ _TAKE = Statement(
     .with_for_update(skip_locked=True)
 )
 _TAKEN = Statement(sa.update(_told).where(among(_told.c.sequence, "numbers")).values(taken=sa.true()))
-_STATUS = Statement(sa.select(_turns.c.status).where(_turns.c.turn_id == sa.bindparam("turn")))
+_states = sa.select(_told.c.state).where(_told.c.turn_id == sa.bindparam("turn")).order_by(_told.c.sequence.desc())
+_NEWEST = Statement(_states.where(sa.not_(one_of(_told.c.state, _REVIEWS))).limit(1))
 _envelopes = _columns("envelopes", "number", "key", "kind", "state", number=sa.BigInteger())
 _OLDEST = (
     sa.select(_envelopes.c.key)

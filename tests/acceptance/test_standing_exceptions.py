@@ -1,7 +1,11 @@
 """An author allows one call of a task from now on: given by himself alone, over a kill, and ended with the task."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from agent_runtime.daemon.assembly import MOST_AT_ONCE
+from examples.demo.driver import Driver
 from tests.acceptance.test_who_acted import acts, runtime
 from tests.support.constellation import AGENT_RUNTIME, Constellation
 from turnkeeper.bus.event_log import read_events
@@ -55,4 +59,82 @@ def test_one_approval_for_the_task_is_the_last_one(constellation: Constellation)
     assert (ended["exception"], ended["reason"]) == (1, "its task only reads now")
     table = constellation.command("agent-runtime", "approvals", "exceptions", "list", "--all")
     assert "its task only reads now" in table
+    assert constellation.violations() == []
+
+
+SHOP = '''
+import asyncio
+from pathlib import Path
+
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
+
+HERE = Path(__file__).parent
+
+
+@tool
+def send_mail(text: str) -> str:
+    """Send a mail."""
+    return f"sent {text}"
+
+
+async def work(state: MessagesState) -> dict:
+    said = state["messages"][-1].content
+    while not (HERE / said).exists():
+        await asyncio.sleep(0.05)
+    return {"messages": [AIMessage(await send_mail.ainvoke({"text": said}) if said == "mail" else "open")]}
+
+
+builder = StateGraph(MessagesState)
+builder.add_node("work", work)
+builder.add_edge(START, "work")
+graph = builder.compile()
+'''
+
+
+def test_a_turn_whose_call_an_exception_allows_runs_on_for_its_task_even_while_other_turns_take_its_place(
+    constellation: Constellation,
+) -> None:
+    project = constellation.home.root / "project"
+    project.mkdir()
+    (project / "shop.py").write_text(SHOP)
+    config = constellation.home.root / "config.toml"
+    config.write_text(config.read_text() + '\n[agents.agent0]\ngraph = "project/shop.py:graph"\n')
+    constellation.stop(AGENT_RUNTIME)
+    constellation.start(AGENT_RUNTIME)
+    constellation.create("errand", "--every", "365d", "--prompt", "mail", "--category", "loop")
+    (project / "mail").touch()
+    constellation.command("task-runner", "run", "errand")
+    constellation.until_outcome("errand", "interrupted")
+    (pending,) = constellation.ask("agent-runtime", "approvals", "list")
+    constellation.command("agent-runtime", "approvals", "approve", pending["interrupt_id"], "--for-task")
+    constellation.until_outcome("errand", "succeeded")
+    (project / "mail").unlink()
+
+    def visitor() -> str:
+        request = wire.SendMessageRequest(channel="visitors", text="door", new_thread=True)
+        return str(runtime(constellation).SendMessage(request).turn_id)
+
+    def until_running(*turns: str) -> None:
+        for turn in turns:
+            wanted = wire.GetTurnRequest(turn_id=turn)
+            constellation.until("a turn to run", lambda: runtime(constellation).GetTurn(wanted).status == "running")  # noqa: B023
+
+    until_running(*(visitor() for _ in range(MOST_AT_ONCE - 1)))
+    with ThreadPoolExecutor(1) as aside:
+        waiting = aside.submit(Driver.attempt, constellation, "task-runner", "run", "errand", "--wait")
+        constellation.until_outcome("errand", "running")
+        last = visitor()
+        (project / "mail").touch()
+        until_running(last)  # it took the place of the turn whose call was allowed
+        (turn,) = [one for one in constellation.conversation() if one["status"] not in {"succeeded", "failed"}]
+        assert [one["status"] for one in turn["interrupts"]] == ["resolved"]
+        assert len(constellation.until_outcome("errand", "running")) == 1
+        assert [task["state"] for task in constellation.ask("task-runner", "list")] == ["running"]
+        (project / "door").touch()
+        done = waiting.result()
+    assert (done.returncode, "waits for you" in done.stdout + done.stderr) == (0, False), done
+    asked = [one for one in read_events(constellation.home.logs) if one["event"] == "fire.interrupted"]
+    assert len(asked) == 1, "the runner heard that a turn waits for its author when one did, and never else"
     assert constellation.violations() == []

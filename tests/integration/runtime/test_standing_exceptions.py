@@ -15,7 +15,7 @@ from langchain_core.tools import StructuredTool
 from agent_runtime.permissions.exceptions import TaskNow
 from agent_runtime.turns.exceptions import StandingExceptions
 from tests.integration.runtime.attacks import Field, _noted, _of_node
-from tests.integration.runtime.harness import STATES
+from tests.integration.runtime.harness import PATIENCE_S, STATES, look_again
 from tests.support.scripted import calls
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.audit.records import differences, records
@@ -56,6 +56,17 @@ class Excepted(Field):
         while event.state == STATES.INTERRUPTED and not await self.pending():
             event = await self.stopped(event.turn_id, after=event.sequence)
         return event
+
+    async def used(self, *lines: AIMessage) -> str:
+        """Run a fire until an exception allowed its call, which has not run; return its turn. A kill leaves it so."""
+        lanes: Any = self.runtime.worker
+        lanes._lanes.put_decision = lambda _thread_id: None
+        self.script["go"] = list(lines or [NOTE])
+        receipt = await self.accept(self.fire(50))
+        async with asyncio.timeout(PATIENCE_S):
+            while (await self.turn(receipt.turn_id)).status != "interrupted":
+                await look_again()
+        return receipt.turn_id
 
     async def except_(self, event: wire.TurnEvent, **changes: Any) -> wire.Interrupt:
         """Approve the one question for its task; wait until its turn stops again."""
@@ -102,6 +113,9 @@ async def test_the_same_call_of_the_task_passes_from_then_on_and_is_on_record(be
     assert listed.HasField("given_at")
     assert listed.HasField("last_used_at")
     assert [one["exception"] for one in bench.trail("interrupt.resolved")] == [number, number]
+    assert await bench.history() == [
+        *("STARTED", "INTERRUPTED", "RESUMED", "SUCCEEDED"), *("STARTED", "RESUMED", "SUCCEEDED"),
+    ], "no event says that the second turn waits for its author"  # fmt: skip
     assert len(bench.trail("interrupt.raised")) == 1, "nobody is told of what nobody has to decide"
 
 
@@ -235,13 +249,14 @@ async def test_what_was_revoked_while_its_turn_waits_for_another_answer_is_asked
 async def test_a_use_that_was_not_carried_out_yet_is_taken_back_with_the_exception(bench: Excepted) -> None:
     """The use and its revocation are each one transaction: a kill between use and effect leaves the turn waiting."""
     number = await bench.given()
-    lanes: Any = bench.runtime.worker
-    lanes._lanes.put_decision = lambda _thread_id: None  # what a kill leaves undone
-    bench.script["go"] = [NOTE]
-    event = await bench.run(50)
-    assert (event.state, await bench.pending()) == (STATES.INTERRUPTED, [])
+    turn_id = await bench.used()
+    assert await bench.pending() == []
     await bench.service.RevokeException(wire.RevokeExceptionRequest(number=number), None)
-    assert [one.tool for one in await bench.pending()] == ["note"]
+    (question,) = await bench.pending()
+    event = await bench.stopped(turn_id)
+    assert (event.state, list(event.held_by), event.summary) == (
+        *(STATES.INTERRUPTED, [question.interrupt_id]), "note",
+    ), "the runner learns that the turn waits for its author now"  # fmt: skip
     await bench.crash()
     await bench.rest()
     assert (bench.noted, len(await bench.pending())) == (["x"], 1)
@@ -252,14 +267,21 @@ async def test_a_use_that_was_not_carried_out_yet_is_taken_back_with_the_excepti
         assert (kinds["exception"], kinds["decision"]) == (2, 3), "given and ended; approved, used and taken back"
 
 
+async def test_a_cancel_of_what_runs_ends_a_turn_whose_call_was_allowed(bench: Excepted) -> None:
+    """Such a turn waits for no author, so the next fire of its task may ask it to end."""
+    await bench.given()
+    turn_id = await bench.used()
+    request = wire.CancelTurnRequest(fire_id="task-0000000a@50", attempt=1, unless_waiting=True)
+    assert (await bench.service.CancelTurn(request, None)).cancel_requested
+    event = await bench.stopped(turn_id)
+    assert (event.state, bench.noted) == (STATES.CANCELLED, ["x"])
+
+
 async def test_a_use_survives_a_crash_and_has_its_effect_once(bench: Excepted) -> None:
     await bench.given()
-    lanes: Any = bench.runtime.worker
-    lanes._lanes.put_decision = lambda _thread_id: None
-    bench.script["go"] = [NOTE]
-    event = await bench.run(50)
+    turn_id = await bench.used()
     await bench.crash()
-    event = await bench.stopped(event.turn_id, after=event.sequence)
+    event = await bench.stopped(turn_id)
     assert (event.state, bench.noted) == (STATES.SUCCEEDED, ["x", "x"])
     assert [one.uses for one in await bench.listed()] == [1]
 
@@ -268,10 +290,7 @@ async def test_a_category_that_is_narrowed_between_a_use_and_its_call_asks_again
     path = bench.home.categories / "work.toml"
     path.write_text('name = "work"\nautonomous = true\n[scopes]\nmemory = ["channel"]\n')
     await bench.given(calls(PUT))
-    lanes: Any = bench.runtime.worker
-    lanes._lanes.put_decision = lambda _thread_id: None
-    bench.script["go"] = [calls(PUT)]
-    await bench.run(50)
+    await bench.used(calls(PUT))
     assert [one.uses for one in await bench.listed()] == [1]
     bench.category("work")
     await bench.crash()

@@ -185,6 +185,7 @@ SENTENCES = {
 _BEGINS = {"start": "started", "resume": "resumed", "continue": "went on with"}
 _ENDED = {
     "interrupted": "waits for the author's decision",
+    "decided": "stopped at a question that was already decided, to continue with the answer",
     "paused": "pauses",
     "waits": "waits until the machine recovers",
     "drained": "stopped at a checkpoint, to continue later",
