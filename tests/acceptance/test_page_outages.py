@@ -117,9 +117,7 @@ def test_what_is_unknown_after_a_start_of_the_gateway_is_not_said_to_be_empty(
     for daemon in (AGENT_RUNTIME, TASK_RUNNER):
         constellation.kill(daemon)
     with serving_anew(web):
-        page = tab.page
-        page.goto(f"{tab.origin}/#token={web.token()}")
-        page.wait_for_url("**/ui/")
+        page = tab.go("/ui/")
         for daemon in (AGENT_RUNTIME, TASK_RUNNER):
             expect(bar(page, daemon)).to_contain_text("Nothing of it is known here.")
         for said in ("Nothing waits for you", "Everything ran as planned", "No task fires by itself"):
@@ -129,6 +127,21 @@ def test_what_is_unknown_after_a_start_of_the_gateway_is_not_said_to_be_empty(
     constellation.start()
     expect(bar(page, AGENT_RUNTIME)).to_have_count(0)
     expect(bar(page, TASK_RUNNER)).to_have_count(0)
+
+
+def test_an_open_tab_says_that_the_gateway_was_killed_and_is_logged_in_when_it_is_back(
+    tab: Tab, constellation: Constellation, web: Web
+) -> None:
+    page = tab.go("/ui/tasks")
+    gone = page.get_by_role("status").filter(has_text="The server of this page has not answered since")
+    web.kill()
+    expect(gone).to_be_visible()
+    constellation.create("meanwhile", "--in", "5h")
+    expect(page.get_by_role("link", name="meanwhile")).to_have_count(0)
+    web.start()
+    expect(gone).to_have_count(0)
+    expect(page.get_by_role("link", name="meanwhile")).to_be_visible()
+    tab.go("/ui/decisions")
 
 
 @contextmanager

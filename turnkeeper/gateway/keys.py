@@ -2,7 +2,8 @@
 
 `keys/web.json` holds the secret that signs login tokens, and the name, scope and digest of each client's key. The key
 itself is shown once, when it is made. A token is signed and valid once, for a minute, only at the process that ran when
-it was made. Sessions are kept in memory: after a restart, browsers log in again.
+it was made. Sessions outlive the process: `state/run/web-sessions.json` holds the digest of each session's cookie, so
+that the file logs no browser in.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import hmac
 import json
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import IntEnum
@@ -20,7 +21,7 @@ from pathlib import Path
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.entropy import Entropy
-from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound
+from turnkeeper.errors import Conflict, Corrupt, Exhausted, InvalidInput, NotFound
 from turnkeeper.storage.files import SystemFiles, replace_whole
 from turnkeeper.storage.keys import KeyFile
 from turnkeeper.times import rfc3339
@@ -30,6 +31,7 @@ MOST_KEYS = 100
 MOST_SESSIONS = 64
 TOKEN_S = 60.0
 SESSION_S = 86_400.0  # without a request
+SAVE_S = 600.0  # between two writes of the times of requests
 PLAIN = "p"  # in a token that is also valid at 127.0.0.1
 _LARGEST_BYTES = 1 << 18
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -76,7 +78,7 @@ class Keys:
     """The gateway's key file, read again after each change."""
 
     def __init__(self, home: Home) -> None:
-        self.path = home.keys / "web.json"
+        self.path, self.sessions = home.keys / "web.json", home.run / "web-sessions.json"
         self._lock = KeyFile(home)
         self._read_at: tuple[int, ...] = ()
         self._held = _File(login="")
@@ -190,13 +192,15 @@ class Note:
     """The result of a change, for the page that is shown next.
 
     Attributes:
-        tone: good or bad.
+        tone: good, warn, bad, or unsure if the daemon did not answer.
         path: of the page that first showed the note; empty before that.
         until: when that page stops showing it, on the monotonic clock.
+        settle: finds out whether an unsure change was made, and says so here; returns False while that is unknown.
     """
 
     tone: str
     text: str
+    settle: Callable[["Note"], Awaitable[bool]] | None = None
     path: str = ""
     until: float = 0.0
 
@@ -206,9 +210,9 @@ class Session:
     """A browser that is logged in.
 
     Attributes:
-        id: the value of its cookie.
+        id: the digest of its cookie.
         page_key: a secret that its pages send with every change; another site cannot know it.
-        seen_at: the time of its last request, on the monotonic clock.
+        seen_at: the time of its last request, in seconds since the epoch.
         note: the result of the last change, for its next page.
     """
 
@@ -225,10 +229,14 @@ class Sessions:
         self._keys, self._clock, self._entropy = keys, clock, entropy
         self._since_ms = int(clock.now().timestamp() * 1000)
         self._taken: dict[str, int] = {}
-        self._open: dict[str, Session] = {}
+        self._open = {session.id: session for session in _kept(keys.sessions)}
+        self._saved_at = 0.0
 
-    def log_in(self, token: str, *, plain_host: bool) -> Session | None:
-        """Open a session for a valid token; None if the token is not valid, was used, or is for another host."""
+    def log_in(self, token: str, *, plain_host: bool) -> str | None:
+        """Open a session for a valid token; return its cookie.
+
+        Return None if the token is not valid, was used, or is for another host.
+        """
         found = _TOKEN.fullmatch(token)
         if found is None or (plain_host and found[2] != PLAIN):
             return None
@@ -242,21 +250,41 @@ class Sessions:
         self._taken[found[3]] = at
         while len(self._open) >= MOST_SESSIONS:
             del self._open[min(self._open, key=lambda id_: self._open[id_].seen_at)]
-        session = Session(id=self._entropy.hex(64), page_key=self._entropy.hex(32), seen_at=self._clock.monotonic())
+        cookie, seen_at = self._entropy.hex(64), self._clock.now().timestamp()
+        session = Session(id=_digest(cookie), page_key=self._entropy.hex(32), seen_at=seen_at)
         self._open[session.id] = session
-        return session
+        self._save()
+        return cookie
 
     def find(self, cookie: str) -> Session | None:
         """Return the session of a cookie; None if it is not open."""
-        session = self._open.get(cookie)  # 256 random bits: the duration of a look-up reveals nothing about them
+        session = self._open.get(_digest(cookie))
         if session is None:
             return None
-        now = self._clock.monotonic()
-        if now - session.seen_at > SESSION_S:
-            del self._open[session.id]
+        now = self._clock.now().timestamp()
+        if abs(now - session.seen_at) > SESSION_S:  # also if the clock was set back
+            self.log_out(session)
             return None
         session.seen_at = now
+        if abs(now - self._saved_at) > SAVE_S:
+            self._save()
         return session
 
     def log_out(self, session: Session) -> None:
         self._open.pop(session.id, None)
+        self._save()
+
+    def _save(self) -> None:
+        """Write the sessions down for the next process. On a full disk, browsers log in again after a restart."""
+        self._saved_at = self._clock.now().timestamp()
+        held = [[one.id, one.page_key, one.seen_at] for one in self._open.values()]
+        with contextlib.suppress(Exhausted, OSError):
+            replace_whole(self._keys.sessions, json.dumps({"v": VERSION, "sessions": held}).encode())
+
+
+def _kept(path: Path) -> list[Session]:
+    """Return the sessions that an earlier process wrote down; none if the file is missing or damaged."""
+    with contextlib.suppress(FileNotFoundError, Corrupt, Exhausted, ValueError, KeyError, TypeError):
+        said = json.loads(SystemFiles().read(path, _LARGEST_BYTES))
+        return [Session(id=id_, page_key=page_key, seen_at=float(at)) for id_, page_key, at in said["sessions"]]
+    return []

@@ -466,17 +466,17 @@ async def test_an_attack_succeeds_without_the_rule_that_stops_it(
     monkeypatch: pytest.MonkeyPatch, home: Home, rule: str, instead: Any, attack: dict[str, str]
 ) -> None:
     async with in_this_process(home) as (idle, port):
-        session = idle.sessions.log_in(Web(home, port).token(), plain_host=False)
-        assert session is not None
+        cookie = idle.sessions.log_in(Web(home, port).token(), plain_host=False)
+        assert cookie is not None
         sent = {"method": "GET", "path": "/lg/ok", "host": f"localhost:{port}", **attack}
         if "cookie" in sent:
-            sent["cookie"] = f"turnkeeper-{port}={session.id}"
+            sent["cookie"] = f"turnkeeper-{port}={cookie}"
         assert await answered(port, **sent) in {401, 403, 413, 421}
         monkeypatch.setattr(Door if hasattr(Door, rule) else door, rule, instead)
         if rule == "_check_change":  # behind which the Origin is asked as well
             monkeypatch.setattr(Door, "_check_origin", lambda *_: {})
             assert await answered(port, **sent) not in {401, 403, 421}
-            assert idle.sessions.find(session.id) is None, "the page of another origin logged the browser out"
+            assert idle.sessions.find(cookie) is None, "the page of another origin logged the browser out"
         else:
             wait_s = 0.3 if rule == "_bounded" else 20.0
             assert await answered(port, wait_s=wait_s, **sent) not in {401, 413, 421}

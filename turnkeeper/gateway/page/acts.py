@@ -127,17 +127,17 @@ class Acts:
         """Open a session for a one-time token, at turnkeeper.localhost only unless the token says otherwise."""
         gateway, host = self._shell.gateway, request.headers["host"].rpartition(":")[0]
         try:
-            session = gateway.sessions.log_in(request.scope["form"].get("token", ""), plain_host=host in PLAIN_HOSTS)
+            cookie = gateway.sessions.log_in(request.scope["form"].get("token", ""), plain_host=host in PLAIN_HOSTS)
         except TurnkeeperError as error:
             return self._shell.plain("plain.html", 503, title="Not logged in", error=str(error), login=True)
-        if session is None:
+        if cookie is None:
             text = "this token is not valid here, was used before, or is older than a minute; run: turnkeeper web open"
             return self._shell.plain("plain.html", 403, title="Not logged in", error=text, login=True)
         login_page(gateway.home).unlink(missing_ok=True)
         answer = RedirectResponse("/ui/", 303)
         secure = bool(gateway.settings.web.public_origin) and host not in PLAIN_HOSTS
         name = cookie_name(gateway.settings.web.port)
-        answer.set_cookie(name, session.id, httponly=True, samesite="strict", path="/ui", secure=secure)
+        answer.set_cookie(name, cookie, httponly=True, samesite="strict", path="/ui", secure=secure)
         return answer
 
     async def log_out(self, request: Request) -> Response:

@@ -65,8 +65,8 @@ def test_a_token_holds_for_a_minute_once_and_at_one_process(home: Home, clock: M
     sessions = Sessions(keys, clock, ENTROPY)
     token = sign_token(secret, clock.now(), ENTROPY)
     assert sessions.log_in(token, plain_host=True) is None, "made for the name"
-    session = sessions.log_in(token, plain_host=False)
-    assert session is not None
+    cookie = sessions.log_in(token, plain_host=False)
+    assert cookie is not None
     assert sessions.log_in(token, plain_host=False) is None, "used"
     assert sessions.log_in(sign_token(secret, clock.now(), ENTROPY, plain_host=True), plain_host=True) is not None
     assert sessions.log_in(sign_token("0" * 64, clock.now(), ENTROPY), plain_host=False) is None, "another home's"
@@ -77,10 +77,11 @@ def test_a_token_holds_for_a_minute_once_and_at_one_process(home: Home, clock: M
     fresh = sign_token(secret, clock.now(), ENTROPY)
     clock.advance(1)
     assert Sessions(keys, clock, ENTROPY).log_in(fresh, plain_host=False) is None, "made before this process began"
-    assert sessions.find(session.id) is session
-    assert sessions.find("") is None
+    session = sessions.find(cookie)
+    assert session is not None
+    assert sessions.find("") is sessions.find(session.id) is None, "the digest logs nobody in"
     sessions.log_out(session)
-    assert sessions.find(session.id) is None
+    assert sessions.find(cookie) is None
 
 
 def test_a_session_ends_after_a_day_without_a_request_and_the_oldest_gives_way(home: Home, clock: ManualClock) -> None:
@@ -89,9 +90,9 @@ def test_a_session_ends_after_a_day_without_a_request_and_the_oldest_gives_way(h
     sessions = Sessions(keys, clock, ENTROPY)
 
     def log_in() -> str:
-        session = sessions.log_in(sign_token(keys.login_secret(), clock.now(), ENTROPY), plain_host=False)
-        assert session is not None
-        return session.id
+        cookie = sessions.log_in(sign_token(keys.login_secret(), clock.now(), ENTROPY), plain_host=False)
+        assert cookie is not None
+        return cookie
 
     first = log_in()
     clock.advance(module.SESSION_S - 1)
@@ -100,3 +101,30 @@ def test_a_session_ends_after_a_day_without_a_request_and_the_oldest_gives_way(h
     assert sessions.find(first) is None
     opened = [log_in() for _ in range(module.MOST_SESSIONS + 1)]
     assert sum(sessions.find(one) is not None for one in opened) == module.MOST_SESSIONS
+
+
+def test_sessions_outlive_the_process_and_their_file_logs_no_browser_in(home: Home, clock: ManualClock) -> None:
+    keys = Keys(home)
+    keys.create(ENTROPY)
+    sessions = Sessions(keys, clock, ENTROPY)
+
+    def log_in() -> str:
+        cookie = sessions.log_in(sign_token(keys.login_secret(), clock.now(), ENTROPY), plain_host=False)
+        assert cookie is not None
+        return cookie
+
+    used, idle, left = log_in(), log_in(), log_in()
+    found = sessions.find(left)
+    assert found is not None
+    sessions.log_out(found)
+    assert used not in keys.sessions.read_text()
+    assert keys.sessions.stat().st_mode & 0o777 == 0o600
+    clock.advance(module.SESSION_S / 2)
+    page_key = getattr(sessions.find(used), "page_key", "")
+    clock.advance(module.SESSION_S / 2 + 1)
+    later = Sessions(keys, clock, ENTROPY)
+    assert getattr(later.find(used), "page_key", "") == page_key != ""
+    assert later.find(idle) is None, "a day without a request"
+    assert later.find(left) is None, "it logged out"
+    keys.sessions.write_text('{"v": 1, "sessions": [["cut')
+    assert Sessions(keys, clock, ENTROPY).find(used) is None

@@ -1,12 +1,12 @@
 // Keeps an open page up to date: hints make htmx ask for it again, turns and speech of a conversation go where they
 // belong, times count down, and keys decide. One connection, and only while the page is seen.
-const AGAIN_MS = 3000;
+const AGAIN_MS = 1000;
 let source = null;
 let missed = false;
 
-const content = () => document.getElementById('content');
+export const content = () => document.getElementById('content');
 
-function refresh() {
+export function refresh() {
   window.htmx?.trigger(content(), 'refresh');
 }
 
@@ -14,13 +14,25 @@ function listen() {
   if (source || document.hidden || !document.body.dataset.live) return;
   source = new EventSource(document.body.dataset.live);
   source.onopen = () => { if (missed) refresh(); missed = false; };
-  source.onerror = () => { silence(); missed = true; setTimeout(listen, AGAIN_MS); };
+  source.onerror = () => { silence(); missed = true; setTimeout(listen, AGAIN_MS); sayWhy(); };
   source.addEventListener('changed', ({data}) => {
     const topics = content().dataset.topics.split(' ');
     if (data.split(' ').some((topic) => topics.includes(topic))) refresh();
   });
   source.addEventListener('turn', ({data}) => showTurn(JSON.parse(data)));
   source.addEventListener('speech', ({data}) => showSpeech(JSON.parse(data)));
+}
+
+// Says why there is no connection: the server is down, or it no longer knows this browser.
+async function sayWhy() {
+  const status = await fetch('/ui', {method: 'HEAD', redirect: 'manual'}).then((answer) => answer.status, () => 'down');
+  const gone = document.getElementById('gone');
+  if (status === 'down' && gone.hidden) {
+    gone.querySelector('time').textContent = new Date().toTimeString().slice(0, 8);
+    gone.hidden = false;
+  }
+  if (status !== 'down') gone.hidden = true;
+  document.getElementById('out').hidden = status !== 401;
 }
 
 function silence() {
