@@ -9,7 +9,7 @@ PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := turnkeeper task_runner agent_runtime
 
-.PHONY: demo demo-cluster test test-clients test-postgres check docs reference bench bench-base bench-check protos protos-check test-services wheel lock fit test-fit test-fit-short format clean
+.PHONY: demo demo-cluster test test-clients test-postgres check docs reference pictures bench bench-base bench-check protos protos-check test-services wheel lock fit test-fit test-fit-short format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/python -m examples.demo
@@ -35,6 +35,9 @@ check: $(READY) protos-check docs  ## Format, lint, import contracts, types, gen
 
 docs: $(READY)  ## The site of the documents, in build/site; fails on a link or an anchor that leads nowhere.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+pictures: $(READY)  ## Make the README's pictures from a real run; needs Chromium (make test-services).
+	@$(BIN)/python -m examples.pictures
 
 reference: $(READY)  ## Write docs/reference from the program and from tests/requirements.toml.
 	@$(BIN)/python -m tests.reference

@@ -8,6 +8,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
+_PICTURE = re.compile(r"!\[([^]]*)\]\((?!https?://)([^)]+)\)")
 _RELATIVE_LINK = re.compile(r"\]\((?!https?://|#)([^)]+)\)")
 
 
@@ -42,7 +43,8 @@ class Description(MetadataHookInterface):
         """Set `readme` and `urls` from the address of the repository."""
         repository = self.config["repository"].rstrip("/")
         text = (Path(self.root) / "README.md").read_text("utf-8")
-        whole = _RELATIVE_LINK.sub(rf"]({repository}/blob/main/\1)", text)
+        whole = _PICTURE.sub(rf"![\1]({repository}/raw/main/\2)", text)
+        whole = _RELATIVE_LINK.sub(rf"]({repository}/blob/main/\1)", whole)
         metadata["readme"] = {"content-type": "text/markdown", "text": whole}
         metadata["urls"] = {
             "Repository": repository,

@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+MOST_WORDS_OF_README = 900
+LARGEST_PICTURE = 150_000  # bytes
 MOST_WORDS = 600  # of the notes of a version
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES += sorted((ROOT / "docs" / "reference").glob("*.md"))
@@ -72,6 +74,16 @@ def test_a_page_begins_with_a_sentence_that_says_what_it_is_for(page: Path) -> N
     assert title.startswith("# ")
     assert re.match(r"[A-Z`]", first), first
     assert first.endswith((".", ":")), first
+
+
+def test_the_readme_is_short_and_its_pictures_are_small_and_ask_no_other_host() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= MOST_WORDS_OF_README
+    pictures = [ROOT / path for path in re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)]
+    assert {path.suffix for path in pictures} == {".png", ".svg"}
+    assert all(path.stat().st_size < LARGEST_PICTURE for path in pictures)
+    drawn = "".join(path.read_text() for path in pictures if path.suffix == ".svg")
+    assert not re.findall(r"(?:url\(|href=|src=)[\"']?https?:", drawn)
 
 
 def defines(file: Path, function: str) -> bool:

@@ -1,6 +1,6 @@
 """The example project does what its README says: the README's own commands, run in order, print what stands there.
 
-So does the page on moving from LangGraph Server, which takes the same project, and the session in the main README.
+So do the page on moving from LangGraph Server, which takes the same project, the main README, the tutorial and the session.
 """
 
 import os
@@ -16,6 +16,7 @@ import pytest
 
 from examples.demo.driver import PATIENCE_S, Driver
 from tests.integration.lifecycle.test_setup import typed
+from tests.support.web import Web, free_port
 from turnkeeper.config.home import VARIABLE, Home
 
 pytestmark = pytest.mark.process
@@ -35,6 +36,7 @@ VARIES = (
     (r"(?<=in )Etc/UTC", "UTC"),
     (r"\b([0-9a-f]{32}|[0-9a-f]{10})\b", "<id>"),
     (r"\bpid \d+", "<pid>"),
+    (r"(?<=#token=)\S+", "…"),
     (r"(?<![\w.])\d+(\.\d+)?(ms|s|m)\b( \d+s)?", "<long>"),
     (r"(?<=timezone: )\S+|(?<=<when> )[A-Z]\w+/\w+", "<zone>"),
     (r"\s*\n\s*", "\n"),
@@ -65,6 +67,11 @@ def plain(text: str) -> str:
     return text.strip()
 
 
+def files_of(page: str) -> dict[str, str]:
+    """Return the files that a page gives in whole, each below its name."""
+    return dict(re.findall(r"^`([\w.-]+)`:\n\n```\w+\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+
+
 class Reader(Driver):
     """Someone who follows a README at a shell, in a home folder of their own."""
 
@@ -83,6 +90,13 @@ class Reader(Driver):
         own = {"HOME": str(folder), "PATH": path, "PYTHONPATH": str(ROOT), "TZ": "UTC"}
         super().__init__(Home(root=folder / ".turnkeeper"), dict(os.environ) | own)
         del self._environ[VARIABLE]
+
+    def move(self, name: str, files: dict[str, str]) -> None:
+        """Go on in another folder, which holds these files."""
+        self.project = self.folder / name
+        self.project.mkdir()
+        for file, text in files.items():
+            (self.project / file).write_text(text)
 
     def type(self, command: str) -> str:
         done = subprocess.run(
@@ -141,7 +155,37 @@ def test_the_example_imports_nothing_of_ours() -> None:
 
 
 def test_a_reader_of_the_main_page_sees_the_session_that_it_shows(reader: Reader) -> None:
-    text = (ROOT / "README.md").read_text()
+    notes = {"plan.md": "# Plan\n\nThe pump needs a new seal before May.\n"}
+    reader.move("notes", notes)
+    reader.type("touch -d '1 minute ago' plan.md; echo 'Plot 7 is free, plot 9 is let until May.' > plots.txt")
+    steps = read_steps((ROOT / "README.md").read_text())
+    assert [step.command.split()[1] for step in steps] == ["init", "up", "task", "task"]
+    for step in steps:
+        printed = reader.follow(step)
+        assert step.printed == "…\n" or plain(printed) == plain(step.printed), step.command
+
+
+def test_a_reader_of_the_tutorial_has_a_graph_at_work_that_asks_once_and_is_read_on_the_page(reader: Reader) -> None:
+    page, port = (ROOT / "docs" / "tutorial.md").read_text(), free_port()
+    reader.move("night", files_of(page))
+    (line,) = re.findall(r"^```toml\n(.*?)\n^```", page, re.MULTILINE | re.DOTALL)
+    steps = read_steps(page)
+    assert [step.command.split()[0] for step in steps].count("turnkeeper") > 10
+    for step in steps:
+        if step.command == "turnkeeper up":  # what its reader writes into the settings, and a port that is free
+            config = reader.home.config.read_text().replace("\n[web]\n", f"\n[web]\n{line}\nport = {port}\n")
+            reader.home.config.write_text(config)
+        printed = reader.follow(step).replace(f":{port}/", ":7373/")
+        assert plain(printed) == plain(step.printed), step.command
+        if step.command.startswith("turnkeeper web open"):
+            web = Web(reader.home, port)
+            web.log_in(printed.strip().partition("#token=")[2])
+            shown = web.ask("/ui/conversations/night", cookie=web.cookie).body
+            assert all(f"Still open: {left}. The report is written." in shown for left in (2, 3))
+
+
+def test_a_reader_of_the_session_sees_what_it_shows(reader: Reader) -> None:
+    text = (ROOT / "docs" / "session.md").read_text()
     (create,) = re.findall(r"^    (turnkeeper task create digest .*\\\n.*)\n", text, re.MULTILINE)
     for command in ("turnkeeper init --yes", "turnkeeper up", create):
         reader.type(command)

@@ -102,8 +102,9 @@ class Web:
         sent = {"content_type": "application/x-www-form-urlencoded", "origin": self.origin, "cookie": self.cookie}
         return self.ask(path, "POST", urlencode(form).encode(), **(sent | headers))
 
-    def log_in(self) -> None:
-        answer = self.post("/ui/login", {"token": self.token()})
+    def log_in(self, token: str = "") -> None:
+        """Exchange a token for a cookie, as the page does: one from `turnkeeper web open`, or a new one."""
+        answer = self.post("/ui/login", {"token": token or self.token()})
         assert answer.status == 303, answer
         self.cookie = answer.headers["set-cookie"].partition(";")[0]
 
