@@ -10,6 +10,7 @@ import asyncio
 import html
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -112,7 +113,7 @@ class Door:
                 await self._check_change(request, receive)
         except HTTPException as refused:
             answer = _refusal(request.url.path, refused)
-        await answer(scope, receive, _with(extra, send))
+        await answer(scope, receive, self._with(extra, scope, send))
 
     def _check_host(self, request: Request) -> None:
         given = request.headers.getlist("host")
@@ -168,6 +169,26 @@ class Door:
         if count > 1:
             await self._clock.sleep(min(_LONGEST_WAIT_S, 0.05 * 2.0 ** min(count, 10)))
 
+    def _with(self, extra: Mapping[str, str], scope: Any, send: Any) -> Any:
+        """Return `send`, which adds headers, and ends a long answer once its key is revoked."""
+        added = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in extra.items()]
+
+        async def sent(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                names = {key for key, _ in added}
+                kept = [(key, value) for key, value in message.get("headers", ()) if key.lower() not in names]
+                message = {**message, "headers": [*kept, *added]}
+            elif message.get("more_body") and self._is_revoked(scope["who"]):
+                scope["state"]["abort"]()
+            await send(message)
+
+        return sent
+
+    def _is_revoked(self, who: Who) -> bool:
+        with suppress(TurnkeeperError):
+            return bool(who.key) and who.key not in {key.id for key in self._keys.all()}
+        return True
+
     async def _check_change(self, request: Request, receive: Any) -> None:
         """Refuse a change that was not sent by a page of this session; parse the fields of the others."""
         if request.method in _SAFE or surface_of(request.url.path) != "web":
@@ -188,10 +209,7 @@ class Door:
 
 
 def _bounded(request: Request, receive: Any) -> Any:
-    """Return `receive` with a bounded body, of which all has to arrive within BODY_S of the first read.
-
-    Raises HTTPException 413 if its header announces too large a body.
-    """
+    """Return `receive` with a body that is bounded in size and in time. Raises HTTPException 413 for its header."""
     length = request.headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or int(length) > LARGEST_BODY:
         raise HTTPException(413, f"a request may have at most {LARGEST_BODY >> 20} MiB")
@@ -225,19 +243,6 @@ def _fields(kind: str, body: bytes) -> Mapping[str, str]:
         return {key: value for key, value in found.items() if isinstance(value, str)}
     except (ValueError, InvalidInput):
         raise HTTPException(400, "the body does not match its content type") from None
-
-
-def _with(extra: Mapping[str, str], send: Any) -> Any:
-    added = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in extra.items()]
-
-    async def sent(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            names = {key for key, _ in added}
-            kept = [(key, value) for key, value in message.get("headers", ()) if key.lower() not in names]
-            message = {**message, "headers": [*kept, *added]}
-        await send(message)
-
-    return sent
 
 
 def _refusal(path: str, refused: HTTPException) -> Response:

@@ -394,6 +394,29 @@ async def test_a_stream_whose_reader_takes_nothing_is_ended(monkeypatch: pytest.
         assert gateway.streams.open == 0
 
 
+async def test_a_stream_ends_when_its_key_is_revoked(monkeypatch: pytest.MonkeyPatch, home: Home) -> None:
+    monkeypatch.setattr(streams, "PING_S", 0.05)
+    async with in_this_process(home) as (gateway, port):
+        opened = []
+        for name in ("gone", "kept"):
+            key = Keys(home).make(name, "read", SystemClock().now(), SystemEntropy())[1]
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"GET /lg/idle HTTP/1.1\r\nHost: localhost:{port}\r\nx-api-key: {key}\r\n\r\n".encode())
+            assert b" 200 " in await reader.readuntil(b": \n\n")
+            opened.append((reader, writer))
+        (gone, _), (kept, _) = opened
+        Keys(home).revoke("gone")
+        with suppress(ConnectionResetError):
+            await asyncio.wait_for(gone.read(), 20)
+        while gateway.streams.open > 1:
+            await look_again()
+        for _ in range(3):
+            assert await kept.readuntil(b": \n\n")
+        assert gateway.streams.open == 1
+        for _, writer in opened:
+            writer.close()
+
+
 async def test_of_one_key_eight_requests_of_mcp_are_answered_at_once_and_a_ninth_is_told_to_wait(home: Home) -> None:
     from turnkeeper.gateway.mcp.transports import App  # which takes long, and each worker of pytest imports this module
 
