@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.forked import Template
 from tests.test_tidy import lines, module_name, own_modules
 from turnkeeper.config.surfaces import commands, surfaces
 from turnkeeper.config.toml_file import with_key
@@ -94,12 +94,13 @@ def test_each_command_is_added_once() -> None:
 
 
 def test_no_other_module_names_a_surface_that_it_does_not_need() -> None:
-    found = []
+    found, parts = [], {module: parts_of(module) for module in REMOVABLE}
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         importer = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        foreign = [part for module in REMOVABLE if not within(importer, parts := parts_of(module)) for part in parts]
-        for node in ast.walk(ast.parse(path.read_text())):
-            found += [f"{importer}: {name}" for name in named(node) if within(name, foreign)]
+        foreign = [part for own in parts.values() if not within(importer, own) for part in own]
+        names = {name for node in ast.walk(ast.parse(path.read_text())) for name in named(node)}
+        ours = (name for name in names if name.startswith(PACKAGES))
+        found += [f"{importer}: {name}" for name in ours if within(name, foreign)]
     assert not found
 
 
@@ -114,31 +115,39 @@ def copy_without(folder: Path, gone: Iterable[str]) -> Path:
     return folder
 
 
-def run(copy: Path, *argv: str, home: Path | None = None, code: int = 0) -> str:
+@pytest.fixture(scope="module")
+def python() -> Iterator[list[str]]:
+    """A command line that does what `python -P` does, in a fork that has imported what others have made."""
+    template = Template("tests.support.forked_copies", EVERY_COMMAND, str(ROOT))
+    yield template.fork
+    template.close()
+
+
+def run(python: list[str], copy: Path, *argv: str, home: Path | None = None, code: int = 0) -> str:
     """Run Python on a copy of the program; return what it prints."""
     environ = {**os.environ, "PYTHONPATH": str(copy), "TURNKEEPER_HOME": str(home or copy / "home")}
     done = subprocess.run(
-        [sys.executable, "-P", *argv], cwd=copy, env=environ, capture_output=True, text=True, timeout=90, check=False
+        [*python, *argv], cwd=copy, env=environ, capture_output=True, text=True, timeout=90, check=False
     )
     assert done.returncode == code, f"{argv}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 @pytest.mark.parametrize("module", REMOVABLE)
-def test_without_a_surface_every_other_command_is_there(module: str, tmp_path: Path) -> None:
+def test_without_a_surface_every_other_command_is_there(module: str, tmp_path: Path, python: list[str]) -> None:
     copy = copy_without(tmp_path, gone_with(module))
-    said = run(copy, "-c", EVERY_COMMAND, str(copy))
+    said = run(python, copy, "-c", EVERY_COMMAND, str(copy))
     assert not [name for name in REMOVABLE[module].commands if f"  {name} " in said]
     assert all(name in said for name in ("init", "up", "task", "approvals"))
 
 
-def test_without_any_surface_the_main_job_works(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_without_any_surface_the_main_job_works(tmp_path_factory: pytest.TempPathFactory, python: list[str]) -> None:
     place = tmp_path_factory.mktemp("job")
     copy, home = copy_without(place / "copy", REMOVABLE), place / "home"
-    run(copy, "-c", MAIN_JOB)
+    run(python, copy, "-c", MAIN_JOB)
 
     def turnkeeper(*argv: str, code: int = 0) -> str:
-        return run(copy, "-m", "turnkeeper.constellation", *argv, home=home, code=code)
+        return run(python, copy, "-m", "turnkeeper.constellation", *argv, home=home, code=code)
 
     turnkeeper("init", "--yes")
     config = home / "config.toml"
