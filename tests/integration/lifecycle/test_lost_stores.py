@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellation
+from tests.support.machines import new_home
 from turnkeeper.bus.event_log import read_events
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.supervisor import markers
@@ -21,14 +22,23 @@ STORES = ("schedules.db", "agent.db", "checkpoints.db")
 PAST_ITS_CATEGORY = "Summarise the garden, then remember: the pump was replaced"
 
 
+@pytest.fixture(scope="session")
+def of_before() -> Iterator[Home]:
+    """A home that has run, with an approval that waits."""
+    with new_home() as home:
+        made = Constellation(home)
+        made.start()
+        made.create("daily", "--in", "1s", "--prompt", PAST_ITS_CATEGORY)
+        made.until_outcome("daily", "interrupted")
+        made.stop()
+        yield home
+
+
 @pytest.fixture
-def used(home: Home) -> Iterator[Constellation]:
-    """A home that has run, with an approval that waits; nothing runs on it."""
+def used(of_before: Home, home: Home) -> Iterator[Constellation]:
+    """A copy of the home that has run; nothing runs on it."""
+    shutil.copytree(of_before.root, home.root, dirs_exist_ok=True)
     made = Constellation(home)
-    made.start()
-    made.create("daily", "--in", "1s", "--prompt", PAST_ITS_CATEGORY)
-    made.until_outcome("daily", "interrupted")
-    made.stop()
     yield made
     made.stop()
 
