@@ -52,22 +52,28 @@ def test_a_full_disk_ends_nobody_is_said_everywhere_and_passes(constellation: Co
     before = pids(home)
     faults.fill(home.root)
     constellation.until("the page", lambda: pages.exists() and FULL in pages.read_text())
-    status = constellation.attempt("turnkeeper", "status")
-    assert (status.returncode, f"{home.root}: cannot be read or written: {FULL}" in status.stderr) == (6, True)
+
+    def on_full_disk(*argv: str) -> CompletedProcess[str]:
+        """Run a command on a full disk, which may have room again before it ends: the daemons empty their logs."""
+        faults.fill(home.root)
+        return constellation.attempt(*argv)
+
+    def told() -> CompletedProcess[str] | None:
+        status = on_full_disk("turnkeeper", "status")
+        return status if f"{home.root}: cannot be read or written: {FULL}" in status.stderr else None
 
     def refused(*argv: str) -> CompletedProcess[str] | None:
-        """Return the refusal of a command. The daemons empty their logs, so the disk may have had room again."""
-        faults.fill(home.root)
-        done = constellation.attempt(*argv)
+        done = on_full_disk(*argv)
         return done if done.returncode else None
 
+    assert constellation.until("status to say it", told).returncode == 6
     for argv in (("task-runner", "run", "digest"), ("task-runner", "emit", "a.b"), ("agent-runtime", "send", "c", "x")):
         done = constellation.until(f"{argv} to be refused", partial(refused, *argv))
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), argv
         assert done.stderr.startswith(f"error: {home.root}/")
         assert "free room on its disk, then try again" in done.stderr
     assert constellation.attempt("turnkeeper", "up").returncode in {0, 1}
-    assert "free room" in constellation.attempt("turnkeeper", "doctor").stdout
+    constellation.until("doctor to say it", lambda: "free room" in on_full_disk("turnkeeper", "doctor").stdout)
     assert len(pids(home)) == 3
     faults.free(home.root)
     constellation.await_outcome(

@@ -12,7 +12,6 @@ from collections import deque, namedtuple
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, NewType
 
@@ -411,21 +410,6 @@ def test_an_object_that_cannot_be_referenced_weakly_gives_its_name_to_no_other()
     assert len(digests) == MOST_KEPT * 2
 
 
-def test_a_digest_is_equal_after_a_restart() -> None:
-    program = (
-        f"from {__name__} import MADE_OF, identity\n"
-        "print([identity(make('alice')).digest for make in list(MADE_OF.values())[:-1]])"
-    )
-    environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    told = {
-        subprocess.run(
-            [sys.executable, "-c", program], env=environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(told) == 1
-
-
 MARKED = {
     "marked": "UNSET = object()\n",
     "a_copy": "from marked import UNSET\n",
@@ -435,22 +419,52 @@ MARKED = {
         "def made(): return StructuredTool.from_function(send, description='Send.', infer_schema=False, args_schema={})\n"
     ),
 }
-DIGEST = "print(identity(sender.made()).digest, bool(identity(sender.made()).inexact))\n"
+MARKER = "import sender\nprint(identity(sender.made()).digest, bool(identity(sender.made()).inexact))\n"
+PROGRAMS = (
+    f"from {__name__} import MADE_OF\nprint([identity(make('alice')).digest for make in list(MADE_OF.values())[:-1]])",
+    MARKER + "import a_copy\n" + MARKER,
+    "import a_copy\n" + MARKER,
+    MARKER,
+)
+EACH_IN_A_FORK = """
+import os, sys
+from agent_runtime.graph.guard.identity import identity
+for program in sys.argv[1:]:
+    if not (pid := os.fork()):
+        exec(program)
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+"""
 
 
-def test_a_marker_has_one_name_whichever_modules_are_imported_and_when(tmp_path: Path) -> None:
-    """A module that also holds the marker, loaded before the first digest, after it or never, makes no other tool."""
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    """What the programs print in new interpreters, which draw other hashes."""
+    folder = tmp_path_factory.mktemp("marked")
     for name, text in MARKED.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    begin, digest = "from agent_runtime.graph.guard.identity import identity\n", f"import sender\n{DIGEST}"
-    programs = [begin + digest + "import a_copy\n" + digest, begin + "import a_copy\n" + digest, begin + digest]
-    environ = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    told = [
-        subprocess.run([sys.executable, "-c", one], env=environ, capture_output=True, check=True, text=True).stdout
-        for one in programs
+        (folder / f"{name}.py").write_text(text)
+    environ = {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    argv = [sys.executable, "-c", EACH_IN_A_FORK, *PROGRAMS]
+    return [
+        subprocess.run(
+            argv, env=environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True, text=True
+        ).stdout.splitlines()
+        for seed in ("1", "2")
     ]
-    assert len({line for one in told for line in one.splitlines()}) == 1
-    assert "True" not in told[0]
+
+
+def test_a_digest_is_equal_after_a_restart(told: list[list[str]]) -> None:
+    one, other = told
+    assert one[0] == other[0]
+
+
+def test_a_marker_has_one_name_whichever_modules_are_imported_and_when(told: list[list[str]]) -> None:
+    """A module that also holds the marker, loaded before the first digest, after it or never, makes no other tool."""
+    lines = [line for one in told for line in one[1:]]
+    assert len(lines) == 8
+    assert len({*lines}) == 1
+    assert "True" not in lines[0]
 
 
 @pytest.mark.parametrize("source", ["UNSET: object = object()\n", "try:\n    UNSET = make()\nfinally:\n    pass\n"])
