@@ -6,26 +6,37 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 from google.rpc import code_pb2
 
 import agent_runtime.daemon.metrics
 import task_runner.daemon.metrics
+from agent_runtime.tools.agents import agent_tools, subagent_tools
+from agent_runtime.tools.folder.folder import folder_tools
+from agent_runtime.tools.loops import loop_tools
+from agent_runtime.tools.restart import lifecycle_tools
+from agent_runtime.tools.workspace import workspace_tools
 from task_runner.model import fields as task_fields
 from tests.reference.commands import commands, program
+from tests.support.clock import ManualClock
 from tests.support.program import every_command
 from turnkeeper import errors
 from turnkeeper.config import settings
 from turnkeeper.constellation.query.tables import TABLES, described
 from turnkeeper.constellation.supervisor import markers
 from turnkeeper.constellation.timeline.sentences import SENTENCES
+from turnkeeper.gateway.lg.api import Api
+from turnkeeper.gateway.lg.application import routes
+from turnkeeper.gateway.mcp.tools import SCOPES, tools
 from turnkeeper.rpc import metrics
 from turnkeeper.rpc.errors import code_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
 REQUIREMENTS = ROOT / "tests" / "requirements.toml"
+REQUESTS = Path(__file__).parent / "langgraph_api.toml"
 WRITTEN = "`make reference` writes it from the program."
 
 
@@ -237,6 +248,64 @@ def the_requirements() -> str:
     return page("Requirements", says, *parts, "## What it does otherwise\n", table(head, differences))
 
 
+def the_tools() -> str:
+    """Return the page of tools and of the shipped categories."""
+    absent: Any = None
+    specs = [tool for make in OF_AGENTS for tool in make(absent)]
+    specs += folder_tools(absent, "folder", absent)
+    of_agents = (
+        (
+            f"`{one.scope}`",
+            f"`{one.tool.name}({', '.join(one.tool.args)})`",
+            one.effect,
+            _sentence(one.tool.description),
+        )
+        for one in specs
+    )
+    of_mcp = ((f"`{one.name}`", SCOPES[one.name].name.lower(), _sentence(one.description)) for one in tools())
+    shipped = (tomllib.loads(path.read_text("utf-8")) for path in sorted((ROOT / "categories").glob("*.toml")))
+    categories = (
+        (f"`{one['name']}`", one["description"], ", ".join(f"`{scope}`" for scope in one["scopes"]["tools"]) or "none")
+        for one in shipped
+    )
+    says = (
+        f"This page lists the shipped categories, the tools that turns are offered, and the tools for MCP clients. {WRITTEN} "
+        "[Categories](../categories.md) explains how to grant tools. A scope is what a category grants; an effect other "
+        "than `write` changes nothing."
+    )
+    return page(
+        "Tools and categories",
+        says,
+        "## Shipped categories\n",
+        table(("category", "what its turns do", "scopes"), categories),
+        "## Tools of agents\n",
+        table(("scope", "tool", "effect", "what a model is told"), of_agents),
+        "## Tools for MCP clients\n",
+        table(("tool", "scope of a key", "what a client is told"), of_mcp),
+    )
+
+
+def _names(tool: Any) -> str:
+    return ", ".join(name.removeprefix("v__") for name in tool.args)
+
+
+OF_AGENTS = (workspace_tools, agent_tools, subagent_tools, loop_tools, lifecycle_tools)
+
+
+def the_requests() -> str:
+    """Return the page of the LangGraph API's requests."""
+    answers = tomllib.loads(REQUESTS.read_text(encoding="utf-8"))
+    web = SimpleNamespace(langgraph_channel="general", langgraph_category="loop")
+    gateway: Any = SimpleNamespace(clock=ManualClock(), settings=SimpleNamespace(web=web))
+    offered = [f"{method} {one.path}" for one in routes(Api(gateway)) for method in sorted(one.methods - {"HEAD"})]
+    says = (
+        f"This page lists the requests of LangGraph's API that are answered under `/lg`. {WRITTEN} "
+        "[LangGraph API](../langgraph-api.md) explains them. Any other request is 404."
+    )
+    rows = ((f"`{request}`", answers[request]) for request in sorted(offered, key=[*answers].index))
+    return page("Requests of the LangGraph API", says, table(("request", "answer"), rows))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands,
     "settings.md": the_settings,
@@ -247,4 +316,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": the_errors,
     "markers.md": the_markers,
     "requirements.md": the_requirements,
+    "tools.md": the_tools,
+    "langgraph-api.md": the_requests,
 }

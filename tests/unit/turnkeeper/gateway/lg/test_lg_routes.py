@@ -22,7 +22,7 @@ def offered() -> set[str]:
 
 
 def test_the_page_lists_what_is_answered_and_nothing_else() -> None:
-    listed = ROW.findall((ROOT / "docs" / "langgraph-api.md").read_text())
+    listed = ROW.findall((ROOT / "docs" / "reference" / "langgraph-api.md").read_text())
     assert len(listed) == len(set(listed))
     assert set(listed) == offered()
 
