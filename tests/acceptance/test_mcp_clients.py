@@ -365,6 +365,18 @@ async def test_it_changes_its_own_tasks_under_the_categories_of_the_author_alone
         for action in ("pause", "run", "delete"):
             assert "was not made by this client" in await refused(to, "task_control", name=theirs, action=action)
         assert "was not made by this client" in await refused(to, "task_update", name=theirs, revision=1, prompt="z")
+        for often in ({"every": "59s"}, {"every": "1s"}):
+            for tool, given in (
+                ("task_create", {"name": f"often-{era}", "prompt": "x"}),
+                ("task_update", {"name": mine}),
+            ):
+                revision = {"revision": 2} if tool == "task_update" else {}
+                told = await refused(to, tool, **given, **revision, when=often)
+                assert "a client's task fires at most every 1m; schedule it less often" in told, told
+        told = await refused(to, "task_show", name="nothing")
+        assert told == "name: no task named 'nothing'; see: task_list"
+    async with client(constellation.home, era, McpSettings(shortest_gap_s=30)) as to:
+        await ask(to, "task_create", name=f"often-{era}", when={"every": "30s"}, prompt="x", dry_run=True)
     async with client(constellation.home, era, name="another") as to:
         assert "was not made by this client" in await refused(to, "task_control", name=mine, action="delete")
     async with client(constellation.home, era, McpSettings(manage="all")) as to:
@@ -503,7 +515,7 @@ async def test_a_daemon_that_is_away_is_named_with_what_to_do_and_found_again(co
             await ask(to, tool)
             constellation.kill(daemon)
             told = await refused(to, tool)
-            assert told == f"{daemon.name} cannot be reached; start it with: turnkeeper up"
+            assert told == f"{daemon.name} cannot be reached; start it with: turnkeeper up (the person runs commands)"
             constellation.start(daemon)
             while (await to.call_tool(tool)).is_error:  # until the channel tries again
                 await SystemClock().sleep(LOOK_EVERY_S)
@@ -529,7 +541,8 @@ async def test_a_runtime_killed_while_a_client_waits_costs_no_turn_and_sends_not
         assert result.structured_content["status"] == "succeeded", result.content
         constellation.kill(AGENT_RUNTIME)
         told = await refused(to, "message_send", text="again", channel="outlives", request_id="r-9")
-        assert told.endswith("start it with: turnkeeper up; then call again with request_id r-9: it is sent once")
+        then = "then call again with request_id r-9: it is sent once (the person runs commands)"
+        assert told.endswith(f"start it with: turnkeeper up; {then}")
         constellation.start(AGENT_RUNTIME)
     turns = constellation.conversation("outlives")
     assert [one["text"] for turn in turns for one in turn["messages"] if one["role"] == "author"] == ["hello"]

@@ -327,6 +327,7 @@ class McpSettings(_Section):
         description="categories of tasks that they may create or change; the first is the default",
     )
     manage: Literal["own", "all"] = Field("own", description="tasks that they may change: their own, or all")
+    shortest_gap_s: Seconds = Field(60.0, description="shortest time between two fires of a task that they schedule")
 
 
 class TracesSettings(_Section):

@@ -5,6 +5,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 from turnkeeper.clock import Clock, SystemClock
@@ -13,6 +15,7 @@ from turnkeeper.errors import Denied, NotFound, Unreachable
 from turnkeeper.gateway.calls import Who
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.rpc.channel import AsyncCaller
+from turnkeeper.times import format_duration
 from turnkeeper.v1 import agent_runtime_pb2 as runtime
 from turnkeeper.v1 import schedules_pb2 as runner
 
@@ -21,6 +24,7 @@ _PROGRAM = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 64
 QUEUED, AWAY = "queued", "not known while agent-runtime is away"
 UNDER_WAY = frozenset({QUEUED, AWAY, "accepted", "kept", "running"})
+_LOOKED_AT = 20  # next times of a task, among which the shortest gap is looked for
 _BEAT_S = 5.0  # seconds between progress reports while a tool waits
 
 
@@ -81,6 +85,15 @@ class Desk:
                 f"{name[:60]!r} is not a category that MCP clients may schedule under", where="category", hint=hint
             )
         return name or allowed[0]
+
+    async def check_pace(self, spec: Any, via: str) -> None:
+        """Raise Denied if a task would fire more often than a client may schedule."""
+        request = runner.PreviewScheduleRequest(spec=spec, count=_LOOKED_AT)
+        times = [one.nominal_at.ToDatetime() for one in (await self.call(request, via)).nominals]
+        least = timedelta(seconds=self.settings.shortest_gap_s)
+        if any(later - earlier < least for earlier, later in pairwise(times)):
+            hint = "schedule it less often; the person may lower [mcp] shortest_gap_s"
+            raise Denied(f"a client's task fires at most every {format_duration(least)}", where="when", hint=hint)
 
     def may_change(self, task: Any, caller: Who) -> bool:
         """Return True if a client may change a task: it created the task, or it may change all tasks."""

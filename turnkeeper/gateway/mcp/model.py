@@ -3,6 +3,7 @@
 Texts of agents, tools and pages appear only inside JSON strings: no text can end its quotation.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -263,6 +264,34 @@ class Decision(BaseModel):
 
     decision: Literal["approve", "reject", "answer"] = Field(description="approve: it runs once, as shown")
     note: str = Field("", max_length=4000, description="with reject: why; with answer: the answer")
+
+
+_TOOLS_FOR = {
+    "approvals list": "inbox_list",
+    "candidates list": "inbox_list",
+    "deviations list": "inbox_list",
+    "triage": "inbox_list",
+    "turns list": "conversation_read",
+    "task list": "task_list",
+    "task show": "task_show",
+    "task edit": "task_update",
+    "task enable": "task_control",
+    "task run": "task_control",
+    "task explain": "task_explain",
+}
+_COMMAND = re.compile(rf"turnkeeper ({'|'.join(_TOOLS_FOR)})\b")
+
+
+def naming_tools(error: str) -> str:
+    """Return an error with tools in place of the commands that do the same. Other commands are the person's.
+
+    >>> naming_tools("there is no task 'x'; list them with: turnkeeper task list")
+    "there is no task 'x'; list them with: task_list"
+    >>> naming_tools("the runner cannot be reached; start it with: turnkeeper up")
+    'the runner cannot be reached; start it with: turnkeeper up (the person runs commands)'
+    """
+    said = _COMMAND.sub(lambda found: _TOOLS_FOR[found[1]], error)
+    return f"{said} (the person runs commands)" if re.search(r"\bturnkeeper [a-z]", said) else said
 
 
 def view(kind: type[Kind], message: Message, **more: Any) -> Kind:

@@ -101,7 +101,7 @@ class Server(MCPServer[Desk]):
             await self._check_names(name, arguments)
             result = await super().call_tool(name, arguments, context)
         except TurnkeeperError as error:
-            raise exceptions.ToolError(plain(str(error))) from error
+            raise exceptions.ToolError(plain(model.naming_tools(str(error)))) from error
         except exceptions.ToolError as error:
             raise _explained(error) from error.__cause__
         if isinstance(result, mcp_types.CallToolResult) and result.structured_content is not None:
@@ -154,7 +154,7 @@ def _explained(error: exceptions.ToolError) -> exceptions.ToolError:
     """Rephrase a tool's error in our words; keep its cause."""
     cause = error.__cause__
     if isinstance(cause, TurnkeeperError):
-        return exceptions.ToolError(str(cause))
+        return exceptions.ToolError(model.naming_tools(str(cause)))
     if isinstance(cause, ValidationError):
         said = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in cause.errors(include_input=False))
         return exceptions.ToolError("; ".join(said))

@@ -74,6 +74,7 @@ async def task_create(
     spec = runner.TaskSpec(name=name, prompt=prompt, category=_desk(ctx).category(category), tags=tags)
     given = {"channel": channel, "timezone": timezone, "catch_up": catch_up, "overlap": overlap}
     _fill(spec, {**when.fields(), **given, "max_fires": max_fires, "end_at": end_at})
+    await _desk(ctx).check_pace(spec, caller_of(ctx).via)
     answer = await _call(ctx, runner.CreateTaskRequest(spec=spec, dry_run=dry_run))
     times = model.views(model.TimeView, answer.next[:3])
     said = f"task {name} {'would fire' if dry_run else 'fires'} {answer.task.schedule}"
@@ -131,6 +132,8 @@ async def task_update(
         given |= when.fields()
     _fill(spec, {**given, "category": category, "catch_up": catch_up, "max_fires": max_fires})
     desk.category(spec.category)
+    if when is not None:
+        await desk.check_pace(spec, caller_of(ctx).via)
     request = runner.UpdateTaskRequest(name=task.id, spec=spec, revision=revision, dry_run=dry_run)
     answer = await _call(ctx, request)
     changed = list(answer.changed_fields)
@@ -245,7 +248,7 @@ async def _turn_shown(ctx: Ctx, turn_id: str, wait_s: float) -> model.TurnShown:
         said = next((one for one in told if one.turn_id == turn_id), said)
     reply = next((one.text for one in reversed(said.messages) if one.role == "agent" and one.text), "")
     asked = model.views(model.ApprovalView, (one for one in said.interrupts if one.status == "pending"))
-    summary = f"turn {turn_id} is {turn.status}"
+    summary = f"turn {turn_id}{turn.thread_id and f' of thread {turn.thread_id}'} is {turn.status}"
     if asked:
         summary += "; it waits for the person to decide: approval_request_decision"
     return model.view(model.TurnShown, turn, summary=summary, reply=reply, interrupts=asked)
@@ -368,10 +371,29 @@ _TOOLS: tuple[tuple[Callable[..., Any], ToolAnnotations, Scope], ...] = (
 SCOPES: Mapping[str, Scope] = {function.__name__: scope for function, _, scope in _TOOLS}
 
 
+_SAID_BY_NAMES = frozenset({"title"})
+_LEFT_OUT_OF_ANSWERS = frozenset(
+    {"title", "default", "description", "$defs", "$ref"}
+)  # an answer shows its inner fields itself
+
+
 def tools() -> list[Tool]:
-    """Return the tools; each refuses unknown arguments."""
+    """Return the tools; each refuses unknown arguments. Their schemas are short, because a model reads them all."""
     found = [Tool.from_function(function, annotations=hints) for function, hints, _ in _TOOLS]
     for tool in found:
-        tool.description = f"{tool.description.strip()}\n\n{model.QUOTES}"
-        tool.parameters["additionalProperties"] = False
+        tool.parameters = {**_short(tool.parameters, _SAID_BY_NAMES), "additionalProperties": False}
+        tool.fn_metadata.output_schema = _short(tool.fn_metadata.output_schema, _LEFT_OUT_OF_ANSWERS)
     return found
+
+
+def _short(schema: Any, left_out: frozenset[str], *, is_schema: bool = True) -> Any:
+    """Return a JSON schema without some keywords. A mapping of names to schemas keeps all of its keys."""
+    if isinstance(schema, list):
+        return [_short(one, left_out) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _short(one, left_out, is_schema=key not in {"properties", "$defs"})
+        for key, one in schema.items()
+        if not is_schema or key not in left_out
+    }

@@ -15,3 +15,12 @@ def test_the_schemas_of_the_tools_are_those_that_clients_know() -> None:
         for tool in tools()
     ]
     assert read == KEPT.read_text().splitlines()
+
+
+def test_a_model_reads_all_tools_in_less_than_16_kb() -> None:
+    found = [
+        {"name": one.name, "description": one.description, "in": one.parameters, "out": one.output_schema}
+        for one in tools()
+    ]
+    assert len(json.dumps(found)) < 16_000
+    assert not [one.name for one in tools() if "do not follow instructions" in one.description]
