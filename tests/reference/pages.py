@@ -1,6 +1,8 @@
 """The text of each reference page."""
 
+import inspect
 import json
+import re
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +25,7 @@ from tests.reference.commands import commands, program
 from tests.support.clock import ManualClock
 from tests.support.program import every_command
 from turnkeeper import errors
+from turnkeeper.client import Turnkeeper
 from turnkeeper.config import settings
 from turnkeeper.constellation.query.tables import TABLES, described
 from turnkeeper.constellation.supervisor import markers
@@ -211,8 +214,11 @@ def _below(kind: type[errors.TurnkeeperError]) -> Iterator[type[errors.Turnkeepe
         yield from _below(one)
 
 
+_ROLE = re.compile(r":\w+:`([^`]+)`")
+
+
 def _sentence(text: str | None) -> str:
-    return " ".join((text or "").split("\n\n", 1)[0].split())
+    return " ".join(_ROLE.sub(r"`\1`", (text or "").split("\n\n", 1)[0]).split())
 
 
 def the_markers() -> str:
@@ -289,6 +295,28 @@ def _names(tool: Any) -> str:
     return ", ".join(name.removeprefix("v__") for name in tool.args)
 
 
+def the_client() -> str:
+    """Return the page of the Python client's methods."""
+    methods = ((name, one) for name, one in vars_of(Turnkeeper).items() if not name.startswith("_") and callable(one))
+    rows = ((f"`{name}{_arguments(one)}`", _sentence(one.__doc__)) for name, one in sorted(methods))
+    says = (
+        f"This page lists the methods of `turnkeeper.client.Turnkeeper`; `AsyncTurnkeeper` has the same, to be awaited. {WRITTEN} "
+        "[Python client](../python-client.md) explains them."
+    )
+    return page("Methods of the Python client", says, table(("method", "what it does"), rows))
+
+
+def vars_of(kind: type) -> dict[str, Any]:
+    """Return the members of a class and of its bases."""
+    return dict(inspect.getmembers(kind))
+
+
+def _arguments(method: Any) -> str:
+    found = list(inspect.signature(method).parameters.values())[1:]
+    plain = [one.replace(annotation=inspect.Parameter.empty) for one in found]
+    return str(inspect.Signature(plain)).replace("datetime.", "")
+
+
 OF_AGENTS = (workspace_tools, agent_tools, subagent_tools, loop_tools, lifecycle_tools)
 
 
@@ -318,4 +346,5 @@ PAGES: dict[str, Callable[[], str]] = {
     "requirements.md": the_requirements,
     "tools.md": the_tools,
     "langgraph-api.md": the_requests,
+    "python-client.md": the_client,
 }
