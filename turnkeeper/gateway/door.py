@@ -100,8 +100,7 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request, extra = Request(scope, receive), dict(HEADERS)
-        answer: Any = self._app
+        request, extra, answer = Request(scope, receive), dict(HEADERS), self._app
         try:
             self._check_host(request)
             extra |= self._check_origin(request)
@@ -170,13 +169,12 @@ class Door:
             await self._clock.sleep(min(_LONGEST_WAIT_S, 0.05 * 2.0 ** min(count, 10)))
 
     def _with(self, extra: Mapping[str, str], scope: Any, send: Any) -> Any:
-        """Return `send`, which adds headers, and ends a long answer once its key is revoked."""
+        """Return `send`, which adds headers, and ends a long answer once its key is revoked or its browser logs out."""
         added = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in extra.items()]
 
         async def sent(message: Any) -> None:
             if message["type"] == "http.response.start":
-                names = {key for key, _ in added}
-                kept = [(key, value) for key, value in message.get("headers", ()) if key.lower() not in names]
+                kept = [(key, value) for key, value in message.get("headers", ()) if key.lower() not in dict(added)]
                 message = {**message, "headers": [*kept, *added]}
             elif message.get("more_body") and self._is_revoked(scope["who"]):
                 scope["state"]["abort"]()
@@ -185,6 +183,8 @@ class Door:
         return sent
 
     def _is_revoked(self, who: Who) -> bool:
+        if who.session is not None:
+            return not self._sessions.is_open(who.session)
         with suppress(TurnkeeperError):
             return bool(who.key) and who.key not in {key.id for key in self._keys.all()}
         return True

@@ -233,10 +233,7 @@ class Sessions:
         self._saved_at = 0.0
 
     def log_in(self, token: str, *, plain_host: bool) -> str | None:
-        """Open a session for a valid token; return its cookie.
-
-        Return None if the token is not valid, was used, or is for another host.
-        """
+        """Open a session for a token; return its cookie. None if it is invalid, was used, or is for another host."""
         found = _TOKEN.fullmatch(token)
         if found is None or (plain_host and found[2] != PLAIN):
             return None
@@ -269,6 +266,9 @@ class Sessions:
         if abs(now - self._saved_at) > SAVE_S:
             self._save()
         return session
+
+    def is_open(self, session: Session) -> bool:
+        return session.id in self._open
 
     def log_out(self, session: Session) -> None:
         self._open.pop(session.id, None)

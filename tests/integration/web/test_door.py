@@ -417,6 +417,24 @@ async def test_a_stream_ends_when_its_key_is_revoked(monkeypatch: pytest.MonkeyP
             writer.close()
 
 
+async def test_the_stream_of_a_tab_ends_when_its_browser_logs_out(monkeypatch: pytest.MonkeyPatch, home: Home) -> None:
+    monkeypatch.setattr(streams, "PING_S", 0.05)
+    async with in_this_process(home) as (gateway, port):
+        cookie = gateway.sessions.log_in(Web(home, port).token(), plain_host=False)
+        session = gateway.sessions.find(cookie or "")
+        assert session is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"GET /ui/live HTTP/1.1\r\nHost: localhost:{port}\r\nCookie: turnkeeper-{port}={cookie}\r\n\r\n"
+        writer.write(head.encode())
+        assert b" 200 " in await reader.readuntil(b": \n\n")
+        gateway.sessions.log_out(session)
+        with suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 20)
+        while gateway.streams.open:
+            await look_again()
+        writer.close()
+
+
 async def test_of_one_key_eight_requests_of_mcp_are_answered_at_once_and_a_ninth_is_told_to_wait(home: Home) -> None:
     from turnkeeper.gateway.mcp.transports import App  # which takes long, and each worker of pytest imports this module
 
