@@ -1,7 +1,7 @@
 """Cron expressions: croniter parses their fields, and this module searches for the times at which they fire.
 
 croniter knows the dialect: names, lists, ranges, steps, `L`, `#` and macros. This module handles each difference from
-croniter's dialect before it calls croniter; ``docs/tasks.md`` lists the differences for users.
+croniter's dialect before it calls croniter; ``docs/reference/schedules.md`` shows them.
 :mod:`task_runner.timetable.wall_clock` handles clock changes. A time is fixed if hour and minute are plain lists.
 """
 

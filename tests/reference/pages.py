@@ -22,6 +22,7 @@ from agent_runtime.tools.restart import lifecycle_tools
 from agent_runtime.tools.workspace import workspace_tools
 from task_runner.model import fields as task_fields
 from tests.reference.commands import commands, program
+from tests.reference.schedules import AFTER, cron_rows, rrule_rows
 from tests.support.clock import ManualClock
 from tests.support.program import every_command
 from turnkeeper import errors
@@ -317,6 +318,22 @@ def _arguments(method: Any) -> str:
     return str(inspect.Signature(plain)).replace("datetime.", "")
 
 
+def the_schedules() -> str:
+    """Return the page of schedules by example."""
+    says = (
+        f"This page lists cron expressions and recurrence rules with the first times that they name after {AFTER:%Y-%m-%d}, in "
+        f"UTC, or the reason why they are refused. {WRITTEN} [Tasks](../tasks.md) explains them."
+    )
+    return page(
+        "Schedules by example",
+        says,
+        "## Cron expressions\n",
+        table(("`--cron`", "next times", "meaning"), cron_rows()),
+        "## Recurrence rules\n",
+        table(("`--rrule`", "next times", "meaning"), rrule_rows()),
+    )
+
+
 OF_AGENTS = (workspace_tools, agent_tools, subagent_tools, loop_tools, lifecycle_tools)
 
 
@@ -344,6 +361,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": the_errors,
     "markers.md": the_markers,
     "requirements.md": the_requirements,
+    "schedules.md": the_schedules,
     "tools.md": the_tools,
     "langgraph-api.md": the_requests,
     "python-client.md": the_client,
