@@ -152,6 +152,8 @@ def test_decisions_are_made_by_keys_one_at_a_time_and_for_what_was_shown_alone(
     menu = page.locator("nav[aria-label=Pages] .count")
     waiting = int(menu.inner_text().split()[0])
     choose(rejected)
+    card = page.locator(f"[id='card-{rejected['interrupt_id']}']")
+    expect(card.get_by_label("Reason, which the agent reads")).to_be_hidden()
     page.keyboard.press("r")
     page.keyboard.type("not today")
     page.keyboard.press("Enter")
@@ -169,6 +171,40 @@ def test_decisions_are_made_by_keys_one_at_a_time_and_for_what_was_shown_alone(
     )
     expect(page.get_by_role("alert")).to_contain_text("the arguments are not those that were shown")
     assert decision(constellation, stale) in {"", None}
+
+
+def test_several_proposals_are_decided_at_once_and_only_those_that_are_ticked(
+    tab: Tab, constellation: Constellation
+) -> None:
+    for name in ("first", "second", "third"):
+        constellation.create(name, "--in", "1s", "--prompt", "Summarise the garden.", channel=f"papers-{name}")
+        constellation.until_outcome(name, "succeeded")
+    listed = constellation.ask("agent-runtime", "candidates", "list")
+    ids = {one["task_name"]: one["candidate_id"] for one in listed}
+    page = tab.go("/ui/decisions")
+    box = page.locator("#card-proposals")
+    boxes = box.locator("input[type=checkbox]")
+    expect(boxes).to_have_count(len(listed))
+    assert not any(one.is_checked() for one in boxes.all()), "nothing is ticked for the person"
+    box.focus()
+    page.keyboard.press("a")
+    expect(page.get_by_role("alert")).to_contain_text("nothing is ticked")
+    for name in ("first", "second"):
+        box.locator(f"[name='pick-{ids[name]}']").check()
+    box.get_by_role("button", name="Accept what is ticked").click()
+    expect(page.get_by_role("status")).to_contain_text("Accepted: 2 proposals: Catch-up for papers-first")
+    rest = {one["candidate_id"] for one in constellation.ask("agent-runtime", "candidates", "list")}
+    assert rest == {one["candidate_id"] for one in listed} - {ids["first"], ids["second"]}
+    card = page.locator(f".card.waits:has([name='pick-{ids['third']}']), #card-{ids['third']}").first
+    if (pick := card.locator(f"[name='pick-{ids['third']}']")).count():
+        pick.check()
+    card.focus()
+    page.keyboard.press("r")
+    page.keyboard.type("too short")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("Reason: “too short”.")
+    found = constellation.ask("agent-runtime", "candidates", "show", ids["third"])
+    assert (found["lifecycle"], found["note"]) == ("rejected", "too short")
 
 
 def test_an_edit_shows_old_and_new_times_before_it_is_saved_and_only_of_what_was_looked_at(
@@ -197,11 +233,14 @@ def test_a_task_is_paused_until_monday_explained_and_resumed(tab: Tab, constella
     constellation.create("pausing", "--every", "1h", "--tz", "Europe/Berlin")
     page = tab.go("/ui/tasks/pausing")
     expect(page.locator(".times li")).to_have_count(10)
+    expect(page.get_by_label("for how long")).to_be_hidden()
+    page.keyboard.press("p")
     choices = page.get_by_label("for how long")
+    expect(choices).to_be_focused()
     monday = choices.locator("option", has_text="until Monday").last.inner_text()
     choices.locator("option").last.evaluate("(option) => { option.selected = true; }")
     page.get_by_label("note").fill("holiday")
-    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause", exact=True).click()
     expect(page.get_by_role("status")).to_contain_text(f"pausing is paused {monday}")
     until = datetime.fromisoformat(constellation.ask("task-runner", "show", "pausing")["paused_until"])
     assert (until.astimezone(UTC).weekday(), until.astimezone(UTC).hour) in {(6, 22), (6, 23)}, "Monday begins"

@@ -7,6 +7,7 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from turnkeeper.console.unseen import counted
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.gateway.calls import need
 from turnkeeper.gateway.door import PLAIN_HOSTS, cookie_name
@@ -45,14 +46,33 @@ class Acts:
     async def decide(self, request: Request) -> Response:
         """Decide one question or proposal; the decision is bound to the arguments that were shown."""
         form, kind, id_ = request.scope["form"], request.path_params["kind"], request.path_params["id"]
-        does = form.get("do", "")
+        does = "answer" if "option" in form else form.get("do", "")
+        text = form.get("option", form.get(does, "")).strip().replace("\r\n", "\n")
         try:
             if does not in _DONE:
                 raise InvalidInput("is not a decision", where="do", hint="approve, reject, edit or answer")
-            await self._shell.gateway.daemons(need(request, Scope.DECIDE)).ask(_decision(kind, id_, does, form))
+            await self._shell.gateway.daemons(need(request, Scope.DECIDE)).ask(_decision(kind, id_, does, form, text))
         except TurnkeeperError as error:
             return self._shell.back(request, f"Not decided: {error}", "/ui/decisions", tone="bad")
-        said = decided(kind, does, form.get("about", id_)[:_MOST_ABOUT], form.get("text", "").strip())
+        said = decided(kind, does, form.get("about", id_)[:_MOST_ABOUT], text)
+        return self._shell.back(request, said, "/ui/decisions", tone="warn" if does == "reject" else "good")
+
+    async def decide_several(self, request: Request) -> Response:
+        """Accept or reject the ticked proposals, each by itself, and report how many were decided."""
+        form = request.scope["form"]
+        does, ids = form.get("do", ""), [key.removeprefix("pick-") for key in form if key.startswith("pick-")]
+        titles, text = [form[f"pick-{id_}"] for id_ in ids], form.get(form.get("do", ""), "").strip()
+        daemons, decided_ = self._shell.gateway.daemons(need(request, Scope.DECIDE)), 0
+        try:
+            if does not in {"approve", "reject"} or not ids:
+                raise InvalidInput("nothing is ticked", hint="tick what you have read")
+            for id_ in ids:
+                await daemons.ask(_decision("candidate", id_, does, form, text))
+                decided_ += 1
+        except TurnkeeperError as error:
+            said = f"Decided: {decided_} of {len(ids)}. {error}"
+            return self._shell.back(request, said, "/ui/decisions", tone="bad")
+        said = decided("candidate", does, f"{counted(len(ids), 'proposal')}: {', '.join(titles)}"[:_MOST_ABOUT], text)
         return self._shell.back(request, said, "/ui/decisions", tone="warn" if does == "reject" else "good")
 
     async def send(self, request: Request) -> Response:
@@ -151,6 +171,7 @@ class Acts:
         return {
             "/ui/login": self.log_in,
             "/ui/logout": self.log_out,
+            "/ui/decisions/several": self.decide_several,
             "/ui/decisions/{kind:str}/{id:path}": self.decide,
             "/ui/conversations/{channel}": self.send,
             "/ui/turns/{turn_id}/cancel": self.cancel,
@@ -172,9 +193,9 @@ def decided(kind: str, does: str, about: str, text: str) -> str:
     return f"{done}: {about}.{given}{f' {_FOLLOWS[does]}.' if ours else ''}"
 
 
-def _decision(kind: str, id_: str, does: str, form: Mapping[str, str]) -> Message:
+def _decision(kind: str, id_: str, does: str, form: Mapping[str, str], text: str) -> Message:
     """Return the request that makes a decision. Raises InvalidInput."""
-    accept, text = does == "approve", form.get("text", "").strip().replace("\r\n", "\n")
+    accept = does == "approve"
     if kind == "candidate" and does in {"approve", "reject"}:
         return agents.DecideCandidateRequest(candidate_id=id_, accept=accept, note=text)
     if kind == "deviation" and does in {"approve", "reject"}:

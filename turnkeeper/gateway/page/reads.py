@@ -19,6 +19,7 @@ MOST_TURNS = 30
 MOST_FIRES = 50
 MOST_OF_TIMELINE = 1000
 MOST_LANES = 60
+MOST_SAID = 5
 NEXT = 10
 SPANS = {"24h": (timedelta(hours=24), timedelta(hours=6)), "7d": (timedelta(days=6), timedelta(days=1))}
 
@@ -32,18 +33,20 @@ class Reads:
     async def today(self, request: Request) -> Response:
         """Show pending decisions, failures since yesterday, the next fires, and the daemons."""
         times = self._shell.times()
-        cards, fires, tasks, status, machines = await asyncio.gather(
+        cards, fires, tasks, status, machines, turns = await asyncio.gather(
             self._waiting(),
             self._gone_wrong(times.now - timedelta(days=1), times.now),
             self._ask(schedules.ListTasksRequest()),
             self._ask(schedules.GetStatusRequest()),
             self._machines(),
+            self._ask(agents.ListTurnsRequest(limit=20)),
         )
         wrong = views.went_wrong(fires, times.now - timedelta(days=1))[:20]
         zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
         return await self._shell.page(
             request, "today.html", title="Today", topics="tasks turns machines", cards=cards, wrong=wrong,
             zones=zones, soon=views.soonest(tasks.tasks, NEXT), runner=status, **machines,
+            said=[turn for turn in turns.turns if turn.summary][:MOST_SAID],
         )  # fmt: skip
 
     async def _machines(self) -> dict[str, Any]:

@@ -43,7 +43,13 @@ def environment() -> Environment:
         lstrip_blocks=True, auto_reload=False, finalize=text.printed,
     )  # fmt: skip
     made.filters |= {"markdown": text.markdown, "tone": views.tone, "path": lambda part: quote(str(part), safe="")}
-    made.globals |= {"span": text.span, "counted": counted, "why_of": views.why_of, "skips": views.skips}
+    made.globals |= {
+        "span": text.span,
+        "pairs_in": text.pairs_in,
+        "counted": counted,
+        "why_of": views.why_of,
+        "skips": views.skips,
+    }
     made.globals |= {"said_in": views.said_in, "cards_in": views.cards_in, "mark_of": views.mark_of}
     made.tests["open"] = lambda turn: turn.status in views.OPEN_TURN
     made.globals |= {"state_of": views.state_of, "in_words": in_words, "is_loop": views.is_loop}

@@ -81,6 +81,23 @@ def pretty(text: str) -> str:
         return text
 
 
+def pairs_in(text: str) -> list[tuple[str, str, bool]]:
+    """Return the members of a JSON object: name, value as text, True for a string; empty for any other text.
+
+    >>> pairs_in('{"to": "me", "n": 2}'), pairs_in("[1]")
+    ([('to', 'me', True), ('n', '2', False)], [])
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return []
+    pairs = found.items() if isinstance(found, dict) else ()
+    return [
+        (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), isinstance(value, str))
+        for key, value in pairs
+    ]
+
+
 def instant(at: Timestamp | datetime | None) -> datetime | None:
     """Return a timestamp as a datetime in UTC; None if it is not set."""
     if isinstance(at, Timestamp):
@@ -163,10 +180,10 @@ class Times:
         return Markup("").join(self._part(part, zone) for part in parts)
 
     def schedule(self, text: str, zone: str = "") -> Markup:
-        """Return a task's schedule as :meth:`said`, with a common cron expression also in words."""
+        """Return a task's schedule in words with its expression as the tooltip, or else as :meth:`said`."""
         words = in_words(text)
-        beside = Markup(' <span class="meta">{}</span>').format(words) if words else Markup("")
-        return self.said(text, zone) + beside
+        shown = Markup('<span title="{}">{}</span>').format(plain(text), words[:1].upper() + words[1:])
+        return shown if words else self.said(text, zone)
 
     def _part(self, part: str, zone: str) -> Markup:
         if _INSTANT.fullmatch(part):
@@ -176,9 +193,8 @@ class Times:
 
 
 _WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_DAYS = {"*": "each day", "1-5": "Monday to Friday", "mon-fri": "Monday to Friday"} | {
-    key: f"each {day}" for number, day in enumerate(_WEEKDAYS) for key in (str(number), day[:3].lower())
-}
+_NUMBERS = {day[:3].lower(): str(number) for number, day in enumerate(_WEEKDAYS[:7])}
+_MINUTES_OF_HOUR, _HOURS_OF_DAY = 60, 24
 
 
 def in_words(schedule: str) -> str:
@@ -186,22 +202,60 @@ def in_words(schedule: str) -> str:
 
     >>> in_words("0 2 * * *"), in_words("30 9 * * mon-fri"), in_words("5 8 1 * *"), in_words("15 * * * *")
     ('each day at 02:00', 'Monday to Friday at 09:30', 'on day 1 of each month at 08:05', 'each hour at minute 15')
+    >>> in_words("*/15 8-18 * * 1-5"), in_words("0 7,13 * * *"), in_words("0 */3 * * *")
+    ('every 15 minutes from 08:00 to 18:45, Monday to Friday', 'each day at 07:00 and 13:00', 'every 3 hours')
     >>> in_words("*/15 * * * *"), in_words("*/7 * * * *"), in_words("0 2 1 * mon"), in_words("every 15s, exactly")
     ('every 15 minutes', '', '', '')
     """
     given = schedule.lower().split()
-    minute, hour, day, month, weekday = given if len(given) == 5 else [""] * 5
-    step = minute.removeprefix("*/")
-    if [hour, day, month, weekday] == ["*"] * 4:
-        if minute.isdecimal():
-            return f"each hour at minute {int(minute)}"
-        return f"every {int(step)} minutes" if step.isdecimal() and int(step) > 1 and 60 % int(step) == 0 else ""
-    if not (minute.isdecimal() and hour.isdecimal() and month == "*"):
+    minute, hour, day, month, weekday = given if len(given) == 5 else ["?"] * 5
+    days, (is_clock, times) = _days(day, weekday), _times(minute, hour)
+    if month != "*" or not (days and times):
         return ""
-    days = _DAYS.get(weekday, "") if day == "*" else ""
-    if day.isdecimal() and weekday == "*":
-        days = f"on day {int(day)} of each month"
-    return days and f"{days} at {int(hour):02}:{int(minute):02}"
+    if is_clock:
+        return f"{days} at {times}"
+    return times if days == "each day" else f"{times}, {days}"
+
+
+def _days(day: str, weekday: str) -> str:
+    if weekday == "*":
+        return "each day" if day == "*" else f"on day {int(day)} of each month" if day.isdecimal() else ""
+    names = [_NUMBERS.get(one, one) for one in re.split("[-,]", weekday)]
+    if day != "*" or not all(one in "01234567" and len(one) == 1 for one in names):
+        return ""
+    words = [_WEEKDAYS[int(one)] for one in names]
+    if "-" in weekday:
+        return f"{words[0]} to {words[1]}" if "," not in weekday and len(words) == 2 else ""
+    return f"each {_listed(words)}"
+
+
+def _times(minute: str, hour: str) -> tuple[bool, str]:
+    """Describe the minutes and hours of a cron expression; True if the text lists times of day."""
+    first, _, last = hour.partition("-")
+    if step := _step(minute, _MINUTES_OF_HOUR):
+        every = f"every {step} minutes" if step > 1 else "every minute"
+        if first.isdecimal() and last.isdecimal():
+            return False, f"{every} from {int(first):02}:00 to {int(last):02}:{60 - step:02}"
+        return False, every if hour == "*" else ""
+    if not minute.isdecimal():
+        return False, ""
+    at = int(minute)
+    if step := _step(hour, _HOURS_OF_DAY):
+        at_minute = f" at minute {at}" if at else ""
+        return False, f"every {step} hours{at_minute}" if step > 1 else f"each hour{at_minute}"
+    hours = hour.split(",")
+    listed = [f"{int(one):02}:{at:02}" for one in hours if one.isdecimal()]
+    return True, _listed(listed) if len(listed) == len(hours) else ""
+
+
+def _step(part: str, whole: int) -> int:
+    """Return the step of a part of a cron expression that divides the whole evenly; 0 if there is none."""
+    step = part.removeprefix("*/") if part != "*" else "1"
+    return int(step) if (part == "*" or part != step) and step.isdecimal() and whole % max(int(step), 1) == 0 else 0
+
+
+def _listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 
 
 def span(begin: Timestamp, end: Timestamp) -> str:

@@ -1,5 +1,5 @@
 // Keeps an open page up to date: hints make htmx ask for it again, turns and speech of a conversation go where they
-// belong, times count down, and keys decide. One connection, and only while the page is seen.
+// belong, and times count down. One connection, and only while the page is seen.
 const AGAIN_MS = 1000;
 let source = null;
 let missed = false;
@@ -104,42 +104,6 @@ function countDown() {
   }
 }
 
-function decide(key) {
-  const cards = [...document.querySelectorAll('[data-card].waits')];
-  const at = cards.indexOf(document.activeElement?.closest('[data-card]'));
-  if (key === 'j' || key === 'k') {
-    cards[Math.min(cards.length - 1, Math.max(0, at + (key === 'j' ? 1 : at < 0 ? 1 : -1)))]?.focus();
-    return cards.length > 0;
-  }
-  const card = cards[at];
-  if (!card) return false;
-  if (key === 'a') card.querySelector('[value=approve]')?.click();
-  if (key === 'r') reason(card, 'reject');
-  if (key === 't') reason(card, 'answer');
-  if (key === 'e') {
-    const details = card.querySelector('details');
-    if (details) details.open = true;
-    details?.querySelector('textarea').focus();
-  }
-  return 'aret'.includes(key);
-}
-
-function reason(card, way) {
-  card.dataset.way = way; // what Enter in the field does
-  card.querySelector('[name=text]')?.focus();
-}
-
-document.addEventListener('keydown', (event) => {
-  const field = event.target.closest?.('input, textarea, select');
-  if (event.key === 'Escape' && field) field.closest('[data-card]')?.focus();
-  if (event.key === 'Enter' && field?.name === 'text' && field.closest('[data-card]')) {
-    const card = field.closest('[data-card]');
-    card.querySelector(`[value=${card.dataset.way ?? 'reject'}], [value=answer]`)?.click();
-    event.preventDefault();
-  } else if (!field && !event.ctrlKey && !event.metaKey && !event.altKey && 'jkaret'.includes(event.key)) {
-    if (document.querySelector('[data-card].waits') && decide(event.key)) event.preventDefault();
-  }
-});
 document.addEventListener('visibilitychange', () => {
   if (document.hidden) { silence(); missed = true; } else listen();
 });
