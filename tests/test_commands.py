@@ -536,7 +536,7 @@ def test_what_the_example_of_init_is_for_is_said(tmp_path: Path, capsys: Any) ->
     for part in (
         "next: turnkeeper up",
         "turnkeeper task apply",
-        f"reads {Path.cwd()} each morning",
+        f"each morning, whats-new reads {Path.cwd()}",
         "task run whats-new",
     ):
         assert part in told

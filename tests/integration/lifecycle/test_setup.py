@@ -82,7 +82,7 @@ def test_the_example_reads_the_folder_where_init_is_typed_unless_the_settings_na
     home.config.write_text(with_key(home.config.read_text(), "folder", "path", "/srv/notes"))
     done = run(home, "init", "--example")
     assert (done.returncode, load_settings(home).folder.path) == (0, "/srv/notes")
-    assert "which reads /srv/notes each morning" in done.stderr
+    assert "each morning, whats-new reads /srv/notes" in done.stderr
 
 
 def test_a_whole_home_folder_is_read_only_if_the_author_says_so(

@@ -124,8 +124,8 @@ def look_at(home: Home, reference: str) -> Project:
 def next_steps(home: Home, project: Project | None, tasks: Tasks, *, example: bool) -> list[str]:
     """Return the steps after `init`, a line each."""
     if project is None:
-        creates = f"creates the task whats-new, which reads {load_settings(home).folder.path} each morning"
-        steps = [f"then: turnkeeper task apply               {creates}", "      turnkeeper task run whats-new --wait"]
+        reads = f"each morning, whats-new reads {load_settings(home).folder.path}"
+        steps = ["then: turnkeeper task apply", "      turnkeeper task run whats-new --wait", reads]
         return ["next: turnkeeper up", *(steps if example else [])]
     grant = [
         "      for tools that fires may use without you:",

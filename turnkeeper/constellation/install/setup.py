@@ -215,7 +215,7 @@ def ask() -> Choices:
         name = full_name(name, base_url)
         model = Model(name=name, base_url=base_url, key=_asked_key(name, base_url))
     zone = _answer("Time zone of tasks, such as Europe/Riga", "the machine's", _zone_or_machine)
-    question = f"Write an example: a task that reads {Path.cwd()} each morning, and says what changed?"
+    question = f"Write an example: each morning, what changed in this folder ({Path.cwd().name})?"
     is_small = not Path.home().is_relative_to(Path.cwd())  # a whole home folder is read only if the author says so
     example = typer.confirm(question, default=is_small, err=True)
     as_service = typer.confirm("Write a service that starts it when you log in?", default=False, err=True)
