@@ -81,6 +81,16 @@ def state_of(row: Mapping[str, Any]) -> str:
     return in_words(row["state"], loop=row["id"].startswith("loop-") or row["kind"] == "dynamic")
 
 
+def note_if_idle(task: Any) -> None:
+    """Say that a task fires at none of the times just printed, and what changes this; nothing for an active task."""
+    if task.state not in {"", "active"}:
+        until = f" until {local(time(task, 'paused_until'))}" if task.HasField("paused_until") else ""
+        remedy = {"paused": "resume", "disabled": "enable"}.get(task.state)
+        told = f"; first: turnkeeper task {remedy} {task.spec.name}" if remedy else ""
+        said = in_words(task.state, loop=is_loop(task))
+        console.note(f"{task.spec.name} is {said}{until} and does not fire at these times{told}")
+
+
 def outcome_column(header: str, key: str, **looks: Any) -> console.Column:
     """Return the column of an outcome in the words shown to users."""
     return console.Column(header, lambda row: in_words(row[key] or "-"), **looks)

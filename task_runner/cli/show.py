@@ -103,16 +103,7 @@ def show(name: NameArgument, output: console.OutputOption = console.Output.TABLE
 
 def show_task(task: Any, output: console.Output) -> None:
     row = texts.task_row(task)
-    times = {
-        "next_fire_at",
-        "due_at",
-        "last_fire_at",
-        "created_at",
-        "paused_until",
-        "armed_at",
-        "wakes_from",
-        "updated_at",
-    }
+    times = {name for name, field in wire.Task.DESCRIPTOR.fields_by_name.items() if field.message_type}
     times |= {field.written_as for field in FIELDS if field.kind is INSTANT}
     keys = [*_FIRST, *(key for key in row if key not in _FIRST)]
     said = row | {"state": texts.state_of(row), "last_outcome": in_words(row["last_outcome"] or "")}
@@ -211,8 +202,9 @@ def next_(
     for field, value in (("cron", cron), ("every", every), ("rrule", rrule), ("timezone", tz)):
         if value is not None:
             setattr(request.spec, field, value)
+    task = runner().call("GetTask", wire.GetTaskRequest(name=name)) if name else wire.Task()
     if from_ is not None:
-        getattr(request, "from").FromDatetime(texts.time_of(from_, "--from", tz or _zone_of(name)))
+        getattr(request, "from").FromDatetime(texts.time_of(from_, "--from", tz or task.spec.timezone))
     answer = runner().call("PreviewSchedule", request)
     rows = [texts.row_of(nominal) for nominal in answer.nominals]
     columns = [
@@ -223,6 +215,7 @@ def next_(
     console.show_rows(rows, columns, output, name_key="nominal_at", footer=answer.schedule)
     if answer.HasField("on"):
         console.note(f"fires when {answer.on} comes{'' if not rows else ', besides these times'}")
+    texts.note_if_idle(task)
 
 
 def _zone_of(name: str | None) -> str:

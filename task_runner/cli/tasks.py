@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from task_runner.cli.client import NameArgument, complete_channel, read_file, runner, tags_of
-from task_runner.cli.rows import events_lines, local, row_of, task_row, time
+from task_runner.cli.rows import events_lines, local, note_if_idle, row_of, task_row, time
 from task_runner.model.fields import BY_NAME, EXCLUSIONS, FIELDS, INSTANT, JSON, SCHEDULES, Field, put
 from task_runner.model.task import own_thread
 from turnkeeper import console
@@ -183,6 +183,7 @@ def create_spec(spec: wire.TaskSpec, *, dry_run: bool, output: console.Output, l
     ]
     alone = console.is_quiet() and output in {console.Output.TABLE, console.Output.WIDE}
     console.show_record(row, console.Output.NAME if alone else output, name_key="name", lines=lines)
+    note_if_idle(answer.task)
     if loop and not dry_run:
         console.note(f"run it now: turnkeeper task run {answer.task.id}")
         console.note(f"stop it: turnkeeper loop stop {answer.task.id}")
@@ -247,11 +248,13 @@ def _show(answer: Any, output: console.Output, *, dry_run: bool) -> None:
     what = f"{', '.join(changed) or 'nothing'} {'would be changed' if dry_run else 'changed'}"
     written = " (dry run: nothing was written)" if dry_run else ""
     if sides["old"] == sides["new"]:
-        rows, upcoming = [], f"; it fires as before, next {rows[0]['new']}" if rows else ""
+        fires = rows and answer.task.state == "active"
+        rows, upcoming = [], f"; it fires as before, next {rows[0]['new']}" if fires else ""
         footer = f"{answer.task.spec.name}: {what}{upcoming}{written}"
     else:
         footer = f"{answer.task.spec.name}: {what}, now {answer.task.schedule}{written}"
     console.show_rows(rows, columns, output, name_key="new", footer=footer)
+    note_if_idle(answer.task)
 
 
 def backfill(

@@ -125,8 +125,8 @@ def matches(filters: Collection[str], event: Event) -> bool:
 def prompt_line(event: Event) -> str:
     """Return an event as one line of ASCII JSON for a prompt. Escape `<`, so that the line opens no wrapper."""
     said: dict[str, Any] = {"event": event.name, "id": event.id, "at": event.at.isoformat()}
-    names = ("task_name", "fire_id", "turn_id", "thread_id", "channel", "category", "agent", "tool")
-    said |= {name: value for name in names if (value := getattr(event, name))}
+    names = ("task", "task_id", "fire_id", "turn_id", "thread_id", "channel", "category", "agent", "tool")
+    said |= {name: value for name in names if (value := value_of(event, name))}
     if data := data_of(event):
         said["data"] = data
     return json.dumps(said, separators=(",", ":")).replace("<", "\\u003c")

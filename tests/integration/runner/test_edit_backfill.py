@@ -1,6 +1,7 @@
 """Edits count from now on; backfills fire for the past, beside what the ledger says of it."""
 
 import json
+import re
 import time  # noqa: TID251  to set the zone of this process
 from collections.abc import Iterator
 
@@ -44,6 +45,27 @@ def test_an_edit_changes_what_is_given_and_nothing_else(command) -> None:
     assert json.loads(command("show", "digest", "-o", "json")[1])["revision"] == 2
     assert command("edit", "digest", "--no-read-only", "--cron", "0 9 * * *", "-o", "json")[0] == 0
     assert json.loads(command("show", "digest", "-o", "json")[1])["cron"] == "0 9 * * *"
+
+
+def test_times_at_which_a_stopped_task_does_not_fire_are_not_told_as_if_it_did(command) -> None:
+    _, out, err = command("create", "idle", "--cron", "0 9 * * *", *REST, "--paused")
+    assert "idle is paused and does not fire at these times; first: turnkeeper task resume idle" in err, out
+    for argv in (("edit", "idle", "--cron", "0 10 * * *"), ("next", "idle")):
+        _, out, err = command(*argv)
+        assert "10:00" in out
+        assert "idle is paused and does not fire at these times; first: turnkeeper task resume idle" in err
+    _, _, err = command("edit", "idle", "--prompt", "other")
+    assert "fires as before" not in err
+    command("resume", "idle")
+    assert "does not fire" not in command("next", "idle")[2]
+    command("pause", "idle", "--until", "in 3d")
+    assert re.search(r"idle is paused until .+ and does not fire", command("next", "idle")[2])
+    command("resume", "idle")
+    command("disable", "idle")
+    assert (
+        "idle is disabled and does not fire at these times; first: turnkeeper task enable idle"
+        in (command("next", "idle")[2])
+    )
 
 
 def test_the_times_before_and_after_an_edit_show_the_days_that_a_schedule_leaves_out(command) -> None:

@@ -321,8 +321,8 @@ def _inboxes(home: Home) -> Iterator[Finding]:
     for agent in _folders(home):
         aside = [path for path in (agent / "quarantine").glob("*.json") if not path.name.startswith(".")]
         if aside:
-            what = f"{len(aside)} envelopes of {agent.name} are quarantined"
-            yield Finding(process="", what=what, fix=f"turnkeeper inbox list {agent.name}", degraded=False)
+            what = f"{agent.name} has {len(aside)} quarantined envelope{'' if len(aside) == 1 else 's'}"
+            yield Finding(process="", what=what, fix=f"turnkeeper inbox quarantine {agent.name}", degraded=False)
 
 
 LEAST_FREE_BYTES = 64 << 20

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, as_written, load_settings
@@ -46,12 +46,17 @@ def initialise(home: Home, *, example: bool) -> list[Path]:
 def config_text() -> str:
     """Return a `config.toml` with every key: its meaning, and its default as a comment."""
     lines = ["# Settings of this home. A key that is left out has the default shown here; an unknown key is an error."]
-    settings = Settings()
-    for section in Settings.model_fields:
-        value = getattr(settings, section)
-        if isinstance(value, dict):
+    for section, declared in Settings.model_fields.items():
+        value, head = declared.get_default(call_default_factory=True), f"[{section}]"
+        if section == "graphs":
+            lines += ["", f"# {head}", "# names of graphs, each with a graph as above", '# NAME = "FILE.py:ATTRIBUTE"']
             continue
-        lines += ["", f"[{section}]"]
+        if isinstance(value, dict):  # the author names these sections
+            value, head = (
+                get_args(declared.annotation)[1](),
+                f"# [{section}.{AGENT if section == 'agents' else 'NAME'}]",
+            )
+        lines += ["", head]
         for key, field in type(value).model_fields.items():
             shown = json.dumps(as_written(getattr(value, key)), ensure_ascii=False)
             stated = section == "categories" and key == "autonomous_allowed"

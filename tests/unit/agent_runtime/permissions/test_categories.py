@@ -1,6 +1,8 @@
 """Categories: shipped, overridden, broken, edited while somebody watches."""
 
+import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +235,9 @@ def test_silent_yet_not_autonomous_is_a_contradiction(home: Home) -> None:
     (finding,) = lint(path)
     assert finding.where == f"{path}:2: silent"
     assert "wait for the author" in finding.what
+
+
+def test_the_example_of_the_documents_drops_no_category_that_may_be_autonomous() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "categories.md").read_text()
+    (shown,) = re.findall(r"^    autonomous_allowed = (\[.*\])$", page, re.MULTILINE)
+    assert set(Settings().categories.autonomous_allowed) < set(json.loads(shown))

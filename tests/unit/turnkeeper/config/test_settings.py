@@ -1,12 +1,13 @@
 """Settings: every key has a default and a place it came from; a mistake is named by file, line and key."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from turnkeeper.config.home import Home, locate
-from turnkeeper.config.settings import Settings, effective, load_settings
+from turnkeeper.config.settings import AgentSettings, AssistantSettings, Settings, effective, load_settings
 from turnkeeper.config.toml_file import read_toml
 from turnkeeper.constellation.install.init import config_text
 from turnkeeper.errors import InvalidInput
@@ -33,9 +34,19 @@ def test_init_writes_durations_with_their_units() -> None:
 
 def test_every_documented_key_can_be_uncommented(home: Home) -> None:
     lines = config_text().splitlines()
-    is_key = [line.startswith("# ") and " = " in line and line[2].islower() for line in lines]
+    is_key = [line.startswith("# [") or (" = " in line and line[:2] == "# " and line[2].islower()) for line in lines]
     home.config.write_text("\n".join(line[2:] if key else line for line, key in zip(lines, is_key, strict=True)))
-    assert load_settings(home).model_dump() == Settings().model_dump()
+    named = {"agents": {"agent0": AgentSettings()}, "assistants": {"NAME": AssistantSettings()}}
+    assert load_settings(home) == Settings().model_copy(update=named)
+
+
+def test_the_config_that_init_writes_names_every_section_and_every_key() -> None:
+    text = config_text().replace("# [", "[")
+    assert "[agents.agent0]\n" in text
+    assert "[assistants.NAME]\n" in text
+    assert re.search(r"^\[graphs\]\n# .+\n# NAME = ", text, re.MULTILINE)
+    said = set(re.findall(r"^(?:# )?(\w+) = ", text, re.MULTILINE))
+    assert {*AgentSettings.model_fields, *AssistantSettings.model_fields} <= said
 
 
 @pytest.mark.parametrize(

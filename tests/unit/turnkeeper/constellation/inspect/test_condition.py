@@ -8,6 +8,8 @@ from tests.support.inboxes import message, open_inbox
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
+from turnkeeper.console import program, run
+from turnkeeper.console.commands import Program
 from turnkeeper.constellation.inspect import condition
 from turnkeeper.constellation.inspect.condition import examine, findings
 from turnkeeper.constellation.supervisor import markers
@@ -72,6 +74,19 @@ def test_a_crash_loop(home: Home):
 def unread(home: Home) -> list[str]:
     now = SystemClock().now().timestamp() + 61
     return [str(finding) for finding in findings(home, now) if "no program reads" in finding.what]
+
+
+def test_the_fix_of_quarantined_envelopes_lists_them(home: Home, capsys: pytest.CaptureFixture[str]):
+    inbox = open_inbox(home.inbox("codex"))
+    inbox.put(message("hello"))
+    (item,) = inbox.claim(1)
+    inbox.quarantine(item.name, "torn")
+    (check,) = (check for check in examine(home, 0.0) if check.name == "inboxes")
+    (found,) = check.findings
+    assert found.what == "codex has 1 quarantined envelope"
+    capsys.readouterr()
+    assert run(program(), ["--home", str(home.root), *found.fix.split()[1:]], Program) == 0
+    assert "torn" in capsys.readouterr().out
 
 
 def test_mail_that_waits_where_nobody_reads(home: Home):
