@@ -345,6 +345,17 @@ def test_previews_need_no_home(tmp_path: Path, capsys: Any) -> None:
     assert not home.exists()
 
 
+def test_json_is_taken_where_documents_say_so(capsys: Any) -> None:
+    """The session and the reference promise `--json` for the commands with `-o`; each other command refuses it."""
+    assert "`--json` if it has `-o`" in (ROOT / "docs" / "session.md").read_text()
+    assert "A command with the option `-o` also takes `--json`." in (ROOT / "docs/reference/commands.md").read_text()
+    leaves = {path: COMMANDS[path] for path in shown(groups=False) if path[0] == "turnkeeper"}
+    asked = {path: outcome(*path[1:], "--json", "-h", capsys=capsys)[2] for path in leaves}
+    refuse = {path for path, error in asked.items() if "No such option: --json" in error}
+    assert refuse == {path for path, one in leaves.items() if not any("-o" in param.opts for param in one.params)}
+    assert 10 < len(refuse) < len(leaves) / 2
+
+
 def test_options_of_every_command_stand_anywhere(tmp_path: Path, capsys: Any) -> None:
     home = ("--home", str(tmp_path))
     assert outcome("--json", "keys", "list", *home, capsys=capsys)[1] == "[]\n"

@@ -145,6 +145,9 @@ def run(
 
 def _show_answer(chosen: Runner, fire: Any, channel: str, output: console.Output) -> None:
     """Print the text of the turn, as its channel shows it, and where the rest of it is."""
+    if fire.reason == "silent":
+        console.note(f"it wrote no message; what it did: turnkeeper turns show {fire.turn_id}")
+        return
     said = ""
     if fire.turn_id and output in {console.Output.TABLE, console.Output.WIDE}:
         with suppress(TurnkeeperError):  # the answer exists, but the runtime that has it does not answer now

@@ -27,6 +27,17 @@ def test_a_fire_becomes_a_marked_turn_and_the_author_continues_on_its_thread(con
     assert constellation.violations() == []
 
 
+def test_a_run_that_leaves_nothing_in_the_conversation_names_a_command_that_tells_of_it(
+    constellation: Constellation,
+) -> None:
+    constellation.create("tidy", "--every", "1d", "--category", "memory-consolidation", "--channel", "quiet")
+    done = constellation.attempt("task-runner", "run", "tidy", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert "conversation show" not in done.stderr
+    (program, *words) = done.stderr.split("it wrote no message; what it did: ")[1].splitlines()[0].split()
+    assert "status:     silent" in constellation.command(program, *words)
+
+
 def test_the_list_shows_what_people_look_for(constellation: Constellation) -> None:
     constellation.create("digest", "--every", "1s", "--max-fires", "2")
     constellation.until_outcome("digest", "succeeded", 2)

@@ -33,7 +33,8 @@ def commands() -> str:
         f"This page lists every command of `{_PROGRAM}` with its arguments and options, under the headings of "
         f"`{_PROGRAM} -h`. `make reference` writes it from the program.",
         "",
-        "Every command takes `--home DIR`, `--utc`, `--no-color`, `-q`, `--json`, `--version` and `-h`, anywhere on the line.",
+        "Every command takes `--home DIR`, `--utc`, `--no-color`, `-q`, `--version` and `-h`, anywhere on the line. "
+        "A command with the option `-o` also takes `--json`.",
     ]
     for panel in Panel:
         lines += ["", f"## {panel}"]

@@ -236,7 +236,7 @@ def _declare_common(app: typer.Typer) -> None:
         utc: Annotated[bool, typer.Option("--utc", help="Show times in UTC.")] = False,
         no_color: Annotated[bool, typer.Option("--no-color", help="Print plain text, as with $NO_COLOR.")] = False,
         quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only data and errors.")] = False,
-        json: Annotated[bool, typer.Option("--json", help="Print data as JSON, as with -o json.")] = False,
+        json: Annotated[bool, typer.Option("--json", help="As -o json, for commands that have -o.")] = False,
         version: Annotated[
             bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
         ] = False,

@@ -156,6 +156,14 @@ class Keys:
         self._read_at = ()
 
 
+def listed(home: Home) -> list[dict[str, str | None]]:
+    """Return rows of `turnkeeper keys list`: the secret for logins by its digest, and the key of each client."""
+    keys = Keys(home)
+    login = [("web", _digest(keys.login_secret())[:12], None)] if keys.path.exists() else []
+    found = [*login, *((f"web: {key.name}", key.id, key.created_at) for key in keys.all())]
+    return [{"purpose": what, "key": id_, "created_at": at, "retired_at": None} for what, id_, at in found]
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 

@@ -15,6 +15,7 @@ SURFACE = Surface(
         needs=("starlette", "uvicorn", "jinja2", "markdown_it"),
     ),
     listens=lambda settings: {"web": f"{settings.web.bind}:{settings.web.port}"},
+    offers={"keys": "turnkeeper.gateway.keys:listed"},
     commands={
         "web": Later(
             "turnkeeper.gateway.commands:web",

@@ -18,6 +18,7 @@ from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home, places
 from turnkeeper.config.settings import MOST_WORKERS, as_written, effective, load_settings, staffed
+from turnkeeper.config.surfaces import imported, surfaces
 from turnkeeper.config.toml_file import read_text
 from turnkeeper.console import Column, Output, OutputOption, home, named_home, note, show_record, show_rows, when
 from turnkeeper.console import status as spinner
@@ -72,7 +73,7 @@ keys = typer.Typer(help="The home's own keys.", no_args_is_help=True, rich_marku
 _KEYS = (
     Column("PURPOSE", lambda row: str(row["purpose"])),
     Column("KEY", lambda row: str(row["key"])),
-    Column("CREATED", lambda row: when(parse_rfc3339(row["created_at"]))),
+    Column("CREATED", lambda row: when(parse_rfc3339(row["created_at"])) if row["created_at"] else "-"),
     Column("RETIRED", lambda row: when(parse_rfc3339(row["retired_at"])) if row["retired_at"] else "-"),
 )
 
@@ -82,7 +83,9 @@ _KEYS = (
 def list_keys(
     cursor: console.CursorOption = "", limit: console.LimitOption = 1000, output: OutputOption = Output.TABLE
 ) -> None:
-    """List the home's keys without their secrets. A retired key is kept until no envelope that it sealed is left.
+    """List all keys of the home without their secrets, also those of the page, of its clients and for peers.
+
+    A retired key is kept until no envelope that it sealed is left.
 
     Example: turnkeeper keys list
     """
@@ -92,6 +95,7 @@ def list_keys(
         for name in PURPOSES
         for key in KeyFile(place, name).read()
     ]
+    rows += [row for one in surfaces().values() if "keys" in one.offers for row in imported(one.offers["keys"])(place)]
     footer = "" if rows else "no key yet; agent-runtime makes it at its first start: turnkeeper up"
     shown, told = page_of(rows, "key", limit=limit, cursor=cursor)
     console.show_page(shown, _KEYS, output, name_key="key", page=told, footer=footer)
@@ -100,7 +104,7 @@ def list_keys(
 @keys.command()
 def rotate(
     purpose: Annotated[
-        str, typer.Argument(metavar="[PURPOSE]", help="The key's purpose: envelopes or calls.")
+        str, typer.Argument(metavar="[PURPOSE]", help="The key's purpose: envelopes, calls or audit.")
     ] = ENVELOPES,
     lost: Annotated[
         bool, typer.Option("--lost", help="The key is missing and no backup has it: continue without it.")
@@ -109,7 +113,8 @@ def rotate(
     """Put a new key into use, also while the daemons run.
 
     Envelopes that the old key sealed are still accepted until none is left. With --lost there is no old key, and an
-    envelope that it sealed is quarantined when it is claimed. The old key for calls is refused after a minute.
+    envelope that it sealed is quarantined when it is claimed. The old key for calls is refused after a minute. What the
+    old key for audit signed stays valid. Keys of clients: `turnkeeper web keys`; of models: `turnkeeper model`.
 
     Example: turnkeeper keys rotate envelopes
     """

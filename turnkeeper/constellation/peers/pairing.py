@@ -26,8 +26,9 @@ from cryptography import exceptions, x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
+from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home, make_private
-from turnkeeper.entropy import Entropy
+from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, Unreachable, meant
 from turnkeeper.storage.files import create, machine_errors, replace_whole
 from turnkeeper.times import parse_rfc3339, rfc3339
@@ -117,6 +118,15 @@ def open_identity(home: Home, entropy: Entropy, now: datetime) -> Identity:
         return Identity(key, read_root(base64.b64decode(says["root"])))
     except (ValueError, KeyError, TypeError, InvalidInput) as error:
         raise Corrupt("is not the key of a home", where=str(path), hint="restore it from a backup") from error
+
+
+def listed(home: Home) -> list[dict[str, str | None]]:
+    """Return the row of `turnkeeper keys list` for the key that peers know this home by; none before the first."""
+    if not (home.keys / "peers.json").exists():
+        return []
+    own = open_identity(home, SystemEntropy(), SystemClock().now())
+    made_at = rfc3339(own.root.not_valid_before_utc + _SLACK)
+    return [{"purpose": "peers", "key": own.fingerprint, "created_at": made_at, "retired_at": None}]
 
 
 def read_root(der: bytes) -> x509.Certificate:

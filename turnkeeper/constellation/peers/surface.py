@@ -13,6 +13,7 @@ SURFACE = Surface(
         asks=frozenset({"agent-runtime"}),
     ),
     listens=lambda settings: {"peers": settings.peers.listen},
+    offers={"keys": "turnkeeper.constellation.peers.pairing:listed"},
     commands={
         "peers": Later(
             "turnkeeper.constellation.peers.commands:app",

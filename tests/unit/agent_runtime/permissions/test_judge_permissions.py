@@ -1,6 +1,7 @@
 """What may run: a table of calls, then the rules that hold for every call there could be."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -95,6 +96,17 @@ def test_a_scope_that_does_not_exist_is_refused_even_when_a_category_lists_it() 
 def test_who_halts_for_a_proposal(scope: str, effect: str, started_by: Any, autonomous: bool, halts: bool) -> None:
     context = replace(TURN, started_by=started_by, category=replace(SUMMARY, autonomous=autonomous))
     assert needs_proposal(scope, effect, context) is halts
+
+
+def test_memory_is_the_one_kind_of_write_that_never_halts_as_the_documents_say() -> None:
+    context = replace(TURN, started_by="fire", category=replace(SUMMARY, autonomous=False))
+    silent = {scope for scope in SCOPES if not needs_proposal(scope, "write", context)}
+    assert silent == {scope for scope in SCOPES if scope.startswith("memory.")}
+    page = (Path(__file__).parents[4] / "docs" / "categories.md").read_text()
+    assert (
+        "stop before their first write and ask you once per turn; writes into a granted tier of memory never ask"
+        in page
+    )
 
 
 def test_narrowing_acts_at_once_and_widening_does_not() -> None:

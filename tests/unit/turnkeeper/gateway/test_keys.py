@@ -7,10 +7,14 @@ import pytest
 
 from tests.support.clock import ManualClock
 from turnkeeper.config.home import Home
+from turnkeeper.console import program, run
+from turnkeeper.console.commands import Program
+from turnkeeper.constellation.peers.pairing import open_identity
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound
 from turnkeeper.gateway import keys as module
 from turnkeeper.gateway.keys import Keys, Scope, Sessions, sign_token
+from turnkeeper.storage.keys import PURPOSES, KeyFile
 
 ENTROPY = SystemEntropy()
 
@@ -128,3 +132,25 @@ def test_sessions_outlive_the_process_and_their_file_logs_no_browser_in(home: Ho
     assert later.find(left) is None, "it logged out"
     keys.sessions.write_text('{"v": 1, "sessions": [["cut')
     assert Sessions(keys, clock, ENTROPY).find(used) is None
+
+
+def test_keys_list_names_every_key_of_the_home_and_no_secret(
+    home: Home, clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for purpose in PURPOSES:
+        KeyFile(home, purpose).create(clock.now(), ENTROPY, lambda key: None)
+    peers = open_identity(home, ENTROPY, clock.now()).fingerprint
+    keys = Keys(home)
+    editor, text = keys.make("editor", "work", clock.now(), ENTROPY)
+    capsys.readouterr()
+    assert run(program(), ["--home", str(home.root), "keys", "list", "--json"], Program) == 0
+    out = capsys.readouterr().out
+    found = {row["purpose"]: row["key"] for row in json.loads(out)}
+    assert found.keys() == {*PURPOSES, "web", "web: editor", "peers"}
+    assert (found["web: editor"], found["peers"]) == (editor.id, peers)
+    assert {path.stem for path in home.keys.glob("*.json")} == {name.partition(":")[0] for name in found}
+    assert keys.login_secret() not in out
+    assert text not in out
+    assert run(program(), ["--home", str(home.root), "keys", "list"], Program) == 0
+    assert run(program(), ["keys", "rotate", "-h"], Program) == 0
+    assert all(purpose in capsys.readouterr().out for purpose in ("audit",))
