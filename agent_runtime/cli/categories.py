@@ -18,7 +18,8 @@ from turnkeeper import console as terminal
 from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.console import Output, OutputOption, home, named_home, note, show_record, show_rows, status
+from turnkeeper.config.surfaces import offered
+from turnkeeper.console import Output, OutputOption, home, named_home, note, show_record, show_rows
 from turnkeeper.errors import EXIT_USAGE, InvalidInput, the_one
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.locking import is_held
@@ -182,32 +183,8 @@ def check(
         raise typer.Exit(EXIT_USAGE)
 
 
-@app.command("rehearse")
-def rehearse(
-    file: Annotated[Path, typer.Argument(help="The proposed category, in a file of any name.")],
-    channel: Annotated[str, typer.Option("--channel", help="Only turns of this channel.")] = "",
-    task: Annotated[str, typer.Option("--task", help="Only turns of this task, by name or id.")] = "",
-    since: Annotated[str, typer.Option("--since", help="Only turns after this: 7d, 12h, or a time.")] = "",
-    least: Annotated[
-        bool, typer.Option("--least", help="Print only the smallest sufficient category, as a file.")
-    ] = False,
-    limit: Annotated[
-        int, typer.Option("-n", "--limit", min=1, help="Replay at most this many of the newest turns.")
-    ] = 200,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Replay the tool calls of past turns against a proposed category: which calls would ask, and which grants suffice.
-
-    No tool runs and nothing changes. The command reads the store directly, whether or not the daemon runs.
-
-    Example: turnkeeper categories rehearse draft.toml --task digest --since 30d
-    """
-    place = home()
-    # The tools need LangChain, and the store needs SQLAlchemy: no other command here imports them.
-    with status("reading past turns"):
-        rehearsing = import_module("agent_runtime.cli.rehearse")
-        found = rehearsing.rehearse_file(place, file, channel=channel, task=task, since=since, limit=limit)
-    rehearsing.show(found, output, only_least=least)
+if _rehearse := offered("categories rehearse"):
+    app.command("rehearse")(_rehearse)
 
 
 def _load() -> "Categories":

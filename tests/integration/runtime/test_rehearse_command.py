@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest_asyncio
 from langchain_core.messages import AIMessage
 
 from agent_runtime.cli import app
-from agent_runtime.cli.rehearse import past_turns
+from agent_runtime.cli.rehearse.past import past_turns
 from tests.integration.runtime.harness import STATES, Bench
 from tests.support.scripted import calls
 from turnkeeper.config.home import Home
@@ -72,8 +73,8 @@ async def ran(bench: Bench) -> list[str]:
     return [event.turn_id for event in events]
 
 
-def draft(tmp_path: Path, text: str) -> str:
-    path = tmp_path / "a-draft.toml"
+def draft(tmp_path: Path, text: str, name: str = "a-draft") -> str:
+    path = tmp_path / f"{name}.toml"
     path.write_text(text)
     return str(path)
 
@@ -112,6 +113,39 @@ async def test_the_least_is_a_file_that_passes_the_check_and_the_rehearsal(
     assert found["least_toml"] == text
     assert set(found["least"]["tools"]) == {"memory.put", "memory.read", "page.propose", "tool:note"}
     assert "autonomous_allowed must name it" in text
+
+
+async def test_the_documented_way_to_a_new_category_ends_in_a_file_that_is_used(
+    bench: Bench, ran: list[str], ar: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+    check, replay, least = re.findall(r"^    turnkeeper categories (.*draft\.toml.*)$", page, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    draft(tmp_path, NARROW.replace('"work"', '"draft"'), "draft")
+    ar(*check.split())
+    ar(*replay.replace("digest", "digest-a").split())
+    words, _, target = least.replace("--task digest", "--task digest-a").partition(" > ")
+    made = bench.home.categories / Path(target).name
+    made.write_text(ar(*words.split()))
+    assert ar("check", str(made)) == ""
+    assert made.stem in ar("list", "-o", "name").split()
+    ar("rehearse", "draft.toml", "--least", "--name", "a/b", code=2)
+
+
+async def test_a_category_is_tried_before_there_is_any_turn(bench: Bench, ar: Commands, tmp_path: Path) -> None:
+    file = draft(tmp_path, WIDE.replace("autonomous = true", ""))
+    shown = ar("rehearse", file)
+    assert "no such turns; a fire could use the tools as listed" in ar.err
+    said = {line.split()[0]: " ".join(line.split()[2:]) for line in shown.splitlines()[1:]}
+    assert said["memory_read"] == said["memory_put"] == "yes"
+    assert said["page_propose"] == said["note"] == "asks before the first"
+    assert said["web_fetch"] == said["LoopCreate"] == "asks each time"
+    assert "permission_request" not in said
+    hides = draft(tmp_path, WIDE.replace("autonomous = true", 'outside = "hide"'))
+    assert {one["would"] for one in ar.json("rehearse", hides)["tools"]} == {"pass", "propose", "hidden"}
+    bench.home.config.write_text('[categories]\nautonomous_allowed = ["work"]\n')
+    free = {one["tool"]: one["would"] for one in ar.json("rehearse", draft(tmp_path, WIDE))["tools"]}
+    assert free["page_propose"] == free["note"] == "pass"
 
 
 async def test_turns_are_chosen_by_task_channel_time_and_number(

@@ -9,7 +9,7 @@ SURFACE = Surface(
     mount=Mount("/mcp", "turnkeeper.gateway.mcp.transports:surface", package="mcp"),
     commands={
         "mcp": Later(
-            "turnkeeper.gateway.mcp.commands:mcp",
+            "turnkeeper.gateway.mcp:mcp",
             "Serve an MCP client, such as Claude Code or Cursor, on stdin and stdout.",
             Panel.TALK,
         ),

@@ -1,18 +1,18 @@
 """The command `turnkeeper categories rehearse`: replay past turns under a proposed category."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, or_, select
 
+from agent_runtime.cli.rehearse import rehearsal
 from agent_runtime.cli.rows import FOR_PEOPLE, call_text, clipped, columns
 from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
-from agent_runtime.permissions import rehearsal
-from agent_runtime.permissions.categories import read_draft
+from agent_runtime.permissions.categories import read_draft, read_draft_text
 from agent_runtime.store.database import open_stored
 from agent_runtime.store.schema import turns
 from agent_runtime.store.turn_reads import interrupts_of, messages_of
@@ -84,6 +84,8 @@ _COLUMNS = columns(
     would=lambda row: _WORDS[row["would"]],
     why=lambda row: str(row["reason"]),
 )
+_OFFERED = {"pass": "yes", "propose": "asks before the first", "ask": "asks each time", "hidden": "is not offered"}
+_TOOLS = columns("TOOL=tool SCOPE=scope ALLOWED=would", would=lambda row: _OFFERED[row["would"]])
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,15 @@ class Found:
     category: Category
     turns: list[rehearsal.PastTurn]
     outcome: rehearsal.Rehearsal
+    tools: list[rehearsal.Offer]
     held_back: bool
 
 
-def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: str, limit: int) -> Found:
-    """Rehearse the category of a file. Raises NotFound or InvalidInput, for the file or for `since`."""
+def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: str, limit: int, name: str = "") -> Found:
+    """Rehearse the category of a file; `name` is for the smallest sufficient category, default that of the file.
+
+    Raises NotFound or InvalidInput, for the file, the name or `since`.
+    """
     settings = load_settings(place)
     category, declared = read_draft(file, settings)
     turns = _past(place, channel=channel, task=task, since=_since(since), limit=limit)
@@ -107,7 +113,10 @@ def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: st
     specs = [] if foreign else [*own, *subagent_tools(nowhere), *(offered("folder-tools", nowhere, ".", nowhere) or ())]
     tools = {spec.tool.name: rehearsal.ToolFacts(scope=spec.scope, effect=spec.effect) for spec in specs}
     outcome = rehearsal.rehearse(category, turns, tools)
-    return Found(category, turns, outcome, held_back=declared and not category.autonomous)
+    if name:
+        outcome = replace(outcome, least=replace(outcome.least, name=name))
+        read_draft_text(Path(f"{name}.toml"), rehearsal.to_toml(outcome.least), settings)  # refuses what is no name
+    return Found(category, turns, outcome, rehearsal.offers(category, tools), declared and not category.autonomous)
 
 
 def show(found: Found, output: Output, *, only_least: bool) -> None:
@@ -120,6 +129,7 @@ def show(found: Found, output: Output, *, only_least: bool) -> None:
         "category": found.category.name,
         "turns": len(found.turns),
         "calls": [_call(one) for one in found.outcome.judged],
+        "tools": [asdict(one) for one in found.tools],
         "overruns": [_overrun(one) for one in found.outcome.overruns],
         "least": found.outcome.least.to_dict(),
         "least_toml": least + "\n",
@@ -128,6 +138,10 @@ def show(found: Found, output: Output, *, only_least: bool) -> None:
         show_record(
             row["least"] if only_least else row, output, name_key="name" if only_least else "category", lines=[]
         )
+        return
+    if not found.turns:
+        show_rows(row["tools"], _TOOLS, output, name_key="tool")
+        note("no such turns; a fire could use the tools as listed, within the category's tiers, channels and hosts")
         return
     calls = [call for call in row["calls"] if output is Output.WIDE or call["would"] != "pass"]
     show_rows(calls, _COLUMNS, output, name_key="turn_id")
@@ -138,9 +152,8 @@ def show(found: Found, output: Output, *, only_least: bool) -> None:
         )
     for line in _summary(found):
         note(line)
-    if found.turns:
-        note("the smallest sufficient category:")
-        print(least)
+    note("the smallest sufficient category:")
+    print(least)
 
 
 def _past(place: Home, *, channel: str, task: str, since: datetime | None, limit: int) -> list[rehearsal.PastTurn]:
@@ -170,8 +183,6 @@ def _since(text: str) -> datetime | None:
 
 def _summary(found: Found) -> list[str]:
     judged = found.outcome.judged
-    if not found.turns:
-        return ["no such turns"]
     passed = sum(one.would == "pass" for one in judged)
     name = found.category.name
     of = f"{_count(judged, 'call')} of {_count(found.turns, 'turn')}"

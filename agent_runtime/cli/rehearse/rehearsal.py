@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from agent_runtime.model.turn import GRANTS, LIMITS, Category, Effect, TurnContext
-from agent_runtime.permissions.judge import approve_once, judge, needs_proposal
+from agent_runtime.permissions.judge import REQUEST, approve_once, judge, needs_proposal
 
 Would = Literal["pass", "ask", "propose", "refuse"]
 Limit = Literal["tokens", "seconds"]
@@ -98,6 +98,35 @@ class Rehearsal:
     judged: tuple[Judged, ...]
     overruns: tuple[Overrun, ...]
     least: Category
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A tool as a fire could use it; `would` is pass, propose (its first write asks), ask (each call) or hidden."""
+
+    tool: str
+    scope: str
+    would: str
+
+
+def offers(category: Category, tools: Mapping[str, ToolFacts]) -> list[Offer]:
+    """Return what a fire of a task under a category could do with each tool, by its scope alone: granted tools first.
+
+    A tool of the author's graph is listed if the category grants it.
+    """
+    own = {scope.partition(":")[2]: ToolFacts(scope=scope, effect="write") for scope in category.tools if ":" in scope}
+    turn = PastTurn(
+        turn_id="", task_name="", channel="", by_fire=True, read_only=False, calls=(), tokens=0, seconds=None
+    )
+    context, found = _context(category, turn), []
+    for name, facts in (own | {name: facts for name, facts in tools.items() if facts.scope != REQUEST}).items():
+        if facts.scope not in category.tools:
+            would = "hidden" if category.outside == "hide" else "ask"
+        else:
+            would = "propose" if needs_proposal(facts.scope, facts.effect, context) else "pass"
+        found.append(Offer(tool=name, scope=facts.scope, would=would))
+    order = ("pass", "propose", "ask", "hidden")
+    return sorted(found, key=lambda one: (order.index(one.would), one.tool))
 
 
 def rehearse(category: Category, turns: Sequence[PastTurn], tools: Mapping[str, ToolFacts]) -> Rehearsal:
