@@ -16,7 +16,7 @@ from turnkeeper.storage.damage import judged
 from turnkeeper.storage.sqlite_files import change, copy, reader
 
 T = TypeVar("T")
-_WAIT_S = 10.0  # for whoever has locked a store
+_WAIT_S = 10.0  # for a process that has locked a store; each `wait_s` of this module replaces it
 CHANGES = 0x7475726E  # the lock of a server that guards schema changes
 MOST_TRIES = 10  # of a change, if tables are in use
 _GAVE_WAY = {"40001", "40P01", "55P03"}  # PostgreSQL's codes for a conflict with other sessions, or a lock timeout
@@ -57,11 +57,11 @@ def newest(migrations: str) -> str:
     return max(known_revisions(migrations))
 
 
-def revision_of(path: Path) -> str | None:
+def revision_of(path: Path, wait_s: float = _WAIT_S) -> str | None:
     """Return the revision of a store's schema. None if there is no store or schema. Raises `sqlite3.Error`."""
     if not path.is_file() or not path.stat().st_size:
         return None
-    with closing(reader(path, _WAIT_S)) as store:
+    with closing(reader(path, wait_s)) as store:
         if store.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone() is None:
             return None
         row = store.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -83,21 +83,21 @@ def read_current(path: Path, migrations: str, read: Callable[[Any], T]) -> T | N
         return None
 
 
-def is_older(path: Path, migrations: str) -> bool:
+def is_older(path: Path, migrations: str, wait_s: float = _WAIT_S) -> bool:
     """Return True if a store has tables of an earlier version. False if it cannot be read."""
     try:
-        return revision_of(path) not in {None, newest(migrations)}
+        return revision_of(path, wait_s) not in {None, newest(migrations)}
     except sqlite3.Error:
         return False
 
 
-def older_stores(home: Home) -> list[Path]:
+def older_stores(home: Home, wait_s: float = _WAIT_S) -> list[Path]:
     """Return the files of a home whose tables are of an earlier version. Empty if its stores are on a server."""
     with suppress(InvalidInput):
         if shared_url_in(home.config):
             return []
     found = zip((home.schedules_db, home.agent_db), STORES.values(), strict=True)
-    return [path for path, migrations in found if is_older(path, migrations)]
+    return [path for path, migrations in found if is_older(path, migrations, wait_s)]
 
 
 def told(path: Path) -> str:
@@ -106,18 +106,18 @@ def told(path: Path) -> str:
 
 
 @contextmanager
-def readable(path: Path, migrations: str) -> Iterator[Path]:
+def readable(path: Path, migrations: str, wait_s: float = _WAIT_S) -> Iterator[Path]:
     """Yield the file of a store or, if its schema is older, an upgraded copy, which is removed afterwards.
 
     A program that opened the copy can read it even after that. Raises Corrupt or MachineTrouble.
     """
-    if not is_older(path, migrations):
+    if not is_older(path, migrations, wait_s):
         yield path
         return
     with TemporaryDirectory(prefix="turnkeeper-") as folder:
         copied = Path(folder) / path.name
         try:
-            _copy(path, copied)
+            _copy(path, copied, wait_s)
         except sqlite3.Error as error:
             raise unopened(judged(error, str(path)), str(path), "a store") from error
         import_module("turnkeeper.storage.database").Database(copied, migrations=migrations).close()
@@ -125,15 +125,15 @@ def readable(path: Path, migrations: str) -> Iterator[Path]:
         yield copied
 
 
-def _copy(path: Path, target: Path) -> None:
+def _copy(path: Path, target: Path, wait_s: float) -> None:
     """Copy a store as it is. If another program opened it meanwhile, copy again: an immutable file may not change."""
     log = path.with_name(f"{path.name}-wal")
     was_open = log.exists()
-    with closing(reader(path, _WAIT_S)) as source:
+    with closing(reader(path, wait_s)) as source:
         copy(source, target)
     if log.exists() and not was_open:
         target.unlink()
-        _copy(path, target)
+        _copy(path, target, wait_s)
 
 
 def known_revisions(migrations: str) -> frozenset[str]:

@@ -27,7 +27,7 @@ from turnkeeper.constellation.timeline.records import (
 )
 from turnkeeper.constellation.timeline.sentences import gap, say
 from turnkeeper.constellation.timeline.sources import Sources
-from turnkeeper.constellation.timeline.stores import FOREVER_US, Wanted
+from turnkeeper.constellation.timeline.stores import FOREVER_US, WAIT_S, Wanted
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.storage.schema_revision import older_stores, told
 from turnkeeper.times import from_us, rfc3339, to_us
@@ -73,7 +73,7 @@ def events(
     )
     if follow and (trace or until):
         raise InvalidInput("cannot be used with --trace or --until", where="--follow")
-    for path in older_stores(place):
+    for path in older_stores(place, WAIT_S):
         note(told(path))
     sources = Sources(place)
     try:

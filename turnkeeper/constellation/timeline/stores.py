@@ -27,7 +27,7 @@ FOREVER_US = 253_402_300_799_000_000  # the end of the year 9999
 _SCHEMAS = f"{nodes.SCHEMA}, {handover.SCHEMA}"  # no table that is read here is in both
 _CHANNELS = (handover.OUTCOMES, handover.TASKS, handover.NEWS)
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS at"
-_WAIT_S = 0.25  # for a store that another process has locked
+WAIT_S = 0.25  # for a store that another process has locked
 _OWN = frozenset({"at", "kind"})
 
 
@@ -136,8 +136,8 @@ class Stores:
                     self._open[path] = self._shared
                 elif path.exists():
                     schema = nodes.SCHEMA if path == self._home.schedules_db else handover.SCHEMA
-                    with readable(path, STORES[schema]) as file:
-                        self._open[path] = reader(file, _WAIT_S)
+                    with readable(path, STORES[schema], WAIT_S) as file:
+                        self._open[path] = reader(file, WAIT_S)
             except (sqlite3.Error, TurnkeeperError) as error:
                 self._skipped[path.name] = f"cannot be read: {error}"
         return self._open.get(path)

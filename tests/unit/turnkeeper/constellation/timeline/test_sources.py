@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from tests.support.program import app
 from turnkeeper import console
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.supervisor import markers
+from turnkeeper.constellation.timeline import stores
 from turnkeeper.errors import EXIT_INTERRUPTED
+from turnkeeper.storage import schema_revision
 from turnkeeper.times import parse_rfc3339, rfc3339, to_us
 
 FIRE = "task-1@20261122T020000Z"
@@ -179,6 +181,32 @@ def test_a_locked_a_damaged_and_an_old_store_are_named_and_the_trails_tell_the_r
     assert "agent.db: cannot be read: database is locked" in said
     assert "schedules.db: cannot be read: file is not a database" in said
     assert sum("turn turn-1" in line for line in lines) >= 2
+
+
+def test_locked_stores_delay_the_answer_by_less_than_two_seconds(
+    told: Home, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    waits = []
+    for module in (schema_revision, stores):
+        opened = module.reader
+
+        def reader(path: Path, wait_s: float, opened: Any = opened) -> sqlite3.Connection:
+            waits.append(wait_s)
+            found: sqlite3.Connection = opened(path, min(wait_s, 0.01))
+            return found
+
+        monkeypatch.setattr(module, "reader", reader)
+    with ExitStack() as locked:
+        for path in (told.agent_db, told.schedules_db):
+            locks = locked.enter_context(closing(sqlite3.connect(path, isolation_level=None)))
+            for statement in ("journal_mode=WAL", "locking_mode=EXCLUSIVE"):
+                locks.execute(f"PRAGMA {statement}")
+            locks.execute("CREATE TABLE x (y)")
+        code, lines, said = events(told, capsys=capsys)
+    assert (code, bool(lines)) == (0, True), "the trails tell the rest"
+    for name in ("agent.db", "schedules.db"):
+        assert f"{name}: cannot be read: database is locked; its events are missing here" in said
+    assert 0 < sum(waits) < 2, "seconds, of all waits together"
 
 
 def test_a_damaged_trail_is_named_and_its_whole_lines_are_told(told: Home, capsys: Any) -> None:
