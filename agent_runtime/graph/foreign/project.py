@@ -308,11 +308,14 @@ def digest_of(reference: Reference) -> str:
 
 def code_of(reference: Reference) -> set[Path]:
     """Return the files of a loaded graph's imported code, without installed packages."""
-    roots, package = _roots(reference), reference.module.partition(".")[0]
-    loaded = {name: Path(file) for name, one in list(sys.modules.items()) if (file := getattr(one, "__file__", None))}
-    own = {file for name, file in loaded.items() if package and name.partition(".")[0] == package}
-    own |= {file for file in loaded.values() if any(file.is_relative_to(root) for root in roots)}
-    return {file for file in own | {reference.file or Path()} if file.is_file() and "site-packages" not in file.parts}
+    below = tuple(f"{root}/".replace("//", "/") for root in _roots(reference))
+    package = reference.module.partition(".")[0]
+    loaded = [(name, file) for name, one in list(sys.modules.items()) if (file := getattr(one, "__file__", None))]
+    # Thousands of modules are loaded, and comparing texts is much faster than comparing paths.
+    plain = [(name, str(Path(file)) if "/./" in file or "//" in file else file) for name, file in loaded]
+    own = {file for name, file in plain if (package and name.partition(".")[0] == package) or file.startswith(below)}
+    files = {*map(Path, own), reference.file or Path()}
+    return {file for file in files if file.is_file() and "site-packages" not in file.parts}
 
 
 def _roots(reference: Reference) -> tuple[Path, ...]:
