@@ -132,14 +132,14 @@ async def _sends(ground: Ground, **fields: Any) -> Bench:
 
 
 async def _posted(self: Outboxes, letter: Envelope) -> None:
-    await self._mailboxes.post(letter)
-    self._log.emit("outbox.accepted")
+    await self.mailboxes.post(letter)
+    self.log.emit("outbox.accepted")
 
 
 async def _delivered_to_whom_it_names(self: Outboxes, letter: Envelope) -> None:
     trigger = replace(await self._trigger(letter), agent=letter.to).sealed()
-    await self._acceptor.accept(trigger)
-    self._log.emit("outbox.accepted")
+    await self.acceptor.accept(trigger)
+    self.log.emit("outbox.accepted")
 
 
 def _whoever_sent_it(envelope: Envelope) -> Trigger:
