@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 MOST_WORDS_OF_README = 900
+MOST_WORDS_FOR_USERS = 35_000  # of all pages that are not for contributors, nor written from the program
+FOR_CONTRIBUTORS = {"architecture.md", "cluster-guards.md", "fit.md"}
 LARGEST_PICTURE = 150_000  # bytes
 MOST_WORDS = 600  # of the notes of a version
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -59,6 +61,12 @@ def anchors(page: Path) -> frozenset[str]:
         re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in HEADING.findall(FENCE.sub("", page.read_text()))
     )
     return frozenset(heading.replace(" ", "-") for heading in plain)
+
+
+def test_the_pages_for_users_can_be_read_in_a_day() -> None:
+    pages = [page for page in DOCS.glob("*.md") if page.name not in FOR_CONTRIBUTORS] + [ROOT / "README.md"]
+    words = {name(page): len(page.read_text().split()) for page in pages}
+    assert sum(words.values()) <= MOST_WORDS_FOR_USERS, sorted(words.items(), key=lambda one: -one[1])
 
 
 def test_the_index_and_the_site_name_every_page() -> None:
