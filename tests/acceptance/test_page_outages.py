@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from tests.support.constellation import Constellation
 from tests.support.machines import constellation_on, new_home
-from tests.support.tabs import PATIENCE_MS, Tab, asks, chromium
+from tests.support.program import WEB
+from tests.support.tabs import PATIENCE_MS, Tab, asks, chromium, decision
 from tests.support.web import Web, serving
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, TASK_RUNNER, Daemon
 from turnkeeper.storage.locking import holder_pid
@@ -92,11 +93,11 @@ def test_a_killed_runtime_is_said_at_once_and_what_was_known_of_it_stays_with_it
     expect(link).to_be_visible()
     page = tab.go("/ui/decisions")
     cards = page.locator(".card.waits")
-    expect(cards).to_have_count(4)  # two calls, and what both turns propose
+    expect(cards).to_have_count(3)  # two calls, and one with what both turns propose
     constellation.kill(AGENT_RUNTIME)
     expect(bar(page, AGENT_RUNTIME)).to_be_visible()
-    expect(cards).to_have_count(4)
-    expect(page.get_by_role("heading", name=re.compile(r"Decisions as of \d\d:\d\d"))).to_be_visible()
+    expect(cards).to_have_count(3)
+    expect(page.get_by_role("heading", name=re.compile(r"Decisions 4 as of \d\d:\d\d"))).to_be_visible()
     expect(page.locator("nav[aria-label=Pages] .count")).to_have_text("4 waiting")
     for path, shown in (("/ui/", link), ("/ui/decisions", cards.first)):
         tab.go(path)
@@ -120,7 +121,7 @@ def test_what_is_unknown_after_a_start_of_the_gateway_is_not_said_to_be_empty(
         page = tab.go("/ui/")
         for daemon in (AGENT_RUNTIME, TASK_RUNNER):
             expect(bar(page, daemon)).to_contain_text("Nothing of it is known here.")
-        for said in ("Nothing waits for you", "Everything ran as planned", "No task fires by itself"):
+        for said in ("Nothing waits for you", "Everything ran as planned", "No task fires by itself", "went wrong"):
             expect(page.get_by_text(said)).to_have_count(0)
         expect(page.get_by_text("Not known: task-runner does not answer.")).to_have_count(2)
         expect(page.locator("nav[aria-label=Pages] .count")).to_have_text("? waiting")
@@ -142,6 +143,121 @@ def test_an_open_tab_says_that_the_gateway_was_killed_and_is_logged_in_when_it_i
     expect(gone).to_have_count(0)
     expect(page.get_by_role("link", name="meanwhile")).to_be_visible()
     tab.go("/ui/decisions")
+
+
+def note(place: Page | Locator, role: Any, text: str) -> Locator:
+    return place.get_by_role(role).filter(has_text=text).first
+
+
+def card_of(page: Page, asked: dict[str, Any]) -> Locator:
+    return page.locator(f"[id='card-{asked['interrupt_id']}']")
+
+
+def approve(page: Page, asked: dict[str, Any]) -> Locator:
+    """Click on Approve, and check that the button shows at once that it works."""
+    button = card_of(page, asked).get_by_role("button", name="Approve", exact=True)
+    assert button.evaluate("(button) => { button.click(); return button.getAttribute('aria-busy'); }") == "true"
+    return button
+
+
+def test_a_decision_that_a_suspended_runtime_does_not_answer_is_said_to_be_unknown_and_then_what_became_of_it(
+    tab: Tab, constellation: Constellation
+) -> None:
+    asked = asks(constellation, "held-up", "Remember: the code is 4712")
+    page = tab.go("/ui/decisions")
+    with suspended(constellation, AGENT_RUNTIME):
+        approve(page, asked)
+        expect(note(page, "alert", "Your decision may still be recorded: memory_put")).to_be_visible()
+        expect(bar(page, AGENT_RUNTIME)).to_be_visible()
+        tab.go("/ui/tasks")
+        expect(note(page, "alert", "may still be recorded")).to_be_visible()
+    expect(note(page, "status", "Your decision was recorded. Approved: memory_put")).to_be_visible()
+    assert decision(constellation, asked) == "approve"
+
+
+def test_a_decision_that_a_runtime_did_not_get_before_it_was_killed_is_said_not_to_be_recorded(
+    tab: Tab, constellation: Constellation
+) -> None:
+    asked = asks(constellation, "cut-off", "Remember: the code is 4713")
+    page = tab.go("/ui/decisions")
+    with suspended(constellation, AGENT_RUNTIME):
+        approve(page, asked)
+        expect(note(page, "alert", "may still be recorded")).to_be_visible()
+        constellation.kill(AGENT_RUNTIME)
+    constellation.start()
+    expect(note(page, "alert", "Your decision was not recorded, and this still waits for you")).to_be_visible()
+    assert decision(constellation, asked) in {"", None}
+    constellation.kill(AGENT_RUNTIME)
+    approve(page, asked)
+    expect(note(page, "alert", "Not decided: agent-runtime cannot be reached")).to_be_visible()
+    constellation.start()
+    expect(bar(page, AGENT_RUNTIME)).to_have_count(0)
+    approve(page, asked)
+    expect(note(page, "status", "Approved: memory_put")).to_be_visible()
+    assert decision(constellation, asked) == "approve"
+
+
+def test_a_button_says_that_the_gateway_was_killed_and_the_page_then_says_that_nothing_was_recorded(
+    tab: Tab, constellation: Constellation, web: Web
+) -> None:
+    asked = asks(constellation, "no-server", "Remember: the code is 4714")
+    page = tab.go("/ui/decisions")
+    card = card_of(page, asked)
+    web.kill()
+    card.get_by_role("button", name="Approve", exact=True).click()
+    expect(note(card, "status", "The server of this page does not answer")).to_be_visible()
+    web.start()
+    expect(note(card, "status", "Your decision was not recorded: decide again")).to_be_visible()
+    approve(page, asked)
+    expect(note(page, "status", "Approved: memory_put")).to_be_visible()
+
+
+def test_a_button_says_when_the_gateway_itself_is_suspended(tab: Tab, constellation: Constellation) -> None:
+    asked = asks(constellation, "slow-server", "Remember: the code is 4715")
+    page = tab.go("/ui/decisions")
+    with suspended(constellation, WEB):
+        approve(page, asked)
+        expect(note(card_of(page, asked), "status", "No answer came within 2 seconds")).to_be_visible()
+    expect(note(page, "status", "Approved: memory_put")).to_be_visible()
+
+
+def test_a_message_that_is_not_answered_stays_in_its_field_and_reaches_the_agent_once(
+    tab: Tab, constellation: Constellation
+) -> None:
+    page = tab.go("/ui/conversations/letters")
+    field = page.get_by_role("textbox", name="Message to the agent")
+    with suspended(constellation, AGENT_RUNTIME):
+        field.fill("search: compost")
+        page.get_by_role("button", name="Send").click()
+        expect(note(page, "alert", "You can send it again: the agent gets it once.")).to_be_visible()
+        expect(field).to_have_value("search: compost")
+    page.get_by_role("button", name="Send").click()
+    expect(note(page, "status", "Sent")).to_be_visible()
+    expect(field).to_have_value("")
+    expect(page.locator(".turn .state").first).to_have_text("succeeded")
+    assert len(constellation.conversation("letters")) == 1
+
+
+def test_a_change_of_a_task_is_shown_as_it_became_when_a_suspended_runner_answers_again(
+    tab: Tab, constellation: Constellation
+) -> None:
+    constellation.create("slow-task", "--every", "1h")
+    page = tab.go("/ui/tasks/slow-task")
+    with suspended(constellation, TASK_RUNNER):
+        page.keyboard.press("p")
+        page.get_by_role("button", name="Pause", exact=True).click()
+        expect(note(page, "alert", "task-runner did not answer within 2 seconds")).to_be_visible()
+        tab.page.goto(f"{tab.origin}/ui/tasks/slow-task/edit")
+        page.get_by_label("Times").fill("2h")
+        page.get_by_role("button", name="Show what would change").click()
+        expect(page.locator(".slow").last).to_contain_text("task-runner did not answer within 2 seconds")
+        expect(page.get_by_label("Times")).to_have_value("2h")
+    tab.go("/ui/tasks/slow-task")
+    shown = page.locator(".head .state").first
+    constellation.until(
+        "the present state",
+        lambda: shown.inner_text() == constellation.ask("task-runner", "show", "slow-task")["state"],
+    )
 
 
 @contextmanager

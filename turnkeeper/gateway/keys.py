@@ -208,9 +208,12 @@ class Note:
 
     tone: str
     text: str
-    settle: Callable[["Note"], Awaitable[bool]] | None = None
+    settle: "Settle | None" = None
     path: str = ""
     until: float = 0.0
+
+
+Settle = Callable[[Note], Awaitable[bool]]
 
 
 @dataclass(kw_only=True)

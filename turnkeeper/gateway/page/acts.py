@@ -1,6 +1,9 @@
 """Changes that a person makes on the page. Each returns to the page that it came from and reports the result there."""
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
@@ -8,14 +11,16 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from turnkeeper.console.unseen import counted
-from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError
-from turnkeeper.gateway.calls import need
+from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError, Unreachable
+from turnkeeper.gateway.calls import Who, need
 from turnkeeper.gateway.door import PLAIN_HOSTS, cookie_name
-from turnkeeper.gateway.keys import Scope, login_page
+from turnkeeper.gateway.keys import Note, Scope, login_page
 from turnkeeper.gateway.page import views
 from turnkeeper.gateway.page.reads import Reads
-from turnkeeper.gateway.page.shell import Shell
+from turnkeeper.gateway.page.shell import READ_S, Shell
 from turnkeeper.gateway.page.text import zone_of
+from turnkeeper.rpc.channel import daemon_of
+from turnkeeper.storage.locking import is_held
 from turnkeeper.times import shown_in, written_time
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
@@ -28,6 +33,18 @@ _FOLLOWS = {
     "answer": "The agent continues with your answer",
 }
 _MOST_ABOUT = 400  # characters of the description of a decision
+_STATES_AFTER = {
+    "approve": {"approve", "canonical", "accepted"},
+    "reject": {"reject", "rejected", "kept"},
+    "edit": {"edit"},
+    "answer": {"answer"},
+}
+_LISTS: dict[str, Any] = {
+    "interrupt": agents.ListInterruptsRequest,
+    "candidate": agents.ListCandidatesRequest,
+    "deviation": agents.ListDeviationsRequest,
+}
+ACT_S = 2.0  # seconds that a change waits for its daemon
 _STATES = {
     "pause": (schedules.PauseTaskRequest, "is paused"),
     "resume": (schedules.ResumeTaskRequest, "fires again"),
@@ -48,13 +65,19 @@ class Acts:
         form, kind, id_ = request.scope["form"], request.path_params["kind"], request.path_params["id"]
         does = "answer" if "option" in form else form.get("do", "")
         text = form.get("option", form.get(does, "")).strip().replace("\r\n", "\n")
+        about = form.get("about", id_)[:_MOST_ABOUT]
+        said = decided(kind, does, about, text) if does in _DONE else ""
         try:
-            if does not in _DONE:
+            if not said:
                 raise InvalidInput("is not a decision", where="do", hint="approve, reject, edit or answer")
-            await self._shell.gateway.daemons(need(request, Scope.DECIDE)).ask(_decision(kind, id_, does, form, text))
+            await self._ask(who := need(request, Scope.DECIDE), _decision(kind, id_, does, form, text))
+        except Unsure as error:
+            unsure = f"{error}. Your decision may still be recorded: {about}. This page will say whether it was."
+            fate = Fate(kind=kind, id=id_, does=does, via=who.via, about=about, said=said, sent=error.sent)
+            settle = partial(self._settle, fate)
+            return self._shell.back(request, unsure, "/ui/decisions", tone="unsure", settle=settle)
         except TurnkeeperError as error:
             return self._shell.back(request, f"Not decided: {error}", "/ui/decisions", tone="bad")
-        said = decided(kind, does, form.get("about", id_)[:_MOST_ABOUT], text)
         return self._shell.back(request, said, "/ui/decisions", tone="warn" if does == "reject" else "good")
 
     async def decide_several(self, request: Request) -> Response:
@@ -62,18 +85,51 @@ class Acts:
         form = request.scope["form"]
         does, ids = form.get("do", ""), [key.removeprefix("pick-") for key in form if key.startswith("pick-")]
         titles, text = [form[f"pick-{id_}"] for id_ in ids], form.get(form.get("do", ""), "").strip()
-        daemons, decided_ = self._shell.gateway.daemons(need(request, Scope.DECIDE)), 0
+        who, decided_ = need(request, Scope.DECIDE), 0
         try:
             if does not in {"approve", "reject"} or not ids:
                 raise InvalidInput("nothing is ticked", hint="tick what you have read")
             for id_ in ids:
-                await daemons.ask(_decision("candidate", id_, does, form, text))
+                await self._ask(who, _decision("candidate", id_, does, form, text))
                 decided_ += 1
         except TurnkeeperError as error:
-            said = f"Decided: {decided_} of {len(ids)}. {error}"
+            more = ". The next one may still be recorded." if isinstance(error, Unsure) else ""
+            said = f"Decided: {decided_} of {len(ids)}. {error}{more}"
             return self._shell.back(request, said, "/ui/decisions", tone="bad")
         said = decided("candidate", does, f"{counted(len(ids), 'proposal')}: {', '.join(titles)}"[:_MOST_ABOUT], text)
         return self._shell.back(request, said, "/ui/decisions", tone="warn" if does == "reject" else "good")
+
+    async def _settle(self, fate: "Fate", note: Note) -> bool:
+        """Say in a note what became of a decision. Return False while that is unknown."""
+        try:
+            listed = await self._shell.answers.ask_within(_LISTS[fate.kind](all=True), READ_S)
+        except TurnkeeperError:
+            return False
+        found = {getattr(one, f"{fate.kind}_id"): one for one in getattr(listed, f"{fate.kind}s")}.get(fate.id)
+        if not fate.sent.done() and (found is None or _waits(found)):
+            return False
+        note.tone, note.text = told(fate, found)
+        return True
+
+    async def _ask(self, who: Who, asked: Message) -> Any:
+        """Ask a daemon for a change, and wait at most ACT_S for its answer.
+
+        Raises:
+            Unsure: no answer came, so the change may have been made or may still be made.
+            TurnkeeperError: the change was not made.
+        """
+        daemon, answers = daemon_of(asked), self._shell.answers
+        runs = is_held(self._shell.gateway.home, daemon)
+        sent = asyncio.ensure_future(self._shell.gateway.daemons(who).ask(asked))
+        await asyncio.wait({sent}, timeout=ACT_S)
+        if sent.done() and not isinstance(sent.exception(), Unreachable):
+            answers.note(daemon, is_away=False)
+            return sent.result()
+        answers.note(daemon, is_away=True)
+        if sent.done() and not runs:  # there was no process that could have made the change
+            return sent.result()
+        sent.add_done_callback(lambda done: (done.cancelled() or done.exception(), answers.moved()))
+        raise Unsure(daemon, sent)
 
     async def send(self, request: Request) -> Response:
         form, channel = request.scope["form"], request.path_params["channel"]
@@ -112,8 +168,8 @@ class Acts:
     async def edit(self, request: Request) -> Response:
         """Preview the old and new times of a change, then save it if the task has not been changed meanwhile."""
         form, name = request.scope["form"], request.path_params["name"]
-        daemons = self._shell.gateway.daemons(need(request, Scope.WORK))
-        task = await daemons.ask(schedules.GetTaskRequest(name=name))
+        who = need(request, Scope.WORK)
+        task = await self._ask(who, schedules.GetTaskRequest(name=name))
         revision = int(form.get("revision", "")) if form.get("revision", "").isdecimal() else -1
         saves = form.get("do") == "save"
         asked = schedules.UpdateTaskRequest(
@@ -123,20 +179,24 @@ class Acts:
         try:
             if revision != task.revision:  # a dry run does not check the revision
                 raise Conflict(f"{name} was edited in the meantime", hint="load the page again")
-            answer = await daemons.ask(asked)
+            answer = await self._ask(who, asked)
         except TurnkeeperError as error:
-            return await self._reads.task(request, status=409, form=given, preview=None, problem=str(error))
+            problem = f"{error}; it may still be saved" if saves and isinstance(error, Unsure) else str(error)
+            return await self._reads.task(request, status=409, form=given, preview=None, problem=problem)
         if saves:
             said = f"Saved: {', '.join(answer.changed_fields) or 'nothing'} changed"
             return self._shell.back(request, said, f"/ui/tasks/{self._shell.templates.filters['path'](name)}")
         return await self._reads.task(request, form=given, preview=answer, times_shown=views.side_by_side(answer))
 
     async def _act(self, request: Request, asked: Message, said: str, default: str) -> Response:
-        daemons = self._shell.gateway.daemons(need(request, Scope.WORK))
         try:
-            answer = await daemons.ask(asked)
+            answer = await self._ask(need(request, Scope.WORK), asked)
+        except Unsure as error:
+            again = " You can send it again: the agent gets it once." if getattr(asked, "request_id", "") else ""
+            text = f"{error}. The change may still be made, and the page shows it when the daemon answers.{again}"
+            return self._shell.back(request, text, default, tone="unsure")
         except TurnkeeperError as error:
-            return self._shell.back(request, str(error), default, tone="bad")
+            return self._shell.back(request, f"Nothing was changed: {error}", default, tone="bad")
         if isinstance(asked, schedules.DisableTaskRequest):
             said = said.replace("is disabled", f"is {views.state_of(answer)}")
         if isinstance(asked, schedules.PauseTaskRequest) and answer.HasField("paused_until"):
@@ -178,6 +238,51 @@ class Acts:
             "/ui/tasks/{name}/edit": self.edit,
             "/ui/tasks/{name}/do/{action}": self.change_state,
         }
+
+
+class Unsure(Unreachable):
+    """The error that a daemon did not answer a change in time; `sent` is the call, which may still be answered."""
+
+    def __init__(self, daemon: str, sent: "asyncio.Future[Any]") -> None:
+        super().__init__(f"{daemon} did not answer within {ACT_S:.0f} seconds")
+        self.sent = sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fate:
+    """A decision of which it is not known whether it was recorded.
+
+    Attributes:
+        via: the author's identity, as the runtime records it.
+        about: the subject of the decision in one line.
+        said: the note on the decision if it was recorded.
+        sent: the call, which may still be answered.
+    """
+
+    kind: str
+    id: str
+    does: str
+    via: str
+    about: str
+    said: str
+    sent: "asyncio.Future[Any]"
+
+
+def _waits(one: Any) -> bool:
+    return (one.status if isinstance(one, agents.Interrupt) else one.lifecycle) in {"pending", "candidate", "open"}
+
+
+def told(fate: Fate, found: Any) -> tuple[str, str]:
+    """Return the tone and text that say what became of a decision; `found` is its subject, or None if it is gone."""
+    if found is None:
+        return "bad", f"Your decision was not recorded: this no longer exists: {fate.about}"
+    if _waits(found):
+        return "bad", f"Your decision was not recorded, and this still waits for you: {fate.about}"
+    state = found.decision if isinstance(found, agents.Interrupt) else found.lifecycle
+    if found.decided_by == fate.via and state in _STATES_AFTER[fate.does]:
+        return "good", f"Your decision was recorded. {fate.said}"
+    by = f", by {found.decided_by}" if found.decided_by else ""
+    return "bad", f"Your decision was not recorded: this was already decided ({state}{by}): {fate.about}"
 
 
 def decided(kind: str, does: str, about: str, text: str) -> str:

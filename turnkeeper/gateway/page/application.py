@@ -1,4 +1,4 @@
-"""The page in the browser, under `/ui`: rendered on the server, refreshed by htmx and two small scripts of our own."""
+"""The page in the browser, under `/ui`: rendered on the server, refreshed by htmx and small scripts of our own."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from turnkeeper.console.unseen import counted, in_words
 from turnkeeper.errors import TurnkeeperError, Unreachable
 from turnkeeper.gateway.calls import Gateway, Who, status_of, who_of
-from turnkeeper.gateway.keys import Note
+from turnkeeper.gateway.keys import Note, Settle
 from turnkeeper.gateway.page import text, views
 from turnkeeper.rpc.channel import daemon_of, method_of
 from turnkeeper.v1 import agent_runtime_pb2 as agents
@@ -217,11 +217,12 @@ class Shell:
 
     async def page(self, request: Request, template: str, status: int = 200, **shown: Any) -> Response:
         """Return a page. `topics` in `shown` names the kinds of changes that make the page outdated."""
+        note = await self._note(request)
         found = (await asyncio.gather(*map(self.ask, PROBES)))[0].channels
         is_known = self.answers.kept(PROBES[0]) is not None
         waiting = sum(one.waiting + one.proposed + one.deviations for one in found) if is_known else "?"
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        about = {"topics": "", "live": "/ui/live", "here": here, "waiting": waiting, "note": self._note(request)}
+        about = {"topics": "", "live": "/ui/live", "here": here, "waiting": waiting, "note": note}
         return HTMLResponse(self._render(request, template, **{**about, **shown}), status)
 
     def turn(self, request: Request, turn: agents.ConversationTurn) -> str:
@@ -239,12 +240,17 @@ class Shell:
         }
         return self.templates.get_template(template).render(**{**common, **shown}, path=request.url.path)
 
-    def _note(self, request: Request) -> Note | None:
-        """Return the note on the last change: for the next page, and while that page is reloaded."""
+    async def _note(self, request: Request) -> Note | None:
+        """Return the note on the last change: for the next page, and while that page is reloaded.
+
+        Each page shows a note on a change whose daemon did not answer, until it is known whether the change was made.
+        """
         session, now, path = who_of(request).session, self.gateway.clock.monotonic(), request.url.path
         note = session.note if session else None
         if note is None or (note.path and (note.path != path or now >= note.until)):
             return None
+        if note.settle is not None and not await note.settle(note):
+            return note
         if not note.path:
             note.path, note.until = path, now + NOTE_S
         return note
@@ -261,12 +267,14 @@ class Shell:
             request, "plain.html", status_of(error), title="This cannot be shown", topics="tasks turns", error=error
         )
 
-    def back(self, request: Request, said: str, default: str, *, tone: str = "good") -> Response:
-        """Redirect to the page of the form, and show the result there as `good`, `warn` or `bad`."""
+    def back(
+        self, request: Request, said: str, default: str, *, tone: str = "good", settle: Settle | None = None
+    ) -> Response:
+        """Redirect to the page of the form, and show the result there. See :class:`Note`."""
         session = who_of(request).session
         self.answers.forget()
         if session is not None:
-            session.note = Note(tone=tone, text=said)
+            session.note = Note(tone=tone, text=said, settle=settle)
         return RedirectResponse(own(request.scope["form"].get("next", ""), default), 303)
 
 

@@ -1,7 +1,9 @@
 """What the page shows of the daemons' answers, without a browser and without daemons."""
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -225,3 +227,28 @@ def test_a_form_that_shows_what_is_not_seen_written_out_changes_nothing_by_that(
     assert views.edited(task, shown) == task.spec
     assert views.edited(task, shown | {"every": "2h", "kind": "every", "when": "2h"}).prompt == family
     assert views.edited(task, shown | {"prompt": "other"}).prompt == "other"
+
+
+async def test_what_became_of_a_decision_is_told_by_who_decided_and_how() -> None:
+    sent = asyncio.get_running_loop().create_future()
+
+    def told(kind: str, does: str, found: Any) -> tuple[str, str]:
+        fate = acts.Fate(
+            kind=kind, id="i", does=does, via="gateway/web", about="put", said="Approved: put.", sent=sent
+        )  # fmt: skip
+        return acts.told(fate, found)
+
+    waits = agents.Interrupt(interrupt_id="i", status="pending")
+    assert told("interrupt", "approve", waits)[0] == "bad"
+    assert "still waits for you: put" in told("interrupt", "approve", waits)[1]
+    mine = agents.Interrupt(status="resolved", decision="approve", decided_by="gateway/web")
+    assert told("interrupt", "approve", mine) == ("good", "Your decision was recorded. Approved: put.")
+    assert told("interrupt", "reject", mine)[0] == "bad", "another tab approved it"
+    other = agents.Interrupt(status="resolved", decision="reject", decided_by="agent-runtime/cli")
+    assert told("interrupt", "reject", other) == (
+        "bad", "Your decision was not recorded: this was already decided (reject, by agent-runtime/cli): put",
+    )  # fmt: skip
+    assert told("candidate", "approve", agents.Candidate(lifecycle="canonical", decided_by="gateway/web"))[0] == "good"
+    assert told("deviation", "reject", agents.Deviation(lifecycle="kept", decided_by="gateway/web"))[0] == "good"
+    assert told("deviation", "reject", agents.Deviation(lifecycle="open"))[0] == "bad"
+    assert told("interrupt", "approve", None)[1] == "Your decision was not recorded: this no longer exists: put"
