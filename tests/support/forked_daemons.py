@@ -27,6 +27,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+from langgraph.prebuilt import ToolNode
+
 from agent_runtime.permissions import categories
 from task_runner.timetable.zones import zone_names
 from tests.support import forked, templates
@@ -34,6 +36,7 @@ from tests.support.forked import Asked, Template
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
+from turnkeeper.config.surfaces import offered, surfaces
 from turnkeeper.constellation.supervisor import daemons
 from turnkeeper.rpc import process
 from turnkeeper.rpc.channel import Caller, is_serving
@@ -60,11 +63,25 @@ def prepare() -> None:
         *(f"{package}.cli" for package in PACKAGES.values()),
     ):
         import_module(name)  # import here, once, everything that a program imports
+    _import_surfaces()
     templates.use()
     templates.make()
     make_tools()
     _read_settings()
     gc.freeze()
+
+
+def _import_surfaces() -> None:
+    """Import what programs take from surfaces when they need it, but for the web's."""
+    for surface in surfaces().values():
+        targets = (
+            *surface.offers.values(),
+            *surface.observers.values(),
+            *(one.target for one in surface.commands.values()),
+        )
+        for module in {target.partition(":")[0] for target in targets}:
+            if not module.startswith("turnkeeper.gateway"):
+                import_module(module)
 
 
 def serve() -> None:
@@ -95,10 +112,12 @@ def serve() -> None:
 
 def make_tools() -> None:
     """Build the schemas of the tools once, because that takes most of a runtime's start-up time."""
+    made = [*offered("folder-tools", None, ".", None)]
     for module in ("workspace", "agents", "restart", "loops"):
         for name, make in vars(import_module(f"agent_runtime.tools.{module}")).items():
             if name.endswith("_tools") and make.__module__.endswith(module):
-                make(None)
+                made += make(None)
+    ToolNode([spec.tool for spec in made])
 
 
 def _read_settings() -> None:
