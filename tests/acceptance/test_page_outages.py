@@ -107,6 +107,7 @@ def test_a_killed_runtime_is_said_at_once_and_what_was_known_of_it_stays_with_it
     tab.go("/ui/memory")
     expect(page.get_by_text("Not known: agent-runtime does not answer.")).to_be_visible()
     expect(page.get_by_text("Nothing is remembered")).to_have_count(0)
+    expect(page.get_by_role("heading", name="Memory", exact=True)).to_be_visible()
     constellation.start()
     expect(bar(page, AGENT_RUNTIME)).to_have_count(0)
     expect(page.get_by_text("Nothing is remembered")).to_be_visible()
@@ -135,13 +136,17 @@ def test_an_open_tab_says_that_the_gateway_was_killed_and_is_logged_in_when_it_i
 ) -> None:
     page = tab.go("/ui/tasks")
     gone = page.get_by_role("status").filter(has_text="The server of this page has not answered since")
+    health = page.get_by_text("answers", exact=True)
+    expect(health).to_have_count(2)
     web.kill()
     expect(gone).to_be_visible()
+    expect(health.first).to_be_hidden()
     constellation.create("meanwhile", "--in", "5h")
     expect(page.get_by_role("link", name="meanwhile")).to_have_count(0)
     web.start()
     expect(gone).to_have_count(0)
     expect(page.get_by_role("link", name="meanwhile")).to_be_visible()
+    expect(health.first).to_be_visible()
     tab.go("/ui/decisions")
 
 

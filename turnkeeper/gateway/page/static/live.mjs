@@ -13,7 +13,7 @@ export function refresh() {
 function listen() {
   if (source || document.hidden || !document.body.dataset.live) return;
   source = new EventSource(document.body.dataset.live);
-  source.onopen = () => { if (missed) refresh(); missed = false; };
+  source.onopen = () => { if (missed) refresh(); missed = false; delete document.body.dataset.gone; };
   source.onerror = () => { silence(); missed = true; setTimeout(listen, AGAIN_MS); sayWhy(); };
   source.addEventListener('changed', ({data}) => {
     const topics = content().dataset.topics.split(' ');
@@ -32,6 +32,7 @@ async function sayWhy() {
     gone.hidden = false;
   }
   if (status !== 'down') gone.hidden = true;
+  else document.body.dataset.gone = 'yes'; // what the daemons do is not known either
   document.getElementById('out').hidden = status !== 401;
 }
 
