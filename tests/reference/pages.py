@@ -21,6 +21,7 @@ from agent_runtime.tools.loops import loop_tools
 from agent_runtime.tools.restart import lifecycle_tools
 from agent_runtime.tools.workspace import workspace_tools
 from task_runner.model import fields as task_fields
+from tests.integration.cluster.guards import guards
 from tests.reference.commands import commands, program
 from tests.reference.schedules import AFTER, cron_rows, rrule_rows
 from tests.support.clock import ManualClock
@@ -318,6 +319,29 @@ def _arguments(method: Any) -> str:
     return str(inspect.Signature(plain)).replace("datetime.", "")
 
 
+def the_guards() -> str:
+    """Return the page of the guards of a shared store."""
+    parts = []
+    for group, found in groupby(guards(), lambda one: one.group):
+        rows = (
+            (
+                one.name,
+                f"`{one.path}`: `{' ↵ '.join(one.code)}`",
+                f"`{one.without}`" if one.without else "(nothing)",
+                ", ".join(f"`{test}`" for test in one.tests),
+            )
+            for one in found
+        )
+        parts += [f"## {group}\n", table(("guard", "code", "in its place", "fails"), rows)]
+    says = (
+        "This page lists the rules that keep machines that share one database ([several machines](../cluster.md)) out of each "
+        "other's way: the code that enforces each, and the tests that fail once that code is removed. `make reference` writes "
+        "it from `tests/integration/cluster/guards.toml`. `python -m tests.integration.cluster.guards` removes each in a copy "
+        "of the checkout, and runs its tests on PostgreSQL; words as arguments choose guards. `↵` is the end of a line."
+    )
+    return page("Guards of a shared store", says, *parts)
+
+
 def the_schedules() -> str:
     """Return the page of schedules by example."""
     says = (
@@ -361,6 +385,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": the_errors,
     "markers.md": the_markers,
     "requirements.md": the_requirements,
+    "cluster-guards.md": the_guards,
     "schedules.md": the_schedules,
     "tools.md": the_tools,
     "langgraph-api.md": the_requests,

@@ -1,8 +1,8 @@
-"""Take each guard of `docs/cluster-guards.md` out, one at a time, and run the tests that are to turn red.
+"""Remove each guard of `guards.toml`, one at a time, and run the tests that are to fail.
 
     python -m tests.integration.cluster.guards [WORD ...]
 
-With words, only guards whose row has one of them. It works on a copy of the checkout, and needs PostgreSQL.
+With words, only guards that contain one of them. It works on a copy of the checkout, and needs PostgreSQL.
 """
 
 import os
@@ -11,39 +11,36 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "cluster-guards.md"
-_CODE = re.compile(r"`([^`]+)`")
-_TEST = re.compile(r"`(tests/[\w/]+\.py::\w+(?:\[[^`]*\])?)`")
+DATA = Path(__file__).with_suffix(".toml")
 RED = 1  # pytest's exit code where a test failed; any other says that the tests did not run
 
 
 class Guard(NamedTuple):
-    """A row of the page: in `path`, `code` is the guard, and `without` stands in its place where it is taken out."""
+    """A rule: in `path`, the lines of `code` enforce it, and `without` replaces them when the guard is removed."""
 
+    group: str
     name: str
     path: str
-    code: str
+    code: tuple[str, ...]
     without: str
     tests: tuple[str, ...]
 
     def found(self, text: str) -> list[str]:
-        """Return where its code stands in a module; `↵` is an end of a line, with the indentation of the next."""
-        return re.findall(r"\n *".join(map(re.escape, self.code.split(" ↵ "))), text)
+        """Return the places of its code in a module, at any indentation."""
+        return re.findall(r"\n *".join(map(re.escape, self.code)), text)
 
 
 def guards() -> Iterator[Guard]:
-    """Yield the guards that the page names."""
-    for line in PAGE.read_text().splitlines():
-        cells = line.strip("| ").split(" | ")
-        if line.startswith("| ") and len(cells) == 4 and _TEST.search(cells[3]):
-            path, code = _CODE.findall(cells[1])
-            without = _CODE.findall(cells[2])
-            yield Guard(cells[0], path, code, without[0] if without else "", tuple(_TEST.findall(cells[3])))
+    """Yield the guards."""
+    for row in tomllib.loads(DATA.read_text())["guard"]:
+        code, without, tests = tuple(row["code"]), row.get("without", ""), tuple(row["tests"])
+        yield Guard(row["group"], row["rule"], row["path"], code, without, tests)
 
 
 def taken_out(guard: Guard, copy: Path) -> str:
