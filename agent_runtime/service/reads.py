@@ -83,7 +83,7 @@ def get_conversation(connection: Connection, request: wire.GetConversationReques
 
 def conversation_turns(connection: Connection, found: Sequence[TurnRecord]) -> list[wire.ConversationTurn]:
     """Return these turns in the form that the conversation shows."""
-    ids = [turn.turn_id for turn in found]
+    ids, found = [turn.turn_id for turn in found], turn_reads.as_shown(connection, found)
     said, asked = turn_reads.messages_of(connection, ids), turn_reads.interrupts_of(connection, ids)
     first = _first_turns(connection, [turn.fire_id for turn in found if turn.fire_id])
     proposed, contradicted = pages.candidates_of(connection, ids), deviation_records.of_turns(connection, ids)
@@ -191,7 +191,7 @@ def turn_message(connection: Connection, turn: TurnRecord) -> wire.Turn:
 def turn_messages(connection: Connection, found: Sequence[TurnRecord]) -> list[wire.Turn]:
     """Return turns as messages with their newest events, in as few statements as for one turn."""
     progress = _progress(connection, [turn.turn_id for turn in found])
-    return [_turn_message(turn, progress[turn.turn_id]) for turn in found]
+    return [_turn_message(turn, progress[turn.turn_id]) for turn in turn_reads.as_shown(connection, found)]
 
 
 def _turn_message(turn: TurnRecord, fields: dict[str, Any]) -> wire.Turn:

@@ -197,4 +197,5 @@ def _newest(connection: Connection, row: Row[Any]) -> TurnRecord:
     turn_id = connection.execute(select(turns.c.turn_id).where(turns.c.number == row.newest)).scalar_one()
     newest = turn_reads.get_turn(connection, turn_id)
     assert newest is not None, "its number was read in this transaction"
-    return turn_reads.bearing_on_thread(connection, newest.thread_id) or newest
+    (shown,) = turn_reads.as_shown(connection, [turn_reads.bearing_on_thread(connection, newest.thread_id) or newest])
+    return shown

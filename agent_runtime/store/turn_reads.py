@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -121,6 +122,14 @@ def spoken_in(channel: str, thread_id: str) -> list[ColumnElement[bool]]:
     """Return the condition for the turns of a conversation, shown or not: a channel's, or one thread's."""
     wanted = ((turns.c.channel, channel), (turns.c.thread_id, thread_id))
     return [column == value for column, value in wanted if value or (column is turns.c.channel and not thread_id)]
+
+
+def as_shown(connection: Connection, found: Sequence[model.TurnRecord]) -> list[model.TurnRecord]:
+    """Return turns with the status for readers: a turn that waits for no decision any more counts as running."""
+    halted = [turn.turn_id for turn in found if turn.status == "interrupted"]
+    asked = interrupts_of(connection, halted) if halted else {}
+    left = {turn_id: {one.status for one in questions if not one.applied} for turn_id, questions in asked.items()}
+    return [replace(turn, status="running") if left.get(turn.turn_id) == {"resolved"} else turn for turn in found]
 
 
 def conversation(

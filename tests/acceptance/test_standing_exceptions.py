@@ -129,7 +129,7 @@ def test_a_turn_whose_call_an_exception_allows_runs_on_for_its_task_even_while_o
         (project / "mail").touch()
         until_running(last)  # it took the place of the turn whose call was allowed
         (turn,) = [one for one in constellation.conversation() if one["status"] not in {"succeeded", "failed"}]
-        assert [one["status"] for one in turn["interrupts"]] == ["resolved"]
+        assert (turn["status"], [one["status"] for one in turn["interrupts"]]) == ("running", ["resolved"])
         assert len(constellation.until_outcome("errand", "running")) == 1
         assert [task["state"] for task in constellation.ask("task-runner", "list")] == ["running"]
         (project / "door").touch()

@@ -141,8 +141,7 @@ Patience = Annotated[str, typer.Option("--timeout", help="The longest time that 
 _POLL_S = 0.1
 _LOOPS = "agent_runtime.cli.chat.loops"  # imports the runner's client, so it is loaded only where it is needed
 _ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
-_ASKS = "interrupted"
-_WAITING = frozenset({_ASKS, "paused"})
+_WAITING = frozenset({"interrupted", "paused"})
 _KEPT = "kept"  # accepted, and held until the thread's questions are answered
 
 
@@ -279,19 +278,13 @@ def _await(turn_id: str, patience_s: float) -> wire.Turn:
     deadline = clock.monotonic() + patience_s
     while clock.monotonic() < deadline:
         turn: wire.Turn = change("GetTurn", wire.GetTurnRequest(turn_id=turn_id))
-        if turn.status in _ENDED | _WAITING and not _is_decided(turn):
+        if turn.status in _ENDED | _WAITING:
             return turn
         if turn.status == _KEPT:
             raise Denied(turn.summary, hint="see: turnkeeper approvals list, or turnkeeper turns list --status paused")
         clock.block(_POLL_S)
     hint = f"see: turnkeeper turns show {turn_id}"
     raise TurnkeeperError(f"no answer within {patience_s:.0f} s; the turn continues", hint=hint)
-
-
-def _is_decided(turn: wire.Turn) -> bool:
-    """Return True if a turn resumes in a moment, maybe on another machine: all of its questions are decided."""
-    asked = {one["status"] for row in _rows_of(turn) for one in row["interrupts"]} if turn.status == _ASKS else set()
-    return bool(asked) and "pending" not in asked
 
 
 def _rows_of(turn: wire.Turn) -> list[dict[str, Any]]:

@@ -86,12 +86,12 @@ async def test_who_waits_for_a_turn_that_another_machine_is_about_to_go_on_with_
         for bench in pair:
             vars(bench.runtime.mailboxes.ownership).pop("take", None)
 
-    def read(method: str, request: Any) -> Any:
-        answer = client.read(method, request)
+    def change(method: str, request: Any) -> Any:
+        answer = client.change(method, request)
         loop.call_soon_threadsafe(go_on)
         return answer
 
-    monkeypatch.setattr(conversation, "read", read)
+    monkeypatch.setattr(conversation, "change", change)
     async with served(pair[0]):
         turn = await asyncio.to_thread(conversation._await, event.turn_id, PATIENCE_S)
     assert turn.status == "succeeded"

@@ -64,9 +64,17 @@ class Excepted(Field):
         self.script["go"] = list(lines or [NOTE])
         receipt = await self.accept(self.fire(50))
         async with asyncio.timeout(PATIENCE_S):
-            while (await self.turn(receipt.turn_id)).status != "interrupted":
+            while receipt.turn_id not in {one["turn_id"] for one in self.trail("interrupt.resolved")}:
                 await look_again()
         return receipt.turn_id
+
+    async def statuses(self, turn_id: str) -> set[str]:
+        """Return the status of a turn as each reader is shown it."""
+        turn = await self.turn(turn_id)
+        thread = await self.service.GetThread(wire.GetThreadRequest(thread_id=turn.thread_id), None)
+        listed = (await self.service.ListTurns(wire.ListTurnsRequest(thread_id=turn.thread_id), None)).turns
+        shown = [*listed, *await self.conversation()]
+        return {turn.status, thread.status, *(one.status for one in shown if one.turn_id == turn_id)}
 
     async def except_(self, event: wire.TurnEvent, **changes: Any) -> wire.Interrupt:
         """Approve the one question for its task; wait until its turn stops again."""
@@ -251,8 +259,10 @@ async def test_a_use_that_was_not_carried_out_yet_is_taken_back_with_the_excepti
     number = await bench.given()
     turn_id = await bench.used()
     assert await bench.pending() == []
+    assert await bench.statuses(turn_id) == {"running"}, "it waits for nobody"
     await bench.service.RevokeException(wire.RevokeExceptionRequest(number=number), None)
     (question,) = await bench.pending()
+    assert await bench.statuses(turn_id) == {"interrupted"}
     event = await bench.stopped(turn_id)
     assert (event.state, list(event.held_by), event.summary) == (
         *(STATES.INTERRUPTED, [question.interrupt_id]), "note",

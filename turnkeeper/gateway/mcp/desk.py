@@ -131,17 +131,10 @@ class Desk:
                     if spent >= wait_s:
                         raise
                     turn = runtime.Turn(turn_id=turn_id, status=AWAY)
-                if spent >= wait_s or not await self._goes_on(turn, via):
+                if spent >= wait_s or turn.status not in UNDER_WAY:
                     return turn
                 await beat(spent, turn.status)
                 await self.clock.wait(changed, min(_BEAT_S, wait_s - spent))
-
-    async def _goes_on(self, turn: Any, via: str) -> bool:
-        """Return True if a turn continues without the person; a decided turn resumes a moment later."""
-        if turn.status != "interrupted":
-            return turn.status in UNDER_WAY
-        asked = await self.call(runtime.ListInterruptsRequest(thread_id=turn.thread_id), via)
-        return all(one.turn_id != turn.turn_id for one in asked.interrupts)
 
     @contextmanager
     def _watching(self, turn_id: str) -> Iterator[asyncio.Event]:
