@@ -34,7 +34,7 @@ check: $(READY) protos-check docs  ## Format, lint, import contracts, types, gen
 	@$(BIN)/python -m pytest -q tests/test_tidy.py
 
 docs: $(READY)  ## The site of the documents, in build/site; fails on a link or an anchor that leads nowhere.
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@said=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) || (echo "$$said" && false)  # with --quiet it counts no warnings
 
 pictures: $(READY)  ## Make the README's pictures from a real run; needs Chromium (make test-services).
 	@$(BIN)/python -m examples.pictures
