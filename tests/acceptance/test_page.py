@@ -20,7 +20,7 @@ LOOKS = pytest.mark.sqlite_only("how a page looks, whatever its store")
 AXE = ROOT / "tests" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 PAGES = (
-    *("/ui/", "/ui/decisions", "/ui/conversations", "/ui/conversations/desk", "/ui/tasks", "/ui/tasks/daily", "/ui/tasks/daily/edit"),
+    *("/ui/", "/ui/decisions", "/ui/conversations", "/ui/conversations/desk", "/ui/tasks", "/ui/tasks/daily", "/ui/tasks/daily/edit", "/ui/new"),
     *("/ui/tasks/daily/slot", "/ui/loops", "/ui/timeline", "/ui/timeline?span=7d", "/ui/pages", "/ui/pages/garden", "/ui/memory"),
 )  # fmt: skip
 
@@ -216,6 +216,9 @@ def test_an_edit_shows_old_and_new_times_before_it_is_saved_and_only_of_what_was
     page.get_by_role("button", name="Show what would change").click()
     row = page.locator("tbody tr").first
     expect(row.locator("time").nth(0)).to_contain_text("09:00")
+    difference = page.get_by_label("times, before and after")
+    expect(difference.locator(".removed")).to_contain_text("0 9 * * 1")
+    expect(difference.locator(".added")).to_contain_text("30 7 * * 1")
     expect(row.locator("time").nth(1)).to_contain_text("07:30")
     assert "UTC" in str(row.locator("time").nth(0).get_attribute("title"))
     assert constellation.ask("task-runner", "show", "weekly")["revision"] == 1, "nothing was saved"
@@ -227,6 +230,56 @@ def test_an_edit_shows_old_and_new_times_before_it_is_saved_and_only_of_what_was
     page.get_by_role("button", name="Show what would change").click()
     expect(page.get_by_role("alert")).to_contain_text("was edited in the meantime")
     assert tab.complaints.pop().startswith("Failed to load resource"), "Chromium says that the answer was a 409"
+
+
+def test_a_task_is_created_after_its_times_were_shown_then_run_and_followed_deleted_and_brought_back(
+    tab: Tab, constellation: Constellation
+) -> None:
+    page = tab.go("/ui/")
+    page.keyboard.press("n")
+    page.wait_for_url("**/ui/new")
+    expect(page.get_by_label("Name")).to_be_focused()
+    page.get_by_label("Name").fill("fresh")
+    page.get_by_label("Prompt").fill("Summarise the garden.")
+    page.get_by_label("Times").fill("0 8 * * 1-5")
+    page.get_by_label("Time zone").fill("Europe/Berlin")
+    page.get_by_label("Category").select_option("catch-up-summary")
+    page.get_by_label("Channel").fill("fresh-news")
+    page.get_by_role("button", name="Show when it would run").click()
+    preview = page.locator("#preview")
+    expect(preview).to_contain_text("Monday to Friday at 08:00")
+    expect(preview.locator(".times li")).to_have_count(3)
+    expect(preview).to_contain_text("before any other call")
+    assert all(task["name"] != "fresh" for task in constellation.ask("task-runner", "list")), "nothing was created"
+    page.get_by_role("button", name="Create").click()
+    page.wait_for_url("**/ui/tasks/fresh")
+    expect(page.get_by_role("status")).to_contain_text("fresh is created")
+    assert constellation.ask("task-runner", "show", "fresh")["schedule"] == "0 8 * * 1-5"
+    page.get_by_label("More", exact=True).click()
+    page.get_by_role("button", name="Run now and follow").click()
+    page.wait_for_url("**/ui/conversations/fresh-news")
+    expect(page.locator(".turn", has_text="run by hand").locator(".state").first).to_have_text("succeeded")
+    page.goto(f"{tab.origin}/ui/tasks/fresh")
+    page.get_by_label("More", exact=True).click()
+    page.get_by_role("button", name="Delete").click()
+    page.wait_for_url("**/ui/tasks")
+    expect(page.get_by_role("link", name="fresh", exact=True)).to_have_count(0)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("status")).to_contain_text("fresh is back, as it was")
+    assert constellation.ask("task-runner", "show", "fresh")["state"] == "active"
+
+
+def test_a_new_task_that_cannot_be_is_refused_with_its_reason_and_keeps_what_was_typed(
+    tab: Tab, constellation: Constellation
+) -> None:
+    page = tab.go("/ui/new")
+    page.get_by_label("Name").fill("odd")
+    page.get_by_label("Prompt").fill("Look.")
+    page.get_by_label("Times").fill("99 8 * * *")
+    page.get_by_role("button", name="Show when it would run").click()
+    expect(page.get_by_role("alert")).to_contain_text("cron")
+    expect(page.get_by_label("Times")).to_have_value("99 8 * * *")
+    expect(page.get_by_role("button", name="Create")).to_have_count(0)
 
 
 def test_a_task_is_paused_until_monday_explained_and_resumed(tab: Tab, constellation: Constellation) -> None:

@@ -203,6 +203,7 @@ class Note:
         tone: good, warn, bad, or unsure if the daemon did not answer.
         path: of the page that first showed the note; empty before that.
         until: when that page stops showing it, on the monotonic clock.
+        undo: the path to which a button posts that takes the change back; empty if there is none.
         settle: finds out whether an unsure change was made, and says so here; returns False while that is unknown.
     """
 
@@ -211,6 +212,7 @@ class Note:
     settle: "Settle | None" = None
     path: str = ""
     until: float = 0.0
+    undo: str = ""
 
 
 Settle = Callable[[Note], Awaitable[bool]]

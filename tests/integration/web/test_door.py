@@ -567,7 +567,7 @@ def test_another_address_and_an_origin_of_everybody_are_refused_in_the_settings(
 
 PAGES = (
     *("/ui/", "/ui/decisions", "/ui/conversations", "/ui/conversations/a", "/ui/turns/t", "/ui/tasks", "/ui/loops", "/ui/tasks/a"),
-    *("/ui/tasks/a/edit", "/ui/tasks/a/slot", "/ui/timeline", "/ui/pages", "/ui/pages/a", "/ui/memory"),
+    *("/ui/tasks/a/edit", "/ui/new", "/ui/tasks/a/slot", "/ui/timeline", "/ui/pages", "/ui/pages/a", "/ui/memory"),
 )  # fmt: skip
 
 

@@ -51,6 +51,8 @@ _STATES = {
     "disable": (schedules.DisableTaskRequest, "is disabled"),
     "enable": (schedules.EnableTaskRequest, "is enabled"),
     "run": (schedules.RunTaskRequest, "fires now"),
+    "delete": (schedules.DeleteTaskRequest, "is deleted"),
+    "restore": (schedules.RestoreTaskRequest, "is back, as it was"),
 }
 
 
@@ -146,7 +148,7 @@ class Acts:
         return await self._act(request, asked, said, "/ui/conversations")
 
     async def change_state(self, request: Request) -> Response:
-        """Pause, resume, disable, enable or run a task."""
+        """Pause, resume, disable, enable, run, delete or restore a task."""
         name, form = request.path_params["name"], request.scope["form"]
         if request.path_params["action"] not in _STATES:
             raise NotFound("unknown change")
@@ -158,12 +160,31 @@ class Acts:
             fields["request_id"] = form.get("request_id", "")
         elif message is schedules.ResumeTaskRequest:
             fields["replay"] = form.get("replay") == "yes"
-        return await self._act(request, message(**fields), f"{name} {said}", "/ui/tasks")
+        path = f"/ui/tasks/{self._shell.templates.filters['path'](name)}/do/restore"
+        undo = path if message is schedules.DeleteTaskRequest else ""
+        return await self._act(request, message(**fields), f"{name} {said}", "/ui/tasks", undo)
 
     def _until(self, form: Mapping[str, str]) -> str:
         """Return the end of a pause: the typed time, or else the selected choice; empty for no end."""
         now = shown_in(self._shell.gateway.clock.now(), zone_of(form.get("zone", "")))
         return form.get("until") or (written_time(form["for"], now) if form.get("for") else "")
+
+    async def create(self, request: Request) -> Response:
+        """Preview a new task with its next times, or create it."""
+        form = request.scope["form"]
+        given, saves = {key: form.get(key, "") for key in views.NEW}, form.get("do") == "save"
+        asked = schedules.CreateTaskRequest(spec=views.made(form), dry_run=not saves)
+        try:
+            answer = await self._ask(need(request, Scope.WORK), asked)
+        except TurnkeeperError as error:
+            problem = (
+                f"{error}. The task may still be created: look at the tasks" if isinstance(error, Unsure) else error
+            )
+            return await self._reads.new(request, status=422 if saves else 200, form=given, problem=str(problem))
+        if not saves:
+            return await self._reads.new(request, form=given, preview=answer)
+        path = f"/ui/tasks/{self._shell.templates.filters['path'](answer.task.spec.name)}"
+        return self._shell.back(request, f"{answer.task.spec.name} is created", path)
 
     async def edit(self, request: Request) -> Response:
         """Preview the old and new times of a change, then save it if the task has not been changed meanwhile."""
@@ -186,9 +207,15 @@ class Acts:
         if saves:
             said = f"Saved: {', '.join(answer.changed_fields) or 'nothing'} changed"
             return self._shell.back(request, said, f"/ui/tasks/{self._shell.templates.filters['path'](name)}")
-        return await self._reads.task(request, form=given, preview=answer, times_shown=views.side_by_side(answer))
+        return await self._reads.task(
+            request,
+            form=given,
+            preview=answer,
+            times_shown=views.side_by_side(answer),
+            differences=views.differences(task, given),
+        )
 
-    async def _act(self, request: Request, asked: Message, said: str, default: str) -> Response:
+    async def _act(self, request: Request, asked: Message, said: str, default: str, undo: str = "") -> Response:
         try:
             answer = await self._ask(need(request, Scope.WORK), asked)
         except Unsure as error:
@@ -201,7 +228,7 @@ class Acts:
             said = said.replace("is disabled", f"is {views.state_of(answer)}")
         if isinstance(asked, schedules.PauseTaskRequest) and answer.HasField("paused_until"):
             said += f" {self._shell.times().until(answer.paused_until, answer.spec.timezone)}"
-        return self._shell.back(request, said, default)
+        return self._shell.back(request, said, default, undo=undo)
 
     async def log_in(self, request: Request) -> Response:
         """Open a session for a one-time token, at turnkeeper.localhost only unless the token says otherwise."""
@@ -235,6 +262,7 @@ class Acts:
             "/ui/decisions/{kind:str}/{id:path}": self.decide,
             "/ui/conversations/{channel}": self.send,
             "/ui/turns/{turn_id}/cancel": self.cancel,
+            "/ui/new": self.create,
             "/ui/tasks/{name}/edit": self.edit,
             "/ui/tasks/{name}/do/{action}": self.change_state,
         }

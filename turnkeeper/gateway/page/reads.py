@@ -148,6 +148,16 @@ class Reads:
             template, about["topics"] = "edit.html", ""
         return await self._shell.page(request, template, status, **{**about, **more})
 
+    async def new(self, request: Request, *, status: int = 200, **more: Any) -> Response:
+        """Show the form of a new task, with its next times and its category's grants once it is filled in."""
+        found = (await self._ask(agents.ListCategoriesRequest())).categories
+        usable = {one.name: one for one in found if not one.problem}
+        about = {
+            "title": "New task", "form": views.NEW, "preview": None, "categories": list(usable), "grants": usable,
+            "schedules": views.SCHEDULES, "task": None,
+        }  # fmt: skip
+        return await self._shell.page(request, "edit.html", status, **{**about, **more})
+
     async def slot(self, request: Request) -> Response:
         """Show why a task did or did not run at a time."""
         name = request.path_params["name"]
@@ -217,6 +227,7 @@ class Reads:
             "/ui/tasks/{name}": self.task,
             "/ui/tasks/{name}/edit": self.task,
             "/ui/tasks/{name}/slot": self.slot,
+            "/ui/new": self.new,
             "/ui/timeline": self.timeline,
             "/ui/pages": partial(self.knowledge, kind="pages"),
             "/ui/pages/{page_id}": partial(self.knowledge, kind="page"),

@@ -268,13 +268,20 @@ class Shell:
         )
 
     def back(
-        self, request: Request, said: str, default: str, *, tone: str = "good", settle: Settle | None = None
+        self,
+        request: Request,
+        said: str,
+        default: str,
+        *,
+        tone: str = "good",
+        settle: Settle | None = None,
+        undo: str = "",
     ) -> Response:
         """Redirect to the page of the form, and show the result there. See :class:`Note`."""
         session = who_of(request).session
         self.answers.forget()
         if session is not None:
-            session.note = Note(tone=tone, text=said, settle=settle)
+            session.note = Note(tone=tone, text=said, settle=settle, undo=undo)
         return RedirectResponse(own(request.scope["form"].get("next", ""), default), 303)
 
 

@@ -277,6 +277,26 @@ def edited(task: schedules.Task, form: Mapping[str, str]) -> schedules.TaskSpec:
     return spec
 
 
+NEW = {"name": "", "kind": "cron", "when": "", "channel": "general"} | dict.fromkeys(set(EDITED) - {"channel"}, "")
+
+
+def made(form: Mapping[str, str]) -> schedules.TaskSpec:
+    """Return the spec of a new task; what the form leaves empty gets the runner's default."""
+    given = {key: value.replace("\r\n", "\n").strip() for key, value in form.items() if key in NEW and value.strip()}
+    kind, when = given.pop("kind", ""), given.pop("when", "")
+    spec = schedules.TaskSpec()
+    for name, value in {**given, **({kind: when} if kind in SCHEDULES else {})}.items():
+        setattr(spec, name, value)
+    return spec
+
+
+def differences(task: schedules.Task, form: Mapping[str, str]) -> list[tuple[str, Sequence[str]]]:
+    """Return the fields that the form changes, each with the lines that leave and the lines that come."""
+    before = form_of(task)
+    sides = {key: (before[key].splitlines(), form[key].splitlines()) for key in before if form[key] != before[key]}
+    return [(key, [*difflib.unified_diff(old, new, lineterm="", n=1)][3:]) for key, (old, new) in sides.items()]
+
+
 def side_by_side(answer: schedules.UpdateTaskResponse) -> list[tuple[Any, Any]]:
     """Pair the times before and after a change; None if one side has fewer."""
     old, new = ([one.nominal_at for one in side] for side in (answer.old_next, answer.new_next))
