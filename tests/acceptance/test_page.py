@@ -21,7 +21,7 @@ AXE = ROOT / "tests" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 PAGES = (
     *("/ui/", "/ui/decisions", "/ui/conversations", "/ui/conversations/desk", "/ui/tasks", "/ui/tasks/daily", "/ui/tasks/daily/edit", "/ui/new"),
-    *("/ui/tasks/daily/slot", "/ui/loops", "/ui/timeline", "/ui/timeline?span=7d", "/ui/pages", "/ui/pages/garden", "/ui/memory"),
+    *("/ui/tasks/daily/slot", "/ui/loops", "/ui/timeline", "/ui/timeline?span=7d", "/ui/pages", "/ui/pages/garden", "/ui/memory", "/ui/find"),
 )  # fmt: skip
 
 
@@ -267,6 +267,50 @@ def test_a_task_is_created_after_its_times_were_shown_then_run_and_followed_dele
     page.get_by_role("button", name="Undo").click()
     expect(page.get_by_role("status")).to_contain_text("fresh is back, as it was")
     assert constellation.ask("task-runner", "show", "fresh")["state"] == "active"
+
+
+def test_the_palette_finds_by_name_and_does_what_the_page_can_do_by_keys_alone(
+    tab: Tab, constellation: Constellation
+) -> None:
+    page = tab.go("/ui/")
+    page.keyboard.press("Control+k")
+    palette = page.get_by_role("dialog", name="Find or do")
+    expect(palette.get_by_role("combobox")).to_be_focused()
+    expect(palette.get_by_role("option", name="garden")).to_have_count(1)
+    page.keyboard.type("task dail")
+    expect(palette.get_by_role("option")).to_have_count(1)
+    faults = violations(page, AXE.read_text(), RULES) if AXE.exists() else []
+    assert faults == []
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/ui/tasks/daily")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("do run now")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("daily fires now")
+    page.wait_for_load_state()  # by then the scripts listen
+    page.keyboard.press("Control+k")
+    page.keyboard.type("go timeline")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/ui/timeline")
+    page.wait_for_load_state()
+    page.keyboard.press("/")
+    expect(palette).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(palette).to_be_hidden()
+
+
+def test_each_list_is_filtered_by_its_search_field_also_without_scripts(tab: Tab, constellation: Constellation) -> None:
+    constellation.command("agent-runtime", "send", "attic", "hello", "--wait")
+    page = tab.go("/ui/conversations")
+    page.keyboard.press("/")
+    page.keyboard.type("ATT")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/ui/conversations?q=ATT")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    for path in ("/ui/pages?q=garden", "/ui/find?q=page+garden"):
+        page.goto(f"{tab.origin}{path}")
+        expect(page.get_by_role("link", name=re.compile("garden", re.IGNORECASE)).first).to_be_visible()
+    expect(page.locator("[data-found] li", has_text="Tasks")).to_have_count(0)
 
 
 def test_a_new_task_that_cannot_be_is_refused_with_its_reason_and_keeps_what_was_typed(

@@ -91,8 +91,9 @@ class Reads:
     async def channels(self, request: Request) -> Response:
         found = await self._ask(agents.ListChannelsRequest())
         return await self._shell.page(
-            request, "conversation.html", title="Conversations", topics="turns", channels=found.channels, turns=None
-        )
+            request, "conversation.html", title="Conversations", topics="turns", channels=found.channels, turns=None,
+            q=query_of(request, "q")["q"],
+        )  # fmt: skip
 
     async def conversation(self, request: Request) -> Response:
         """Show a channel's newest turns."""
@@ -201,18 +202,32 @@ class Reads:
         return sorted(found.values(), key=lambda fire: fire.nominal_at.ToNanoseconds(), reverse=True)
 
     async def knowledge(self, request: Request, *, kind: str) -> Response:
-        """Show the workspace's pages, one page, or memory."""
-        shown = dict[str, Any](pages=None, page=None, entries=None)
+        """Show the workspace's pages, one page, memory, or whatever has a name with the words of the query."""
+        shown = dict[str, Any](pages=None, page=None, entries=None, found=None, q=query_of(request, "q")["q"])
         if kind == "pages":
             shown["pages"] = (await self._ask(agents.ListPagesRequest(tag=query_of(request, "tag")["tag"]))).pages
         elif kind == "page":
             asked = agents.GetPageRequest(page_id=request.path_params["page_id"])
             shown["page"] = await self._ask(asked, needed=True)
+        elif kind == "find":
+            shown["found"] = views.matching(await self._named(), shown["q"])
         else:
             wanted = agents.ListMemoryRequest(tier=query_of(request, "tier")["tier"], limit=200)
             shown["entries"] = (await self._ask(wanted)).entries
         title = shown["page"].title or request.path_params["page_id"] if kind == "page" else kind.capitalize()
         return await self._shell.page(request, "knowledge.html", title=title, topics="turns", kind=kind, **shown)
+
+    async def _named(self) -> list[tuple[str, str, str]]:
+        """Return the kind, name and path of each task, conversation and page."""
+        tasks, channels, pages = await asyncio.gather(
+            self._ask(schedules.ListTasksRequest()),
+            self._ask(agents.ListChannelsRequest()),
+            self._ask(agents.ListPagesRequest()),
+        )
+        path = self._shell.templates.filters["path"]
+        found = [("Tasks", task.spec.name, f"/ui/tasks/{path(task.spec.name)}") for task in tasks.tasks]
+        found += [("Conversations", one.name, f"/ui/conversations/{path(one.name)}") for one in channels.channels]
+        return found + [("Pages", one.title or one.page_id, f"/ui/pages/{path(one.page_id)}") for one in pages.pages]
 
     def routes(self) -> dict[str, Any]:
         """Return the handlers of pages by path."""
@@ -229,6 +244,7 @@ class Reads:
             "/ui/tasks/{name}/slot": self.slot,
             "/ui/new": self.new,
             "/ui/timeline": self.timeline,
+            "/ui/find": partial(self.knowledge, kind="find"),
             "/ui/pages": partial(self.knowledge, kind="pages"),
             "/ui/pages/{page_id}": partial(self.knowledge, kind="page"),
             "/ui/memory": partial(self.knowledge, kind="memory"),

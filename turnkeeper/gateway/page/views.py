@@ -243,6 +243,16 @@ def chosen(tasks: Iterable[schedules.Task], query: Mapping[str, str]) -> list[sc
     ]
 
 
+def matching(named: Iterable[tuple[str, str, str]], query: str) -> list[tuple[str, str, str]]:
+    """Return those whose kind and name contain all words of the query.
+
+    >>> matching([("Tasks", "Daily news", "a"), ("Pages", "News", "b")], "news task")
+    [('Tasks', 'Daily news', 'a')]
+    """
+    words = query.lower().split()
+    return [one for one in named if all(word in f"{one[0]} {one[1]}".lower() for word in words)]
+
+
 def skips(task: schedules.Task, one: schedules.Nominal) -> bool:
     """Return True if a task's current pause skips one of its next times."""
     ends = task.paused_until.ToNanoseconds() if task.HasField("paused_until") else None

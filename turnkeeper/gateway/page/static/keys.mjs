@@ -32,6 +32,7 @@ function close(details) {
 }
 
 document.addEventListener('keydown', (event) => {
+  if (one('dialog[open]')) return; // the palette has keys of its own
   const field = event.target.closest?.('input, textarea, select');
   const opened = event.target.closest?.('details[open]');
   if (event.key === 'Escape') {
