@@ -18,6 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.support import databases, postgres
 from tests.support.clock import ManualClock
 from tests.support.forked import Template
+from tests.support.hangs import waits
 from turnkeeper import console
 from turnkeeper.config.home import Home
 
@@ -125,6 +126,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(GARBAGE)
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what each task waits for if a test takes too long."""
+    report = yield
+    if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
+        report.sections.append(("Tasks", waits()))
+    return report
 
 
 @pytest.fixture(scope="session")
