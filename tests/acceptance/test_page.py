@@ -21,7 +21,7 @@ AXE = ROOT / "tests" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 PAGES = (
     *("/ui/", "/ui/decisions", "/ui/conversations", "/ui/conversations/desk", "/ui/tasks", "/ui/tasks/daily", "/ui/tasks/daily/edit", "/ui/new"),
-    *("/ui/tasks/daily/slot", "/ui/loops", "/ui/timeline", "/ui/timeline?span=7d", "/ui/pages", "/ui/pages/garden", "/ui/memory", "/ui/find"),
+    *("/ui/tasks/daily/slot", "/ui/loops", "/ui/timeline", "/ui/timeline?span=1m", "/ui/timeline?span=1y", "/ui/pages", "/ui/pages/garden", "/ui/memory", "/ui/find"),
 )  # fmt: skip
 
 
@@ -313,6 +313,29 @@ def test_each_list_is_filtered_by_its_search_field_also_without_scripts(tab: Tab
     expect(page.locator("[data-found] li", has_text="Tasks")).to_have_count(0)
 
 
+def test_the_timeline_moves_and_zooms_by_keys_and_a_lane_has_no_overlaps(
+    tab: Tab, constellation: Constellation
+) -> None:
+    constellation.create("often", "--every", "1s", "--max-fires", "5")
+    constellation.until_outcome("often", "succeeded", 5)
+    page = tab.go("/ui/timeline")
+    lane = page.locator(".lane", has_text="often")
+    expect(lane.locator("rect.merged.fired")).to_have_count(1)
+    expect(lane.locator("circle.fired")).to_have_count(0)
+    page.keyboard.press("+")
+    page.wait_for_url("**/ui/timeline?span=6h")
+    page.wait_for_load_state()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_url("**/ui/timeline?span=6h&move=-1")
+    page.wait_for_load_state()
+    expect(page.locator("line.now")).to_have_count(0)
+    page.keyboard.press("0")
+    page.wait_for_url("**/ui/timeline?span=6h")
+    expect(page.locator("line.now").first).to_be_attached()
+    page.goto(f"{tab.origin}/ui/timeline?span=1y&move=-999")
+    expect(page.locator(".empty")).to_contain_text("Nothing fired in this time")
+
+
 def test_a_new_task_that_cannot_be_is_refused_with_its_reason_and_keeps_what_was_typed(
     tab: Tab, constellation: Constellation
 ) -> None:
@@ -355,7 +378,9 @@ def test_a_task_is_paused_until_monday_explained_and_resumed(tab: Tab, constella
     page.goto(f"{tab.origin}/ui/timeline")
     assert page.locator(".lane", has_text="pausing").locator("circle.fired").count() == 1
     assert page.locator(".lane", has_text="pausing").locator("circle.planned").count() >= 5
-    assert page.locator("tbody tr", has_text="pausing").count() >= 6, "the same as a table"
+    assert page.locator("details tbody tr", has_text="pausing").count() >= 6, "the same as a table"
+    page.locator(".lane", has_text="pausing").locator("a:has(circle.fired)").click()
+    page.wait_for_url("**/ui/tasks/pausing/slot?at=*")
     page.goto(f"{tab.origin}/ui/tasks?state=active&q=pausing")
     expect(page.locator("tbody tr")).to_have_count(1)
 
@@ -390,6 +415,7 @@ def test_words_in_tables_stay_whole_and_sentences_together(tab: Tab, constellati
     name = f"wordy-{'and-' * 12}long"
     constellation.create(name, "--in", "5h", "--prompt", "Say it.", channel="desk")
     page = tab.go("/ui/timeline")
+    page.get_by_text("Everything as a table").click()
     page.set_viewport_size({"width": 650, "height": 800})
     why = page.locator("tbody tr", has=page.get_by_role("link", name=name, exact=True)).get_by_text("details")
     assert why.first.evaluate("link => link.getClientRects().length") == 1, "a word is broken"

@@ -1,6 +1,7 @@
 """Handlers of pages: each requests its data from the daemons and renders it. A GET changes nothing."""
 
 import asyncio
+import re
 from datetime import datetime, timedelta
 from functools import partial
 from importlib import import_module
@@ -21,7 +22,16 @@ MOST_OF_TIMELINE = 1000
 MOST_LANES = 60
 MOST_SAID = 5
 NEXT = 10
-SPANS = {"24h": (timedelta(hours=24), timedelta(hours=6)), "7d": (timedelta(days=6), timedelta(days=1))}
+SPANS = {  # what a timeline shows before now, and after
+    "1m": (timedelta(seconds=45), timedelta(seconds=15)),
+    "10m": (timedelta(minutes=8), timedelta(minutes=2)),
+    "1h": (timedelta(minutes=45), timedelta(minutes=15)),
+    "6h": (timedelta(hours=4.5), timedelta(hours=1.5)),
+    "24h": (timedelta(hours=24), timedelta(hours=6)),
+    "7d": (timedelta(days=6), timedelta(days=1)),
+    "30d": (timedelta(days=25), timedelta(days=5)),
+    "1y": (timedelta(days=335), timedelta(days=30)),
+}
 
 
 class Reads:
@@ -170,23 +180,25 @@ class Reads:
         )
 
     async def timeline(self, request: Request) -> Response:
-        """Show past and planned fires of a day or a week."""
-        times = self._shell.times()
-        chosen = query_of(request, "span")["span"]
-        name = chosen if chosen in SPANS else "24h"
+        """Show past and planned fires of a minute up to a year, moved by halves of that time."""
+        times, chosen = self._shell.times(), query_of(request, "span", "move")
+        name = chosen["span"] if chosen["span"] in SPANS else "24h"
+        move = int(chosen["move"]) if re.fullmatch(r"-?\d{1,3}", chosen["move"], re.ASCII) else 0
         back, ahead = SPANS[name]
-        window = views.Window(begin=times.now - back, now=times.now, end=times.now + ahead)
+        begin = times.now - back + (back + ahead) / 2 * move
+        window = views.Window(begin=begin, now=times.now, end=begin + back + ahead)
         past = schedules.ListFiresRequest(limit=MOST_OF_TIMELINE, without_folded=True)
         fires, tasks = await asyncio.gather(
             self._ask(_between(past, window.begin, window.end)), self._ask(schedules.ListTasksRequest())
         )
         armed, planned = [task.id for task in views.soonest(tasks.tasks, MOST_LANES)], schedules.SimulateResponse()
-        if armed:
+        if armed and window.end > window.now:
             asked = schedules.SimulateRequest(names=armed, limit=MOST_OF_TIMELINE)
-            planned = await self._ask(_between(asked, window.now, window.end))
+            planned = await self._ask(_between(asked, max(window.now, window.begin), window.end))
         zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
         return await self._shell.page(
-            request, "timeline.html", title="Timeline", topics="tasks", span=name, window=window, spans=list(SPANS),
+            request, "timeline.html", title="Timeline", topics="tasks", span=name, window=window, move=move,
+            bands=views.bands_of(fires.fires, window), spans=list(SPANS),
             lanes=views.lanes_of(fires.fires, planned.rows, zones, window),
             cut=bool(fires.next_cursor) or planned.truncated,
         )  # fmt: skip

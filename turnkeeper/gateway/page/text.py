@@ -105,6 +105,16 @@ def instant(at: Timestamp | datetime | None) -> datetime | None:
     return at
 
 
+def instants(text: str) -> tuple[datetime, datetime]:
+    """Return the first and the last instant that a sentence names; the same instant twice if it names none.
+
+    >>> [f"{at:%H:%M}" for at in instants("away from 2026-11-22T19:00:00Z to 2026-11-22T19:30:00Z")]
+    ['19:00', '19:30']
+    """
+    found = [parse_rfc3339(one) for one in _INSTANT.findall(text)] or [datetime.min.replace(tzinfo=UTC)]
+    return found[0], found[-1]
+
+
 def zone_of(name: str) -> ZoneInfo | None:
     """Return a zone by its name; None, the machine's zone, if the name is unknown."""
     try:

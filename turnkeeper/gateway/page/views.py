@@ -4,12 +4,12 @@ import difflib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from turnkeeper.console.unseen import in_words, plain
-from turnkeeper.gateway.page.text import fields, instant, pretty, unmarked
+from turnkeeper.gateway.page.text import fields, instant, instants, pretty, unmarked
 from turnkeeper.rpc import forms
 from turnkeeper.times import format_rough
 from turnkeeper.v1 import agent_runtime_pb2 as agents
@@ -321,6 +321,7 @@ class Mark:
     Attributes:
         kind: planned, fired, failed, skipped, waits.
         late: the width of the bar from its due time to its start.
+        count, to: of neighbours that are drawn as one: how many there are, and the position of the last one.
     """
 
     kind: str
@@ -329,6 +330,8 @@ class Mark:
     ran: float
     at: datetime
     text: str
+    count: int = 1
+    to: float = 0.0
 
 
 @dataclass(kw_only=True)
@@ -338,6 +341,24 @@ class Lane:
     task: str
     zone: str
     marks: list[Mark] = field(default_factory=list)
+
+    @property
+    def drawn(self) -> list[Mark]:
+        """The marks without overlaps: neighbours that ran, are planned or were skipped become one with their number."""
+        found: list[Mark] = []
+        for mark in self.marks:
+            last = found[-1] if found else None
+            is_plain = mark.kind in _MERGED and not mark.late
+            if last and is_plain and last.kind == mark.kind and not last.late and mark.x - max(last.x, last.to) < CLOSE:
+                found[-1] = replace(last, count=last.count + 1, to=mark.x)
+            else:
+                found.append(mark)
+        return found
+
+    @property
+    def odd(self) -> list[Mark]:
+        """The newest marks that did not go as planned."""
+        return [mark for mark in self.marks if mark.late or mark.kind in {"failed", "skipped", "waits"}][-MOST_LISTED:]
 
     @property
     def listed(self) -> list[Mark]:
@@ -360,14 +381,53 @@ class Window:
         return round(100 * min(1.0, max(0.0, (at - self.begin) / (self.end - self.begin))), 3)
 
     def ticks(self) -> list[tuple[float, datetime]]:
-        """Return the dividing lines: every six hours in a short period, every day in a long one."""
-        step = timedelta(hours=6) if self.end - self.begin <= timedelta(days=2) else timedelta(days=1)
+        """Return at most twelve dividing lines, at even local times."""
+        step = next((one for one in _STEPS if (self.end - self.begin) / one <= _MOST_TICKS), _STEPS[-1])
         local = self.begin.astimezone()
-        first = local.replace(hour=0, minute=0, second=0, microsecond=0)
-        found = [first + step * number for number in range(1, 64)]
+        midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
+        first = midnight + step * ((local - midnight) // step + 1)
+        found = [first + step * number for number in range(_MOST_TICKS + 1)]
         return [(self.x(at), at) for at in found if self.begin < at < self.end]
 
+    def label(self, at: datetime) -> str:
+        """Return the text of a dividing line: as much of the time as tells it from its neighbours."""
+        span = self.end - self.begin
+        if span > timedelta(days=10):
+            return f"{at.day} {at:%b}"
+        if span > timedelta(days=2) or f"{at:%H%M%S}" == "000000":
+            return f"{at:%a} {at.day}"
+        return f"{at:%H:%M:%S}" if span <= timedelta(minutes=2) else f"{at:%H:%M}"
 
+
+class Band(NamedTuple):
+    """A time in which the agent runtime was away: its position and width in percent."""
+
+    x: float
+    width: float
+    begin: datetime
+    end: datetime
+
+
+def bands_of(fires: Iterable[schedules.Fire], window: Window) -> list[Band]:
+    """Return when the agent runtime was away, as the fires that waited for it say; overlapping times are one."""
+    told = sorted((begin, end) for fire in fires for begin, end in [instants(fire.cause)] if begin < end)
+    spans: list[tuple[datetime, datetime]] = []
+    for begin, end in told:
+        if spans and begin <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((begin, end))
+    shown = ((begin, end) for begin, end in spans if begin < window.end and end > window.begin)
+    return [Band(window.x(begin), round(window.x(end) - window.x(begin), 3), begin, end) for begin, end in shown]
+
+
+_MERGED = frozenset({"fired", "planned", "skipped"})
+CLOSE = 1.2  # percent of a lane within which two marks would touch
+_MOST_TICKS = 12
+_STEPS = (
+    timedelta(seconds=10), timedelta(minutes=2), timedelta(minutes=10), timedelta(hours=1), timedelta(hours=6),
+    timedelta(days=1), timedelta(days=5), timedelta(days=31),
+)  # fmt: skip
 _KINDS = {"failed": "failed", "cancelled": "failed", "skipped": "skipped", "succeeded": "fired", "coalesced": "skipped"}
 
 
@@ -382,11 +442,11 @@ def lanes_of(
 
     for fire in fires:
         at = instant(fire.nominal_at)
-        if at is not None and at >= window.begin:
+        if at is not None and window.begin <= at <= window.end:
             lane(fire.task_name).marks.append(_mark(fire, at, window))
     for row in ahead:
         at = instant(row.nominal_at)
-        if at is not None and window.now <= at <= window.end:
+        if at is not None and max(window.now, window.begin) <= at <= window.end:
             text = f"planned: {row.reason or row.outcome}" if not row.HasField("fired_at") else "planned"
             lane(row.task).marks.append(Mark(kind="planned", x=window.x(at), late=0, ran=0, at=at, text=text))
     for one in lanes.values():

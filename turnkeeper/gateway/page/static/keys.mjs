@@ -42,7 +42,7 @@ document.addEventListener('keydown', (event) => {
   } else if (event.key === 'Enter' && field?.matches('input') && field.closest('[data-way]')) {
     event.preventDefault();
     one('button[name=do]', field.closest('[data-way]')).click();
-  } else if (!field && !event.ctrlKey && !event.metaKey && !event.altKey && event.key.length === 1) {
+  } else if (!field && !event.ctrlKey && !event.metaKey && !event.altKey && /^(.|Arrow.*)$/.test(event.key)) {
     const pressed = one(`[data-key="${CSS.escape(event.key)}"]:not([data-card] *)`);
     if (decide(event.key)) event.preventDefault();
     else if (pressed) {

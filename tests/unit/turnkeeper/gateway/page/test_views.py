@@ -184,6 +184,42 @@ def test_a_short_timeline_shows_all_of_last_night() -> None:
     assert reads.SPANS["24h"][0] >= timedelta(hours=24)
 
 
+@pytest.mark.parametrize("span", reads.SPANS)
+def test_a_timeline_of_any_length_has_a_few_dividing_lines_with_different_labels(span: str) -> None:
+    back, ahead = reads.SPANS[span]
+    window = views.Window(begin=NOW - back, now=NOW, end=NOW + ahead)
+    labels = [window.label(at) for _, at in window.ticks()]
+    assert 4 <= len(labels) <= 12
+    assert len(set(labels)) == len(labels)
+
+
+def test_neighbours_on_a_lane_are_one_mark_with_their_number_and_exceptions_stand_alone() -> None:
+    window = views.Window(begin=NOW - timedelta(hours=10), now=NOW, end=NOW + timedelta(hours=10))
+    minutes = [NOW - timedelta(minutes=number) for number in range(9, 0, -1)]
+    outcomes = ["succeeded"] * 4 + ["failed"] * 2 + ["succeeded"] * 3
+    (lane,) = views.lanes_of(map(fire, outcomes, minutes), [], {}, window)
+    assert [(mark.kind, mark.count) for mark in lane.drawn] == [
+        ("fired", 4),
+        ("failed", 1),
+        ("failed", 1),
+        ("fired", 3),
+    ]
+    assert [mark.kind for mark in lane.odd] == ["failed", "failed"]
+
+
+def test_outages_are_those_that_fires_waited_for_and_overlapping_ones_are_one() -> None:
+    window = views.Window(begin=NOW - timedelta(hours=10), now=NOW, end=NOW + timedelta(hours=10))
+
+    def waited(begin: float, end: float) -> schedules.Fire:
+        instants = [(NOW - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ") for hours in (begin, end)]
+        return fire(
+            "succeeded", NOW - timedelta(hours=1), cause=f"agent runtime away from {instants[0]} to {instants[1]}"
+        )
+
+    fires = [waited(5, 4), waited(4.5, 3), waited(2, 1), waited(30, 20), fire("succeeded", NOW)]
+    assert [(band.x, band.width) for band in views.bands_of(fires, window)] == [(25.0, 10.0), (40.0, 5.0)]
+
+
 def test_a_lane_has_a_mark_for_each_fire_with_its_lateness_and_length_and_for_what_is_planned() -> None:
     window = views.Window(begin=NOW - timedelta(hours=10), now=NOW, end=NOW + timedelta(hours=10))
     at = NOW - timedelta(hours=5)
