@@ -431,8 +431,8 @@ class Store:
         why = storable(error) or (turn_reads.cancel_reason(connection, turn_id) if state == "cancelled" else "")
         changes = {"status": ended, "visible": ended != "silent", "summary": summary, "error": why}
         turn_writes.change_turn(connection, turn_id, ended_at_us=to_us(at), **changes)
-        by, (expired, allowed) = turn_writes.started_by(turn), turn_writes.asked_and_not(connection, turn)
-        told = "; ".join(filter(None, (why, expired, allowed)))
+        by, (expired, *others) = turn_writes.started_by(turn), turn_writes.asked_and_not(connection, turn)
+        told = "; ".join(filter(None, (why, expired, *others)))
         add_event(connection, turn, ended.upper(), at, trigger=by, summary=summary, error=told, turn=turn)
         self.event_source.ended(connection, turn, ended, at)
         records.put_end(connection, at, turn, ended)

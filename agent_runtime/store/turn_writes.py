@@ -284,14 +284,29 @@ def import_thread(connection: Connection, at: datetime, thread: PastThread, epoc
             add_key(connection, trigger, became="turn", at=at)
 
 
-def asked_and_not(connection: Connection, turn: TurnRecord) -> tuple[str, str]:
-    """Return an error if an approval of a turn expired, and the calls its author had allowed; else empty texts."""
+def asked_and_not(connection: Connection, turn: TurnRecord) -> tuple[str, str, str]:
+    """Return an error if an approval of a turn expired, one if its author rejected a call, and the calls that an
+    exception allowed; else empty texts. A refusal does not count if the turn asked again and got the tool.
+    """
     asked = turn_reads.interrupts_of(connection, [turn.turn_id])[turn.turn_id] if turn.answers else []
-    said = next((item.message for item in asked if item.decision == approval.EXPIRED), "")
+    denied = [one for one in asked if not any(_got(later, one) for later in asked)]
+    said = next((item.message for item in denied if item.decision == approval.EXPIRED), "")
+    refused = ", ".join(dict.fromkeys(item.tool or "a question" for item in denied if item.decision == "reject"))
     allowed = [
         f"{item.tool} was {item.message}" for item in asked if item.exception and item.message.startswith(ALLOWED_BY)
     ]
-    return f"{approval.UNANSWERED}: {said}" if said else "", ", ".join(dict.fromkeys(allowed))
+    expired, rejected = approval.UNANSWERED, approval.REFUSED
+    return (
+        f"{expired}: {said}" if said else "",
+        f"{rejected}: {refused}" if refused else "",
+        ", ".join(dict.fromkeys(allowed)),
+    )
+
+
+def _got(later: InterruptRecord, item: InterruptRecord) -> bool:
+    """Return True if a call of the same tool was asked about after a decision, and allowed."""
+    after = item.resolved_at is not None and later.created_at >= item.resolved_at
+    return after and later.tool == item.tool and later.decision in {"approve", "edit", "answer"}
 
 
 def graph_of_thread(connection: Connection, trigger: Trigger) -> dict[str, str]:

@@ -25,7 +25,7 @@ Record = dict[str, Any]
 CountNominals = Callable[[str, datetime, datetime], int]
 """(task id, first, last) -> the number of the timetable's nominal times in [first, last]."""
 
-SETTLED = frozenset({"succeeded", "failed", "cancelled", "skipped", "coalesced", "pruned"})
+SETTLED = frozenset({"succeeded", "rejected", "failed", "cancelled", "skipped", "coalesced", "pruned"})
 _COVERS_NOTHING = frozenset({"coalesced"})
 _BESIDE = frozenset({"manual", "backfill", "wake", "event"})
 _NEVER_RAN = frozenset({"skipped", "coalesced", "pruned", "waiting"})

@@ -118,7 +118,7 @@ def run(
 ) -> int:
     """Fire a task now, in addition to its schedule.
 
-    With --wait, the exit code is 0 if it succeeded, 1 if it failed, and 7 if it waits for you.
+    With --wait, the exit code is 0 if it succeeded, 1 if it failed or was rejected, and 7 if it waits for you.
 
     Example: turnkeeper task run digest --wait
     """
@@ -133,9 +133,9 @@ def run(
     lines = [(key, in_words(str(row[key]))) for key in ("fire_id", "outcome", "reason", "turn_id") if row[key]]
     console.show_record(row, output, name_key="fire_id", lines=lines)
     chosen.note_unless_serving()
+    if wait and fire.outcome in {"succeeded", "rejected"}:
+        _show_answer(chosen, fire, chosen.call("GetTask", wire.GetTaskRequest(name=name)).spec.channel, output)
     if not wait or fire.outcome == "succeeded":
-        if wait:
-            _show_answer(chosen, fire, chosen.call("GetTask", wire.GetTaskRequest(name=name)).spec.channel, output)
         return 0
     if fire.outcome not in _FOR_AUTHOR:
         return EXIT_FAILURE

@@ -28,8 +28,8 @@ LIFECYCLE = (
     "tool_execution_start",
     "tool_execution_end",
 )
-SUCCEEDED, FAILED, RELEASED = "task.succeeded", "task.failed", "thread.released"
-OWN = (SUCCEEDED, FAILED, RELEASED)
+SUCCEEDED, FAILED, REJECTED, RELEASED = "task.succeeded", "task.failed", "task.rejected", "thread.released"
+OWN = (SUCCEEDED, FAILED, REJECTED, RELEASED)
 LARGEST_DATA = 64 << 10  # bytes
 DEEPEST_DATA = 32
 MOST_FILTERS = 20

@@ -112,6 +112,7 @@ class Outcome(StrEnum):
     INTERRUPTED = "interrupted"
     HELD = "held"
     SUCCEEDED = "succeeded"
+    REJECTED = "rejected"
     FAILED = "failed"
     CANCELLED = "cancelled"
     SKIPPED = "skipped"
@@ -120,8 +121,10 @@ class Outcome(StrEnum):
 
 
 UNDER_WAY = frozenset({Outcome.SENT, Outcome.ACCEPTED, Outcome.RUNNING})
+IN_ORDER = frozenset({Outcome.SUCCEEDED, Outcome.REJECTED})  # the turn came to its own end
 HALTED = frozenset({Outcome.INTERRUPTED, Outcome.HELD})
 UNANSWERED = "its approval expired"  # in the reason of a fire whose turn asked and got no answer; the runtime says so
+REFUSED = "its approval was rejected"  # in the reason of a fire whose author rejected a call; likewise
 MISASKED = "its wake-up could not be read"  # in the reason of a fire whose turn asked for one in vain; likewise
 OF_GRAPH = ("graph", "context_json", "config_json", "input_json")  # fields that choose what a task runs
 UNSENT = frozenset({Outcome.WAITING, Outcome.PENDING, Outcome.HELD})

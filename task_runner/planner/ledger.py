@@ -7,7 +7,7 @@ nothing.
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from task_runner.model.task import LONGEST_REASON, MISASKED, OPEN, Fire, Outcome, replace
+from task_runner.model.task import LONGEST_REASON, MISASKED, OPEN, REFUSED, UNANSWERED, Fire, Outcome, replace
 
 _SHORTEST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 60.0
@@ -120,6 +120,8 @@ def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id:
     if state is TurnState.FAILED and fire.retries:
         return _tried_again(known, at, error)
     outcome, reason = _FINAL_STATES[state]
+    if state in {TurnState.SUCCEEDED, TurnState.SILENT} and any(said in error for said in (UNANSWERED, REFUSED)):
+        outcome, reason = Outcome.REJECTED, ""
     if error.startswith(MISASKED):
         reason = ""  # Also for a silent turn: its author must learn of the error.
     return replace(known, outcome=outcome, reason=reason or error[:LONGEST_REASON], ended_at=moment)

@@ -67,14 +67,14 @@ def turns_ended(task: model.Task, ended: Sequence[Ended]) -> tuple[model.Task, s
 
 def _turn_ended(task: model.Task, turn: Ended) -> tuple[model.Task, str]:
     fire, who = turn.fire, f"turn {turn.fire.turn_id or turn.fire.fire_id}"
-    if fire.outcome is model.Outcome.SUCCEEDED and turn.wake_after_s is not None:
+    if fire.outcome in model.IN_ORDER and turn.wake_after_s is not None:
         asked = timedelta(seconds=max(0, min(turn.wake_after_s, int(LONGEST_DELAY.total_seconds()))))
         cut = ", the longest there is" if turn.wake_after_s > LONGEST_DELAY.total_seconds() else ""
         said = f"{who} asked to be woken {format_duration(asked)} after its end{cut}"
         return _armed(_without_setbacks(task), turn.at, asked, said), ""
     if fire.kind is not model.FireKind.WAKE:
         return task, ""
-    if fire.outcome is not model.Outcome.SUCCEEDED:
+    if fire.outcome not in model.IN_ORDER:
         return _set_back(task, turn, who)
     return _silent(_without_setbacks(task), turn, who)
 

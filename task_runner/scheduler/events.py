@@ -173,7 +173,7 @@ def _name(moved: Moved) -> str:
         return model_events.RELEASED
     if moved.fire.outcome is Outcome.SUCCEEDED and moved.state is not TurnState.PAUSED:
         return model_events.SUCCEEDED
-    return model_events.FAILED if moved.fire.outcome is Outcome.FAILED else ""
+    return {Outcome.FAILED: model_events.FAILED, Outcome.REJECTED: model_events.REJECTED}.get(moved.fire.outcome, "")
 
 
 def _event(name: str, moved: Moved, task: Task) -> model_events.Event:

@@ -54,6 +54,7 @@ _SKIPPED_EVENTS = {
 }
 _ENDS = {
     Outcome.SUCCEEDED: "Its turn succeeded",
+    Outcome.REJECTED: "Its turn ended without what it had asked for",
     Outcome.FAILED: "Its turn failed",
     Outcome.CANCELLED: "Its turn was cancelled",
 }

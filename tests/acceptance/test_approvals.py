@@ -41,7 +41,14 @@ def test_a_pending_approval_survives_another_tasks_fire_on_the_same_thread(const
 def test_a_rejected_call_has_no_effect_and_the_turn_goes_on(constellation: Constellation) -> None:
     pending = ask(constellation)
     constellation.command("agent-runtime", "approvals", "resolve", pending["interrupt_id"], "--reject", "not now")
-    constellation.until_outcome("errand", "succeeded")
+    (fire,) = constellation.until_outcome("errand", "rejected")
+    reason = "its approval was rejected: memory_put"
+    assert fire["reason"] == reason
+    for argv in (("task", "history", "errand"), ("task", "explain", "errand"), ("events", "--task", "errand")):
+        assert reason in " ".join(constellation.command("turnkeeper", *argv).split()), argv
+    assert "rejected" in constellation.command("turnkeeper", "task", "list")
+    (row,) = constellation.ask("turnkeeper", "query", "SELECT outcome, reason FROM fires")
+    assert row == {"outcome": "rejected", "reason": reason}
     (turn,) = constellation.conversation()
     assert any("not now" in message["text"] for message in turn["messages"])
 

@@ -45,7 +45,7 @@ def test_an_approval_ends_and_the_fire_behind_it_goes_on(constellation: Constell
     constellation.create("other", "--in", "1s", "--thread", "shared")
     (held,) = constellation.until_outcome("other", "held")
 
-    (ended,) = constellation.until_outcome("errand", "succeeded")
+    (ended,) = constellation.until_outcome("errand", "rejected")
     assert ended["reason"] == f"{EXPIRED} 10s"
     (released,) = constellation.until_outcome("other", "succeeded")
     assert released["attempt"] == held["attempt"] + 1
@@ -71,7 +71,7 @@ def test_what_came_due_meanwhile_is_for_catch_up_and_explain_says_why(constellat
     )
     until_asked(constellation)
     (first, *_) = constellation.ask("task-runner", "history", "errand")[::-1]
-    constellation.until("it to end", lambda: entry(constellation, first["fire_id"])["outcome"] == "succeeded")
+    constellation.until("it to end", lambda: entry(constellation, first["fire_id"])["outcome"] == "rejected")
     ended = entry(constellation, first["fire_id"])
     constellation.until("the next fire", lambda: len(constellation.ask("task-runner", "history", "errand")) > 1)
     after = constellation.ask("task-runner", "history", "errand")[::-1][1]
@@ -96,7 +96,7 @@ def test_a_kill_between_the_end_of_an_approval_and_its_resume_loses_and_doubles_
     pending = ask(stopped, "--approval-timeout", "3s")
     stopped.until_dead(AGENT_RUNTIME)
     stopped.start(AGENT_RUNTIME)
-    stopped.until_outcome("errand", "succeeded")
+    stopped.until_outcome("errand", "rejected")
     (settled,) = stopped.ask("agent-runtime", "approvals", "list", "--all")
     assert (settled["interrupt_id"], settled["decision"]) == (pending["interrupt_id"], "expired")
     (turn,) = stopped.conversation()
@@ -124,7 +124,7 @@ def test_reminder_and_alert_survive_kills_and_are_on_record_once(stopped: Conste
     assert list(alerts.glob("escalate-failed-*-approvals")) == [alert]
     assert "alert not delivered" in stopped.attempt("turnkeeper", "status").stderr
     stopped.command("agent-runtime", "approvals", "resolve", pending["interrupt_id"], "--reject", "not now")
-    stopped.until_outcome("errand", "succeeded")
+    stopped.until_outcome("errand", "rejected")
     stopped.until("the alert to be withdrawn", lambda: not list(alerts.glob("escalate-failed-*-approvals")))
 
 
@@ -156,7 +156,7 @@ def test_an_approval_ends_on_a_clock_that_was_stepped(stopped: Constellation, fa
     assert stopped.ask("agent-runtime", "approvals", "list") != []
     stopped.stop()
     stopped.start(**fake("2026-03-04 09:00:00"))
-    stopped.until_outcome("errand", "succeeded")
+    stopped.until_outcome("errand", "rejected")
     (settled,) = stopped.ask("agent-runtime", "approvals", "list", "--all")
     assert settled["decision"] == "expired"
     assert len(trail(stopped, "interrupt.reminded")) == len(trail(stopped, "interrupt.expired")) == 1

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.integration.runner.conftest import Rig
+from tests.integration.runner.emitting import create
 from tests.integration.runner.scripted_runtime import Peer, State
 from turnkeeper.v1 import agent_runtime_pb2 as runtime
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -30,6 +31,36 @@ async def test_a_turn_is_followed_to_its_end(rig: Rig, peer: Peer) -> None:
     assert await rig.history() == [("failed", "it broke", 1)]
     task = await rig.task()
     assert (task.state, task.last_outcome) == ("active", "failed")
+
+
+async def test_a_rejected_fire_has_an_outcome_an_event_and_a_reason_of_its_own(rig: Rig, peer: Peer) -> None:
+    await rig.create(pause_after_failures=1)
+    for name in ("succeeded", "rejected", "failed"):
+        await create(rig, f"after-{name}", on=f"task.{name}", filters=["task=digest"])
+    peer.now = rig.clock.now
+    async with rig.running():
+        fire_id = await fire(rig, peer)
+        await peer.play(fire_id, State.STARTED)
+        await peer.play(fire_id, State.SUCCEEDED, error="its approval was rejected: send_mail")
+        await rig.trail.saw("fire.settled")
+        (_, follower) = await peer.saw(2)
+    assert (follower.task_name, '"reason":"its approval was rejected: send_mail"' in follower.prompt) == (
+        "after-rejected", True,
+    )  # fmt: skip
+    (settled,) = rig.trail.named("fire.settled")
+    assert (settled["outcome"], settled["reason"]) == ("rejected", "its approval was rejected: send_mail")
+    assert await rig.history() == [("rejected", "its approval was rejected: send_mail", 1)]
+    task = await rig.task()
+    assert (task.state, task.last_outcome) == ("active", "rejected"), "no failure that pauses the task"
+    found = await rig.service.list_fires(wire.ListFiresRequest(outcome="rejected"))
+    assert [one.fire_id for one in found.fires] == [fire_id]
+    explained = await rig.service.explain_fire(wire.ExplainFireRequest(name="digest"))
+    assert explained.verdict == "rejected"
+    assert any(
+        line.startswith("Its turn ended without what it had asked for")
+        and "its approval was rejected: send_mail" in line
+        for line in explained.lines
+    ), explained.lines
 
 
 async def test_the_position_is_durable_and_news_count_once(rig: Rig, peer: Peer) -> None:

@@ -67,11 +67,22 @@ async def test_an_edit_runs_the_authors_arguments(bench: Bench) -> None:
 async def test_a_rejection_tells_the_model_why(bench: Bench) -> None:
     event, question = await asked(bench)
     await bench.resolve(question.interrupt_id, "reject", message="not today")
-    assert (await resumed(bench, event)).state == STATES.SUCCEEDED
+    ended = await resumed(bench, event)
+    assert (ended.state, ended.error) == (STATES.SUCCEEDED, "its approval was rejected: note")
     assert bench.noted == []
     (shown,) = await bench.conversation()
     assert [line.text for line in shown.messages if line.role == "tool"] == ["the author refused this call: not today"]
     assert shown.interrupts[0].decision == "reject"
+
+
+async def test_a_rejection_is_no_reason_once_the_author_approved_the_same_tool_later(bench: Bench) -> None:
+    event, question = await asked(bench, calls(("note", {"text": "x"})), calls(("note", {"text": "y"})))
+    await bench.resolve(question.interrupt_id, "reject")
+    again = await resumed(bench, event)
+    (second,) = await bench.pending()
+    await bench.resolve(second.interrupt_id, "approve")
+    ended = await resumed(bench, again)
+    assert (ended.state, ended.error, bench.noted) == (STATES.SUCCEEDED, "", ["y"])
 
 
 async def test_two_questions_are_answered_each_by_its_id(bench: Bench) -> None:
@@ -83,7 +94,8 @@ async def test_two_questions_are_answered_each_by_its_id(bench: Bench) -> None:
     assert bench.noted == [json.loads(second.args_json)["text"]]
     assert [one.interrupt_id for one in await bench.pending()] == [first.interrupt_id]
     await bench.resolve(first.interrupt_id, "reject")
-    assert (await resumed(bench, again)).state == STATES.SUCCEEDED
+    ended = await resumed(bench, again)
+    assert (ended.state, ended.error) == (STATES.SUCCEEDED, "its approval was rejected: note")
     assert len(bench.noted) == 1
 
 

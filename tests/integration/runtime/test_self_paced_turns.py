@@ -154,7 +154,8 @@ async def test_a_wake_that_its_author_rejected_ends_the_loop(bench: Bench) -> No
     (asked,) = await bench.pending()
     await bench.resolve(asked.interrupt_id, "reject", message="enough")
     event = await bench.stopped(stopped.turn_id, after=stopped.sequence)
-    assert (event.state, event.HasField("wake_after_s"), event.error) == (STATES.SUCCEEDED, False, "")
+    refused = "its approval was rejected: schedule_loop_wakeup"
+    assert (event.state, event.HasField("wake_after_s"), event.error) == (STATES.SUCCEEDED, False, refused)
 
 
 async def test_an_authors_turn_has_no_loop_to_wake_and_is_told_so(bench: Bench) -> None:

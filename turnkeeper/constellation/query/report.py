@@ -78,7 +78,8 @@ _LATE = {
     "under_1h": ("warn", "within an hour"),
     "later": ("bad", "later"),
 }
-_OUTCOMES = {"succeeded": "good", "failed": "bad", "cancelled": "warn", "skipped": "idle", "coalesced": "idle"}
+_OUTCOMES = {"succeeded": "good", "failed": "bad"} | dict.fromkeys(("rejected", "cancelled"), "warn")
+_OUTCOMES |= dict.fromkeys(("skipped", "coalesced"), "idle")
 _PHASES = {"verified": "good", "failed": "bad", "refused": "warn"}
 _STYLE = """
 :root { color-scheme: light dark; --back: #fff; --text: #1d2330; --soft: #5a6273; --line: #e6e9ef;

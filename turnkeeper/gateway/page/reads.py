@@ -204,9 +204,10 @@ class Reads:
         )  # fmt: skip
 
     async def _gone_wrong(self, begin: datetime, end: datetime) -> list[schedules.Fire]:
-        """Return failed, skipped and cancelled fires of that time, and the newest fires of all, newest first."""
+        """Return fires of that time that did not end well or were skipped, and the newest of all, newest first."""
         wanted = [
-            schedules.ListFiresRequest(outcome=outcome, limit=20) for outcome in ("failed", "skipped", "cancelled")
+            schedules.ListFiresRequest(outcome=outcome, limit=20)
+            for outcome in ("failed", "rejected", "skipped", "cancelled")
         ]
         wanted.append(schedules.ListFiresRequest(limit=MOST_FIRES, without_folded=True))
         asked = [self._ask(_between(one, begin, end)) for one in wanted]

@@ -207,7 +207,7 @@ def why_of(fire: schedules.Fire) -> str:
 
 def went_wrong(fires: Iterable[schedules.Fire], since: datetime) -> list[schedules.Fire]:
     """Return the fires that failed, were skipped or were caught up late since that time, in the given order."""
-    bad = (fire for fire in fires if fire.outcome in {"failed", "skipped", "cancelled"} or fire.count > 1)
+    bad = (fire for fire in fires if fire.outcome in {"failed", "rejected", "skipped", "cancelled"} or fire.count > 1)
     times = ((fire, instant(fire.fired_at) or instant(fire.nominal_at)) for fire in bad)
     return [fire for fire, at in times if at is not None and at >= since]
 
@@ -428,7 +428,8 @@ _STEPS = (
     timedelta(seconds=10), timedelta(minutes=2), timedelta(minutes=10), timedelta(hours=1), timedelta(hours=6),
     timedelta(days=1), timedelta(days=5), timedelta(days=31),
 )  # fmt: skip
-_KINDS = {"failed": "failed", "cancelled": "failed", "skipped": "skipped", "succeeded": "fired", "coalesced": "skipped"}
+_KINDS = {"succeeded": "fired", "skipped": "skipped", "coalesced": "skipped"}
+_KINDS |= dict.fromkeys(("failed", "rejected", "cancelled"), "failed")
 
 
 def lanes_of(

@@ -40,6 +40,17 @@ def test_each_event_means_one_outcome(state, outcome, reason) -> None:
     assert moved.accepted_at == at(70), "an event says that the fire was accepted, also when its receipt was lost"
 
 
+@pytest.mark.parametrize("state", [TurnState.SUCCEEDED, TurnState.SILENT])
+@pytest.mark.parametrize("error", ["its approval was rejected: send_mail", "its approval expired: no answer within 1d"])
+def test_a_turn_without_what_it_asked_for_is_rejected_with_the_reason(state: TurnState, error: str) -> None:
+    for said in (error, f"{error}; note was allowed by standing exception 3"):
+        moved = ledger.turned(SENT, state, at(70), attempt=1, error=said)
+        assert (moved.outcome, moved.reason, moved.ended_at) == (Outcome.REJECTED, said, at(70))
+    assert Outcome.REJECTED not in OPEN
+    for other, outcome in ((TurnState.PAUSED, "succeeded"), (TurnState.FAILED, "failed")):
+        assert ledger.turned(SENT, other, at(70), attempt=1, error=error).outcome == outcome
+
+
 @pytest.mark.parametrize("state", [TurnState.STARTED, TurnState.HELD, TurnState.SUCCEEDED, TurnState.FAILED])
 def test_what_ran_was_sent_though_its_sending_was_taken_for_refused(state) -> None:
     refused = ledger.refused(SENT, at(62), attempt=1, why="no room")

@@ -160,11 +160,13 @@ def test_what_went_wrong_is_what_failed_was_skipped_or_stands_for_more() -> None
         fire("failed", NOW - hour, reason="boom"),
         fire("skipped", NOW - hour, reason="missed", count=3),
         fire("succeeded", NOW - hour, count=2),
+        fire("rejected", NOW - hour, reason="its approval was rejected: send"),
         fire("failed", NOW - 30 * hour),
     ]
     found = views.went_wrong(fires, NOW - timedelta(days=1))
     assert [(one.outcome, views.why_of(one)) for one in found] == [
         ("failed", "boom"), ("skipped", "missed, 3 times"), ("succeeded", "stands for 2 times"),
+        ("rejected", "its approval was rejected: send"),
     ]  # fmt: skip
 
 
@@ -237,7 +239,7 @@ def test_a_lane_has_a_mark_for_each_fire_with_its_lateness_and_length_and_for_wh
     ]
     fires = [
         late,
-        fire("failed", NOW - timedelta(hours=2)),
+        fire("rejected", NOW - timedelta(hours=2)),
         fire("skipped", NOW - timedelta(hours=1)),
         fire("running", NOW),
         fire("succeeded", NOW - timedelta(days=2)),
