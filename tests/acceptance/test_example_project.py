@@ -5,6 +5,7 @@ So do the page on moving from LangGraph Server, which takes the same project, th
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from examples.demo.driver import PATIENCE_S, Driver
 from tests.integration.lifecycle.test_setup import typed
+from tests.support.forked_daemons import STARTS_INSTALLED, program
 from tests.support.web import Web, free_port
 from turnkeeper.config.home import VARIABLE, Home
 
@@ -73,7 +75,7 @@ def files_of(page: str) -> dict[str, str]:
 
 
 class Reader(Driver):
-    """Someone who follows a README at a shell, in a home folder of their own."""
+    """Someone who follows a README at a shell, in a home folder of their own. What a command starts is as installed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.project = folder, folder / "garden"
@@ -82,12 +84,12 @@ class Reader(Driver):
         (self.project / "secrets.py").write_text("raise SystemExit('a file of the project, not the module')")
         programs = folder / "bin"
         programs.mkdir()
-        ours = {name: f"-P -m {package}" for name, package in PROGRAMS.items()}
-        for name, options in {"python": "", **ours}.items():
-            (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {options} "$@"\n')
+        ours = {name: shlex.join(program(package)) for name, package in PROGRAMS.items()}
+        for name, command in {"python": sys.executable, **ours}.items():
+            (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
             (programs / name).chmod(0o755)
         path = f"{programs}:{os.environ['PATH']}"
-        own = {"HOME": str(folder), "PATH": path, "PYTHONPATH": str(ROOT), "TZ": "UTC"}
+        own = {"HOME": str(folder), "PATH": path, "PYTHONPATH": str(ROOT), "TZ": "UTC", STARTS_INSTALLED: "1"}
         super().__init__(Home(root=folder / ".turnkeeper"), dict(os.environ) | own)
         del self._environ[VARIABLE]
 

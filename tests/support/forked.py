@@ -113,6 +113,12 @@ def serve(at: int) -> Asked:
     sys.exit()
 
 
+def open_streams() -> None:
+    """Open the standard streams of a fork as a new interpreter does."""
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115  as long as the fork
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
 def ask(path: str, *argv: str) -> int:
     """Request a fork that uses the standard streams of this process. Return its exit code when it has ended."""
     with socket.socket(socket.AF_UNIX) as asking:

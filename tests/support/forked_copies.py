@@ -12,7 +12,7 @@ import traceback
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from tests.support.forked import serve
+from tests.support.forked import open_streams, serve
 
 ROOT = Path(__file__).parents[2]
 OURS = frozenset({"turnkeeper", "task_runner", "agent_runtime"})
@@ -40,7 +40,7 @@ if __name__ == "__main__":
     os.environ.clear()
     os.environ.update(asked.environ)
     sys.path[:] = [asked.environ["PYTHONPATH"], *(one for one in sys.path if one not in {"", str(ROOT)})]
-    sys.stdin, sys.stdout, sys.stderr = (open(stream, "wr"[not stream], closefd=False) for stream in range(3))  # noqa: SIM115
+    open_streams()
     code: object = 0
     try:
         main(*asked.argv)

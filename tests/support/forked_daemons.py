@@ -6,7 +6,8 @@ processes that it starts, run as installed: it calls daemons before it starts on
 not be forked.
 
 A fork that is asked with arguments (`program`) is a program with the streams, the folder and the variables of whoever
-runs it, for example at a terminal. What it starts by `subprocess.run` is another fork of the template.
+runs it, for example at a terminal. What it starts by `subprocess.run` is another fork of the template, unless the
+variable `STARTS_INSTALLED` is set.
 """
 
 import atexit
@@ -46,6 +47,7 @@ PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "tur
 # The packages' names identify each daemon, which is found by its command line.
 PROGRAM = ["tests.support.forked_daemons", *(daemon.package for daemon in (*daemons.EVERY, daemons.SUPERVISOR))]
 PATIENCE_S = 60.0
+STARTS_INSTALLED = "TURNKEEPER_TEST_STARTS_INSTALLED"  # a variable: what a program starts is no fork
 BEAT_S = 0.5  # seconds between a daemon's beats, which repair removed files; ten times as long when installed
 CLOCK = SystemClock()
 spawn = daemons.spawn
@@ -139,7 +141,7 @@ MAINS = {
 
 def fork_daemon(home: Home, daemon: daemons.Daemon, environ: Mapping[str, str]) -> int:
     """Replace the function that starts daemons."""
-    if daemon.name not in MAINS or daemon.name == WEB:
+    if daemon.name not in MAINS or daemon.name == WEB or STARTS_INSTALLED in environ:
         return spawn(home, daemon, environ)
     return _fork_daemon(daemon.name, str(home.root), str(daemons.log_of(home, daemon)), environ)
 
@@ -202,12 +204,15 @@ def _be_asked(asked: Asked) -> None:
             argv = [*forked.command(asked.path), *argv[3:]]
         return run(argv, **how)
 
-    run, subprocess.run = subprocess.run, run_forked
+    run = subprocess.run
+    if STARTS_INSTALLED not in asked.environ:
+        subprocess.run = run_forked
     try:
         os.chdir(asked.folder)
         os.environ.clear()
         os.environ.update(asked.environ)
-        sys.stdin, sys.stdout, sys.stderr = (open(stream, "wr"[not stream], closefd=False) for stream in range(3))  # noqa: SIM115
+        import_module("time").tzset()
+        forked.open_streams()
         code = MODULES[module](*argv) if module in MODULES else import_module(module).main(argv)
     finally:
         if sys.exc_info()[0]:
