@@ -118,6 +118,7 @@ def run(
 ) -> int:
     """Fire a task now, in addition to its schedule.
 
+    The run counts toward the task's budget, but not toward --max-fires and --pause-after-failures.
     With --wait, the exit code is 0 if it succeeded, 1 if it failed or was rejected, and 7 if it waits for you.
 
     Example: turnkeeper task run digest --wait

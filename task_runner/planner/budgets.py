@@ -1,13 +1,13 @@
 """Budgets and failures in a row, which pause a task automatically. Pure.
 
 The runtime reports the usage of a turn when the turn ends. A task that reaches a limit pauses, with the reason. The
-count restarts on the next day in the task's zone, and the task runs again when its author resumes it. A limit for an
-hour does not pause a task: it delays the next wake of a self-paced task until the hour is over.
+count restarts on the next day in the task's zone. A limit for a day pauses the task until then, any other until its
+author resumes it. A limit for an hour delays the next wake of a self-paced task until the hour is over.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
 from task_runner.model.task import LONGEST_REASON, Definition, Fire, FireKind, Outcome, Task, Usage, replace
 from task_runner.timetable import zone
@@ -17,6 +17,7 @@ HOURLY = ("turns_per_hour", "tokens_per_hour")
 DEFAULT_HOURLY = {"turns_per_hour": 600}  # the hourly limit of a self-paced task whose budget sets none
 KEYS = (*(f"{what}_per_{span}" for span in ("fire", "day") for what in ("turns", "seconds", "tokens")), *HOURLY)
 LARGEST = 1_000_000_000_000
+_BUDGET = "budget: "  # begins the reason of a pause
 _SECOND = timedelta(seconds=1)
 
 
@@ -66,6 +67,13 @@ def settle_up(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
     return task, reason[:LONGEST_REASON]
 
 
+def pauses_until(task: Task, reason: str) -> datetime | None:
+    """Return when a pause for a reason of `settle_up` ends: with the day of the limit; None if it does not end so."""
+    if task.usage is None or not (reason.startswith(_BUDGET) and reason.partition(" is ")[0].endswith("_day")):
+        return None
+    return datetime.combine(task.usage.day + timedelta(days=1), time(), zone(task.definition.timezone)).astimezone(UTC)
+
+
 def _failures(before: int, fire: Fire) -> int:
     if fire.kind is FireKind.MANUAL:
         return before
@@ -99,8 +107,8 @@ def _reached(task: Task, fire: Fire) -> str:
         "seconds_per_fire": fire.spent // _SECOND,
         "tokens_per_fire": fire.tokens,
     }
-    for key, limit in task.definition.budget:
+    for key, limit in sorted(task.definition.budget, key=lambda one: one[0].endswith("_day")):
         if used.get(key, 0) >= limit:
             where = f"on {usage.day}" if key.endswith("_day") else f"by {fire.fire_id}"
-            return f"budget: {key} is {limit}, {used[key]} used {where}"
+            return f"{_BUDGET}{key} is {limit}, {used[key]} used {where}"
     return ""

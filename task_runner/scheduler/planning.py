@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from task_runner.model import task as model
 from task_runner.model.task import LONGEST_REASON, OF_GRAPH, Fire, FireKind, Outcome, Snapshot, Task, TaskState, replace
 from task_runner.planner import log_records, self_paced
-from task_runner.planner.budgets import Ended, settle_up
+from task_runner.planner.budgets import Ended, pauses_until, settle_up
 from task_runner.planner.entries import Plan
 from task_runner.planner.overlap import CANCELS
 from task_runner.planner.planner import NOTHING_NEW, Lately, plan, withdraw
@@ -158,8 +158,8 @@ def _planned(snapshot: Snapshot, ended: Sequence[Ended], now: datetime, *, reach
     snapshot = replace(snapshot, task=task)
     if not why or task.state is not TaskState.ACTIVE:
         return plan(snapshot, timetable, now, reachable=reachable, lately=lately)
-    withdrawn = withdraw(snapshot, timetable, TaskState.PAUSED.value, now, manual=False)
-    return replace(withdrawn, task=replace(withdrawn.task, state=TaskState.PAUSED, reason=why))
+    withdrawn, until = withdraw(snapshot, timetable, TaskState.PAUSED.value, now, manual=False), pauses_until(task, why)
+    return replace(withdrawn, task=replace(withdrawn.task, state=TaskState.PAUSED, reason=why, wake_at=until))
 
 
 def write_plans(session: Session, plans: Sequence[tuple[Snapshot, Plan]]) -> Planned:

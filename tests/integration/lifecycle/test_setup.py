@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import stat
 import subprocess
@@ -159,6 +160,23 @@ def test_a_model_is_shown_and_changed_by_one_command_and_only_if_it_can_be_made(
     )
     assert load_settings(home).model.base_url == ""
     assert KEY in home.environment.read_text()
+
+
+def test_a_models_key_is_rotated_in_the_documented_way(home: Home, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+    (documented,) = re.findall(r"^    turnkeeper (model .* --key-file new-key\.txt)$", page, re.MULTILINE)
+    run(home, "init")
+    new = tmp_path / "new-key.txt"
+    words = documented.replace("new-key.txt", str(new)).split()
+    for key in (KEY, f"{KEY}-rotated"):
+        new.write_text(f"{key}\n")
+        done = run(home, *words)
+        assert (done.returncode, key in done.stdout + done.stderr) == (0, False), done.stderr
+        assert re.findall(r"^OPENAI_API_KEY=.*$", home.environment.read_text(), re.MULTILINE) == [
+            f"OPENAI_API_KEY={key}"
+        ]
+    assert mode(home.environment) == 0o600
+    assert load_settings(home).model.name == "openai:gpt-5"
 
 
 def test_a_server_of_ones_own_is_asked_which_models_it_offers(home: Home) -> None:

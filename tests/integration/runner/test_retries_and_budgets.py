@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from task_runner.cli.state import run
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, State
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -107,6 +108,42 @@ async def test_the_time_that_turns_take_counts(rig: Rig, peer: Peer, budget, tur
             if number == turns:
                 break
     assert (await rig.task()).paused_note.startswith(says)
+
+
+async def test_a_task_over_the_budget_of_a_day_continues_by_itself_on_the_next_day_in_its_zone(
+    rig: Rig, peer: Peer
+) -> None:
+    await rig.create(budget={"turns_per_day": 1, "tokens_per_fire": 60}, timezone="Europe/Riga")
+    async with rig.running():
+        await fire(rig, peer, State.SUCCEEDED)
+        await rig.trail.saw("task.paused")
+        task = await rig.task()
+        until = task.paused_until.ToDatetime()
+        assert (task.state, until.isoformat()) == ("paused", "2026-03-02T22:00:00"), "midnight in Riga"
+        await rig.pass_time(3600)
+        assert (await rig.task()).state == "paused"
+        await rig.pass_time((until - rig.clock.now().replace(tzinfo=None)).total_seconds())
+        assert (await rig.task()).state == "active"
+        await fire(rig, peer, State.SUCCEEDED, tokens=60)
+        await rig.trail.saw("task.paused", 2)
+        task = await rig.task()
+        assert (task.state, task.HasField("paused_until")) == ("paused", False), "a limit of one fire is for a person"
+
+
+async def test_a_run_by_hand_counts_toward_the_budget_alone_as_its_help_says(rig: Rig, peer: Peer) -> None:
+    await rig.create(every="1d", max_fires=1, pause_after_failures=1, budget={"turns_per_day": 2})
+    async with rig.running():
+        for number in (1, 2):
+            assert (await rig.task()).state == "active", number
+            await rig.service.run_task(wire.RunTaskRequest(name="digest", request_id=f"r{number}"))
+            await rig.trail.saw("fire.accepted", number)
+            await peer.play(peer.received[-1].fire_id, State.FAILED, error="it broke")
+            await rig.trail.saw("fire.settled", number)
+    task = await rig.task()
+    assert (task.state, task.paused_note.partition(",")[0]) == ("paused", "budget: turns_per_day is 2")
+    assert "counts toward the task's budget, but not toward --max-fires and --pause-after-failures" in " ".join(
+        (run.__doc__ or "").split()
+    )
 
 
 async def test_a_days_budget_is_whole_again_on_the_next_day(rig: Rig, peer: Peer) -> None:
