@@ -24,6 +24,7 @@ from turnkeeper.config.home import Home
 
 os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")  # as the daemon does, before anything imports LangGraph
 hypothesis.settings.load_profile("ci")  # the same examples in each run, however long a loaded machine takes for one
+TESTS = Path(__file__).parent
 MEMORY = Path("/dev/shm")
 GARBAGE = 10_000  # new objects after which the garbage collector looks at them; there is room for more than by default
 ROOM = 2 << 30
@@ -66,6 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what this run is about: on SQLite all tests, on PostgreSQL those that run there; or a client's alone."""
     config.stash[databases.MODULES] = databases.modules(items)
+    # The modules that read the whole repository take longest and are handed out first: the last ones leave nobody waiting.
+    items.sort(key=lambda item: item.path.parent != TESTS)
     on_server = config.getoption("--database") != "sqlite"
     if on_server:
         keep(config, items, [item for item in items if databases.runs_on_server(item)])
@@ -98,7 +101,7 @@ def run_together(nodeid: str) -> str:
 
 @cache
 def takes_long(module: str) -> bool:
-    text = (Path(__file__).parents[1] / module).read_text()
+    text = (TESTS.parent / module).read_text()
     return "pytest.mark.process" in text and 'scope="module"' not in text
 
 
