@@ -182,7 +182,7 @@ def list_threads(
 
 @threads_app.command("show")
 def show_thread(thread: ThreadId, limit: terminal.LimitOption = 20, output: OutputOption = Output.TABLE) -> None:
-    """Show a thread: its state and its newest turns.
+    """Show a thread: whether it waits or runs, and its newest turns.
 
     Example: turnkeeper threads show task-5877fe71
     """

@@ -8,9 +8,11 @@ import pytest
 
 from tests.support.constellation import AGENT_RUNTIME, Constellation
 from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
 from turnkeeper.constellation.inspect.status import handoff_text
-from turnkeeper.constellation.supervisor import markers
+from turnkeeper.constellation.supervisor import markers, up_down
 from turnkeeper.constellation.supervisor.daemons import DAEMONS, process_of
+from turnkeeper.constellation.supervisor.handoff import drafts
 from turnkeeper.constellation.upkeep.backup import restore
 from turnkeeper.errors import EXIT_CONFLICT, EXIT_USAGE, Conflict
 
@@ -65,6 +67,23 @@ def test_a_restart_that_could_not_end_well_is_refused_and_everything_goes_on(hom
         assert process_of(home, AGENT_RUNTIME) != pid
         told = constellation.attempt("turnkeeper", "events").stdout
         assert "the author used turnkeeper restart, by turnkeeper/cli: a new key." in " ".join(told.split())
+    finally:
+        constellation.stop()
+
+
+def test_a_daemon_that_up_stops_is_no_crash_even_if_the_watchdog_looks_just_before(home: Home):
+    constellation = Constellation(home)
+    try:
+        constellation.command("turnkeeper", "up")
+        pid = process_of(home, AGENT_RUNTIME)
+        up_down.prepare(home, load_settings(home))
+        constellation.command("turnkeeper", "watchdog", "tick")
+        assert up_down.stop_some(home, {AGENT_RUNTIME.name}, os.environ) == {AGENT_RUNTIME.name: "stopped"}
+        assert up_down.bring_up(home, os.environ)[AGENT_RUNTIME.name]
+        assert process_of(home, AGENT_RUNTIME) not in {pid, None}
+        assert not os.path.lexists(markers.FAILED_REVIVE.at(home, process=AGENT_RUNTIME.name))
+        assert not any(drafts(home)), "agent0 is told of no crash"
+        assert "ended unplanned" not in constellation.attempt("turnkeeper", "events").stdout
     finally:
         constellation.stop()
 

@@ -63,12 +63,10 @@ def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:
     with suppress(InvalidInput):
         if workers_asked_for(home) == workers:
             return ""
-    if daemons.process_of(home, daemons.AGENT_RUNTIME) is None:
-        ask_for_workers(home, workers)
-        return ""
-    _require_startable(home, daemons.AGENT_RUNTIME, environ)
+    if runs := daemons.process_of(home, daemons.AGENT_RUNTIME) is not None:
+        _require_startable(home, daemons.AGENT_RUNTIME, environ)
     ask_for_workers(home, workers)
-    return daemons.stop(home, daemons.AGENT_RUNTIME)
+    return _stop_on_purpose(home, daemons.AGENT_RUNTIME) if runs else ""
 
 
 def stop_some(home: Home, names: Collection[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -83,7 +81,15 @@ def stop_some(home: Home, names: Collection[str], environ: Mapping[str, str]) ->
     for daemon in named:
         _require_startable(home, daemon, environ)
     first = [daemons.SUPERVISOR] if daemons.SUPERVISOR.name in names else []
-    return {daemon.name: daemons.stop(home, daemon) for daemon in (*first, *named)}
+    return {daemon.name: _stop_on_purpose(home, daemon) for daemon in (*first, *named)}
+
+
+def _stop_on_purpose(home: Home, daemon: daemons.Daemon) -> str:
+    """Stop a process, and let the watchdog start it as one that did not crash. Return how it ended."""
+    with watchdog.between_ticks(home):
+        how = daemons.stop(home, daemon)
+        markers.forget(home, daemon.name, keep_start=False)
+        return how
 
 
 def _require_startable(home: Home, daemon: daemons.Daemon, environ: Mapping[str, str]) -> None:
@@ -217,7 +223,11 @@ def _raise_if_failed(home: Home, daemon: daemons.Daemon) -> None:
     if says is not None:
         why = str(says.get("error") or "") if isinstance(says, dict) else ""
         what = f"{daemon.name} did not start{f': {why}' if why else ''}"
-        hint = markers.WAITS if isinstance(says, dict) and says.get("waits") else "fix it, then run: turnkeeper up"
+        hint = (
+            markers.WAITS
+            if isinstance(says, dict) and says.get("waits")
+            else "fix it, then run: turnkeeper up --restart"
+        )
         raise TurnkeeperError(what, where=str(daemons.log_of(home, daemon)), hint=hint)
 
 
