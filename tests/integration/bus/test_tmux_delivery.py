@@ -68,7 +68,7 @@ class Terminal:
         return self.tmux("capture-pane", "-p", "-t", "codex").rstrip()
 
     def at_prompt(self) -> None:
-        until(lambda: self.screen() == ">", "the agent's prompt")
+        until(lambda: self.screen() == ">", "the agent's prompt", every_s=0.1)  # each look is a process
 
     def given(self) -> bytes:
         """Return what the program read, without the marks around pastes."""
@@ -115,12 +115,12 @@ def terminals(home: Home) -> Iterator[Callable[..., Terminal]]:
         terminal.close()
 
 
-def until(probe: Callable[[], object], what: str) -> None:
+def until(probe: Callable[[], object], what: str, every_s: float = 0.02) -> None:
     clock = SystemClock()
     deadline = clock.monotonic() + PATIENCE_S
     while not probe():
         assert clock.monotonic() < deadline, f"waited {PATIENCE_S:.0f} s for {what}"
-        clock.block(0.02)
+        clock.block(every_s)
 
 
 def test_an_envelope_is_pasted_whole_acknowledged_and_archived(terminals, home: Home) -> None:
