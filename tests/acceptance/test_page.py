@@ -300,8 +300,9 @@ def test_the_palette_finds_by_name_and_does_what_the_page_can_do_by_keys_alone(
 
 
 def test_each_list_is_filtered_by_its_search_field_also_without_scripts(tab: Tab, constellation: Constellation) -> None:
-    constellation.command("agent-runtime", "send", "attic", "hello", "--wait")
     page = tab.go("/ui/conversations")
+    constellation.command("agent-runtime", "send", "attic", "hello", "--wait")
+    expect(page.get_by_role("link", name="attic")).to_be_visible()
     page.keyboard.press("/")
     page.keyboard.type("ATT")
     page.keyboard.press("Enter")
@@ -311,6 +312,20 @@ def test_each_list_is_filtered_by_its_search_field_also_without_scripts(tab: Tab
         page.goto(f"{tab.origin}{path}")
         expect(page.get_by_role("link", name=re.compile("garden", re.IGNORECASE)).first).to_be_visible()
     expect(page.locator("[data-found] li", has_text="Tasks")).to_have_count(0)
+
+
+def test_times_tick_and_tokens_of_the_day_stand_by_task(tab: Tab, constellation: Constellation) -> None:
+    constellation.create("spends", "--in", "1s", "--prompt", "Summarise the garden.", channel="spends")
+    constellation.until_outcome("spends", "succeeded")
+    page = tab.go("/ui/")
+    tokens = page.locator("section", has=page.get_by_role("heading", name="Tokens today"))
+    expect(tokens.locator("tr", has_text="all")).to_be_visible()
+    page.goto(f"{tab.origin}/ui/pages")
+    page.evaluate(
+        """() => { document.getElementById('content').dataset.topics = '';  // so that only the clock changes it
+        document.querySelector('[data-since]').setAttribute('datetime', '2020-01-01T00:00:00Z'); }"""
+    )
+    expect(page.locator("[data-since]").first).to_have_text(re.compile(r"^\d{4,}d .*ago$"))
 
 
 def test_the_timeline_moves_and_zooms_by_keys_and_a_lane_has_no_overlaps(

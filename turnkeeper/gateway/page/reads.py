@@ -21,6 +21,7 @@ MOST_FIRES = 50
 MOST_OF_TIMELINE = 1000
 MOST_LANES = 60
 MOST_SAID = 5
+MOST_SPENT = 200  # turns whose tokens are added up
 NEXT = 10
 SPANS = {  # what a timeline shows before now, and after
     "1m": (timedelta(seconds=45), timedelta(seconds=15)),
@@ -49,13 +50,16 @@ class Reads:
             self._ask(schedules.ListTasksRequest()),
             self._ask(schedules.GetStatusRequest()),
             self._machines(),
-            self._ask(agents.ListTurnsRequest(limit=20)),
+            self._ask(agents.ListTurnsRequest(limit=MOST_SPENT)),
         )
         wrong = views.went_wrong(fires, times.now - timedelta(days=1))[:20]
         zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
+        midnight = times.now.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+        spent = views.spent_since(turns.turns, midnight)
         return await self._shell.page(
             request, "today.html", title="Today", topics="tasks turns machines", cards=cards, wrong=wrong,
             zones=zones, soon=views.soonest(tasks.tasks, NEXT), runner=status, **machines,
+            spent=spent, is_all=sum(one.turns for one in spent) < MOST_SPENT,
             said=[turn for turn in turns.turns if turn.summary][:MOST_SAID],
         )  # fmt: skip
 

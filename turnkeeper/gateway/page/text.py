@@ -171,7 +171,7 @@ class Times:
             return _NOTHING
         span = (self.now - found).total_seconds()
         text = "just now" if span < 1 else f"{format_rough(span)} ago"
-        return Markup('<time datetime="{}" title="{:%Y-%m-%d %H:%M:%S} UTC">{}</time>').format(
+        return Markup('<time data-since datetime="{}" title="{:%Y-%m-%d %H:%M:%S} UTC">{}</time>').format(
             rfc3339(found), found, text
         )
 

@@ -226,6 +226,26 @@ def state_of(task: schedules.Task) -> str:
     return in_words(task.state, loop=is_loop(task) or task.kind == "dynamic")
 
 
+class Spent(NamedTuple):
+    """The tokens that models read and wrote in the turns of one task, or of one channel's messages."""
+
+    name: str
+    turns: int
+    tokens_in: int
+    tokens_out: int
+
+
+def spent_since(turns: Iterable[agents.Turn], since: datetime) -> list[Spent]:
+    """Return the tokens of turns that began since then, by task or else by channel, most tokens first."""
+    found: dict[str, Spent] = {}
+    for turn in turns:
+        began, name = instant(turn.started_at), turn.task_name or f"messages in {turn.channel}"
+        if began is not None and began >= since:
+            _, count, read, wrote = found.get(name, Spent(name, 0, 0, 0))
+            found[name] = Spent(name, count + 1, read + turn.tokens_in, wrote + turn.tokens_out)
+    return sorted(found.values(), key=lambda one: (-one.tokens_in - one.tokens_out, one.name))
+
+
 def counts_of(tasks: Iterable[schedules.Task]) -> list[tuple[str, int]]:
     """Return the number of tasks in each state, by state."""
     return sorted(Counter(task.state for task in tasks).items())
@@ -358,7 +378,9 @@ class Lane:
     @property
     def odd(self) -> list[Mark]:
         """The newest marks that did not go as planned."""
-        return [mark for mark in self.marks if mark.late or mark.kind in {"failed", "skipped", "waits"}][-MOST_LISTED:]
+        runs = ("running", "sent", "accepted", "pending")
+        odd = (mark for mark in self.marks if mark.late or mark.kind in {"failed", "skipped", "waits"})
+        return [mark for mark in odd if not mark.text.startswith(runs)][-MOST_LISTED:]
 
     @property
     def listed(self) -> list[Mark]:

@@ -1,5 +1,5 @@
 // Keeps an open page up to date: hints make htmx ask for it again, turns and speech of a conversation go where they
-// belong, and times count down. One connection, and only while the page is seen.
+// belong, and times tick. One connection, and only while the page is seen.
 const AGAIN_MS = 1000;
 let source = null;
 let missed = false;
@@ -95,19 +95,27 @@ function inWords(seconds) {
     seconds -= amount * size;
     if (amount) parts.push(`${amount}${unit}`);
   }
-  return parts.length ? `in ${parts.slice(0, 2).join(' ')}` : 'now';
+  return parts.slice(0, 2).join(' ');
 }
 
-function countDown() {
+function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function tick() {
   for (const one of document.querySelectorAll('[data-until]')) {
-    const text = inWords(Math.max(0, (Date.parse(one.dataset.until) - Date.now()) / 1000));
-    if (one.textContent !== text) one.textContent = text;
+    const left = inWords(Math.max(0, (Date.parse(one.dataset.until) - Date.now()) / 1000));
+    say(one, left ? `in ${left}` : 'now');
+  }
+  for (const one of document.querySelectorAll('[data-since]')) {
+    const past = inWords(Math.max(0, (Date.now() - Date.parse(one.dateTime)) / 1000));
+    say(one, past ? `${past} ago` : 'just now');
   }
 }
 
 document.addEventListener('visibilitychange', () => {
   if (document.hidden) { silence(); missed = true; } else listen();
 });
-setInterval(countDown, 1000);
+setInterval(tick, 1000);
 listen();
 if (document.querySelector('.turns') && document.querySelector('.composer')) scrollTo(0, document.documentElement.scrollHeight);

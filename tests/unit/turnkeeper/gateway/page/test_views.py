@@ -186,6 +186,17 @@ def test_a_short_timeline_shows_all_of_last_night() -> None:
     assert reads.SPANS["24h"][0] >= timedelta(hours=24)
 
 
+def test_tokens_of_a_day_are_added_up_by_task_and_by_the_channel_of_messages() -> None:
+    def turn(hours: float, task: str = "", **more: Any) -> agents.Turn:
+        return agents.Turn(task_name=task, channel="desk", started_at=stamp(NOW - timedelta(hours=hours)), **more)
+
+    turns = [
+        turn(1, "news", tokens_in=10, tokens_out=1), turn(2, "news", tokens_in=20, tokens_out=2),
+        turn(3, tokens_in=100, tokens_out=7), turn(30, "news", tokens_in=1000),
+    ]  # fmt: skip
+    assert views.spent_since(turns, NOW - timedelta(days=1)) == [("messages in desk", 1, 100, 7), ("news", 2, 30, 3)]
+
+
 @pytest.mark.parametrize("span", reads.SPANS)
 def test_a_timeline_of_any_length_has_a_few_dividing_lines_with_different_labels(span: str) -> None:
     back, ahead = reads.SPANS[span]
@@ -199,7 +210,7 @@ def test_neighbours_on_a_lane_are_one_mark_with_their_number_and_exceptions_stan
     window = views.Window(begin=NOW - timedelta(hours=10), now=NOW, end=NOW + timedelta(hours=10))
     minutes = [NOW - timedelta(minutes=number) for number in range(9, 0, -1)]
     outcomes = ["succeeded"] * 4 + ["failed"] * 2 + ["succeeded"] * 3
-    (lane,) = views.lanes_of(map(fire, outcomes, minutes), [], {}, window)
+    (lane,) = views.lanes_of([*map(fire, outcomes, minutes), fire("running", NOW)], [], {}, window)
     assert [(mark.kind, mark.count) for mark in lane.drawn] == [
         ("fired", 4),
         ("failed", 1),
