@@ -17,7 +17,7 @@ from tests.support.constellation import AGENT_RUNTIME, TASK_RUNNER, Constellatio
 from tests.support.machines import constellation_on, new_home
 from tests.support.tabs import chromium
 from tests.support.web import ROOT, configure, free_port, settings
-from turnkeeper.constellation.supervisor.daemons import SUPERVISOR
+from turnkeeper.constellation.supervisor.daemons import SUPERVISOR, process_of
 from turnkeeper.rpc.process import last_beat
 
 MANY = 200
@@ -128,7 +128,7 @@ def main(folder: Path, wanted: Sequence[str]) -> None:
             take(desk, origin, folder / "suspended", PATHS | USUAL)
             os.kill(beat.pid, signal.SIGCONT)
         if "down" in wanted:
-            supervisor = last_beat(home, SUPERVISOR.name)
+            supervisor = process_of(home, SUPERVISOR)
             os.kill(supervisor.pid, signal.SIGSTOP)  # or else it starts the runtime again
             made.kill(AGENT_RUNTIME)
             take(desk, origin, folder / "down", PATHS | USUAL)

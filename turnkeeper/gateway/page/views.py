@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from turnkeeper.console.unseen import in_words, plain
-from turnkeeper.gateway.page.text import fields, instant, instants, pretty, unmarked
+from turnkeeper.gateway.page.text import fields, instant, outages_in, pretty, unmarked
 from turnkeeper.rpc import forms
 from turnkeeper.times import format_rough
 from turnkeeper.v1 import agent_runtime_pb2 as agents
@@ -422,8 +422,9 @@ class Window:
 
 
 class Band(NamedTuple):
-    """A time in which the agent runtime was away: its position and width in percent."""
+    """A time in which a daemon was away: its position and width in percent."""
 
+    daemon: str
     x: float
     width: float
     begin: datetime
@@ -431,16 +432,19 @@ class Band(NamedTuple):
 
 
 def bands_of(fires: Iterable[schedules.Fire], window: Window) -> list[Band]:
-    """Return when the agent runtime was away, as the fires that waited for it say; overlapping times are one."""
-    told = sorted((begin, end) for fire in fires for begin, end in [instants(fire.cause)] if begin < end)
-    spans: list[tuple[datetime, datetime]] = []
-    for begin, end in told:
-        if spans and begin <= spans[-1][1]:
-            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+    """Return when each daemon was away, as the causes of fires say; overlapping times of one daemon are one."""
+    spans: list[tuple[str, datetime, datetime]] = []
+    for daemon, begin, end in sorted({one for fire in fires for one in outages_in(fire.cause)}):
+        last = spans[-1] if spans else None
+        if last and last[0] == daemon and begin <= last[2]:
+            spans[-1] = (daemon, last[1], max(end, last[2]))
         else:
-            spans.append((begin, end))
-    shown = ((begin, end) for begin, end in spans if begin < window.end and end > window.begin)
-    return [Band(window.x(begin), round(window.x(end) - window.x(begin), 3), begin, end) for begin, end in shown]
+            spans.append((daemon, begin, end))
+    return [
+        Band(daemon, window.x(begin), round(window.x(end) - window.x(begin), 3), begin, end)
+        for daemon, begin, end in spans
+        if begin < window.end and end > window.begin
+    ]
 
 
 _MERGED = frozenset({"fired", "planned", "skipped"})

@@ -216,21 +216,24 @@ def test_neighbours_on_a_lane_are_one_mark_with_their_number_and_exceptions_stan
         ("failed", 1),
         ("failed", 1),
         ("fired", 3),
+        ("waits", 1),
     ]
     assert [mark.kind for mark in lane.odd] == ["failed", "failed"]
 
 
-def test_outages_are_those_that_fires_waited_for_and_overlapping_ones_are_one() -> None:
+def test_outages_are_those_that_causes_name_by_daemon_and_overlapping_ones_are_one() -> None:
     window = views.Window(begin=NOW - timedelta(hours=10), now=NOW, end=NOW + timedelta(hours=10))
 
-    def waited(begin: float, end: float) -> schedules.Fire:
-        instants = [(NOW - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ") for hours in (begin, end)]
-        return fire(
-            "succeeded", NOW - timedelta(hours=1), cause=f"agent runtime away from {instants[0]} to {instants[1]}"
-        )
+    def away(begin: float, end: float, says: str = "agent runtime away") -> str:
+        first, last = ((NOW - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ") for hours in (begin, end))
+        return f"{says} from {first} to {last}"
 
-    fires = [waited(5, 4), waited(4.5, 3), waited(2, 1), waited(30, 20), fire("succeeded", NOW)]
-    assert [(band.x, band.width) for band in views.bands_of(fires, window)] == [(25.0, 10.0), (40.0, 5.0)]
+    both = f"{away(8, 7, 'task runner not running')}, then {away(2, 1)}"
+    causes = [away(5, 4), away(4.5, 3), both, away(30, 20), ""]
+    fires = [fire("succeeded", NOW - timedelta(hours=1), cause=cause) for cause in causes]
+    assert [(band.daemon, band.x, band.width) for band in views.bands_of(fires, window)] == [
+        ("agent-runtime", 25.0, 10.0), ("agent-runtime", 40.0, 5.0), ("task-runner", 10.0, 5.0),
+    ]  # fmt: skip
 
 
 def test_a_lane_has_a_mark_for_each_fire_with_its_lateness_and_length_and_for_what_is_planned() -> None:
