@@ -283,7 +283,7 @@ def _ungranted(scope: str, context: TurnContext) -> str:
         return f"category {category.name} does not grant {scope}"
     if scope.startswith(FOREIGN) and context.graph not in category.graphs:
         where = context.graph or "the default graph"
-        return f"category {category.name} grants {scope} of other graphs, but not of {where}"
+        return f"category {category.name} grants {scope} of other graphs, but not of {where}; add it to its graphs"
     return ""
 
 

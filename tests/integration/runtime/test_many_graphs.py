@@ -185,7 +185,7 @@ async def test_a_category_grants_the_tools_of_the_graphs_that_it_names(bench: Au
     assert asking.state == STATES.INTERRUPTED
     (asked,) = await bench.pending()
     assert asked.missing_scope == "tool:look"
-    assert "of other graphs, but not of survey" in asked.question
+    assert "of other graphs, but not of survey; add it to its graphs" in asked.question
     bench.category("wide", tools=["tool:look"], graphs=["survey"])
     assert (await bench.run(3, **given | {"thread_id": "survey-2", "category": "wide"})).state == STATES.SUCCEEDED
     assert (await bench.run(4, prompt="look: door", category="wide", thread_id="b")).state == STATES.INTERRUPTED
