@@ -7,7 +7,6 @@ import shlex
 import shutil
 import tempfile
 from datetime import datetime
-from importlib.resources import as_file, files
 from pathlib import Path
 
 from rich.console import Console
@@ -107,8 +106,7 @@ def _declare(stage: Stage) -> None:
     stage.type("turnkeeper", "init")
     stage.say("The offline model is slowed down a little, so that a turn has a middle.")
     stage.type("turnkeeper", "up", **_SLOW_MODEL)
-    with as_file(files("turnkeeper.constellation") / "example" / "workspace") as pages:
-        stage.ask("agent-runtime", "workspace", "import", str(pages))
+    stage.ask("agent-runtime", "workspace", "import", str(Path(__file__).parents[1] / "garden"))
     stage.type("agent-runtime", "workspace", "list")
     stage.type("agent-runtime", "send", "general", "search: compost", "--wait")
     stage.type("task-runner", "apply", str(Path(__file__).with_name("tasks.toml")))

@@ -46,7 +46,7 @@ DAILY = (
 
 def usual(made: Constellation) -> None:
     """Let tasks run, miss times, propose and ask, as after some days of work."""
-    made.command("agent-runtime", "workspace", "import", str(ROOT / "tests" / "fixtures" / "garden"))
+    made.command("agent-runtime", "workspace", "import", str(ROOT / "examples" / "garden"))
     for name, cron, prompt in DAILY:
         made.create(name, "--cron", cron, "--tz", "Europe/Berlin", "--prompt", prompt)
     made.create(

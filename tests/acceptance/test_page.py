@@ -39,7 +39,7 @@ def constellation(browser: Browser, postgres_server: Server | None) -> Iterator[
         configure(home, settings(free_port()))
         made.command("turnkeeper", "up")
         made.start()
-        made.command("agent-runtime", "workspace", "import", str(ROOT / "tests" / "fixtures" / "garden"))
+        made.command("agent-runtime", "workspace", "import", str(ROOT / "examples" / "garden"))
         made.create(
             "daily",
             "--cron",

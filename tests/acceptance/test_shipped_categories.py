@@ -9,7 +9,7 @@ import pytest
 from tests.support.constellation import AGENT_RUNTIME, Constellation
 
 pytestmark = pytest.mark.process
-EXAMPLE = Path(__file__).parents[1] / "fixtures" / "garden"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "garden"
 NOTES = "\n".join(
     ["Summarise the garden.", *(f"remember: the pump of plot {number} was replaced" for number in (1, 2, 3))]
 )

@@ -93,6 +93,7 @@ graph = builder.compile()
 '''
 
 
+@pytest.mark.sqlite_only("it takes all places of one machine, whose home names the graph")
 def test_a_turn_whose_call_an_exception_allows_runs_on_for_its_task_even_while_other_turns_take_its_place(
     constellation: Constellation,
 ) -> None:

@@ -106,7 +106,7 @@ def example() -> str:
 @pytest.fixture
 async def stage(home: Home, site: Site) -> AsyncIterator[Stage]:
     initialise(home, example=False)
-    shutil.copytree(ROOT / "tests" / "fixtures" / "garden", home.root / "workspace")
+    shutil.copytree(ROOT / "examples" / "garden", home.root / "workspace")
     (home.categories / "supplier-watch.toml").write_text(example())
     (line,) = re.findall(
         r"^    (autonomous_allowed = .*)$", (ROOT / "docs" / "categories.md").read_text(), re.MULTILINE
