@@ -187,7 +187,7 @@ class _Waiting:
 
 @dataclass(eq=False)
 class Acceptor:
-    """Puts triggers into inboxes durably, in the order of their arrival. Notifies `arrived` after each."""
+    """Puts triggers into inboxes durably, in the order of their arrival, and notifies `arrived` after each group."""
 
     store: Store
     mailboxes: Mailboxes

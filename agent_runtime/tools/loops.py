@@ -284,7 +284,7 @@ def _loop_changes(loops: Loops) -> list[ToolSpec]:
         runtime: Runtime,
         action: Annotated[Literal["delete", "pause"], "pause keeps it without firing"] = "delete",
     ) -> Result:
-        """Delete a loop that you made, or pause it. A turn of it that runs goes on to its end."""
+        """Delete or pause a loop that you made. A running turn of the loop continues to its end."""
         return await loops.delete(call_of(runtime), loop, pause=action == "pause")
 
     async def emit(

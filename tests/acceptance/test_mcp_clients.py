@@ -510,12 +510,16 @@ def test_a_client_that_dies_while_it_waits_ends_the_program_and_not_the_turn(con
 
 
 async def test_a_daemon_that_is_away_is_named_with_what_to_do_and_found_again(constellation: Constellation) -> None:
+    from mcp import MCPError
+
     async with client(constellation.home, "auto") as to:
-        for daemon, tool in ((TASK_RUNNER, "task_list"), (AGENT_RUNTIME, "inbox_list")):
+        for daemon, tool, uri in ((TASK_RUNNER, "task_list", "tasks"), (AGENT_RUNTIME, "inbox_list", "inbox")):
             await ask(to, tool)
             constellation.kill(daemon)
             told = await refused(to, tool)
             assert told == f"{daemon.name} cannot be reached; start it with: turnkeeper up (the person runs commands)"
+            with pytest.raises(MCPError, match="the person runs commands"):
+                await to.read_resource(f"turnkeeper://{uri}")
             constellation.start(daemon)
             while (await to.call_tool(tool)).is_error:  # until the channel tries again
                 await SystemClock().sleep(LOOK_EVERY_S)

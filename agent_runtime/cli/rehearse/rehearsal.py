@@ -110,7 +110,7 @@ class Offer:
 
 
 def offers(category: Category, tools: Mapping[str, ToolFacts]) -> list[Offer]:
-    """Return what a fire of a task under a category could do with each tool, by its scope alone: granted tools first.
+    """Return what a fire may do with each tool, judged by the tool's scope alone. Granted tools come first.
 
     A tool of the author's graph is listed if the category grants it.
     """

@@ -89,7 +89,10 @@ class Rig:
         )  # fmt: skip
 
     def _task_changed(self) -> None:
+        """Wake the parts that the daemon wakes after each command."""
         self.changed.set()
+        self.dispatcher.wake()
+        self.dispatcher.asking.set()
         self.runtime_events.changed.set()
 
     @asynccontextmanager

@@ -79,7 +79,7 @@ def test_a_narrow_terminal_shows_the_last_fire_and_its_result(command, monkeypat
     headings, *rows = re.sub(r"\x1b\[\d*m", "", out).splitlines()
     assert {"NAME", "NEXT", "STATE", "LAST", "RESULT"} <= set(headings.split())
     assert max(map(len, [headings, *rows])) <= width
-    assert "a-name-that-takes" in rows[0]
+    assert any("a-name-that-takes" in row for row in rows), "which is first depends on the time of day"
     assert hidden in err
 
 

@@ -139,9 +139,9 @@ class Server(MCPServer[Desk]):
         except exceptions.ResourceError as error:
             cause = error.__cause__
             if isinstance(cause, NotFound):
-                raise exceptions.ResourceNotFoundError(str(cause)) from cause
+                raise exceptions.ResourceNotFoundError(model.naming_tools(str(cause))) from cause
             if isinstance(cause, TurnkeeperError):
-                raise exceptions.ResourceError(str(cause)) from cause
+                raise exceptions.ResourceError(model.naming_tools(str(cause))) from cause
             raise
 
 

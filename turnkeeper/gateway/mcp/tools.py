@@ -372,9 +372,8 @@ SCOPES: Mapping[str, Scope] = {function.__name__: scope for function, _, scope i
 
 
 _SAID_BY_NAMES = frozenset({"title"})
-_LEFT_OUT_OF_ANSWERS = frozenset(
-    {"title", "default", "description", "$defs", "$ref"}
-)  # an answer shows its inner fields itself
+# An answer shows its inner fields itself.
+_LEFT_OUT_OF_ANSWERS = frozenset({"title", "default", "description", "$defs", "$ref"})
 
 
 def tools() -> list[Tool]:
