@@ -150,6 +150,26 @@ def test_an_open_tab_says_that_the_gateway_was_killed_and_is_logged_in_when_it_i
     tab.go("/ui/decisions")
 
 
+def test_an_open_tab_says_within_three_seconds_that_the_gateway_hangs_and_continues_when_it_does_not(
+    tab: Tab, constellation: Constellation
+) -> None:
+    page = tab.go("/ui/tasks")
+    gone = page.get_by_role("status").filter(has_text="The server of this page has not answered since")
+    seen = page.evaluate_handle(
+        """() => { const seen = []; new MutationObserver(() => seen.push(Date.now())).observe(
+        document.getElementById('gone'), {attributeFilter: ['hidden']}); return seen; }"""
+    )
+    with suspended(constellation, WEB):
+        stopped_ms = page.evaluate("Date.now()")
+        expect(gone).to_be_visible()
+        assert seen.json_value()[0] - stopped_ms < 3000
+        expect(page.get_by_text("answers", exact=True).first).to_be_hidden()
+        constellation.create("while-it-hung", "--in", "5h")
+    expect(gone).to_have_count(0)
+    expect(page.get_by_role("link", name="while-it-hung")).to_be_visible()
+    expect(page.get_by_text("answers", exact=True).first).to_be_visible()
+
+
 def note(place: Page | Locator, role: Any, text: str) -> Locator:
     return place.get_by_role(role).filter(has_text=text).first
 

@@ -23,6 +23,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
 
 CHANGED, TURN, SPEECH = "changed", "turn", "speech"
+BEAT, BEAT_S = event("", name="beat"), 1.0  # sent while there is nothing else: a tab notices a gateway that hangs
 SETTLE_S = 0.5  # from a change to its hint: further changes follow, and due fires are sent first
 REST_S = 1.0  # between two hints to all tabs
 TABS_A_SECOND = 5  # tabs that reload
@@ -155,7 +156,12 @@ class Live:
                 parts.append(asyncio.create_task(self._conversation(request, channel, queue)))
             try:
                 while True:
-                    yield await queue.get()
+                    try:
+                        async with asyncio.timeout(BEAT_S):
+                            piece = await queue.get()
+                    except TimeoutError:
+                        piece = BEAT
+                    yield piece
             finally:
                 for part in parts:
                     part.cancel()

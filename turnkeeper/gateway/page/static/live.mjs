@@ -1,8 +1,13 @@
 // Keeps an open page up to date: hints make htmx ask for it again, turns and speech of a conversation go where they
 // belong, and times tick. One connection, and only while the page is seen.
 const AGAIN_MS = 1000;
+const SILENT_MS = 1300; // the server sends something each second
+const ASK_MS = 750;
+const LOOK_MS = 250;
 let source = null;
 let missed = false;
+let heard = Date.now();
+let asking = false;
 
 export const content = () => document.getElementById('content');
 
@@ -13,26 +18,44 @@ export function refresh() {
 function listen() {
   if (source || document.hidden || !document.body.dataset.live) return;
   source = new EventSource(document.body.dataset.live);
-  source.onopen = () => { if (missed) refresh(); missed = false; delete document.body.dataset.gone; };
-  source.onerror = () => { silence(); missed = true; setTimeout(listen, AGAIN_MS); sayWhy(); };
-  source.addEventListener('changed', ({data}) => {
+  source.onopen = hear;
+  source.onerror = () => { silence(); missed = true; setTimeout(listen, AGAIN_MS); ask(); };
+  const on = (name, take) => source.addEventListener(name, ({data}) => { hear(); take(data); });
+  on('beat', () => {});
+  on('changed', (data) => {
     const topics = content().dataset.topics.split(' ');
     if (data.split(' ').some((topic) => topics.includes(topic))) refresh();
   });
-  source.addEventListener('turn', ({data}) => showTurn(JSON.parse(data)));
-  source.addEventListener('speech', ({data}) => showSpeech(JSON.parse(data)));
+  on('turn', (data) => showTurn(JSON.parse(data)));
+  on('speech', (data) => showSpeech(JSON.parse(data)));
 }
 
-// Says why there is no connection: the server is down, or it no longer knows this browser.
-async function sayWhy() {
-  const status = await fetch('/ui', {method: 'HEAD', redirect: 'manual'}).then((answer) => answer.status, () => 'down');
+function hear() {
+  heard = Date.now();
+  if (missed) refresh();
+  missed = false;
+  document.getElementById('gone').hidden = true;
+  delete document.body.dataset.gone;
+}
+
+// Asks why nothing is heard: the server is down or hangs, or it no longer knows this browser.
+async function ask() {
+  if (asking) return;
+  asking = true;
+  const since = heard;
+  const asked = {method: 'HEAD', redirect: 'manual', signal: AbortSignal.timeout(ASK_MS)};
+  const status = await fetch('/ui', asked).then((answer) => answer.status, () => 'down');
+  asking = false;
   const gone = document.getElementById('gone');
-  if (status === 'down' && gone.hidden) {
-    gone.querySelector('time').textContent = new Date().toTimeString().slice(0, 8);
+  if (status !== 'down') {
+    gone.hidden = true;
+    heard = Date.now();
+  } else if (heard === since) {
+    if (gone.hidden) gone.querySelector('time').textContent = new Date(since).toTimeString().slice(0, 8);
     gone.hidden = false;
+    missed = true;
+    document.body.dataset.gone = 'yes'; // what the daemons do is not known either
   }
-  if (status !== 'down') gone.hidden = true;
-  else document.body.dataset.gone = 'yes'; // what the daemons do is not known either
   document.getElementById('out').hidden = status !== 401;
 }
 
@@ -114,8 +137,9 @@ function tick() {
 }
 
 document.addEventListener('visibilitychange', () => {
-  if (document.hidden) { silence(); missed = true; } else listen();
+  if (document.hidden) { silence(); missed = true; } else { heard = Date.now(); listen(); }
 });
 setInterval(tick, 1000);
+setInterval(() => { if (!document.hidden && Date.now() - heard > SILENT_MS) ask(); }, LOOK_MS);
 listen();
 if (document.querySelector('.turns') && document.querySelector('.composer')) scrollTo(0, document.documentElement.scrollHeight);
