@@ -228,7 +228,7 @@ def _store(store: Mapping[str, Any]) -> list[tuple[str, str]]:
     kept = (
         f"a namespace without a tier is in {store['default_tier']} as {store['kept_as']}…, searched {store['search']}"
     )
-    read, written = (", ".join(store[key]) or "nobody" for key in ("read_by", "written_by"))
+    read, written = (", ".join(store[key]) or "no category" for key in ("read_by", "written_by"))
     ignored = [("ignored", f"{key}: {why}") for key, why in store["ignored"].items()]
     return [("store", kept), ("granted", f"reading the store to {read}; writing it to {written}"), *ignored]
 

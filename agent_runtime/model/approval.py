@@ -25,7 +25,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 Kind = Literal["permission", "proposal", "question", "pause"]
 EXPIRED = "expired"  # stored as the decision if the author made none in time
 UNANSWERED = "its approval expired"  # start of the error of a turn whose approval expired; the runner parses it
-REFUSED = "its approval was rejected"  # likewise, of a turn whose author rejected a call
+REFUSED = "its approval was rejected"  # start of the error if the author rejected a call; the runner parses it
 DECISIONS = frozenset({"approve", "reject", "edit", "answer", EXPIRED})
 LONGEST_PAUSE_S = 86_400
 GUARDED = frozenset({"permission", "proposal"})

@@ -232,9 +232,9 @@ def loop_tools(loops: Loops) -> list[ToolSpec]:
     async def wakeup(
         runtime: Runtime,
         delay_seconds: Annotated[float, "seconds from the end of this turn to the next iteration; 0 is at once"] = 0,
-        reason: Annotated[str, "why it goes on, in a few words"] = "",  # noqa: ARG001  the author reads it in the call
+        reason: Annotated[str, "why it continues, in a few words"] = "",  # noqa: ARG001  the author reads it in the call
     ) -> Result:
-        """Let this self-paced loop go on: its next iteration begins so long after this turn has ended, else at once.
+        """Continue this self-paced loop: its next iteration begins so long after this turn has ended, else at once.
 
         Do this iteration's work first, call this once at its end, then end your turn. Not calling it ends the loop: do
         so when its goal is met, or when what it waits for has come.

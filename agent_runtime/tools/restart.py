@@ -109,10 +109,10 @@ def handoff_text(connection: Connection, notes: str) -> str:
     ]
     asked = [f"{item.interrupt_id} ({item.kind} {item.tool}".rstrip() + ")" for item in list_interrupts(connection)]
     lines = [
-        f"Planned restart of agent-runtime, asked for by {FIRST_AGENT}. Turns go on from their last checkpoint.",
+        f"Planned restart of agent-runtime, asked for by {FIRST_AGENT}. Turns continue from their last checkpoint.",
         f"open turns: {_named(open_turns)}",
         f"decisions waiting for the author: {_named(asked)}",
-        "armed tasks and held fires: unknown to the runtime; the runner has them, and goes on",
+        "armed tasks and held fires: unknown to the runtime; the runner has them, and continues",
         f"notes:\n{notes.strip()}",
     ]
     return "\n".join(lines)

@@ -257,13 +257,13 @@ class Turns:
     async def _again(self, turn_id: str) -> TurnRecord:
         """Record that another interval of a turn begins. Count the try unless the machine broke off the last one."""
         counted = turn_id not in self._uncounted
-        turn = await self._told(turn_id, "go on", self._store.try_again(turn_id, counted=counted))
+        turn = await self._told(turn_id, "continue", self._store.try_again(turn_id, counted=counted))
         self._uncounted.discard(turn_id)
         return turn
 
     async def _resume(self, _item: Item, decision: Decision, _facts: Facts) -> bool:
         resumed = self._store.resume(decision.turn_id, decision.interrupts)
-        turn = await self._told(decision.turn_id, "go on", resumed)
+        turn = await self._told(decision.turn_id, "continue", resumed)
         return await self._run(turn, Answers(values=turn.answers), "resume")
 
     async def _resume_pause(self, item: Item, decision: Decision, facts: Facts) -> bool:

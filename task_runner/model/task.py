@@ -124,8 +124,8 @@ UNDER_WAY = frozenset({Outcome.SENT, Outcome.ACCEPTED, Outcome.RUNNING})
 IN_ORDER = frozenset({Outcome.SUCCEEDED, Outcome.REJECTED})  # the turn came to its own end
 HALTED = frozenset({Outcome.INTERRUPTED, Outcome.HELD})
 UNANSWERED = "its approval expired"  # in the reason of a fire whose turn asked and got no answer; the runtime says so
-REFUSED = "its approval was rejected"  # in the reason of a fire whose author rejected a call; likewise
-MISASKED = "its wake-up could not be read"  # in the reason of a fire whose turn asked for one in vain; likewise
+REFUSED = "its approval was rejected"  # in the reason of a fire whose author rejected a call; the runtime says so
+MISASKED = "its wake-up could not be read"  # in the reason of a fire; the runtime says so
 OF_GRAPH = ("graph", "context_json", "config_json", "input_json")  # fields that choose what a task runs
 UNSENT = frozenset({Outcome.WAITING, Outcome.PENDING, Outcome.HELD})
 OPEN = UNDER_WAY | HALTED | UNSENT
@@ -370,7 +370,7 @@ class Revision:
 
     Attributes:
         number: from 1.
-        edited_by: by what it came; empty where that is not known.
+        edited_by: the origin of the edit; empty if it is not known.
     """
 
     number: int

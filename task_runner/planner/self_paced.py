@@ -97,7 +97,7 @@ def _goes_on(turn: Ended, who: str, if_silent: str) -> str:
     """Return why a wake follows a turn that asked for no wake; empty if no wake follows."""
     asleep = f"after {format_duration(DEFAULT_DELAY)}, as it asked for no other time"
     if turn.fire.reason == "paused":
-        return f"{who} pauses, and goes on {asleep}"
+        return f"{who} pauses, and continues {asleep}"
     if turn.fire.reason == "delivered" and if_silent == END:
         # An agent in a terminal has no turn, so it cannot ask for a wake.
         return f"{turn.fire.fire_id} was delivered; the next comes {asleep}"

@@ -248,7 +248,7 @@ class MetricsSettings(_Section):
 
     enabled: bool = Field(True, description="answer on a Unix socket of each daemon: state/run/<daemon>.http")
     task_runner_port: Port = Field(0, description="answer for task-runner on this port of 127.0.0.1 too; 0: on none")
-    agent_runtime_port: Port = Field(0, description="likewise for agent-runtime")
+    agent_runtime_port: Port = Field(0, description="answer for agent-runtime on this port too; 0: on none")
 
     @model_validator(mode="after")
     def _apart(self) -> Self:

@@ -173,7 +173,7 @@ class Caller(_Calls):
 class AsyncCaller(_Calls):
     """The asynchronous form of :class:`Caller`: await a call, and iterate a stream with `async for`.
 
-    It lives longer than the daemons. A call waits for a daemon that has just been started again.
+    It may be used across restarts of the daemons. A call waits for a daemon that has just been started again.
     """
 
     _connect = staticmethod(grpc.aio.insecure_channel)

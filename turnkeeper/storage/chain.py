@@ -86,7 +86,7 @@ def digest(text: str) -> str:
 def linked(number: int, before: bytes, at: datetime, facts: Sequence[Fact]) -> list[dict[str, Any]]:
     """Return one record for each fact, chained to the record with the number and hash `before`."""
     rows, at_us = [], str(to_us(at)).encode()
-    for number, fact in enumerate(facts, number + 1):  # noqa: B020, PLR1704  it goes on from there
+    for number, fact in enumerate(facts, number + 1):  # noqa: B020, PLR1704  numbering continues from there
         body = json.dumps({**fact, "at": rfc3339(at)}, sort_keys=True, separators=(",", ":"))
         content = hashlib.sha256(body.encode()).digest()
         before = hashlib.sha256(before + content + at_us).digest()

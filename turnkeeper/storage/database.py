@@ -187,7 +187,7 @@ class WorkerThread:
             batch = [call for call in batch if call.wanted()]
             try:
                 self._serves[number](batch)
-            except BaseException as error:  # noqa: BLE001  every caller of the batch gets it; the thread goes on
+            except BaseException as error:  # noqa: BLE001  every caller of the batch gets it; the thread continues
                 for call in batch:
                     call.error = error
             self._type_errors(batch)

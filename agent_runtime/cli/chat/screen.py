@@ -143,7 +143,7 @@ class LineView:
         if self._turn != turn_id and self._turn:
             self._out.print()
         if self._turn != turn_id and again:
-            self._out.print(Text(plain(f"{turn_id} goes on"), "dim"), soft_wrap=True)
+            self._out.print(Text(plain(f"{turn_id} continues"), "dim"), soft_wrap=True)
         self._turn = turn_id
 
 

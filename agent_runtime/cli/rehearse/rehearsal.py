@@ -110,7 +110,7 @@ class Offer:
 
 
 def offers(category: Category, tools: Mapping[str, ToolFacts]) -> list[Offer]:
-    """Return what a fire may do with each tool, judged by the tool's scope alone. Granted tools come first.
+    """Return, for each tool, how far a fire may use it, judged by the tool's scope alone. Granted tools come first.
 
     A tool of the author's graph is listed if the category grants it.
     """

@@ -467,7 +467,7 @@ class Engine:
         if ended.stopped != "end" or not asked:
             return ended
         tools, scopes = ", ".join(sorted(asked)), " and ".join(sorted(asked.values()))
-        what = f"the graph caught the question about {tools}, so that nobody was asked"
+        what = f"the graph caught the question about {tools}, so the author was not asked"
         return replace(
             ended, stopped="failed", error=f"{what}: grant {scopes}, or let langgraph.errors.GraphBubbleUp pass"
         )

@@ -164,7 +164,7 @@ NOBODY_THERE = Refused(
     text="an earlier question of this turn got no answer, so nothing more is asked; this call was not run"
 )
 ONLY_READS = Refused(
-    text="this loop only reads, and its author is asked nothing; this call was not run: go on without it"
+    text="this loop only reads, and its author is asked nothing; this call was not run: continue without it"
 )
 OTHER_PROCESS = Refused(text="this call was made in another process than the turn's; it was not run")
 

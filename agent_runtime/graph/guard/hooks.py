@@ -410,7 +410,7 @@ def _invoke(self: ToolNode, input: Any, config: Any = None, **kwargs: Any) -> An
     return _joined(self, [_result(future.result) for future in futures], kind)
 
 
-async def _ainvoke(self: ToolNode, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002  likewise
+async def _ainvoke(self: ToolNode, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002  LangGraph's signature
     split = _split(self, input, config)
     if split is None:
         return await _AINVOKE(self, input, config, **kwargs)
@@ -439,7 +439,7 @@ def _split(node: ToolNode, given: Any, config: Any) -> tuple[list[Any], Any, Any
     calls, kind = node._parse_input(given)  # noqa: SLF001  nothing public says which calls a node is about to make
     if len(calls) < 2:
         return None
-    return calls, kind, node._extract_state(given, config or around)  # noqa: SLF001  likewise
+    return calls, kind, node._extract_state(given, config or around)  # noqa: SLF001  as above
 
 
 def _alone(call: Any, state: Any) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def read_fault(error: Exception, now: datetime, secrets: Collection[str] = ()) -
     if isinstance(error, Unusable):
         return Fault(reason=error.reason, what=str(error), again=error.again)
     if "ContextOverflowError" in _class_names(error):
-        hint = "go on in a new thread: turnkeeper send CHANNEL TEXT --new"
+        hint = "continue in a new thread: turnkeeper send CHANNEL TEXT --new"
         return Fault(reason="overflow", what="does not accept a conversation of this length", hint=hint)
     status = getattr(error, "status_code", None)
     quote = _quote(error, secrets)

@@ -50,7 +50,7 @@ def reply(brief: Brief, done: Done) -> Step:
 def orders(brief: Brief, _done: Done) -> list[Request]:
     r"""Return the calls for the orders in the prompt: search:, read:, fetch:, tell, restart:, ask, propose page:.
 
-    >>> [one.tool for one in orders(Brief(prompt="search: release\nread: plan\nrestart: go on"), ())]
+    >>> [one.tool for one in orders(Brief(prompt="search: release\nread: plan\nrestart: continue"), ())]
     ['workspace_search', 'workspace_read', 'lifecycle_request_restart']
     """
     tools = {"search": ("workspace_search", "query"), "read": ("workspace_read", "page"), "fetch": ("web_fetch", "url")}

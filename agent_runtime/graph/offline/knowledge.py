@@ -40,7 +40,7 @@ LONGEST_SUBJECT = 6  # words
 _UNTIL = re.compile(r"\b(?:until|expires(?: on)?|valid until)\s+(\d{4}-\d{2}-\d{2})\b", re.IGNORECASE)
 _SUBJECT = re.compile(r"\A([^:\n]{1,80}):\s+\S[^\n]*\Z")
 _NO_SUBJECT = frozenset({"todo", "note", "idea", "reminder", "question", "decision", "fact", "remember"})
-_DENYING = frozenset({"not", "no", "never", "without", "none", "nobody", "nothing", "cannot"})
+_DENYING = re.compile(r"no(?:t|ne|body|thing)?|never|without|cannot|.*n't")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ def _set(text: str) -> frozenset[str]:
 @lru_cache(maxsize=2048)
 def _decisive(found: frozenset[str]) -> set[str]:
     """Return the words that always make two texts differ: numbers, and words that deny."""
-    return {word for word in found if word in _DENYING or word.endswith("n't") or any(map(str.isdigit, word))}
+    return {word for word in found if _DENYING.fullmatch(word) or any(map(str.isdigit, word))}
 
 
 def _is_day(text: str) -> bool:
@@ -358,7 +358,7 @@ def _close_sweep(brief: Brief, done: Done) -> str:
     said = [f"Read {len(read)} of {named} {'page' if named == 1 else 'pages'}."]
     said += rules.proposed(done, "page_propose")
     said += [f"The reviewer: {one['report'].splitlines()[0]}" for one in answers(done, "subagent_run")]
-    said += [f"The next fire goes on after {_due(brief, done)[-1]}." for _ in answers(done, "memory_put")]
+    said += [f"The next fire continues after {_due(brief, done)[-1]}." for _ in answers(done, "memory_put")]
     return rules.closing(said, done)
 
 

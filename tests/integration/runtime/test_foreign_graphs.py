@@ -132,7 +132,7 @@ graph ="""
     event = await bench.run(2, prompt="paint: door red")
     assert event.state == STATES.FAILED
     assert event.error == (
-        "the graph caught the question about paint, so that nobody was asked: "
+        "the graph caught the question about paint, so the author was not asked: "
         "grant tool:paint, or let langgraph.errors.GraphBubbleUp pass"
     )
     assert bench.module.done == [("look", "door")]

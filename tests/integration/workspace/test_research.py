@@ -148,4 +148,4 @@ async def test_a_sweep_of_many_pages_goes_on_where_the_fire_before_stopped(
         read.append(sorted(site.asked))
     assert read == [["/0", "/1", "/2", "/3", "/4"], ["/0", "/1", "/2", "/5", "/6"], ["/0", "/3", "/4", "/5", "/6"]]
     assert "Read 5 of 7 pages." in agent.text
-    assert f"goes on after {site.url('/0')}" in agent.text
+    assert f"continues after {site.url('/0')}" in agent.text

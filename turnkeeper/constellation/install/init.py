@@ -79,7 +79,7 @@ _CATEGORY = """\
 # `turnkeeper categories grant {name} TOOL` grants one, and --autonomous lets fires finish without you.
 name = "{name}"
 description = "Runs the graph {graph}"
-autonomous = false  # true, and named in autonomous_allowed in config.toml: its first call waits for nobody
+autonomous = false  # true, and named in autonomous_allowed in config.toml: its first call waits for no approval
 
 [scopes]{graphs}
 tools = [

@@ -182,7 +182,7 @@ SENTENCES = {
     "act.asked": "the author asked {process} for {method}[ on {subject}][, by {via}]; it waits for a store.",
     "act.refused": "{process} refused {method}[ from {via}]: {reason}.",
 }
-_BEGINS = {"start": "started", "resume": "resumed", "continue": "went on with"}
+_BEGINS = {"start": "started", "resume": "resumed", "continue": "continued"}
 _ENDED = {
     "interrupted": "waits for the author's decision",
     "decided": "stopped at a question that was already decided, to continue with the answer",
@@ -226,7 +226,7 @@ def _texts(record: Record, show: Callable[[datetime], str]) -> dict[str, str]:
     if record.kind == "task.disabled":
         fields["disabled"] = "stopped" if str(fields.get("task_id")).startswith("loop-") else "disabled"
     if record.kind == "turn.started":
-        fields["begins"] = _BEGINS.get(fields.get("mode") or "start", "went on with")
+        fields["begins"] = _BEGINS.get(fields.get("mode") or "start", "continued")
     if record.kind == "turn.stopped":
         state = str(fields.get("state") or _UNKNOWN)
         fields["ended"] = _ENDED.get(state, f"ended as {state}")

@@ -1,4 +1,4 @@
-"""By what an author's decision about an interrupt came; of those that were decided before, it is not known."""
+"""The origin of the author's decision about an interrupt. It is unknown for earlier decisions."""
 
 import sqlalchemy as sa
 from alembic import op

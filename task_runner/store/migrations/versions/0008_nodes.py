@@ -1,4 +1,4 @@
-"""What a process that shares the database says of itself beside that it lives, and who told of its silence."""
+"""The state that each process of a shared database reports, and the process that reported its silence."""
 
 import sqlalchemy as sa
 from alembic import op
