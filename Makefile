@@ -9,7 +9,7 @@ PROTOS := $(wildcard protos/turnkeeper/v1/*.proto)
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := turnkeeper task_runner agent_runtime
 
-.PHONY: demo demo-cluster test test-clients test-postgres check docs reference pictures bench bench-base bench-check protos protos-check test-services wheel lock fit test-fit test-fit-short format clean
+.PHONY: demo demo-cluster test test-clients test-postgres test-langgraph-suite check docs reference pictures bench bench-base bench-check protos protos-check test-services wheel lock fit test-fit test-fit-short format clean
 
 demo: $(READY)  ## The whole product in a minute, in a throwaway home.
 	@$(BIN)/python -m examples.demo
@@ -25,6 +25,9 @@ test-clients: $(READY)  ## The page in Chromium, and LangGraph's JavaScript SDKs
 
 test-postgres: $(READY)  ## The tests of the stores, on a PostgreSQL server that they start.
 	@$(BIN)/python -m pytest -n 3 --database postgres $(PYTEST_ARGS)
+
+test-langgraph-suite: $(READY)  ## The integration suite of LangGraph's SDK, unmodified, against /lg: make test-services downloads it.
+	@$(BIN)/python -m tests.langgraph_suite $(PYTEST_ARGS)
 
 check: $(READY) protos-check docs  ## Format, lint, import contracts, types, generated code, the site.
 	@$(BIN)/ruff format --check --quiet . || (echo "run: make format" && false)
@@ -70,8 +73,9 @@ protos: $(READY)  ## Generate the stubs of the contract into turnkeeper/v1.
 protos-check: protos  ## The committed stubs are what the contract generates.
 	@git diff --exit-code --stat -- turnkeeper/v1 || (echo "the stubs differ from the contract: commit what make protos wrote" && false)
 
-test-services:  ## Install the optional real servers that some tests use (Debian).
+test-services: $(READY)  ## Install the optional real servers that some tests use (Debian), and download LangGraph's suite.
 	@tests/install_services.sh
+	@tests/langgraph_suite/download.sh
 
 wheel: $(READY)
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
