@@ -75,9 +75,10 @@ def files_of(page: str) -> dict[str, str]:
 
 
 class Reader(Driver):
-    """Someone who follows a README at a shell, in a home folder of their own. What a command starts is as installed."""
+    """Someone who follows a README at a shell, in a home folder of their own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, installed: bool) -> None:
+        """Make the folder. What a command starts runs as installed or, to save start-up time, in a fork."""
         self.folder, self.project = folder, folder / "garden"
         ignored = shutil.ignore_patterns("__pycache__", ".env", "watered.jsonl")
         shutil.copytree(PROJECT, self.project, ignore=ignored)
@@ -89,7 +90,8 @@ class Reader(Driver):
             (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
             (programs / name).chmod(0o755)
         path = f"{programs}:{os.environ['PATH']}"
-        own = {"HOME": str(folder), "PATH": path, "PYTHONPATH": str(ROOT), "TZ": "UTC", STARTS_INSTALLED: "1"}
+        own = {"HOME": str(folder), "PATH": path, "PYTHONPATH": str(ROOT), "TZ": "UTC"}
+        own |= {STARTS_INSTALLED: "1"} if installed else {}
         super().__init__(Home(root=folder / ".turnkeeper"), dict(os.environ) | own)
         del self._environ[VARIABLE]
 
@@ -127,12 +129,13 @@ class Reader(Driver):
 
 
 @pytest.fixture
-def reader(home: Home) -> Iterator[Reader]:
-    made = Reader(home.root.parent)
+def reader(home: Home, request: pytest.FixtureRequest) -> Iterator[Reader]:
+    made = Reader(home.root.parent, installed=getattr(request, "param", False))
     yield made
     made.stop()
 
 
+@pytest.mark.parametrize("reader", [True], ids=["installed"], indirect=True)
 def test_a_reader_of_the_example_sees_what_it_says(reader: Reader) -> None:
     steps = read_steps((PROJECT / "README.md").read_text())
     assert len(steps) > 10
