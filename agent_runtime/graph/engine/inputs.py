@@ -12,6 +12,7 @@ reads the facts about earlier fires from memory, so it gets few earlier turns.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cached_property
 from inspect import isclass
 from itertools import pairwise
 from typing import Any, get_args, get_origin, get_type_hints
@@ -111,12 +112,22 @@ class Field:
 
     Attributes:
         required: True if an input without the field is refused.
-        check: the adapter of the field's type; None if the type cannot be checked, such as one of messages.
+        hint: the field's type.
     """
 
     name: str
     required: bool
-    check: TypeAdapter[Any] | None
+    hint: Any
+
+    @cached_property
+    def check(self) -> TypeAdapter[Any] | None:
+        """The adapter of the type, made at its first use; None if the type cannot be checked, as for messages."""
+        if _holds_messages(self.hint):
+            return None  # LangGraph accepts messages in many forms, and converts them itself
+        try:
+            return TypeAdapter(self.hint)
+        except (PydanticUserError, NameError):
+            return None
 
     def takes_text(self) -> bool:
         """Return whether a plain string fits."""
@@ -286,7 +297,7 @@ def read_schema(graph: Any) -> InputSchema:
     hints = _hints(schema)
     required = _required(schema, own=schema is not builder.state_schema)
     names = [name for name in builder.schemas[schema] if name in graph.channels]
-    found = tuple(Field(name=name, required=name in required, check=_checker(hints.get(name, Any))) for name in names)
+    found = tuple(Field(name=name, required=name in required, hint=hints.get(name, Any)) for name in names)
     outputs = [graph.output_channels] if isinstance(graph.output_channels, str) else list(graph.output_channels)
     model = schema if isclass(schema) and issubclass(schema, BaseModel) else None
     return InputSchema(fields=found, outputs=tuple(outputs), model=model)
@@ -325,7 +336,7 @@ def read_context(schema: Any) -> Context:
     Fields of a TypedDict are optional: LangGraph does not check them, and its templates read them with a default.
     """
     hints, required = (_hints(schema), _required(schema, own=False)) if schema is not None else ({}, frozenset())
-    found = tuple(Field(name=name, required=name in required, check=_checker(hint)) for name, hint in hints.items())
+    found = tuple(Field(name=name, required=name in required, hint=hint) for name, hint in hints.items())
     model = schema if isclass(schema) and issubclass(schema, BaseModel) else None
     return Context(declared=schema is not None, schema=InputSchema(fields=found, model=model))
 
@@ -334,20 +345,16 @@ def _of_workflow(graph: Any) -> InputSchema:
     """Return the input of a graph that was not made from a StateGraph: one value, or one for each channel."""
     if not isinstance(graph.input_channels, str):
         names = [(name, graph.channels[name].ValueType) for name in graph.input_channels]
-        fields_of = tuple(Field(name=name, required=False, check=_checker(hint)) for name, hint in names)
+        fields_of = tuple(Field(name=name, required=False, hint=hint) for name, hint in names)
         return InputSchema(fields=fields_of, keeps_state=False)
     hint = _input_type(graph)
     if (get_origin(hint) or hint) in {dict, Mapping}:
-        return InputSchema(
-            fields=(Field(name="prompt", required=False, check=_checker(str)),), any_field=True, keeps_state=False
-        )
+        return InputSchema(fields=(Field(name="prompt", required=False, hint=str),), any_field=True, keeps_state=False)
     if not (is_typeddict(hint) or is_dataclass(hint) or (isclass(hint) and issubclass(hint, BaseModel))):
         name = MESSAGES if _holds_messages(hint) else INPUT
-        return InputSchema(
-            fields=(Field(name=name, required=True, check=_checker(hint)),), whole=True, keeps_state=False
-        )
+        return InputSchema(fields=(Field(name=name, required=True, hint=hint),), whole=True, keeps_state=False)
     hints, required = _hints(hint), _required(hint, own=True)
-    found = tuple(Field(name=name, required=name in required, check=_checker(kind)) for name, kind in hints.items())
+    found = tuple(Field(name=name, required=name in required, hint=kind) for name, kind in hints.items())
     made = None if is_typeddict(hint) else TypeAdapter(hint)
     model = hint if isclass(hint) and issubclass(hint, BaseModel) else None
     return InputSchema(fields=found, model=model, made=made, keeps_state=False)
@@ -475,15 +482,6 @@ def _required(schema: Any, *, own: bool) -> frozenset[str]:
         unset = [one.name for one in fields(schema) if one.default is MISSING and one.default_factory is MISSING]
         return frozenset(unset)
     return frozenset(getattr(schema, "__required_keys__", ())) if own else frozenset()
-
-
-def _checker(hint: Any) -> TypeAdapter[Any] | None:
-    if _holds_messages(hint):
-        return None  # LangGraph accepts messages in many forms, and converts them itself
-    try:
-        return TypeAdapter(hint)
-    except (PydanticUserError, NameError):
-        return None
 
 
 def _holds_messages(hint: Any) -> bool:
