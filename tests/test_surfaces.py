@@ -14,13 +14,13 @@ import pytest
 
 from tests.support.forked import Template
 from tests.test_tidy import lines, module_name, own_modules
-from turnkeeper.config.surfaces import commands, surfaces
+from turnkeeper.config.surfaces import commands, required, subcommands, surfaces
 from turnkeeper.config.toml_file import with_key
-from turnkeeper.errors import EXIT_DENIED
+from turnkeeper.errors import EXIT_DENIED, EXIT_USAGE, NotInstalled
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("turnkeeper", "task_runner", "agent_runtime")
-MOST_CORE_LINES = 60_640  # a ratchet: lower it when the core gets smaller; never raise it
+MOST_CORE_LINES = 58_752  # a ratchet: lower it when the core gets smaller; never raise it
 REMOVABLE = {module: one for module, one in surfaces().items() if not one.is_core}
 EVERY_COMMAND = """
 import sys
@@ -93,6 +93,19 @@ def test_each_command_is_added_once() -> None:
     assert set(commands("turnkeeper")) < set(counted) == set(commands())
 
 
+def test_each_subcommand_is_added_once() -> None:
+    counted = Counter(
+        (group, name) for one in surfaces().values() for group in one.subcommands for name in one.subcommands[group]
+    )
+    assert max(counted.values()) == 1
+    assert {name for group, name in counted if group == "task"} == set(subcommands("task"))
+
+
+def test_an_answer_of_a_removed_surface_is_an_error() -> None:
+    with pytest.raises(NotInstalled, match="Levitate was removed"):
+        required("Levitate", "a request")
+
+
 def test_no_other_module_names_a_surface_that_it_does_not_need() -> None:
     found, parts = [], {module: parts_of(module) for module in REMOVABLE}
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
@@ -159,6 +172,7 @@ def test_without_any_surface_the_main_job_works(tmp_path_factory: pytest.TempPat
         turnkeeper("task", "create", "digest", *TASK, "--prompt", "Summarize the day.")
         turnkeeper("task", "run", "digest", "--wait")
         assert "digest" in turnkeeper("task", "history")
+        turnkeeper("task", "explain", "digest", code=EXIT_USAGE)
         turnkeeper("task", "create", "boiler", *TASK, "--prompt", "Remember: the boiler is old")
         turnkeeper("task", "run", "boiler", "--wait", code=EXIT_DENIED)
         (waiting,) = json.loads(turnkeeper("approvals", "list", "--json"))

@@ -33,10 +33,10 @@ SMALL_MODULE = 50  # a module of fewer lines rarely holds a whole thought
 # that go to the machine that can begin them, and starts that wait for their database at any step; 79,000 before trouble of the
 # machine that comes and goes, stores that know each other, approvals of a tool's content, and homes of mixed versions.
 # 80,938 before a folder of the author that turns may read; 81,354 before what documents promise about keys, categories and times.
-MOST_LINES = 81_841
+MOST_LINES = 81_839
 MOST_FOLDER_ENTRIES = 12
 MOST_IMPORT_LINES = 0.06  # of all lines
-MOST_SMALL_MODULES = 0.10  # of all modules
+MOST_SMALL_MODULES = 0.04  # of all modules but the registrations of surfaces, which are rows of a table
 
 # A ratchet of plain English: lower it with each sentence that is rewritten, down to zero.
 MOST_UNCLEAR_PHRASES = 0
@@ -232,7 +232,8 @@ def test_few_lines_are_imports() -> None:
 
 
 def test_few_modules_are_small() -> None:
-    counted = [path for path in own_modules() if path.name != "__init__.py" and "migrations" not in path.parts]
+    counted = [path for path in own_modules() if path.name not in {"__init__.py", "surface.py"}]
+    counted = [path for path in counted if "migrations" not in path.parts]
     small = [name(path) for path in counted if lines(path) < SMALL_MODULE]
     assert len(small) / len(counted) <= MOST_SMALL_MODULES, small
 

@@ -99,7 +99,6 @@ class SharedClock(SystemClock):
         self.ahead_s = (datetime.now(UTC) - self.now()).total_seconds()
 
     def now(self) -> datetime:
-        """Return the time of the shared clock."""
         if self._base is None:
             return datetime.now(UTC)
         at, since = self._base

@@ -10,6 +10,7 @@
     ├── Exhausted                1   a resource: full inbox, the day's tokens
     │   └── MachineTrouble       1   the machine: full disk, no descriptors, a disk that fails, no right to write
     │       └── ServerTrouble    5   the database server: it ended the connection, restarts, has no room
+    ├── NotInstalled             1   the installation: the part that answers was removed
     └── Corrupt                  1   a file: quarantined whole, or the store refuses to start
 
 Each has fields: the fault, its place, and the remedy. The command line prints them in one line and exits with the
@@ -90,6 +91,10 @@ class Denied(TurnkeeperError):
     """The error that the author refused a request, or has not decided yet."""
 
     exit_code = EXIT_DENIED
+
+
+class NotInstalled(TurnkeeperError):
+    """The error that the surface which answers a request was removed from the program."""
 
 
 class Exhausted(TurnkeeperError):

@@ -84,7 +84,7 @@ class Mailboxes:
         Return the fires in the inboxes of agents that the runtime does not host, each with its envelope's name. Raises
         Corrupt if the key was lost.
         """
-        await self._run(self._make_first_key)
+        await self._run(lambda: make_first_key(self._home, at=self._clock.now(), entropy=self._entropy))
         self._queued = await self._run(self._read_all)
         return await self._run(self._read_others)
 
@@ -270,9 +270,6 @@ class Mailboxes:
     def _open(self, agent: str, *, hosted: bool) -> Inbox:
         own: dict[str, Any] = {"files": self._files, "clock": self._clock, "entropy": self._entropy, "keys": self._keys}
         return open_inbox(self._home, agent, hosted=hosted, **own)
-
-    def _make_first_key(self) -> None:
-        make_first_key(self._home, at=self._clock.now(), entropy=self._entropy)
 
     def _adopt(self) -> list[Delivery]:
         own = self._inboxes.items()

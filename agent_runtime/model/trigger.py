@@ -91,7 +91,6 @@ class Trigger(Assignment):
         return wrapped(sender=self.sender, kind="message", thread=self.thread_id, text=self.prompt)
 
     def sealed(self) -> "Trigger":
-        """Return the trigger with its digest."""
         meta = self.to_meta()
         meta["digest"] = hashlib.sha256(self.digested().encode()).hexdigest()
         sealed = object.__new__(Trigger)
@@ -247,7 +246,6 @@ def to_envelope(trigger: Trigger, *, envelope_id: str, at: datetime) -> Envelope
 
 
 def is_loop(task_id: str) -> bool:
-    """Return whether a task is a loop, by its id."""
     return task_id.startswith(LOOP)
 
 

@@ -62,7 +62,6 @@ async def watch_turns(
 
 
 def event_message(event: EventRecord, incarnation: str) -> wire.TurnEvent:
-    """Return a turn event of the store with this incarnation."""
     trigger = wire.TurnEvent.Trigger.Value(event.trigger.upper())
     state = wire.TurnEvent.State.Value(event.state)
     given: dict[str, Any] = {"incarnation": incarnation, "trigger": trigger, "state": state}

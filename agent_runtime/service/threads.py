@@ -100,7 +100,6 @@ def read_only(request: wire.ImportThreadsRequest) -> wire.ImportThreadsResponse:
 
 
 def described(thread: PastThread, channel: str, unchanged: bool) -> wire.ImportedThread:
-    """Return the result for one thread."""
     return wire.ImportedThread(
         thread_id=thread.thread_id,
         channel=channel,

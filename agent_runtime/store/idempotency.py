@@ -109,7 +109,6 @@ class Transactions:
         self.emit = on_effect
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Run a read function in a transaction."""
         return await self._database.run(work)
 
     async def write(self, work: Callable[[Connection], T]) -> T:

@@ -121,11 +121,6 @@ def get_delegation(connection: Connection, turn_id: str) -> Delegation | None:
     return Delegation(**row) if row is not None else None
 
 
-def owe_answer(connection: Connection, turn_id: str) -> bool:
-    """Record that a turn is over. Return True if its sender waits for an answer."""
-    return bool(_OWE.run(connection, of=turn_id))
-
-
 def owed(connection: Connection) -> list[Delegation]:
     """Return the messages whose turns are over and that are not answered."""
     query = select(delegations).where(delegations.c.state == "owed").order_by(delegations.c.turn_id)
@@ -240,7 +235,7 @@ def shown(found: Sequence[Handoff]) -> str:
     return "\n".join([*([f"({left_out} older left out.)"] if left_out else []), *reversed(lines)])
 
 
-_OWE = Statement(
+OWE = Statement(  # records that a turn is over, if its sender waits for an answer
     update(delegations)
     .where(delegations.c.turn_id == bindparam("of"), text("delegations.state = 'open'"))
     .values(state="owed")

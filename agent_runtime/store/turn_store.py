@@ -440,7 +440,7 @@ class Store:
         kept = turn_writes.kept(connection, turn.thread_id)
         if kept:
             self._look(connection, at, turn.thread_id, turn_id)
-        return Finished(state=ended, released=released, kept=kept, owes=mail.owe_answer(connection, turn_id))
+        return Finished(state=ended, released=released, kept=kept, owes=bool(mail.OWE.run(connection, of=turn_id)))
 
     @_act
     def import_threads(

@@ -5,15 +5,12 @@ A command's module is imported when the command is used. The table contains the 
 
 from task_runner.cli.surface import SUMMARY
 from turnkeeper import console
-from turnkeeper.config.surfaces import Later, Panel, commands, commands_in
+from turnkeeper.config.surfaces import Later, Panel, commands, commands_in, subcommands
 from turnkeeper.console.commands import App
 
 _WORK = {
     "tasks:create": "Create a task with its schedule, permissions, channel and instructions.",
     "tasks:edit": "Change a task from now on.",
-    "apply:apply": "Create or update the tasks that files declare.",
-    "apply:export": "Write tasks as TOML that `apply` reads back without changing anything.",
-    "apply:import_": "Create a task for each entry of a crontab, and list what cannot be imported.",
     "state:delete": "Delete a task.",
     "state:restore": "Restore a task or a loop that was deleted within the last day, in its earlier state.",
 }
@@ -22,8 +19,6 @@ _LOOK = {
     "show:show": "Show all fields of one task.",
     "show:next_": "Preview the next times of a task, or of a schedule, without creating anything.",
     "show:history": "Show fired and skipped times, with reasons, of one task or of all; newest first.",
-    "show:explain": "Explain what happened or will happen at a time, and which rule decides.",
-    "simulate:simulate": "Run the planner on a virtual clock, and print every fire and skip with its reason.",
 }
 _FIRE = {
     "state:run": "Fire a task now, in addition to its schedule.",
@@ -35,7 +30,7 @@ _FIRE = {
     "state:cancel": "Stop a task from firing and cancel its running turn at its next await.",
     "state:tick": "Plan the tasks that are due now, then exit.",
 }
-_TASKS = commands_in("task_runner.cli", {Panel.WORK: _WORK, Panel.LOOK: _LOOK, Panel.FIRE: _FIRE})
+_TASKS = commands_in("task_runner.cli", {Panel.WORK: _WORK, Panel.LOOK: _LOOK, Panel.FIRE: _FIRE}) | subcommands("task")
 _SERVE = Later("task_runner.cli.state:serve", "Run the daemon in the foreground, until SIGTERM or Ctrl-C.", Panel.START)
 task = App(SUMMARY, _TASKS)
 

@@ -1,4 +1,4 @@
-"""`list`, `show`, `next`, `history` and `explain`."""
+"""`list`, `show`, `next` and `history`."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ def list_(
     )
     if follow:
         follow_changes(request, output)
-    console.show_again(lambda now: _show_list(request, now, output), watch=watch)
+    console.show_again(lambda now: _show_answer(runner().call("ListTasks", request), now, output), watch=watch)
 
 
 def follow_changes(request: wire.ListTasksRequest, output: console.Output) -> None:
@@ -120,10 +120,6 @@ def show_change(task: Any, output: console.Output, done: str) -> None:
         typer.echo(f"{plain(task.spec.name)} {in_words(done, loop=texts.is_loop(task))}")
     else:
         show_task(task, output)
-
-
-def _show_list(request: wire.ListTasksRequest, now: datetime, output: console.Output) -> None:
-    _show_answer(runner().call("ListTasks", request), now, output)
 
 
 def _show_answer(answer: wire.ListTasksResponse, now: datetime, output: console.Output) -> None:
@@ -282,25 +278,3 @@ _COLUMNS = [
     texts.time_column("ENDED", "ended_at", wide=True),
     texts.column("TURN", "turn_id", "-", wide=True),
 ]
-
-
-def explain(
-    name: NameArgument,
-    at: Annotated[str, typer.Option("--at", help="The time to explain; default the newest fire.")] = "",
-    output: console.OutputOption = console.Output.TABLE,
-) -> None:
-    """Explain what happened or will happen at a time, and which rule decides.
-
-    Example: turnkeeper task explain digest --at 2026-11-20T09:00
-    """
-    answer = runner().call("ExplainFire", wire.ExplainFireRequest(name=name, at=console.time_given(at, past=True)))
-    if output in {console.Output.TABLE, console.Output.WIDE}:
-        for line in answer.lines:
-            console.say(console.for_people(line))
-        return
-    row = texts.row_of(answer, without={"lines", "fire", "revision"}) | {
-        "lines": list(answer.lines),
-        "revision": answer.revision or None,
-        "fire": texts.fire_row(answer.fire) if answer.HasField("fire") else None,
-    }
-    console.show_record(row, output, name_key="verdict", lines=[])

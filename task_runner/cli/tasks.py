@@ -1,6 +1,5 @@
 """`create`, `edit` and `backfill`, and the options that describe a task."""
 
-import importlib
 import inspect
 import re
 import sys
@@ -16,6 +15,7 @@ from task_runner.cli.rows import events_lines, local, note_if_idle, row_of, task
 from task_runner.model.fields import BY_NAME, EXCLUSIONS, FIELDS, INSTANT, JSON, SCHEDULES, Field, put
 from task_runner.model.task import own_thread
 from turnkeeper import console
+from turnkeeper.config.surfaces import required
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -114,8 +114,7 @@ def _value(field: Field, value: Any) -> Any:
     if field.kind is INSTANT or field.name == "at":
         return console.time_given(value)
     if field.kind is EXCLUSIONS:
-        # Imported late: few tasks have exclusions, and reading calendars takes a library.
-        return importlib.import_module("task_runner.cli.exclusions").read_exclusions(value, Path())
+        return required("exclusions", value, Path())
     readers: Mapping[Any, Any] = {dict[str, str]: tags_of, dict[str, int]: _limits_of}
     return readers[field.kind.type](value, field.flag) if field.kind.type in readers else value
 

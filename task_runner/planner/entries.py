@@ -138,7 +138,6 @@ def waiting(fire: Fire) -> Fire:
 
 
 def covering(fire: Fire, run: Run) -> Fire:
-    """Return an entry that covers `run`."""
     return replace(fire, count=run.count, first_at=run.first_at, last_at=run.last_at)
 
 

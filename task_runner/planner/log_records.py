@@ -69,7 +69,6 @@ def skipped(fire: Fire) -> LogRecord:
 
 
 def settled(fire: Fire) -> LogRecord:
-    """Return the record of a fire that settled."""
     return of_fire("fire.settled", fire, outcome=fire.outcome.value, reason=fire.reason)
 
 

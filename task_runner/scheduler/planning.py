@@ -163,7 +163,6 @@ def _planned(snapshot: Snapshot, ended: Sequence[Ended], now: datetime, *, reach
 
 
 def write_plans(session: Session, plans: Sequence[tuple[Snapshot, Plan]]) -> Planned:
-    """Write plans; return the result."""
     requests = {
         str(planned.task.id): frozen_request(planned.task, session.at_home)
         for _, planned in plans

@@ -114,7 +114,7 @@ class Question:
         return self.at < (created_at.replace(microsecond=0) if self.newest_meant else created_at)
 
 
-def explain(session: Session, request: wire.ExplainFireRequest, now: datetime) -> wire.ExplainFireResponse:
+def explain(request: wire.ExplainFireRequest, now: datetime, session: Session) -> wire.ExplainFireResponse:
     """Answer from one transaction. Raises NotFound, or InvalidInput if the time cannot be parsed."""
     task = find(session, request.name)
     at = _time_in_question(session, task, request.at, now)

@@ -20,9 +20,7 @@ from task_runner.planner.schedule import describe, kind_of
 from task_runner.scheduler.events import emit, read_emitted
 from task_runner.scheduler.planning import Planned
 from task_runner.service import changes, lists
-from task_runner.service import simulate as simulating
 from task_runner.service.causes import cause_of
-from task_runner.service.explain import explain
 from task_runner.service.task_spec import Defaults, as_loop, parse_spec, refuse_nul
 from task_runner.service.views import previewed, show_fire, show_task, stamp
 from task_runner.service.watch import REST_S, Change, TaskChanges
@@ -31,6 +29,7 @@ from task_runner.store.store import Session, Store
 from turnkeeper import __version__
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock
+from turnkeeper.config.surfaces import required
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound, TurnkeeperError, meant
 from turnkeeper.rpc.callers import Rules, current
@@ -247,7 +246,8 @@ class Service:
     async def explain_fire(self, request: wire.ExplainFireRequest) -> wire.ExplainFireResponse:
         """Explain the past or future outcome of a time in plain sentences."""
         now = self._clock.now()
-        return await self._store.read(lambda session: explain(session, request, now))
+        answer: wire.ExplainFireResponse = await self._store.read(partial(required, "ExplainFire", request, now))
+        return answer
 
     async def list_fires(self, request: wire.ListFiresRequest) -> wire.ListFiresResponse:
         """Return one page of the ledger of one task or of all tasks, newest first."""
@@ -304,11 +304,8 @@ class Service:
 
     async def simulate(self, request: wire.SimulateRequest) -> wire.SimulateResponse:
         """Simulate tasks over a span of time, with declared outages."""
-        span, names = simulating.span_of(request), list(request.names)
-        tasks = await self._store.read(
-            lambda session: [changes.find(session, name) for name in names] if names else session.tasks.listed()
-        )
-        return await simulating.simulate(tasks, span, request.limit, self._clock)
+        answer: wire.SimulateResponse = await required("Simulate", request, self._store, self._clock)
+        return answer
 
     async def emit_event(self, request: wire.EmitEventRequest) -> wire.EmitEventResponse:
         """Record an event that an author or an agent emits, once for each id."""

@@ -20,7 +20,9 @@ from task_runner.planner import budgets, ledger, overlap, self_paced
 from task_runner.planner.entries import Plan
 from task_runner.planner.planner import Lately, plan
 from task_runner.planner.schedule import timetable_of
+from task_runner.service.changes import find
 from task_runner.service.views import instant, stamp
+from task_runner.store.store import Store
 from task_runner.timetable import Timetable
 from turnkeeper.clock import Clock
 from turnkeeper.errors import InvalidInput
@@ -211,6 +213,15 @@ def span_of(request: wire.SimulateRequest) -> Span:
     if any(outage.end <= outage.start for outage in outages):
         raise InvalidInput("an outage must end after it begins", where="down")
     return Span(start=start, end=end, outages=outages, turn=parse_duration(request.turn or "0s", field="turn"))
+
+
+async def answer(request: wire.SimulateRequest, store: Store, clock: Clock) -> wire.SimulateResponse:
+    """Answer `Simulate`: the named tasks, or all, over a span of time. Raises NotFound or InvalidInput."""
+    span, names = span_of(request), list(request.names)
+    tasks = await store.read(
+        lambda session: [find(session, name) for name in names] if names else session.tasks.listed()
+    )
+    return await simulate(tasks, span, request.limit, clock)
 
 
 async def simulate(tasks: Iterable[Task], span: Span, limit: int, clock: Clock) -> wire.SimulateResponse:

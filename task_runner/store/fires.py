@@ -175,7 +175,6 @@ class Fires:
         return self._found(_OF_STOPPED_TASKS, limit=limit)
 
     def open_by_outcome(self) -> dict[str, int]:
-        """Return the number of open fires by outcome."""
         return dict(_OPEN_COUNTED.rows(self._connection))
 
     def catching_up(self) -> int:

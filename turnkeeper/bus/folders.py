@@ -77,7 +77,6 @@ class KeyLinks:
         return None
 
     def by_inode(self) -> dict[int, str]:
-        """Return the names of all key links by inode."""
         with os.scandir(self._delivered) as entries:
             return {entry.inode(): entry.name for entry in entries if entry.name.startswith(PREFIX)}
 

@@ -47,7 +47,6 @@ class AsyncTurnkeeper(Operations):
         super().__init__(place, OnLoop(place, f"{program}/api", span(timeout, "timeout").total_seconds()), patience)
 
     async def __aenter__(self) -> Self:
-        """Return the client."""
         return self
 
     async def __aexit__(
@@ -57,7 +56,6 @@ class AsyncTurnkeeper(Operations):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._transport.close()
 
 
@@ -117,7 +115,6 @@ class Turnkeeper:
         )
 
     def __enter__(self) -> Self:
-        """Return the client."""
         return self
 
     def __exit__(
@@ -127,7 +124,6 @@ class Turnkeeper:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
         _at_once(self._operations._transport.close())  # noqa: SLF001  both are one client
 
     create_task = _blocking(Operations.create_task)

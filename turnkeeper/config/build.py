@@ -40,7 +40,6 @@ def write_build(home: Home, process: str, settings: Mapping[str, Any], **more: A
 
 
 def start_file(home: Home, process: str) -> Path:
-    """Return the file in which a process records its start."""
     return home.run / f"{process}.started"
 
 

@@ -16,6 +16,8 @@ from os.path import isfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from turnkeeper.errors import NotInstalled
+
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("agent_runtime", "task_runner", "turnkeeper")
 _DEEPEST = 2  # folders below a package in which a surface may register
@@ -88,6 +90,7 @@ class Surface(NamedTuple):
         name: the part, as documents call it.
         place: the position of its commands in help, lowest first.
         commands: its commands of `turnkeeper`, by name.
+        subcommands: its commands in a group of another part, by the group.
         settings: the sections of config.toml that only it reads.
         process: the process that it adds, if any.
         listens: returns the TCP addresses from the settings, by process.
@@ -102,6 +105,7 @@ class Surface(NamedTuple):
     name: str
     place: int = 50
     commands: Mapping[str, Later] = {}
+    subcommands: Mapping[str, Mapping[str, Later]] = {}
     settings: tuple[str, ...] = ()
     process: Process | None = None
     listens: Callable[[Any], Mapping[str, str]] = lambda _settings: {}
@@ -136,6 +140,12 @@ def commands(package: str = "") -> dict[str, Later]:
     return {name: later for surface in found for name, later in surface.commands.items()}
 
 
+def subcommands(group: str) -> dict[str, Later]:
+    """Return the commands that surfaces add to a group, by name."""
+    found = (one.subcommands.get(group, {}) for one in surfaces().values())
+    return {name: later for added in found for name, later in added.items()}
+
+
 def processes() -> tuple[Process, ...]:
     return tuple(one.process for one in surfaces().values() if one.process is not None)
 
@@ -150,6 +160,13 @@ def offered(name: str, *given: Any) -> Any:
     """Call the function that an installed surface offers under a name. Return None if none does."""
     found = next((one.offers[name] for one in surfaces().values() if name in one.offers), None)
     return None if found is None else imported(found)(*given)
+
+
+def required(name: str, *given: Any) -> Any:
+    """Call the function that an installed surface offers under a name. Raises NotInstalled if none does."""
+    if (answer := offered(name, *given)) is None:
+        raise NotInstalled(f"the part of Turnkeeper that answers {name} was removed")
+    return answer
 
 
 def _files() -> Iterator[tuple[str, str]]:

@@ -35,6 +35,7 @@ _CODES: dict[type[errors.TurnkeeperError], int] = {
     errors.Unreachable: code_pb2.UNAVAILABLE,
     errors.Degraded: code_pb2.UNAVAILABLE,
     errors.Corrupt: code_pb2.DATA_LOSS,
+    errors.NotInstalled: code_pb2.UNIMPLEMENTED,
 }
 _TROUBLE = error_details_pb2.ErrorInfo(reason="MACHINE_TROUBLE", domain="turnkeeper")
 # If several errors share a code, the code becomes the error that a caller can act on.

@@ -67,7 +67,6 @@ class Request:
         return [way for way in WAYS if all(way in call.takes for call in self.calls)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the request as JSON."""
         return asdict(self)
 
 

@@ -135,7 +135,6 @@ class Observers:
             one.keep()
 
     def close(self) -> None:
-        """Close all observers."""
         for one in self._made:
             one.close()
 

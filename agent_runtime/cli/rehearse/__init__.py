@@ -11,7 +11,6 @@ from turnkeeper.console import Output, OutputOption, home, status
 
 
 def command() -> Callable[..., None]:
-    """Return the command."""
     return rehearse
 
 

@@ -25,7 +25,6 @@ class Leased:
 
 
 def work_of(call: Call) -> Work:
-    """Return the work of a call."""
     return cast("Work", call.work.work if type(call.work) is Leased else call.work)
 
 

@@ -279,7 +279,6 @@ class LiveOutput:
         self._tell(self._put, turn_id, fresh)
 
     def say(self, turn_id: str, message: str, text: str) -> None:
-        """Append text to the message."""
         self._tell(self._add, turn_id, message, text)
 
     def call(self, turn_id: str, thread_id: str, channel: str, *, after: int, call: RunningCall) -> None:

@@ -37,11 +37,9 @@ class CallSpans(BaseCallbackHandler):
         self._above[run_id] = parent_run_id
 
     def on_chain_end(self, *_said: Any, run_id: Any, **_kwargs: Any) -> None:
-        """Forget the run."""
         self._above.pop(run_id, None)
 
     def on_chain_error(self, *_said: Any, run_id: Any, **_kwargs: Any) -> None:
-        """Forget the run."""
         self._above.pop(run_id, None)
 
     def on_chat_model_start(

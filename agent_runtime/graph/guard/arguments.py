@@ -26,8 +26,7 @@ from langgraph.prebuilt.tool_node import _get_all_injected_args
 from langgraph.store.base import BaseStore
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
-from agent_runtime.graph.guard.exact import exact_text
-from agent_runtime.graph.guard.identity import attributes, content_digest
+from agent_runtime.graph.guard.identity import attributes, content_digest, exact_text
 from agent_runtime.model.approval import DEEPEST_ARGS, canonical
 
 MOST_ITEMS_SHOWN = 1000  # of an array

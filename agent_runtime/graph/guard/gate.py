@@ -420,7 +420,6 @@ class _Names:
 
 
 def shared_names(tools: Sequence[BaseTool]) -> frozenset[str]:
-    """Return the names that several of the tools have."""
     known: dict[str, str] = {}
     digests = [(tool.name, identity(tool).digest) for tool in tools]
     return frozenset(name for name, digest in digests if known.setdefault(name, digest) != digest)

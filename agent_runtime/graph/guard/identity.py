@@ -23,15 +23,20 @@ from collections import deque, namedtuple
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
 from enum import Enum, Flag, IntEnum, IntFlag, StrEnum
+from fractions import Fraction
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath
 from typing import Any
+from uuid import UUID  # noqa: TID251  the class, to know one by; none is made here
+from zoneinfo import ZoneInfo
 
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo, ModelPrivateAttr
 
-from agent_runtime.graph.guard.exact import exact_text
 from turnkeeper.entropy import SystemEntropy
 
 MOST_VALUES = 2000  # in one value of a tool
@@ -50,6 +55,11 @@ _OF_THREADS: Mapping[type, frozenset[str]] = {  # attributes that change with ea
         {"_broken", "_idle_semaphore", "_shutdown", "_thread_name_prefix", "_threads", "_work_queue"}
     ),
 }
+# Only these exact classes: the repr of a subclass may be incomplete.
+_EXACT = (
+    *(Decimal, date, datetime, time, timedelta, UUID, complex, range, Fraction),
+    *(PosixPath, PurePosixPath, PureWindowsPath),
+)
 _HEAP = 1 << 9  # in a type's flags: the class was made at run time
 _WORD = 8  # bytes
 _VARIABLES: dict[int, tuple[object, str]] = {}  # bare objects that modules hold, by id, with the variable's name
@@ -448,3 +458,16 @@ def _serial(value: Any) -> str:
 def _forget(key: int, gone: weakref.ref[Any]) -> None:
     if (known := _SERIALS.get(key)) is not None and known[0] is gone:
         del _SERIALS[key]
+
+
+def exact_text(value: Any) -> str | None:
+    """Return the repr of a value if it shows the whole content; None for any other value."""
+    is_exact = type(value) in _EXACT and _is_exact_zone(getattr(value, "tzinfo", None))
+    return repr((value, value.is_safe) if type(value) is UUID else value) if is_exact else None
+
+
+def _is_exact_zone(zone: Any) -> bool:
+    """Return whether a zone's repr identifies it. A zone that was read from a file may have any key."""
+    if type(zone) is ZoneInfo:
+        return zone.key is not None and ZoneInfo(zone.key) is zone
+    return type(zone) in {type(None), timezone}

@@ -190,7 +190,7 @@ class Life(RuleBasedStateMachine):
     def somebody_asks_why(self, seconds: int, back: bool) -> None:
         at = self.world.now + (-seconds if back else seconds) * SECOND
         request = wire.ExplainFireRequest(name="digest", at=rfc3339(at))
-        assert self.world.run(lambda session: explain(session, request, self.world.now)).lines
+        assert self.world.run(lambda session: explain(request, self.world.now, session)).lines
 
     def commands(self, work: Any) -> None:
         def command() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from task_runner.cli import application
 from task_runner.cli.client import Runner
-from task_runner.cli.mirror import AGREED, Agreed, Mirror, Step, decide
-from task_runner.cli.task_file import declaration_of
+from task_runner.cli.declare.mirror import AGREED, Agreed, Mirror, Step, decide
+from task_runner.cli.declare.task_file import declaration_of
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from google.rpc import code_pb2
 
-from task_runner.cli.task_file import read_declarations
+from task_runner.cli.declare.task_file import read_declarations
 from task_runner.service import task_spec
 from tests.integration.runner.conftest import Rig
 from tests.integration.runner.scripted_runtime import Peer, refuse

@@ -78,7 +78,7 @@ def test_a_fire_owed_from_before_an_edit_explains_no_time_that_another_entry_is_
     fire = next(row for row in world.rows() if row.outcome is Outcome.RUNNING)
     assert (fire.count, fire.first_at) == (1, START + timedelta(hours=1)), "what was owed is not folded across skips"
     asked = wire.ExplainFireRequest(name="digest", at=rfc3339(START + timedelta(minutes=3)))
-    assert world.run(lambda session: explain(session, asked, world.now)).verdict == "skipped"
+    assert world.run(lambda session: explain(asked, world.now, session)).verdict == "skipped"
 
 
 def test_a_fire_whose_turn_fails_after_its_task_was_disabled_is_not_tried_again(world: World) -> None:

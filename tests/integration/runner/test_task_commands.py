@@ -298,7 +298,7 @@ def test_what_fits_into_no_one_request_is_pruned_by_the_last(command, tmp_path, 
     path = tmp_path / "tasks.toml"
     path.write_text("".join(TABLE.format(name, "1h") for name in "abcd"))
     command("apply", str(path))
-    monkeypatch.setattr("task_runner.cli.apply._PER_REQUEST", 50)
+    monkeypatch.setattr("task_runner.cli.declare.apply._PER_REQUEST", 50)
     path.write_text("".join(TABLE.format(name, "2h") for name in "abc"))
     assert "3 updated, 1 deleted" in command("apply", str(path), "--prune")[2]
     assert command("list", "-o", "name")[1] == "a\nb\nc\n"

@@ -128,7 +128,7 @@ def add(
 
 def _refuse_argument(file: str) -> None:
     """Raise InvalidInput if the argument is an invitation instead of a file."""
-    if pairing.is_invitation(file):
+    if file.startswith(pairing.PREFIX):
         hint = "ask for another, then run: turnkeeper peers add NAME; it asks for the invitation"
         raise InvalidInput("is no argument: other users of this machine can read it", where="INVITATION", hint=hint)
 

@@ -37,7 +37,7 @@ SERVER_NAME = "peer.turnkeeper.invalid"  # the same name in every certificate; t
 LASTS = timedelta(days=7)  # a certificate for connections
 _SLACK = timedelta(hours=1)  # the allowed difference between two clocks
 _ROOT_LASTS = timedelta(days=365 * 50)
-_PREFIX = "turnkeeper-peer."
+PREFIX = "turnkeeper-peer."
 _LARGEST = 8192
 _LARGEST_CERTIFICATE = 2048
 _SECRET_DIGITS = 64
@@ -188,18 +188,13 @@ class Invitation:
     until: datetime
 
     def written(self) -> str:
-        """Return the invitation as one word."""
         says = {
             "address": self.address,
             "root": _text(self.root.public_bytes(serialization.Encoding.DER)),
             "secret": self.secret.hex(),
             "until": rfc3339(self.until),
         }
-        return _PREFIX + base64.urlsafe_b64encode(json.dumps(says).encode()).decode().rstrip("=")
-
-
-def is_invitation(text: str) -> bool:
-    return text.startswith(_PREFIX)
+        return PREFIX + base64.urlsafe_b64encode(json.dumps(says).encode()).decode().rstrip("=")
 
 
 def read_invitation(text: str) -> Invitation:
@@ -208,9 +203,9 @@ def read_invitation(text: str) -> Invitation:
     wrong = InvalidInput(
         "is not an invitation", where="INVITATION", hint="copy the whole line that `turnkeeper peers invite` printed"
     )
-    if not word.startswith(_PREFIX) or len(word) > _LARGEST:
+    if not word.startswith(PREFIX) or len(word) > _LARGEST:
         raise wrong
-    encoded = word.removeprefix(_PREFIX)
+    encoded = word.removeprefix(PREFIX)
     try:
         says = json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
         secret = bytes.fromhex(says["secret"])
@@ -278,12 +273,10 @@ class Peer:
 
     @property
     def root(self) -> x509.Certificate:
-        """Its root certificate."""
         return read_root(base64.b64decode(self.certificate))
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of its key."""
         return fingerprint_of(self.root)
 
 
@@ -303,7 +296,6 @@ class OpenInvitation:
 
     @property
     def root(self) -> x509.Certificate:
-        """The root certificate of its key."""
         return read_root(base64.b64decode(self.certificate))
 
 

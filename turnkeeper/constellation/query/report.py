@@ -113,7 +113,6 @@ class Bar(NamedTuple):
     said: str = ""
 
     def size(self) -> float:
-        """Return the size of all parts."""
         return sum(size for _, size, _ in self.parts)
 
 

@@ -137,13 +137,10 @@ class Snapshot:
                 self._attach(name, path)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 2)
         run("BEGIN")
-        for name in self._attached():
+        for name in [name for _, name, _ in self._connection.execute("PRAGMA database_list") if name in _STORES]:
             with _unreadable(self.notes, name):
                 run(f"SELECT count(*) FROM {name}.sqlite_master").fetchone()  # noqa: S608  its snapshot begins
         self._make_views()
-
-    def _attached(self) -> list[str]:
-        return [name for _, name, _ in self._connection.execute("PRAGMA database_list") if name in _STORES]
 
     def _attach(self, name: str, path: Path) -> None:
         if not path.exists():

@@ -319,7 +319,6 @@ _BY_PROCESS = (ATTEMPTS, INFLIGHT, CRASH_LOOP, FAILED_REVIVE, PROGRESS_SEEN, HAN
 
 
 def recall(home: Home, process: str) -> Memory:
-    """Read the memory of a daemon."""
     suspected = _read(HANG.at(home, process=process), Stall)
     seen = suspected or _read(PROGRESS_SEEN.at(home, process=process), Stall)
     return Memory(

@@ -79,7 +79,6 @@ def backups_of(home: Home) -> Path:
 
 
 def unit_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of user units."""
     config = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".config")
     return Path(config) / "systemd" / "user"
 

@@ -40,7 +40,6 @@ class Sources:
         self.stores = Stores(home, self.skipped)
 
     def read(self, wanted: Wanted) -> list[Iterator[Record]]:
-        """Return each source as records by time."""
         return [*self.trails(wanted), *self.stores.read(wanted), self._markers(wanted), self.restarts(wanted)]
 
     def news(self, wanted: Wanted) -> list[Iterator[Record]]:

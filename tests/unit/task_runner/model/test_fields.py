@@ -7,8 +7,8 @@ from typing import Any, get_origin
 
 import pytest
 
+from task_runner.cli.declare.task_file import TaskTable
 from task_runner.cli.rows import task_row
-from task_runner.cli.task_file import TaskTable
 from task_runner.cli.tasks import create, edit
 from task_runner.model.fields import BY_NAME, DIRECT, FIELDS, SCHEDULES, given, put
 from task_runner.model.task import EACH_FIRE, CatchUp, Definition, Overlap

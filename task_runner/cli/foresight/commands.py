@@ -1,4 +1,4 @@
-"""The command `simulate`."""
+"""The commands `explain` and `simulate`."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -9,7 +9,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from task_runner.cli.client import all_tasks, complete_name, runner
+from task_runner.cli import rows as texts
+from task_runner.cli.client import NameArgument, all_tasks, complete_name, runner
 from task_runner.cli.rows import column, instant, time_column, time_of
 from task_runner.model.task import Definition
 from task_runner.service.simulate import LONGEST, Outage, Row, Span, simulated
@@ -18,6 +19,28 @@ from turnkeeper import console
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import EPOCH, parse_duration, rfc3339
 from turnkeeper.v1 import schedules_pb2 as wire
+
+
+def explain(
+    name: NameArgument,
+    at: Annotated[str, typer.Option("--at", help="The time to explain; default the newest fire.")] = "",
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
+    """Explain what happened or will happen at a time, and which rule decides.
+
+    Example: turnkeeper task explain digest --at 2026-11-20T09:00
+    """
+    answer = runner().call("ExplainFire", wire.ExplainFireRequest(name=name, at=console.time_given(at, past=True)))
+    if output in {console.Output.TABLE, console.Output.WIDE}:
+        for line in answer.lines:
+            console.say(console.for_people(line))
+        return
+    row = texts.row_of(answer, without={"lines", "fire", "revision"}) | {
+        "lines": list(answer.lines),
+        "revision": answer.revision or None,
+        "fire": texts.fire_row(answer.fire) if answer.HasField("fire") else None,
+    }
+    console.show_record(row, output, name_key="verdict", lines=[])
 
 
 def simulate(
@@ -89,7 +112,7 @@ def _declared(files: list[str]) -> Iterator[_Chosen]:
         return
     # Imported late: few commands need TOML, or the machine's zone.
     timezone = import_module("task_runner.daemon.reads").machine_zone(os.environ)
-    reading: Any = import_module("task_runner.cli.task_file")
+    reading: Any = import_module("task_runner.cli.declare.task_file")
     for each in reading.read_declarations(map(Path, files)):
         each.spec.timezone = each.spec.timezone or timezone
         yield _Chosen(each.spec.name, each.spec, where=each.where)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from task_runner.cli.exclusions import read_exclusions
+from task_runner.cli.declare.exclusions import read_exclusions
 from task_runner.timetable.exclusions import MOST_EXCLUDED
 from tests.unit.task_runner.timetable.test_timetable_bounded_work import steps
 from turnkeeper.errors import InvalidInput

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from task_runner.cli import client
-from task_runner.cli.task_file import Declared, declaration_of, read_declarations, write_declarations
+from task_runner.cli.declare.task_file import Declared, declaration_of, read_declarations, write_declarations
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
 from turnkeeper.errors import Conflict, Exhausted, InvalidInput, NotFound, Unreachable

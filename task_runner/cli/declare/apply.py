@@ -130,7 +130,7 @@ def export(
         if names or split:
             raise InvalidInput("goes with neither names nor --split", where="--watch")
         console.home()
-        importlib.import_module("task_runner.cli.mirror").follow(watch, SystemClock())
+        importlib.import_module("task_runner.cli.declare.mirror").follow(watch, SystemClock())
     specs = _specs(runner(), names or [])
     if split is None:
         typer.echo(_declarations().write_declarations(specs), nl=False)
@@ -151,7 +151,7 @@ def _specs(chosen: Runner, names: list[str]) -> list[wire.TaskSpec]:
 
 def _declarations() -> Any:
     # Imported late: the other commands need neither TOML nor the models that validate it.
-    return importlib.import_module("task_runner.cli.task_file")
+    return importlib.import_module("task_runner.cli.declare.task_file")
 
 
 def _summary(rows: list[dict[str, Any]], *, dry_run: bool) -> str:

@@ -1,6 +1,5 @@
 """Task files: conversion between `[[task]]` tables of TOML and specs."""
 
-import importlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from task_runner.model.fields import EXCLUSIONS, FIELDS, JSON, SCHEDULES, given, put
 from task_runner.model.task import own_thread
+from turnkeeper.config.surfaces import required
 from turnkeeper.config.toml_file import TomlFile, read_toml
 from turnkeeper.console.unseen import plain
 from turnkeeper.errors import InvalidInput
@@ -126,8 +126,7 @@ def _spec(table: Any, folder: Path) -> wire.TaskSpec:
     for field in FIELDS:
         value = getattr(table, field.written_as)
         if field.kind is EXCLUSIONS and value:
-            # Imported late: few tasks have exclusions, and reading calendars takes a library.
-            value = importlib.import_module("task_runner.cli.exclusions").read_exclusions(value, folder)
+            value = required("exclusions", value, folder)
         if field.kind is JSON and isinstance(value, dict):
             value = json.dumps(value, ensure_ascii=False, default=str)
         if value is not None:
