@@ -364,6 +364,33 @@ def test_a_new_task_that_cannot_be_is_refused_with_its_reason_and_keeps_what_was
     expect(page.get_by_role("button", name="Create")).to_have_count(0)
 
 
+def test_times_typed_in_words_are_shown_while_one_types_with_what_the_task_would_ask(
+    tab: Tab, constellation: Constellation
+) -> None:
+    page = tab.go("/ui/new")
+    preview = page.locator("#preview")
+    expect(preview).to_contain_text("before any other call")
+    page.get_by_label("Times").fill("every other tuesday at 9")
+    expect(preview).to_contain_text("'every other tuesday at 9' is no schedule; write for example: weekdays at 9:00")
+    expect(page.get_by_role("button", name="Create")).to_have_count(0)
+    page.get_by_label("Times").fill("weekdays at nine")
+    expect(preview).to_contain_text("Monday to Friday at 09:00")
+    expect(preview.locator("[title='0 9 * * 1-5']")).to_be_visible()
+    expect(preview.locator(".times li")).to_have_count(3)
+    expect(page.get_by_label("Times")).to_be_focused()
+    page.get_by_label("Category").select_option("research-sweep")
+    expect(preview).not_to_contain_text("summary.propose")
+    page.get_by_label("Name").fill("spoken")
+    page.get_by_label("Prompt").fill("Look.")
+    page.get_by_role("button", name="Create").click()
+    page.wait_for_url("**/ui/tasks/spoken")
+    assert constellation.ask("task-runner", "show", "spoken")["schedule"] == "0 9 * * 1-5"
+    page.goto(f"{tab.origin}/ui/tasks/spoken/edit")
+    page.get_by_label("Times").fill("every 2 hours")
+    expect(preview).to_contain_text("the schedule is then: Every 2 hours")
+    expect(preview.get_by_label("times, before and after").locator(".added")).to_contain_text("every 2 hours")
+
+
 def test_a_task_is_paused_until_monday_explained_and_resumed(tab: Tab, constellation: Constellation) -> None:
     constellation.create("pausing", "--every", "1h", "--tz", "Europe/Berlin")
     page = tab.go("/ui/tasks/pausing")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -166,21 +167,27 @@ class Acts:
 
     def _until(self, form: Mapping[str, str]) -> str:
         """Return the end of a pause: the typed time, or else the selected choice; empty for no end."""
-        now = shown_in(self._shell.gateway.clock.now(), zone_of(form.get("zone", "")))
+        now = self._now_in(form.get("zone", ""))
         return form.get("until") or (written_time(form["for"], now) if form.get("for") else "")
+
+    def _now_in(self, zone: str) -> datetime:
+        return shown_in(self._shell.gateway.clock.now(), zone_of(zone))
 
     async def create(self, request: Request) -> Response:
         """Preview a new task with its next times, or create it."""
         form = request.scope["form"]
         given, saves = {key: form.get(key, "") for key in views.NEW}, form.get("do") == "save"
-        asked = schedules.CreateTaskRequest(spec=views.made(form), dry_run=not saves)
+        who, unsaid = need(request, Scope.WORK), {"name": "new-task", "prompt": "…"}  # of a preview while one types
+        filled = given if saves else {key: given[key].strip() or unsaid.get(key, "") for key in given}
         try:
-            answer = await self._ask(need(request, Scope.WORK), asked)
+            spec = views.made(filled, self._now_in(form.get("timezone", "")))
+            answer = await self._ask(who, schedules.CreateTaskRequest(spec=spec, dry_run=not saves))
         except TurnkeeperError as error:
             problem = (
                 f"{error}. The task may still be created: look at the tasks" if isinstance(error, Unsure) else error
             )
-            return await self._reads.new(request, status=422 if saves else 200, form=given, problem=str(problem))
+            more = {"problem": str(problem), "typing": "typing" in form}
+            return await self._reads.new(request, status=422 if saves else 200, form=given, **more)
         if not saves:
             return await self._reads.new(request, form=given, preview=answer)
         path = f"/ui/tasks/{self._shell.templates.filters['path'](answer.task.spec.name)}"
@@ -193,17 +200,18 @@ class Acts:
         task = await self._ask(who, schedules.GetTaskRequest(name=name))
         revision = int(form.get("revision", "")) if form.get("revision", "").isdecimal() else -1
         saves = form.get("do") == "save"
-        asked = schedules.UpdateTaskRequest(
-            name=task.id, spec=views.edited(task, form), dry_run=not saves, revision=revision
-        )
         given = {**views.form_of(task), **{key: form[key] for key in views.form_of(task) if key in form}}
         try:
             if revision != task.revision:  # a dry run does not check the revision
                 raise Conflict(f"{name} was edited in the meantime", hint="load the page again")
+            spec = views.edited(task, form, self._now_in(form.get("timezone", task.spec.timezone)))
+            asked = schedules.UpdateTaskRequest(name=task.id, spec=spec, dry_run=not saves, revision=revision)
             answer = await self._ask(who, asked)
+            then = None if saves else await self._ask(who, schedules.PreviewScheduleRequest(spec=spec, count=1))
         except TurnkeeperError as error:
             problem = f"{error}; it may still be saved" if saves and isinstance(error, Unsure) else str(error)
-            return await self._reads.task(request, status=409, form=given, preview=None, problem=problem)
+            more = {"preview": None, "problem": problem, "typing": "typing" in form}
+            return await self._reads.task(request, status=200 if "typing" in form else 409, form=given, **more)
         if saves:
             said = f"Saved: {', '.join(answer.changed_fields) or 'nothing'} changed"
             return self._shell.back(request, said, f"/ui/tasks/{self._shell.templates.filters['path'](name)}")
@@ -211,6 +219,7 @@ class Acts:
             request,
             form=given,
             preview=answer,
+            then=then,
             times_shown=views.side_by_side(answer),
             differences=views.differences(task, given),
         )

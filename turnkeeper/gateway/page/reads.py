@@ -155,8 +155,8 @@ class Reads:
         )
         about = {
             "title": task.spec.name, "topics": "tasks", "task": task, "upcoming": upcoming.nominals,
-            "fires": fires.fires, "form": views.form_of(task), "preview": None,
-            "categories": [one.name for one in categories.categories], "schedules": views.SCHEDULES,
+            "fires": fires.fires, "form": views.form_of(task), "preview": None, "typing": False,
+            "categories": [one.name for one in categories.categories],
         }  # fmt: skip
         template = "task.html"
         if request.url.path.endswith("/edit"):  # a form with unsaved input is not reloaded
@@ -169,7 +169,7 @@ class Reads:
         usable = {one.name: one for one in found if not one.problem}
         about = {
             "title": "New task", "form": views.NEW, "preview": None, "categories": list(usable), "grants": usable,
-            "schedules": views.SCHEDULES, "task": None,
+            "task": None, "typing": False,
         }  # fmt: skip
         return await self._shell.page(request, "edit.html", status, **{**about, **more})
 

@@ -17,6 +17,7 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from turnkeeper.console.unseen import plain, prose
+from turnkeeper.gateway.page.when import in_words
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339, shown_in, written_time
 
 PAUSES = ("1h", "tomorrow 00:00", "monday 00:00")  # a fire that is due on that day is not skipped
@@ -195,79 +196,14 @@ class Times:
         """Return a task's schedule in words with its expression as the tooltip, or else as :meth:`said`."""
         words = in_words(text)
         shown = Markup('<span title="{}">{}</span>').format(plain(text), words[:1].upper() + words[1:])
-        return shown if words else self.said(text, zone)
+        once = Markup("Once, ") if text.startswith("at ") else Markup("")
+        return shown if words else once + self.said(text, zone)
 
     def _part(self, part: str, zone: str) -> Markup:
         if _INSTANT.fullmatch(part):
             return self.at(parse_rfc3339(part), zone)
         is_code = len(part) > 2 and part[0] == part[-1] == "`"
         return Markup("<code>{}</code>").format(part[1:-1]) if is_code else escape(part)
-
-
-_WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_NUMBERS = {day[:3].lower(): str(number) for number, day in enumerate(_WEEKDAYS[:7])}
-_MINUTES_OF_HOUR, _HOURS_OF_DAY = 60, 24
-
-
-def in_words(schedule: str) -> str:
-    """Describe a common cron expression in words; empty for any other expression or schedule.
-
-    >>> in_words("0 2 * * *"), in_words("30 9 * * mon-fri"), in_words("5 8 1 * *"), in_words("15 * * * *")
-    ('each day at 02:00', 'Monday to Friday at 09:30', 'on day 1 of each month at 08:05', 'each hour at minute 15')
-    >>> in_words("*/15 8-18 * * 1-5"), in_words("0 7,13 * * *"), in_words("0 */3 * * *")
-    ('every 15 minutes from 08:00 to 18:45, Monday to Friday', 'each day at 07:00 and 13:00', 'every 3 hours')
-    >>> in_words("*/15 * * * *"), in_words("*/7 * * * *"), in_words("0 2 1 * mon"), in_words("every 15s, exactly")
-    ('every 15 minutes', '', '', '')
-    """
-    given = schedule.lower().split()
-    minute, hour, day, month, weekday = given if len(given) == 5 else ["?"] * 5
-    days, (is_clock, times) = _days(day, weekday), _times(minute, hour)
-    if month != "*" or not (days and times):
-        return ""
-    if is_clock:
-        return f"{days} at {times}"
-    return times if days == "each day" else f"{times}, {days}"
-
-
-def _days(day: str, weekday: str) -> str:
-    if weekday == "*":
-        return "each day" if day == "*" else f"on day {int(day)} of each month" if day.isdecimal() else ""
-    names = [_NUMBERS.get(one, one) for one in re.split("[-,]", weekday)]
-    if day != "*" or not all(one in "01234567" and len(one) == 1 for one in names):
-        return ""
-    words = [_WEEKDAYS[int(one)] for one in names]
-    if "-" in weekday:
-        return f"{words[0]} to {words[1]}" if "," not in weekday and len(words) == 2 else ""
-    return f"each {_listed(words)}"
-
-
-def _times(minute: str, hour: str) -> tuple[bool, str]:
-    """Describe the minutes and hours of a cron expression; True if the text lists times of day."""
-    first, _, last = hour.partition("-")
-    if step := _step(minute, _MINUTES_OF_HOUR):
-        every = f"every {step} minutes" if step > 1 else "every minute"
-        if first.isdecimal() and last.isdecimal():
-            return False, f"{every} from {int(first):02}:00 to {int(last):02}:{60 - step:02}"
-        return False, every if hour == "*" else ""
-    if not minute.isdecimal():
-        return False, ""
-    at = int(minute)
-    if step := _step(hour, _HOURS_OF_DAY):
-        at_minute = f" at minute {at}" if at else ""
-        return False, f"every {step} hours{at_minute}" if step > 1 else f"each hour{at_minute}"
-    hours = hour.split(",")
-    listed = [f"{int(one):02}:{at:02}" for one in hours if one.isdecimal()]
-    return True, _listed(listed) if len(listed) == len(hours) else ""
-
-
-def _step(part: str, whole: int) -> int:
-    """Return the step of a part of a cron expression that divides the whole evenly; 0 if there is none."""
-    step = part.removeprefix("*/") if part != "*" else "1"
-    return int(step) if (part == "*" or part != step) and step.isdecimal() and whole % max(int(step), 1) == 0 else 0
-
-
-def _listed(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 
 
 def span(begin: Timestamp, end: Timestamp) -> str:

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from turnkeeper.console.unseen import in_words, plain
-from turnkeeper.gateway.page.text import fields, instant, outages_in, pretty, unmarked
+from turnkeeper.gateway.page.text import fields, instant, outages_in, pairs_in, pretty, unmarked
+from turnkeeper.gateway.page.when import typed
 from turnkeeper.rpc import forms
 from turnkeeper.times import format_rough
 from turnkeeper.v1 import agent_runtime_pb2 as agents
@@ -80,7 +81,8 @@ class Card:
     @property
     def begins(self) -> str:
         """The beginning of the arguments, question or proposal, in one line."""
-        shown = self.args if self.args not in {"", "{}"} else unmarked(self.body)
+        pairs = ", ".join(f"{name}: {value}" for name, value, _ in pairs_in(self.args))
+        shown = pairs or (self.args if self.args not in {"", "{}"} else unmarked(self.body))
         text = " ".join(shown.split())
         return text if len(text) <= BEGINNING else f"{text[:BEGINNING]}…"
 
@@ -101,6 +103,7 @@ def card_of_interrupt(one: agents.Interrupt) -> Card:
         shown = json.dumps(value, indent=2, ensure_ascii=False) if isinstance(value, dict | list) else ""
     missing = "" if one.kind == "proposal" else one.missing_scope  # the category grants it, but is not autonomous
     facts = {"missing scope": missing, "category": one.category, "only this once": one.once_only}
+    facts = {name: said for name, said in facts.items() if f" {said} " not in f" {one.question} "}  # said once
     return Card(
         kind="interrupt", id=one.interrupt_id, does=_DOES.get(one.kind, one.kind), title=title,
         ways=_ways(one, asks, question) if one.status == "pending" else (), of=one, state=one.decision or one.status,
@@ -286,11 +289,11 @@ EDITED = ("timezone", "prompt", "category", "channel", "catch_up", "overlap", "g
 def form_of(task: schedules.Task) -> dict[str, str]:
     kind = task.spec.WhichOneof("schedule") or ""
     when = str(getattr(task.spec, kind)) if kind in SCHEDULES else ""
-    return {"kind": kind, "when": when, **{name: str(getattr(task.spec, name)) for name in EDITED}}
+    return {"when": when, **{name: str(getattr(task.spec, name)) for name in EDITED}}
 
 
-def edited(task: schedules.Task, form: Mapping[str, str]) -> schedules.TaskSpec:
-    """Return the task's spec with the changes of the form.
+def edited(task: schedules.Task, form: Mapping[str, str], now: datetime) -> schedules.TaskSpec:
+    """Return the task's spec with the changes of the form; `now` is in the task's zone. Raises InvalidInput.
 
     A value that the form returns as it was shown, with hidden characters escaped, stays unchanged.
     """
@@ -298,8 +301,8 @@ def edited(task: schedules.Task, form: Mapping[str, str]) -> schedules.TaskSpec:
     spec.CopyFrom(task.spec)
     given = {key: form[key].replace("\r\n", "\n") for key in before if key in form}
     changed = {key for key, value in given.items() if value not in {before[key], plain(before[key])}}
-    if changed & {"kind", "when"} and given.get("kind") in SCHEDULES:
-        setattr(spec, given["kind"], given["when"].strip())
+    if "when" in changed:
+        setattr(spec, *typed(given["when"], now))
     for name in changed & set(EDITED):
         setattr(spec, name, given[name] if name == "prompt" else given[name].strip())
     if "catch_up" in changed and "overlap" not in changed:
@@ -307,15 +310,14 @@ def edited(task: schedules.Task, form: Mapping[str, str]) -> schedules.TaskSpec:
     return spec
 
 
-NEW = {"name": "", "kind": "cron", "when": "", "channel": "general"} | dict.fromkeys(set(EDITED) - {"channel"}, "")
+NEW = {"name": "", "when": "", "channel": "general"} | dict.fromkeys(set(EDITED) - {"channel"}, "")
 
 
-def made(form: Mapping[str, str]) -> schedules.TaskSpec:
-    """Return the spec of a new task; what the form leaves empty gets the runner's default."""
+def made(form: Mapping[str, str], now: datetime) -> schedules.TaskSpec:
+    """Return the spec of a new task; what the form leaves empty gets the runner's default. Raises InvalidInput."""
     given = {key: value.replace("\r\n", "\n").strip() for key, value in form.items() if key in NEW and value.strip()}
-    kind, when = given.pop("kind", ""), given.pop("when", "")
-    spec = schedules.TaskSpec()
-    for name, value in {**given, **({kind: when} if kind in SCHEDULES else {})}.items():
+    spec, when = schedules.TaskSpec(), given.pop("when", "")
+    for name, value in [*given.items(), *([typed(when, now)] if when else [])]:
         setattr(spec, name, value)
     return spec
 

@@ -3,6 +3,7 @@
 import {content} from './live.mjs';
 
 const SLOW_MS = 2000;
+const TYPING_MS = 300;
 let lost = null; // the last decision that the server did not answer
 
 document.addEventListener('submit', (event) => {
@@ -56,6 +57,24 @@ function show(form, answer, text) {
 function swap(text) {
   const target = content();
   window.htmx.swap({sourceElement: target, target, select: '#content', selectOOB: '#menu:outerMorph', swap: 'outerMorph', text});
+}
+
+// While one types into the form of a task, the server says when it would run, and what would change.
+let typed = 0;
+document.addEventListener('input', ({target}) => {
+  const number = ++typed;
+  if (target.form?.matches('[data-preview]')) setTimeout(() => number === typed && preview(target.form, number), TYPING_MS);
+});
+
+async function preview(form, number) {
+  const body = new URLSearchParams([...new FormData(form), ['do', 'preview'], ['typing', 'yes']]);
+  const answer = await fetch(form.action, {method: 'POST', body}).catch(() => null);
+  const page = new DOMParser().parseFromString(answer?.ok ? await answer.text() : '', 'text/html');
+  if (number !== typed || form.dataset.busy) return;
+  for (const id of ['preview', 'ways']) {
+    const [old, fresh] = [document, page].map((one) => one.getElementById(id));
+    if (fresh && !old?.contains(document.activeElement)) old?.replaceWith(fresh);
+  }
 }
 
 function say(form, text) {

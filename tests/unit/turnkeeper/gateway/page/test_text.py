@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper.gateway.page.shell import environment, own
-from turnkeeper.gateway.page.text import LONGEST, Times, in_words, markdown, pretty, zone_of
+from turnkeeper.gateway.page.text import LONGEST, Times, markdown, pretty, zone_of
 
 NOW = datetime(2026, 11, 22, 20, 0, tzinfo=UTC)
 
@@ -118,29 +118,3 @@ def test_a_cron_expression_is_a_sentence_with_the_expression_on_hover_and_anythi
     shown = str(Times(NOW).schedule("0 2 * * *", "UTC"))
     assert shown == '<span title="0 2 * * *">Each day at 02:00</span>'
     assert str(Times(NOW).schedule("0 2 * * 1#1", "UTC")) == "0 2 * * 1#1"
-
-
-@pytest.mark.parametrize(
-    ("expression", "words"),
-    [
-        ("* * * * *", "every minute"),
-        ("0 * * * *", "each hour"),
-        ("30 * * * *", "each hour at minute 30"),
-        ("0 9 * * 1,3,5", "each Monday, Wednesday and Friday at 09:00"),
-        ("0 9 * * 7", "each Sunday at 09:00"),
-        ("5 */6 * * *", "every 6 hours at minute 5"),
-        ("*/20 6-7 * * sat", "every 20 minutes from 06:00 to 07:40, each Saturday"),
-        ("0 0 31 * *", "on day 31 of each month at 00:00"),
-    ],
-)
-def test_cron_expressions_in_words(expression: str, words: str) -> None:
-    assert in_words(expression) == words
-
-
-@pytest.mark.parametrize(
-    "expression",
-    ["0 9 1 * 1", "0 9 * 2 *", "0 9 * * 1#2", "0 9 * * l", "1-5 * * * *", "*/9 * * * *", "0 */5 * * *", "0 9 * * 1-3,5",
-     "*/0 * * * *", "0 9 l * *", "0 8-18 * * *", "0 9 * *", "@daily", "*/10 8,9 * * *"],
-)  # fmt: skip
-def test_an_expression_that_no_short_sentence_covers_is_not_put_in_words(expression: str) -> None:
-    assert in_words(expression) == ""

@@ -71,7 +71,7 @@ def test_a_decision_is_named_by_its_task_and_the_first_words_of_its_arguments() 
         )
         for text in ("milk", "b" * 200)
     )
-    assert (first.begins, first.about) == ('{ "a": "milk" }', 'put { "a": "milk" }, asked by t')
+    assert (first.begins, first.about) == ("a: milk", "put a: milk, asked by t")
     assert len(second.begins) == views.BEGINNING + 1
     proposed = views.card_of_candidate(agents.Candidate(title="P", body="# News\n- 1 note\n- 2 pages\n"), None)
     assert proposed.begins == "News 1 note 2 pages"
@@ -120,8 +120,8 @@ def test_a_form_changes_what_it_changed_and_nothing_else() -> None:
     )
     task = schedules.Task(spec=spec)
     form = views.form_of(task)
-    assert views.edited(task, form | {"prompt": "a\r\nb", "unknown": "x"}) == spec
-    changed = views.edited(task, form | {"kind": "every", "when": " 2h ", "catch_up": "skip"})
+    assert views.edited(task, form | {"prompt": "a\r\nb", "unknown": "x"}, NOW) == spec
+    changed = views.edited(task, form | {"when": " 2h ", "catch_up": "skip"}, NOW)
     assert (changed.WhichOneof("schedule"), changed.every, changed.catch_up, changed.max_fires) == (
         "every",
         "2h",
@@ -276,9 +276,9 @@ def test_a_form_that_shows_what_is_not_seen_written_out_changes_nothing_by_that(
     task = schedules.Task(spec=schedules.TaskSpec(every="1h", prompt=family))
     shown = {name: str(text.printed(value)) for name, value in views.form_of(task).items()}
     assert shown["prompt"] != family
-    assert views.edited(task, shown) == task.spec
-    assert views.edited(task, shown | {"every": "2h", "kind": "every", "when": "2h"}).prompt == family
-    assert views.edited(task, shown | {"prompt": "other"}).prompt == "other"
+    assert views.edited(task, shown, NOW) == task.spec
+    assert views.edited(task, shown | {"every": "2h", "when": "2h"}, NOW).prompt == family
+    assert views.edited(task, shown | {"prompt": "other"}, NOW).prompt == "other"
 
 
 async def test_what_became_of_a_decision_is_told_by_who_decided_and_how() -> None:
