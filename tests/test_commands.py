@@ -456,8 +456,8 @@ def test_every_list_comes_page_by_page_and_can_be_watched(path: tuple[str, ...])
 def test_whatever_takes_a_cursor_is_among_the_lists() -> None:
     paged = {path for path, command in COMMANDS.items() if {"--cursor"} & {o for p in command.params for o in p.opts}}
     shown = ("turnkeeper", "conversation", "show")  # no list: its pages go back in time, and it is followed
-    state = ("turnkeeper", "peers", "status")
-    assert {path for path in paged if path[0] == "turnkeeper"} == {*LISTS, shown, state}
+    states = {("turnkeeper", "peers", "status"), ("turnkeeper", "deliver", "log")}
+    assert {path for path in paged if path[0] == "turnkeeper"} == {*LISTS, shown, *states}
 
 
 def test_a_list_that_is_watched_is_shown_again_until_it_is_interrupted(

@@ -135,6 +135,7 @@ MAINS = {
     RUNTIME: "agent_runtime.daemon.__main__",
     RUNNER: "task_runner.daemon.__main__",
     daemons.SUPERVISOR.name: "turnkeeper.constellation.supervisor.__main__",
+    "delivery": "turnkeeper.constellation.delivery.__main__",
     WEB: "turnkeeper.gateway.__main__",
 }
 

@@ -10,7 +10,7 @@ from turnkeeper.console.commands import Group
 from turnkeeper.constellation.supervisor.daemons import OPTIONAL
 
 app = console.program()
-WEB, PEERS = (next(one for one in OPTIONAL if one.name == name) for name in ("web", "peers"))
+WEB, PEERS, DELIVERY = (next(one for one in OPTIONAL if one.name == name) for name in ("web", "peers", "delivery"))
 
 
 def every_command(program: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

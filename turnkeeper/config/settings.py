@@ -226,8 +226,7 @@ class FaultSettings(_Section):
     """`[faults]`: how long to wait for the machine."""
 
     graph_wait_s: Seconds = Field(
-        600.0,
-        description="how long a turn is retried while a file or device of its graph fails; 0: without limit",
+        600.0, description="how long a turn is retried while a file or device of its graph fails; 0: without limit"
     )
 
 
@@ -280,26 +279,30 @@ class WebSettings(_Section):
         return self
 
 
+Address = Annotated[str, Field(pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$")]
+
+
 class PeerSettings(_Section):
     """`[peers]`: other homes whose first agents work with this one's."""
 
     enabled: bool = Field(False, description="let `turnkeeper up` start it and keep it running")
-    listen: str = Field(
-        "",
-        pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$",
-        description="the address at which it listens for peers, HOST:PORT; required if enabled",
-    )
-    address: str = Field(
-        "",
-        pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$",
-        description="the address at which peers reach it, HOST:PORT; empty: as `listen`",
-    )
+    listen: Address = Field("", description="the address at which it listens for peers, HOST:PORT; required if enabled")
+    address: Address = Field("", description="the address at which peers reach it, HOST:PORT; empty: as `listen`")
 
     @model_validator(mode="after")
     def _somewhere(self) -> Self:
         if self.enabled and not self.listen:
             raise ValueError("enabled needs listen: the HOST:PORT where it listens for peers")
         return self
+
+
+class DeliverySettings(_Section):
+    """`[delivery]`: results of tasks, and questions that wait for you, sent to the targets of `turnkeeper deliver`."""
+
+    enabled: bool = Field(False, description="let `turnkeeper up` start it and keep it running")
+    allow: tuple[str, ...] = Field(
+        (), description="hosts of this machine or a private network to which it may send: HOST or HOST:PORT"
+    )
 
 
 class QuerySettings(_Section):
@@ -387,6 +390,7 @@ class Settings(_Section):
     web: WebSettings = Field(default_factory=WebSettings, json_schema_extra=OF_A_SURFACE)
     mcp: McpSettings = Field(default_factory=McpSettings, json_schema_extra=OF_A_SURFACE)
     peers: PeerSettings = Field(default_factory=PeerSettings, json_schema_extra=OF_A_SURFACE)
+    delivery: DeliverySettings = Field(default_factory=DeliverySettings, json_schema_extra=OF_A_SURFACE)
     node: NodeSettings = Field(default_factory=NodeSettings)
 
     @field_validator("node")

@@ -2,4 +2,10 @@
 
 from turnkeeper.config.surfaces import Surface
 
-SURFACE = Surface(name="web-reader", offers={"web": "agent_runtime.workspace.web.page:WebReader"})
+SURFACE = Surface(
+    name="web-reader",
+    offers={
+        "web": "agent_runtime.workspace.web.page:WebReader",
+        "refuse_private": "agent_runtime.workspace.web.addresses:refuse_private",
+    },
+)

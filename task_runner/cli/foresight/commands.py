@@ -16,6 +16,7 @@ from task_runner.model.task import Definition
 from task_runner.service.simulate import LONGEST, Outage, Row, Span, simulated
 from task_runner.service.task_spec import Defaults, parse_spec
 from turnkeeper import console
+from turnkeeper.config.surfaces import offered
 from turnkeeper.errors import InvalidInput
 from turnkeeper.times import EPOCH, parse_duration, rfc3339
 from turnkeeper.v1 import schedules_pb2 as wire
@@ -32,7 +33,7 @@ def explain(
     """
     answer = runner().call("ExplainFire", wire.ExplainFireRequest(name=name, at=console.time_given(at, past=True)))
     if output in {console.Output.TABLE, console.Output.WIDE}:
-        for line in answer.lines:
+        for line in (*answer.lines, *(offered("deliveries of a fire", console.home(), answer.fire.fire_id) or ())):
             console.say(console.for_people(line))
         return
     row = texts.row_of(answer, without={"lines", "fire", "revision"}) | {

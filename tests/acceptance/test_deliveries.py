@@ -1,0 +1,212 @@
+"""Results reach people: real daemons, a signed webhook, a mail server and a command, all on loopback."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.support.constellation import Constellation
+from tests.support.program import DELIVERY
+from tests.support.receivers import Hook, Letterbox, Request, is_signed, opened
+from turnkeeper.constellation.supervisor.daemons import process_of
+from turnkeeper.errors import EXIT_DENIED, EXIT_USAGE
+from turnkeeper.rpc.process import VARIABLE
+
+pytestmark = pytest.mark.process
+STEPS = ("heard", "written", "settling", "settled", "sending", "sent", "recorded")
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    with opened(Hook()) as made:
+        yield made
+
+
+def allow(place: Constellation, *hosts: str) -> None:
+    listed = ", ".join(f'"{host}"' for host in hosts)
+    place.home.config.write_text(f"[delivery]\nenabled = true\nallow = [{listed}]\n")
+
+
+def add(place: Constellation, name: str, *options: str) -> str:
+    """Add a target; return what the command prints, the key of a webhook."""
+    return place.command("turnkeeper", "deliver", "add", name, *options).strip()
+
+
+@contextmanager
+def delivering(place: Constellation, **environ: str) -> Iterator[None]:
+    place.start(DELIVERY, **environ)
+    yield
+    kill(place)
+
+
+def kill(place: Constellation) -> None:
+    if process := process_of(place.home, DELIVERY):
+        os.kill(process.pid, signal.SIGKILL)
+        place.until_dead(DELIVERY)
+
+
+def log_of(place: Constellation) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = place.ask("turnkeeper", "deliver", "log")
+    return found
+
+
+def until(place: Constellation, hook: Hook, task: str, count: int = 1) -> list[Request]:
+    place.until(f"{count} requests about {task}", lambda: len(hook.about(task)) >= count)
+    return hook.about(task)
+
+
+def test_success_failure_and_a_question_arrive_once_for_each_fire_signed_with_their_text(
+    constellation: Constellation, hook: Hook
+) -> None:
+    allow(constellation, hook.place)
+    secret = add(constellation, "ops", "--webhook", f"http://{hook.place}/in?a=1")
+    with delivering(constellation):
+        constellation.create("news", "--in", "1s", "--prompt", "Summarise the day.")
+        (good,) = until(constellation, hook, "news")
+        (fire,) = constellation.until_outcome("news", "succeeded")
+        assert (good.said["type"], good.said["data"]["fire_id"]) == ("task.succeeded", fire["fire_id"])
+        answer = constellation.conversation()[-1]["messages"][-1]["text"]
+        assert good.said["data"]["text"] == answer
+        assert is_signed(good, secret)
+        assert not is_signed(good._replace(body=good.body + b" "), secret)
+        assert good.path == "/in?a=1"
+
+        constellation.create("boiler", "--in", "1s", "--prompt", "Remember: the boiler is old")
+        (asked,) = until(constellation, hook, "boiler")
+        (waiting,) = constellation.ask("agent-runtime", "approvals", "list")
+        assert (asked.said["type"], asked.said["data"]["tool"]) == ("approval.waits", waiting["tool"])
+        constellation.command("agent-runtime", "approvals", "resolve", waiting["interrupt_id"], "--reject", "no")
+        _, ended = until(constellation, hook, "boiler", 2)
+        assert (ended.said["type"], ended.said["data"]["outcome"]) == ("task.failed", "rejected")
+
+        constellation.until(
+            "all to be on record", lambda: [row["state"] for row in log_of(constellation)] == ["delivered"] * 3
+        )
+    assert len({one.key for one in hook.requests}) == len(hook.requests) == 3
+    told = constellation.command("turnkeeper", "task", "explain", "news")
+    assert f"{good.key} (success) to ops was delivered" in told
+
+
+def is_delivered(place: Constellation, task: str) -> bool:
+    return [row["state"] for row in log_of(place) if row["task"] == task] == ["delivered"]
+
+
+def test_a_kill_at_any_step_loses_nothing_and_repeats_only_with_the_same_key(
+    constellation: Constellation, hook: Hook
+) -> None:
+    allow(constellation, hook.place)
+    add(constellation, "ops", "--webhook", f"http://{hook.place}/", "--on", "success")
+    with delivering(constellation):
+        pass  # its first start: from now on every result is delivered
+    for step in STEPS:
+        constellation.start(DELIVERY, **{VARIABLE: f"delivery.{step}"})
+        constellation.create(step, "--in", "1s", "--prompt", "Summarise.")
+        constellation.until_dead(DELIVERY)
+        with delivering(constellation):
+            constellation.until("its delivery", partial(is_delivered, constellation, step))
+    found = {step: hook.about(step) for step in STEPS}
+    assert {step: len(requests) for step, requests in found.items()} == {
+        step: 2 if step == "sent" else 1 for step in STEPS
+    }
+    assert len({one.key for one in hook.requests}) == len(STEPS)
+
+
+def test_a_receiver_that_is_away_gets_it_later_and_one_that_is_gone_never_again(
+    constellation: Constellation, hook: Hook
+) -> None:
+    allow(constellation, hook.place)
+    add(constellation, "ops", "--webhook", f"http://{hook.place}/", "--on", "success")
+    with delivering(constellation):
+        hook.statuses[:], hook.headers["Location"] = [503, 302], f"http://{hook.place}/elsewhere"
+        constellation.create("late", "--in", "1s")
+        first, *_ = until(constellation, hook, "late", 3)
+        assert {(one.key, one.path, one.body) for one in hook.requests} == {(first.key, "/", first.body)}
+        (row,) = constellation.until("its end", lambda: [one for one in log_of(constellation) if not one["next_at"]])
+        assert (row["state"], row["tries"]) == ("delivered", 2)
+
+        hook.statuses[:] = [410]
+        constellation.create("gone", "--in", "1s")
+        until(constellation, hook, "gone")
+        constellation.until("its end", lambda: log_of(constellation)[0]["state"] == "given up")
+        assert "410" in log_of(constellation)[0]["reason"]
+        alerts = constellation.home.root / "state"
+        constellation.until(
+            "an alert", lambda: [one for one in alerts.rglob("*") if "delivery" in one.name and "msg_" in one.name]
+        )
+    assert "given up" in constellation.command("turnkeeper", "task", "explain", "gone")
+
+
+def test_what_points_to_this_machine_is_refused_unless_it_is_allowed(stopped: Constellation, hook: Hook) -> None:
+    stopped.home.config.write_text("[delivery]\nenabled = true\n")
+    port = hook.place.partition(":")[2]
+    for url in (
+        f"http://{hook.place}/",
+        f"http://localhost:{port}/",
+        f"http://[::1]:{port}/",
+        "http://10.1.2.3/",
+        "http://0/",
+    ):
+        done = stopped.attempt("turnkeeper", "deliver", "add", "ops", "--webhook", url)
+        assert (done.returncode, "[delivery] allow" in done.stderr) == (EXIT_DENIED, True), (url, done.stderr)
+    assert stopped.ask("turnkeeper", "deliver", "list") == []
+
+    allow(stopped, hook.place)
+    add(stopped, "ops", "--webhook", f"http://{hook.place}/")
+    stopped.command("turnkeeper", "deliver", "test", "ops")
+    allow(stopped)  # it was allowed when it was added
+    done = stopped.attempt("turnkeeper", "deliver", "test", "ops")
+    assert done.returncode
+    assert "this machine" in done.stderr
+    assert len(hook.requests) == 1
+
+
+def test_a_service_gets_the_text_as_mail_and_keeps_to_the_same_policy(stopped: Constellation) -> None:
+    with opened(Letterbox()) as box:
+        allow(stopped, f"localhost:{box.port}")
+        mail = f"mailto://localhost:{box.port}?from=agent@example.org&to=ada@example.org&mode=insecure"
+        add(stopped, "ada", "--service", mail)
+        stopped.command("turnkeeper", "deliver", "test", "ada")
+        ((subject, text),) = box.texts()
+        assert (subject, "This is a try." in text) == ("a try succeeded", True)
+        allow(stopped)
+        done = stopped.attempt("turnkeeper", "deliver", "test", "ada")
+        assert done.returncode
+        assert "[delivery] allow" in done.stderr
+        assert "example.org" not in done.stderr
+        assert len(box.letters) == 1
+
+
+def test_a_command_gets_the_text_in_its_variables_and_the_whole_on_its_standard_input(stopped: Constellation) -> None:
+    said = stopped.home.root / "said"
+    add(stopped, "here", "--command", f'{{ echo "$TURNKEEPER_TITLE: $TURNKEEPER_TEXT"; cat; }} > {said}')
+    stopped.command("turnkeeper", "deliver", "test", "here")
+    assert said.read_text().startswith("a try succeeded: This is a try.\n{")
+    add(stopped, "broken", "--command", "echo no such printer >&2; exit 3")
+    done = stopped.attempt("turnkeeper", "deliver", "test", "broken")
+    assert "no such printer" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "exactly one"),
+        (("--webhook", "ftp://example.org/"), "http"),
+        (("--webhook", "https://example.org/", "--command", "true"), "exactly one"),
+        (("--command", "true", "--quiet-hours", "25:00-07:00"), "time of day"),
+        (("--command", "true", "--quiet-hours", "07:00-07:00"), "quiet"),
+        (("--command", "true", "--digest", "noon"), "digest"),
+        (("--command", "true", "--tz", "Mars/Base"), "zone"),
+        (("--service", "nothing"), "apprise"),
+    ],
+)
+def test_bad_input_is_refused_and_nothing_is_written(
+    stopped: Constellation, options: tuple[str, ...], said: str
+) -> None:
+    done = stopped.attempt("turnkeeper", "deliver", "add", "ops", *options)
+    assert (done.returncode, said in done.stderr) == (EXIT_USAGE, True), done.stderr
+    assert "Traceback" not in done.stderr
+    assert stopped.ask("turnkeeper", "deliver", "list") == []

@@ -1,0 +1,24 @@
+"""The signature of a webhook, and what people read."""
+
+from datetime import UTC, datetime
+
+from turnkeeper.constellation.delivery.send import signature, text_of, title
+
+# The example of the specification of Standard Webhooks.
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+KEY, AT = "msg_p5jXN8AQM9LWM0D4loKWxJek", datetime.fromtimestamp(1614265330, UTC)
+
+
+def test_a_signature_is_the_one_of_the_specification() -> None:
+    assert signature(SECRET, KEY, AT, b'{"test": 2432232314}') == {
+        "webhook-id": KEY,
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
+
+
+def test_people_read_the_reason_then_the_text_and_see_every_character() -> None:
+    data = {"task": "news\u202e", "reason": "late", "text": "Quiet day."}
+    assert text_of(data) == "late\n\nQuiet day."
+    assert "\u202e" not in title(data, "success")
+    assert title({"channel": "general"}, "waits") == "general waits for you"

@@ -1,0 +1,192 @@
+"""The process `python -m turnkeeper.constellation.delivery HOME`; the supervisor runs it if `[delivery]` enables it.
+
+It follows the turn events into the outbox, and sends what is due. It holds its lock, reports its progress and answers
+the health service on `state/run/delivery.sock`, as the daemons do.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from turnkeeper.bus.event_log import EventLog
+from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import Settings, load_settings
+from turnkeeper.constellation.delivery import outbox, targets
+from turnkeeper.constellation.delivery.follow import Follower, Settler, digest_of
+from turnkeeper.constellation.delivery.outbox import GATHERED, SETTLING, Delivery
+from turnkeeper.constellation.delivery.send import Refused, send
+from turnkeeper.constellation.supervisor.escalation import escalate
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.rpc.channel import AsyncCaller
+from turnkeeper.rpc.process import Failpoints, Progress, keep_running
+from turnkeeper.rpc.server import UnixServer, keep_reachable, run_daemon
+from turnkeeper.storage.database import Database
+from turnkeeper.storage.locking import ProcessLock
+
+PROCESS = "delivery"
+VIA = "delivery/api"
+NICE = 10  # with little processor time, a delivery waits rather than a fire
+MOST_AT_ONCE = 8
+LOOK_S = 1.0  # between two looks at the outbox, which another machine may have changed
+AGAIN_S = 1.0  # before the next attempt to reach a daemon that is away
+PRUNE_EVERY_S = 3600.0
+_GRACE_S = 2.0
+
+
+class Courier:
+    """Settles and sends the rows that are due."""
+
+    def __init__(
+        self, home: Home, settings: Settings, store: Database, settler: Settler, *, clock: Clock, log: EventLog
+    ) -> None:
+        self._home, self._allowed, self._store, self._settler = home, settings.delivery.allow, store, settler
+        self._clock, self._log, self.failpoints = clock, log, Failpoints(os.environ)
+        self.wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Take rows as they become due, until cancelled."""
+        pruned_at = self._clock.monotonic() - PRUNE_EVERY_S
+        if not self._store.is_shared:
+            await self._store.run(lambda store: outbox.release(store, self._clock.now()))
+        while True:
+            self.wake.clear()
+            now = self._clock.now()
+            due = await self._store.run(partial(outbox.take_due, now=now, most=MOST_AT_ONCE))
+            await asyncio.gather(*map(self._one, due))
+            if self._clock.monotonic() - pruned_at >= PRUNE_EVERY_S:
+                pruned_at = self._clock.monotonic()
+                await self._store.run(lambda store: outbox.prune(store, self._clock.now()))
+            if not due:
+                await self._clock.wait(self.wake, await self._rest())
+
+    async def _rest(self) -> float:
+        at = await self._store.look(outbox.next_due)
+        left = LOOK_S if at is None else (at - self._clock.now()).total_seconds()
+        return min(max(left, 0.01), LOOK_S)
+
+    async def _one(self, row: Delivery) -> None:
+        try:
+            known = targets.read(self._home)
+            if row.state == SETTLING:
+                self.failpoints.reach("delivery.settling")
+                await self._settler.settle(row, known)
+                self.failpoints.reach("delivery.settled")
+            elif row.target not in known:
+                await self._end(row, outbox.DROPPED, "its target was removed")
+            elif row.state == GATHERED:
+                await self._gather(row.target)
+            else:
+                await self._send(row, known[row.target])
+        except TurnkeeperError as error:  # a daemon is away, or the list of targets cannot be read
+            again, why = self._clock.now() + timedelta(seconds=AGAIN_S), str(error)[:300]
+            await self._store.run(lambda store: outbox.postpone(store, row, again, reason=why))
+
+    async def _send(self, row: Delivery, target: targets.Target) -> None:
+        self.failpoints.reach("delivery.sending")
+        try:
+            why = await send(target, row.key, row.kind, row.body, self._clock.now(), allowed=self._allowed)
+        except Refused as error:
+            await self._give_up(row, str(error))
+            return
+        self.failpoints.reach("delivery.sent")
+        if not why:
+            await self._end(row, outbox.DELIVERED, "")
+            self.failpoints.reach("delivery.recorded")
+            self._log.emit("delivery.done", key=row.key, target=row.target, about=row.kind, fire_id=row.fire_id)
+            return
+        now = self._clock.now()
+        if await self._store.run(lambda store: outbox.retry(store, row, now, why)):
+            self._log.emit("delivery.failed", key=row.key, target=row.target, reason=why)
+        else:
+            await self._give_up(row, why)
+
+    async def _give_up(self, row: Delivery, why: str) -> None:
+        await self._end(row, outbox.GIVEN_UP, why)
+        self._log.emit("delivery.given_up", key=row.key, target=row.target, reason=why)
+        said = f"a delivery of {row.task or row.kind} to {row.target} was given up: {why}"
+        await asyncio.to_thread(escalate, self._home, PROCESS, row.key, said)
+
+    async def _gather(self, name: str) -> None:
+        def gather(store: Any) -> None:
+            if rows := outbox.gather(store, name, now):
+                outbox.put(store, [digest_of(name, rows, now)])
+                for row in rows:
+                    outbox.end(store, row, outbox.DELIVERED, now, "in the digest")
+
+        now = self._clock.now()
+        await self._store.run(gather)
+        self.failpoints.reach("delivery.gathered")
+
+    async def _end(self, row: Delivery, state: str, why: str) -> None:
+        now = self._clock.now()
+        await self._store.run(lambda store: outbox.end(store, row, state, now, why))
+
+
+async def _follow(follower: Follower, clock: Clock, log: EventLog) -> None:
+    """Follow the runtime until cancelled. While it is away, try again."""
+    said = ""
+    while True:
+        try:
+            await follower.run()
+            said = ""
+        except TurnkeeperError as error:
+            if said != (said := str(error)[:300]):
+                log.emit("delivery.not_following", reason=said)
+        await clock.sleep(AGAIN_S)
+
+
+async def serve(home: Home, lock: ProcessLock) -> None:
+    """Serve until SIGTERM or SIGINT. The caller holds the process's lock, which is kept."""
+    clock, settings, stop = SystemClock(), load_settings(home), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    log, health, daemons = (
+        EventLog(home.logs, PROCESS, clock),
+        UnixServer(home.socket(PROCESS)),
+        AsyncCaller(home, via=VIA),
+    )
+    store = outbox.open_outbox(home)
+    assert store is not None
+    courier = Courier(home, settings, store, Settler(store, daemons, clock, lambda _one: ""), clock=clock, log=log)
+    follower, progress = (
+        Follower(store, daemons, courier.wake.set, courier.failpoints),
+        Progress(home, PROCESS, os.getpid()),
+    )
+    parts: list[asyncio.Task[Any]] = []
+    try:
+        await health.start()
+        log.emit("process.started")
+        parts = [
+            asyncio.create_task(keep_running(lambda: _follow(follower, clock, log), clock, log.emit)),
+            asyncio.create_task(keep_running(courier.run, clock, log.emit)),
+            asyncio.create_task(progress.run(clock, lambda: keep_reachable(lock, health, log))),
+            asyncio.create_task(stop.wait()),
+        ]
+        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for part in parts:
+            part.cancel()
+        ended = await asyncio.gather(*parts, return_exceptions=True)
+        await daemons.close()
+        await health.stop(_GRACE_S)
+        await asyncio.to_thread(store.close)
+        log.emit("process.stopped")
+    for error in ended:
+        if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
+            raise error
+
+
+def main(argv: list[str]) -> int:
+    """Serve the home that `argv` names. Return the exit code."""
+    os.nice(NICE)
+    return run_daemon(argv, PROCESS, serve)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,231 @@
+"""`turnkeeper deliver`: the targets of deliveries, and what became of each delivery."""
+
+import asyncio
+import json
+import sys
+from contextlib import closing
+from enum import StrEnum
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+from pydantic import ValidationError
+
+from turnkeeper import console
+from turnkeeper.bus.event_log import record_act
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.settings import load_settings
+from turnkeeper.constellation.delivery import hosts, outbox, targets
+from turnkeeper.constellation.delivery.send import send
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import InvalidInput, Unreachable
+from turnkeeper.rpc.pages import page_of
+from turnkeeper.storage.locking import is_held
+from turnkeeper.storage.statements import cursor_at, number_of
+from turnkeeper.times import from_us, rfc3339
+
+app = typer.Typer(
+    help="Deliver what tasks achieve, or ask, to people: by a command, a webhook, e-mail or a chat.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The target's name.")]
+_PROCESS = "delivery"
+_SECRETS = {"webhook", "service", "command", "secret"}
+_SET = "nothing is delivered yet: set enabled = true below [delivery] in config.toml; then run: turnkeeper up"
+
+
+class Kind(StrEnum):
+    """The kinds of deliveries, as options."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    WAITS = "waits"
+
+
+@app.command()
+def add(
+    name: Name,
+    webhook: Annotated[str, typer.Option(help="POST signed JSON to this http or https URL.")] = "",
+    service: Annotated[
+        str, typer.Option(help="Send by a URL of apprise: mailtos://…, slack://…, tgram://…, ntfy://…; -: asked for.")
+    ] = "",
+    command: Annotated[str, typer.Option(help="Run this shell command; the text is in TURNKEEPER_TEXT.")] = "",
+    on: Annotated[list[Kind] | None, typer.Option(help="What to deliver; default all three.")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Only of this task; may be repeated.")] = None,
+    channel: Annotated[list[str] | None, typer.Option(help="Only of this channel; may be repeated.")] = None,
+    quiet: Annotated[
+        str, typer.Option("--quiet-hours", metavar="HH:MM-HH:MM", help="Hours of each day in which nothing is sent.")
+    ] = "",
+    digest: Annotated[str, typer.Option(metavar="HH:MM", help="Send results once a day, at this time.")] = "",
+    tz: Annotated[str, typer.Option(help="IANA zone of both; default that of new tasks.")] = "",
+) -> None:
+    """Add a target: it gets the results of tasks, and the questions that wait for you.
+
+    Success, failure and each question go out once for each fire, with the text. A webhook's key is printed once.
+
+    Example: turnkeeper deliver add ops --webhook https://example.org/hook --on failure --on waits --task backup
+    """
+    place, clock = console.home(), SystemClock()
+    settings = load_settings(place)
+    if service == "-":
+        service = typer.prompt("Service", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read().strip()
+    secret = targets.new_secret(SystemEntropy()) if webhook else ""
+    given = {
+        "on": tuple(dict.fromkeys(on or Kind)),
+        "tasks": tuple(task or ()),
+        "channels": tuple(channel or ()),
+    }
+    times = {"quiet": quiet, "digest": digest, "timezone": tz or settings.scheduler.timezone}
+    try:
+        made = targets.Target.model_validate(
+            {"webhook": webhook, "service": service, "command": command, "secret": secret} | given | times
+        )
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+        where = ".".join(map(str, found["loc"])) or "deliver add"
+        raise InvalidInput(str(found["msg"]).removeprefix("Value error, "), where=where) from error
+    _check_url(made, settings.delivery.allow)
+    targets.add(place, name, made)
+    record_act(place.logs, _PROCESS, "deliver add", f"{name} {made.way}", clock)
+    console.note(f"added {name}: {made.way}")
+    if secret:
+        console.note("the key of its signatures, shown this once:")
+        print(secret)
+    if not is_held(place, _PROCESS):
+        console.note(_SET)
+
+
+def _check_url(target: targets.Target, allowed: tuple[str, ...]) -> None:
+    """Raise InvalidInput for what is no URL of its kind, Denied for a host that is not allowed."""
+    if target.service and "://" not in target.service:
+        raise InvalidInput("is not a URL of apprise, such as mailtos://USER:PASSWORD@HOST", where="--service")
+    if not target.webhook:
+        return
+    try:
+        parts = urlsplit(target.webhook)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidInput(f"is not a URL: {error}", where="--webhook") from error
+    if parts.scheme not in {"http", "https"} or not host:
+        raise InvalidInput("is not an http or https URL", where="--webhook")
+    try:
+        hosts.resolve(host, port or (443 if parts.scheme == "https" else 80), allowed)
+    except Unreachable as error:
+        console.note(f"{error}; it is tried again at each delivery")
+
+
+@app.command("list")
+@console.watched
+def list_(
+    cursor: console.CursorOption = "",
+    limit: console.LimitOption = 1000,
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
+    """List the targets, without their secrets.
+
+    Example: turnkeeper deliver list
+    """
+    rows = [
+        {
+            "name": name,
+            "way": one.way,
+            **one.model_dump(mode="json", exclude=_SECRETS),
+        }
+        for name, one in targets.read(console.home()).items()
+    ]
+    shown, told = page_of(rows, "name", limit=limit, cursor=cursor)
+    footer = "" if rows else "no target yet: turnkeeper deliver add NAME"
+    console.show_page(shown, _TARGETS, output, name_key="name", page=told, footer=footer)
+
+
+@app.command()
+def remove(name: Name) -> None:
+    """Remove a target. What waits for it is dropped.
+
+    Example: turnkeeper deliver remove ops
+    """
+    place = console.home()
+    targets.remove(place, name)
+    record_act(place.logs, _PROCESS, "deliver remove", name, SystemClock())
+    console.note(f"removed {name}")
+
+
+@app.command()
+def test(name: Name) -> None:
+    """Send a delivery to a target at once, as a try, and say whether it was taken. It is not in the outbox.
+
+    Example: turnkeeper deliver test ops
+    """
+    place, now = console.home(), SystemClock().now()
+    target = targets.one(targets.read(place), name)
+    data = {"task": "a try", "channel": "", "outcome": "succeeded", "reason": "", "text": "This is a try."}
+    body = json.dumps({"type": "task.succeeded", "timestamp": rfc3339(now), "data": data})
+    key = f"msg_{SystemEntropy().hex(32)}"
+    why = asyncio.run(send(target, key, "success", body, now, allowed=load_settings(place).delivery.allow))
+    if why:
+        raise Unreachable(f"the target did not take it: {why}", where=name)
+    console.note(f"{name} took it")
+
+
+@app.command()
+@console.watched
+def log(
+    waiting: Annotated[bool, typer.Option("--waiting", help="Only deliveries that are still to be made.")] = False,
+    cursor: console.CursorOption = "",
+    limit: console.LimitOption = 50,
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
+    """Show deliveries, newest first: which were taken, which wait for another try, and why.
+
+    Example: turnkeeper deliver log --waiting
+    """
+    store, rows = outbox.open_outbox(console.home(), read_only=True), []
+    if store is not None:
+        after = number_of(cursor)
+        with closing(store):
+            read = store.submit(lambda it: outbox.rows_of(it, limit=limit, after=after, only_open=waiting))
+            rows = [_row(dict(row)) for row in read.result()]
+    last = cursor_at(rows[-1]["number"]) if len(rows) == limit else ""
+    footer = f"older ones: --cursor {last}" if last else "" if rows else "no delivery"
+    console.show_rows(rows, _LOG, output, name_key="key", footer=footer)
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    for name in ("next", "made", "ended"):
+        us = row.pop(f"{name}_us")
+        row[f"{name}_at"] = None if us is None else rfc3339(from_us(us))
+    del row["body"], row["address"]
+    return row
+
+
+def _text(header: str, name: str, **how: Any) -> console.Column:
+    return console.Column(header, lambda row: _said(row[name]), **how)
+
+
+def _said(value: Any) -> str:
+    return (", ".join(map(str, value)) if isinstance(value, list) else str(value or "")) or "-"
+
+
+_TARGETS = (
+    _text("NAME", "name"),
+    _text("WAY", "way"),
+    _text("ON", "on"),
+    _text("TASKS", "tasks"),
+    _text("CHANNELS", "channels"),
+    _text("QUIET", "quiet"),
+    _text("DIGEST", "digest"),
+    _text("ZONE", "timezone", wide=True),
+)
+_LOG = (
+    _text("MADE", "made_at"),
+    _text("KIND", "kind"),
+    _text("TASK", "task"),
+    _text("TARGET", "target"),
+    _text("STATE", "state"),
+    _text("TRIES", "tries", right=True),
+    _text("NEXT", "next_at"),
+    _text("REASON", "reason"),
+    _text("KEY", "key", wide=True),
+    _text("FIRE", "fire_id", wide=True),
+)

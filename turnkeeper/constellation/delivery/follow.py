@@ -1,0 +1,180 @@
+"""From turn events to deliveries: what ended or asks is written into the outbox, then given to the targets.
+
+Reading an event and writing its row is one transaction, so that no event is lost or taken twice. A fire is delivered
+once, by its outcome in the ledger: a failed attempt that is retried is no result yet.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from datetime import UTC, timedelta
+from functools import partial
+from typing import Any
+
+from turnkeeper.console.unseen import plain
+from turnkeeper.constellation.delivery import outbox, targets
+from turnkeeper.constellation.delivery.outbox import SETTLING, WAITING, Delivery
+from turnkeeper.errors import NotFound
+from turnkeeper.rpc.channel import AsyncCaller, Greeting
+from turnkeeper.rpc.process import Failpoints
+from turnkeeper.storage.database import Database
+from turnkeeper.times import rfc3339, to_us
+from turnkeeper.v1 import agent_runtime_pb2 as agents
+from turnkeeper.v1 import schedules_pb2 as schedules
+
+ENDED = frozenset({"SUCCEEDED", "SILENT", "DELIVERED", "FAILED", "CANCELLED"})
+UNSENT = frozenset({"silent", "delivered", "paused"})  # reasons of fires that succeeded without an answer for people
+KIND_OF = {"succeeded": "success", "failed": "failure", "rejected": "failure", "cancelled": "failure"}
+AGAIN_S = (0.2, 1.0, 5.0, 30.0)  # until the ledger is asked again about a fire that is still open
+NEWEST_TURNS = 20
+LONGEST_ANSWER = 100_000  # characters
+_State = agents.TurnEvent.State
+
+
+def taken(event: agents.TurnEvent) -> Delivery | None:
+    """Return the row for a turn event. None if nothing is delivered of it."""
+    state, at_us = _State.Name(event.state), to_us(event.at.ToDatetime(UTC))
+    if state == "INTERRUPTED":
+        key, kind = f"{event.turn_id}:{event.sequence}:asks", "waits"
+    elif state in ENDED and event.fire_id:
+        key, kind = f"{event.fire_id}:ended", "ended"
+    else:
+        return None
+    return Delivery(
+        key=key, kind=kind, state=SETTLING, next_us=at_us, made_us=at_us, task_id=event.task_id, task=event.task_name,
+        channel=event.channel, fire_id=event.fire_id, turn_id=event.turn_id,
+        body=json.dumps({"thread": event.thread_id}),
+    )  # fmt: skip
+
+
+class Follower:
+    """Reads the turn events of the runtime into the outbox."""
+
+    def __init__(self, store: Database, daemons: AsyncCaller, wake: Callable[[], None], failpoints: Failpoints) -> None:
+        """Call `wake` after each new row."""
+        self._store, self._daemons, self._wake, self._failpoints = store, daemons, wake, failpoints
+
+    async def run(self) -> None:
+        """Read until the stream ends. The first start reads only what comes after it."""
+        last = await self._store.run(outbox.place)
+        asked = agents.WatchTurnsRequest(details=True, from_now=last is None)
+        if last is not None:
+            asked.incarnation, asked.after_sequence = last.incarnation, last.sequence
+
+        def greeted(said: Greeting) -> None:
+            if last is None:
+                self._store.submit(lambda store: outbox.move(store, outbox.Place(said.incarnation, said.after, 0)))
+
+        async for event in self._daemons.WatchTurns(asked, greeted=greeted):
+            row = taken(event)
+            at_us = to_us(event.at.ToDatetime(UTC))
+            # Another incarnation is a restored store, which sends all its events: the older ones were delivered.
+            is_new = last is None or event.incarnation == last.incarnation or at_us > last.at_us
+            if row is not None:
+                here = outbox.Place(event.incarnation, event.sequence, at_us)
+                self._failpoints.reach("delivery.heard")
+                await self._store.run(partial(_record, row=row, here=here, is_new=is_new))
+                self._failpoints.reach("delivery.written")
+                self._wake()
+
+
+def _record(store: Any, row: Delivery, here: outbox.Place, is_new: bool) -> None:
+    outbox.put(store, [row] if is_new else [])
+    outbox.move(store, here)
+
+
+class Settler:
+    """Turns a row about a turn into deliveries to the targets that want it."""
+
+    def __init__(self, store: Database, daemons: AsyncCaller, clock: Any, links: Any) -> None:
+        """`links` makes the address at which one question can be decided; empty without a public address."""
+        self._store, self._daemons, self._clock, self._links = store, daemons, clock, links
+
+    async def settle(self, row: Delivery, known: targets.Targets) -> None:
+        """Replace a row by its deliveries, or postpone it while its fire is open. Raises TurnkeeperError."""
+        found = await (self._questions(row) if row.kind == "waits" else self._end(row))
+        now = self._clock.now()
+        if found is None:
+            pause_s = AGAIN_S[min(row.tries, len(AGAIN_S) - 1)]
+            at = now + timedelta(seconds=pause_s)
+            await self._store.run(lambda store: outbox.postpone(store, row, at, tries=row.tries + 1))
+            return
+        rows = [self._addressed(row, name, target, key, kind, data)
+                for key, kind, data in found
+                for name, target in known.items()
+                if target.wants(kind, row.task, row.channel)]  # fmt: skip
+        await self._store.run(lambda store: outbox.settle(store, row, rows, now, "settled"))
+
+    def _addressed(self, row: Delivery, name: str, target: targets.Target, key: str, kind: str, data: Any) -> Delivery:
+        now = self._clock.now()
+        at, gathers = target.due(kind, now)
+        types = {"success": "task.succeeded", "failure": "task.failed", "waits": "approval.waits"}
+        said = {"type": types[kind], "timestamp": rfc3339(now), "data": data}
+        state = outbox.GATHERED if gathers else WAITING
+        return row._replace(
+            key=delivery_key(key, name), kind=kind, state=state, target=name, tries=0, next_us=to_us(at),
+            made_us=to_us(max(now, at)), body=json.dumps(said, ensure_ascii=False),
+        )  # fmt: skip
+
+    async def _end(self, row: Delivery) -> list[tuple[str, str, dict[str, Any]]] | None:
+        """Return the result of a fire by its ledger; None while the fire is open."""
+        try:
+            fire = await self._daemons.GetFire(schedules.GetFireRequest(fire_id=row.fire_id))
+        except NotFound:  # its task's history was deleted
+            return []
+        if not fire.HasField("ended_at"):
+            return None
+        kind = KIND_OF.get(fire.outcome)
+        if kind is None or (kind == "success" and fire.reason in UNSENT):
+            return []
+        data = self._about(row) | {"outcome": fire.outcome, "reason": fire.reason, "attempt": fire.attempt}
+        data |= {
+            "turn_id": fire.turn_id or row.turn_id,
+            "ended_at": rfc3339(fire.ended_at.ToDatetime(UTC)),
+        }
+        data["text"] = await self._answer(json.loads(row.body)["thread"], data["turn_id"])
+        return [(row.key, kind, data)]
+
+    async def _questions(self, row: Delivery) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return the questions that a turn asks and that wait still."""
+        asked = agents.ListInterruptsRequest(thread_id=json.loads(row.body)["thread"])
+        found = (await self._daemons.ListInterrupts(asked)).interrupts
+        return [
+            (
+                one.interrupt_id,
+                "waits",
+                self._about(row)
+                | {"interrupt_id": one.interrupt_id, "tool": one.tool, "arguments": one.args_json}
+                | {"question": one.question, "decide": self._links(one)},
+            )
+            for one in found
+            if one.turn_id == row.turn_id
+        ]
+
+    async def _answer(self, thread: str, turn_id: str) -> str:
+        """Return the last words of a turn's agent. Empty if it said nothing, or its turn was deleted."""
+        asked = agents.GetConversationRequest(thread_id=thread, limit=NEWEST_TURNS)
+        turns = (await self._daemons.GetConversation(asked)).turns
+        said = [one.text for turn in turns if turn.turn_id == turn_id for one in turn.messages if one.role == "agent"]
+        return plain(next((text for text in reversed(said) if text), ""))[:LONGEST_ANSWER]
+
+    def _about(self, row: Delivery) -> dict[str, Any]:
+        names = ("task", "task_id", "channel", "fire_id", "turn_id")
+        return {name: getattr(row, name) for name in names}
+
+
+def digest_of(name: str, rows: list[Delivery], now: Any) -> Delivery:
+    """Return one delivery in place of many that waited for the digest of a target."""
+    said = [json.loads(row.body)["data"] for row in rows]
+    lines = "\n\n".join(f"{one['task']} {one['outcome']}: {one['text'] or one['reason']}" for one in said)
+    body = {"type": "digest", "timestamp": rfc3339(now), "data": {"text": lines, "results": said}}
+    key = delivery_key(":".join(row.key for row in rows), name)
+    return Delivery(
+        key=key, kind="digest", state=WAITING, next_us=to_us(now), made_us=to_us(now), target=name,
+        body=json.dumps(body, ensure_ascii=False),
+    )  # fmt: skip
+
+
+def delivery_key(about: str, target: str) -> str:
+    """Return the key of a delivery: the same for the same result and target, whatever process makes it."""
+    return f"msg_{hashlib.sha256(f'{about} {target}'.encode()).hexdigest()[:32]}"

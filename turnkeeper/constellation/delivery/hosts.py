@@ -1,0 +1,58 @@
+"""The policy of hosts: no delivery goes to this machine or a private network, unless the settings allow the host.
+
+A name is resolved for each request, every address is checked, and the connection goes to a checked address, so that a
+name that resolves otherwise a moment later leads nowhere else. The web reader decides which addresses are public.
+"""
+
+import socket
+from collections.abc import Collection
+from ipaddress import ip_address
+from typing import Any
+
+from turnkeeper.config.surfaces import offered
+from turnkeeper.errors import Denied, Unreachable
+
+_resolve = socket.getaddrinfo
+
+
+def resolve(host: str, port: int, allowed: Collection[str]) -> list[Any]:
+    """Return the addresses of a host, as `socket.getaddrinfo` does.
+
+    Args:
+        allowed: hosts, each as HOST or HOST:PORT, whose addresses are not checked.
+
+    Raises:
+        Denied: an address is not public, and the host is not allowed.
+        Unreachable: the name cannot be resolved.
+    """
+    try:
+        found: list[Any] = list(_resolve(host, port, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError) as error:
+        raise Unreachable(f"{host} cannot be resolved", where="host") from error
+    if not {host.lower(), f"{host.lower()}:{port}"} & {*allowed}:
+        for *_, address in found:
+            try:
+                offered("refuse_private", ip_address(address[0]))
+            except Denied as error:
+                hint = f'to permit it, add "{host}:{port}" to [delivery] allow in config.toml'
+                raise Denied(error.what, where=f"{host}:{port}", hint=hint) from error
+    return found
+
+
+def guard(allowed: Collection[str]) -> list[str]:
+    """Let every later connection of this process that resolves a name keep to the policy. For a child process only.
+
+    Return a list to which each refusal is added.
+    """
+    refused: list[str] = []
+
+    def guarded(host: Any, port: Any, *_given: Any, **_named: Any) -> list[Any]:
+        name = host.decode("ascii") if isinstance(host, bytes) else str(host)
+        try:
+            return resolve(name, int(port or 0), allowed)
+        except (Denied, Unreachable) as error:
+            refused.append(str(error))
+            raise OSError(str(error)) from error
+
+    socket.getaddrinfo = guarded
+    return refused

@@ -1,0 +1,213 @@
+"""The outbox: every delivery is a row, written before the first try, and removed from the queue once it was taken.
+
+A delivery goes out at least once. It keeps its key on every try, so a receiver can tell a repeated one.
+
+    settling    a fire's turn ended, or a turn asks; the targets follow once the ledger shows the outcome
+    waiting     it is sent at `next_us`, and again after each failure
+    gathered    it waits for the daily digest of its target
+    delivered, given up, dropped    it is over; its text is removed
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, Column, Connection, Identity, MetaData, Table, delete, func, select, update
+
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.storage.database import Database
+from turnkeeper.storage.server.url import in_schema
+from turnkeeper.storage.statements import NUMBER, TEXT, one_of, storable, upsert
+from turnkeeper.times import from_us, rfc3339, to_us
+
+MIGRATIONS, SCHEMA = "turnkeeper.constellation.delivery:migrations", "delivery"
+SETTLING, WAITING, GATHERED, DELIVERED, GIVEN_UP, DROPPED = (
+    "settling", "waiting", "gathered", "delivered", "given up", "dropped"
+)  # fmt: skip
+OPEN = (SETTLING, WAITING, GATHERED)
+KEPT = timedelta(days=90)
+LEASE = timedelta(seconds=60)  # how long one process works on a row; longer than any single try
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 3600.0
+TRIED_FOR = timedelta(days=3)
+_PEER = "agent-runtime"
+metadata = MetaData()
+_TEXTS = ("kind", "state", "target", "address", "task_id", "task", "channel", "fire_id", "turn_id", "body", "reason")
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("number", NUMBER, Identity(), primary_key=True),
+    Column("key", TEXT, nullable=False, unique=True),  # the receiver tells a repeated delivery by it
+    *(Column(name, TEXT, nullable=False) for name in _TEXTS),
+    Column("tries", BigInteger, nullable=False),
+    Column("next_us", BigInteger),  # of an open row: when a process takes it next
+    Column("made_us", BigInteger, nullable=False),
+    Column("ended_us", BigInteger),
+)
+followed = Table(
+    "followed",
+    metadata,
+    Column("peer", TEXT, primary_key=True),
+    Column("incarnation", TEXT, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+)
+_ROW = deliveries.c
+
+
+class Place(NamedTuple):
+    """How far the turn events of the runtime were read: the store, the sequence in it, and the time of that event."""
+
+    incarnation: str
+    sequence: int
+    at_us: int
+
+
+class Delivery(NamedTuple):
+    """A row of the outbox. The module's docstring explains `state`; `address` is a URL if there is no target."""
+
+    key: str
+    kind: str
+    state: str
+    next_us: int | None
+    made_us: int
+    target: str = ""
+    address: str = ""
+    task_id: str = ""
+    task: str = ""
+    channel: str = ""
+    fire_id: str = ""
+    turn_id: str = ""
+    body: str = ""
+    reason: str = ""
+    tries: int = 0
+    ended_us: int | None = None
+
+
+def open_outbox(home: Home, *, read_only: bool = False) -> Database | None:
+    """Open the outbox, a file or a schema of the shared database. None if it is only read and was never written."""
+    url, path = load_settings(home).store.shared_url, home.root / "state" / "delivery.db"
+    if read_only and not url and not path.exists():
+        return None
+    return Database(in_schema(url, SCHEMA) if url else path, migrations=MIGRATIONS, read_only=read_only)
+
+
+def place(connection: Connection) -> Place | None:
+    """Return how far the events were read. None before the first start."""
+    found = connection.execute(select(*list(followed.c)[1:]).where(followed.c.peer == _PEER)).first()
+    return None if found is None else Place(*found)
+
+
+def move(connection: Connection, to: Place) -> None:
+    """Record how far the events were read."""
+    named = to._asdict()
+    connection.execute(upsert(followed, [followed.c.peer], list(named)).values(peer=_PEER, **named))
+
+
+def put(connection: Connection, rows: Iterable[Delivery]) -> None:
+    """Add rows to the outbox. A row whose key is known changes nothing."""
+    for row in rows:
+        values = {name: storable(value) if isinstance(value, str) else value for name, value in row._asdict().items()}
+        connection.execute(upsert(deliveries, [_ROW.key]).values(**values))
+
+
+def take_due(connection: Connection, now: datetime, most: int) -> list[Delivery]:
+    """Return rows that are due, oldest first, and lease them: no process takes them again before `LEASE` is over."""
+    now_us = to_us(now)
+    query = select(*_ALL).where(_ROW.next_us <= now_us).order_by(_ROW.next_us, _ROW.number).limit(most)
+    found = [Delivery(*row) for row in connection.execute(query)]
+    taken = (_change(connection, row, next_us=to_us(now + LEASE)) for row in found)
+    return [row for row, is_ours in zip(found, list(taken), strict=True) if is_ours]
+
+
+def next_due(connection: Connection) -> datetime | None:
+    """Return when the next row is due. None if no row is open."""
+    found = connection.execute(select(func.min(_ROW.next_us))).scalar()
+    return None if found is None else from_us(found)
+
+
+def release(connection: Connection, now: datetime) -> None:
+    """Make rows due whose lease an earlier process held. Only the owner of a file calls this, at its start."""
+    soon = _ROW.next_us.between(to_us(now), to_us(now + LEASE))
+    connection.execute(update(deliveries).where(soon).values(next_us=to_us(now)))
+
+
+def settle(connection: Connection, row: Delivery, results: Sequence[Delivery], now: datetime, why: str) -> None:
+    """Replace a settling row by the deliveries to its targets, in one step."""
+    put(connection, results)
+    end(connection, row, DROPPED, now, why)
+
+
+def postpone(connection: Connection, row: Delivery, at: datetime, **changes: Any) -> None:
+    """Make a row due at a later time."""
+    connection.execute(update(deliveries).where(_ROW.key == row.key).values(next_us=to_us(at), **changes))
+
+
+def retry(connection: Connection, row: Delivery, now: datetime, reason: str) -> bool:
+    """Record a failed try. Return False if it was the last one."""
+    if now - from_us(row.made_us) >= TRIED_FOR:
+        end(connection, row, GIVEN_UP, now, reason, tries=row.tries + 1)
+        return False
+    pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 3.0 ** min(row.tries, 16))
+    postpone(connection, row, now + timedelta(seconds=pause_s), tries=row.tries + 1, reason=reason)
+    return True
+
+
+def end(connection: Connection, row: Delivery, state: str, now: datetime, reason: str = "", **changes: Any) -> None:
+    """Close a row. Its text is removed, because the conversation has it."""
+    values = {"state": state, "next_us": None, "ended_us": to_us(now), "reason": reason, "body": ""} | changes
+    connection.execute(update(deliveries).where(_ROW.key == row.key).values(**values))
+
+
+def gather(connection: Connection, target: str, up_to: datetime) -> list[Delivery]:
+    """Return the rows that wait for the digest of a target and are due by now, oldest first."""
+    waits = (_ROW.state == GATHERED) & (_ROW.target == target) & (_ROW.next_us <= to_us(up_to + LEASE))
+    return [Delivery(*row) for row in connection.execute(select(*_ALL).where(waits).order_by(_ROW.number))]
+
+
+def prune(connection: Connection, now: datetime) -> int:
+    """Delete rows that ended long ago. Return their number."""
+    return connection.execute(delete(deliveries).where(_ROW.ended_us < to_us(now - KEPT))).rowcount
+
+
+def rows_of(connection: Connection, *, limit: int, after: int = 0, only_open: bool = False) -> list[Mapping[str, Any]]:
+    """Return deliveries to targets, newest first, with their numbers."""
+    query = select(_ROW.number, *_ALL).where(_ROW.target != "").order_by(_ROW.number.desc()).limit(limit)
+    query = query.where(_ROW.number < after) if after else query
+    query = query.where(one_of(_ROW.state, OPEN)) if only_open else query
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def told(home: Home, fire_id: str) -> list[str]:
+    """Return a sentence about each delivery of a fire, for `explain`. Empty if there is none."""
+    try:
+        store = open_outbox(home, read_only=True)
+    except TurnkeeperError as error:
+        return [f"Its deliveries cannot be read: {error}"]
+    if store is None:
+        return []
+    query = select(*_ALL).where((_ROW.fire_id == fire_id) & (_ROW.target != "")).order_by(_ROW.number)
+    with closing(store):
+        found = store.submit(lambda connection: [Delivery(*row) for row in connection.execute(query)]).result()
+    return [sentence(row) for row in found]
+
+
+def sentence(row: Delivery) -> str:
+    """Return a sentence about the state of a delivery."""
+    what = f"Its delivery {row.key} ({row.kind}) to {row.target}"
+    tries = f" after {row.tries} failed {'try' if row.tries == 1 else 'tries'}" if row.tries else ""
+    why = f": {row.reason}" if row.reason else ""
+    if row.next_us is None:
+        return f"{what} was {row.state} at {rfc3339(from_us(row.ended_us or 0))}{tries}{why}."
+    waits = "waits for the digest" if row.state == GATHERED else "waits"
+    return f"{what} {waits} until {rfc3339(from_us(row.next_us))}{tries}{why}."
+
+
+def _change(connection: Connection, row: Delivery, *, next_us: int) -> bool:
+    same = (_ROW.key == row.key) & (_ROW.next_us == row.next_us)
+    return bool(connection.execute(update(deliveries).where(same).values(next_us=next_us)).rowcount)
+
+
+_ALL = [_ROW[name] for name in Delivery._fields]

@@ -1,0 +1,155 @@
+"""One try of one delivery: to a signed webhook, to a service of apprise, or to a command.
+
+A webhook is signed as the specification of Standard Webhooks says: the headers `webhook-id`, `webhook-timestamp` and
+`webhook-signature`. Services run in a process of their own, `python -m turnkeeper.constellation.delivery.send`, because
+their libraries open their own connections: there every name that is resolved keeps to the policy of hosts.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import os
+import ssl
+import sys
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpcore2
+
+from turnkeeper.config.build import install_command
+from turnkeeper.console.unseen import plain
+from turnkeeper.constellation.delivery import hosts
+from turnkeeper.constellation.delivery.targets import Target, secret_bytes
+from turnkeeper.errors import Denied, TurnkeeperError
+
+LONGEST_S = 20.0
+LONGEST_TEXT = 32_000  # characters, in the variables of a command and in the text of a service
+_PASSED_ON = ("PATH", "HOME", "USER", "LANG", "DISPLAY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "SSL_CERT_FILE")
+_FAULTS = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
+_OVER = 410  # Gone: the receiver wants no more
+_SPELLED = {"success": "succeeded", "failure": "failed", "waits": "waits for you", "digest": "digest"}
+
+
+class Refused(TurnkeeperError):
+    """The delivery can never succeed: there is no use in another try."""
+
+
+def signature(secret: str, key: str, at: datetime, body: bytes) -> Mapping[str, str]:
+    """Return the headers that prove where a request comes from, and when it was made."""
+    seconds = str(int(at.timestamp()))
+    mac = hmac.digest(secret_bytes(secret), f"{key}.{seconds}.".encode() + body, hashlib.sha256)
+    signed = f"v1,{base64.b64encode(mac).decode()}"
+    return {"webhook-id": key, "webhook-timestamp": seconds, "webhook-signature": signed}
+
+
+def title(data: Mapping[str, Any], kind: str) -> str:
+    """Return the headline of a delivery, for people."""
+    return plain(f"{data.get('task') or data.get('channel') or 'Turnkeeper'} {_SPELLED[kind]}")
+
+
+def text_of(data: Mapping[str, Any]) -> str:
+    """Return the text of a delivery, for people: the reason, the answer, the question and the link to decide it."""
+    said = [data.get("reason"), data.get("text"), data.get("question")]
+    said += [data.get("arguments"), data.get("decide")]
+    return plain("\n\n".join(str(part) for part in said if part))[:LONGEST_TEXT]
+
+
+async def send(target: Target, key: str, kind: str, body: str, at: datetime, *, allowed: Collection[str]) -> str:
+    """Send one delivery once. Return why it failed, empty if it was taken. Raises Refused.
+
+    The reason never names the whole address, because an address is often a secret.
+    """
+    try:
+        async with asyncio.timeout(LONGEST_S):
+            if target.webhook:
+                headers = signature(target.secret, key, at, body.encode()) if target.secret else {"webhook-id": key}
+                return await post(target.webhook, body.encode(), headers, allowed)
+            data = json.loads(body)["data"]
+            said = {"TITLE": title(data, kind), "TEXT": text_of(data), "KEY": key, "EVENT": kind}
+            if target.service:
+                asked = {"address": target.service, "allowed": sorted(allowed), **said}
+                argv = [sys.executable, "-P", "-m", "turnkeeper.constellation.delivery.send"]
+                return await _run(argv, json.dumps(asked), {})
+            for name in ("task", "channel", "fire_id", "turn_id", "outcome", "reason"):
+                said[name.upper()] = str(data.get(name) or "")
+            named = {f"TURNKEEPER_{name}": value.replace("\0", "") for name, value in said.items()}
+            return await _run(["/bin/sh", "-c", target.command], body, named)
+    except TimeoutError:
+        return f"took longer than {LONGEST_S:.0f} s"
+    except Refused:
+        raise
+    except Denied as error:
+        raise Refused(str(error)) from error
+    except (TurnkeeperError, OSError, *_FAULTS) as error:
+        return str(error) or type(error).__name__
+
+
+async def post(url: str, body: bytes, headers: Mapping[str, str], allowed: Collection[str]) -> str:
+    """POST a JSON body. Return why it failed, empty if the answer was a success. Follows no redirect.
+
+    Raises:
+        Denied: the host is this machine, or on a private network, and is not allowed.
+        Refused: the receiver answered that it is gone.
+    """
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    found = await asyncio.to_thread(hosts.resolve, host, port, allowed)
+    target = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+    sent = {"Host": parts.netloc.rpartition("@")[2], "Content-Type": "application/json", **headers}
+    if parts.username:
+        pair = f"{parts.username}:{parts.password or ''}".encode()
+        sent["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+    where = httpcore2.URL(scheme=parts.scheme, host=found[0][4][0], port=port, target=target)
+    async with httpcore2.AsyncConnectionPool(max_connections=1, ssl_context=ssl.create_default_context()) as pool:
+        how = {"sni_hostname": host}
+        async with pool.stream("POST", where, headers=list(sent.items()), content=body, extensions=how) as answer:
+            status = int(answer.status)
+    if status == _OVER:
+        raise Refused(f"status {status}: the receiver wants no more")
+    return "" if 200 <= status < 300 else f"status {status}"
+
+
+async def _run(argv: list[str], given: str, environ: Mapping[str, str]) -> str:
+    """Run a program in its own session with a text on its standard input. Return why it failed, empty if it did not."""
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        env=passed | dict(environ),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        _, said = await process.communicate(given.encode())
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, 9)
+            await process.wait()
+    last = said.decode("utf-8", "replace").strip().rpartition("\n")[2][:300]
+    return "" if process.returncode == 0 else plain(last) or f"exit status {process.returncode}"
+
+
+def serve(asked: Mapping[str, Any]) -> str:
+    """Send a text to a service, in this process. Return why it failed, empty if the service took it."""
+    refused = hosts.guard(asked["allowed"])
+    try:
+        apprise = import_module("apprise")
+    except ImportError:
+        return f"services need a package: {install_command('turnkeeper[notify]')}"
+    logging.getLogger("apprise").disabled = True  # its errors name the address
+    sender = apprise.Apprise()
+    if not sender.add(asked["address"]):
+        return "apprise does not know this kind of address"
+    taken = sender.notify(title=asked["TITLE"], body=asked["TEXT"] or asked["TITLE"])
+    return "" if taken else (refused or ["the service could not be reached, or did not take it"])[0]
+
+
+if __name__ == "__main__":
+    sys.exit(serve(json.loads(sys.stdin.read())) or 0)

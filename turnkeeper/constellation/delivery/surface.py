@@ -1,0 +1,24 @@
+"""Delivery: results of tasks and open questions reach people."""
+
+from turnkeeper.config.surfaces import Later, Panel, Process, Surface
+
+SURFACE = Surface(
+    name="delivery",
+    place=34,
+    settings=("delivery",),
+    process=Process(
+        name="delivery",
+        package="turnkeeper.constellation.delivery",
+        reads=frozenset({"delivery", "store", "web"}),
+        asks=frozenset({"task-runner", "agent-runtime"}),
+    ),
+    offers={"deliveries of a fire": "turnkeeper.constellation.delivery.outbox:told"},
+    commands={
+        "deliver": Later(
+            "turnkeeper.constellation.delivery.commands:app",
+            "Deliver what tasks achieve, or ask, to people: by a command, a webhook, e-mail or a chat.",
+            Panel.WORK,
+        ),
+    },
+    needs=("web-reader",),
+)

@@ -1,0 +1,186 @@
+"""The targets of deliveries: where results go, which ones, and when. Kept in `state/delivery.json`, replaced whole.
+
+The file holds secrets: the key of a webhook's signature, the address of a chat. Only its owner can read it.
+"""
+
+import base64
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, time, timedelta, tzinfo
+from typing import Annotated, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+
+from turnkeeper.config.home import Home
+from turnkeeper.entropy import Entropy
+from turnkeeper.errors import Conflict, Corrupt, InvalidInput, NotFound, misspelt
+from turnkeeper.storage.files import replace_whole
+
+Kind = Literal["success", "failure", "waits"]
+KINDS: tuple[Kind, ...] = ("success", "failure", "waits")
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
+_PREFIX = "whsec_"  # of a secret, as Standard Webhooks writes it
+_SECRET_BYTES = 32
+
+
+class Target(BaseModel):
+    """One place where results go. Exactly one of `webhook`, `service` and `command` is set.
+
+    Attributes:
+        webhook: an http or https URL; each request is signed with `secret`.
+        service: a URL of apprise: mailto, slack, tgram, ntfy and many others.
+        command: a shell command; the delivery is in its variables and, as JSON, on its standard input.
+        on: what is delivered.
+        tasks: the names of the tasks; empty for all.
+        channels: the channels; empty for all.
+        quiet: the hours of each day in which nothing is sent, as HH:MM-HH:MM; empty for none.
+        digest: the time of day, HH:MM, at which all results since the last time go out as one; empty: each by itself.
+        timezone: the IANA zone of `quiet` and `digest`; empty for UTC.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    webhook: str = ""
+    service: str = ""
+    command: str = ""
+    secret: str = ""
+    on: tuple[Kind, ...] = Field(KINDS, min_length=1)
+    tasks: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
+    quiet: Annotated[str, StringConstraints(pattern=r"^([0-2]\d:[0-5]\d-[0-2]\d:[0-5]\d)?$")] = ""
+    digest: Annotated[str, StringConstraints(pattern=r"^([0-2]\d:[0-5]\d)?$")] = ""
+    timezone: str = ""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if sum(map(bool, (self.webhook, self.service, self.command))) != 1:
+            raise ValueError("give exactly one of --webhook, --service and --command")
+        try:
+            times = [time.fromisoformat(text) for text in (*filter(None, self.quiet.split("-")), self.digest) if text]
+            _ = self.zone
+        except (ValueError, ZoneInfoNotFoundError, OSError) as error:
+            raise ValueError(f"not a time of day or a time zone: {error}") from error
+        if self.quiet and times[0] == times[1]:
+            raise ValueError("quiet hours that begin when they end would never end")
+        return self
+
+    @property
+    def zone(self) -> tzinfo:
+        return ZoneInfo(self.timezone) if self.timezone else UTC
+
+    @property
+    def way(self) -> str:
+        """The kind of the target, and for a URL its scheme or its host: what may be shown."""
+        if self.webhook:
+            return f"webhook {self.webhook.split('/')[2].rpartition('@')[2]}"
+        return f"service {self.service.partition(':')[0]}" if self.service else "command"
+
+    def wants(self, kind: str, task: str, channel: str) -> bool:
+        """Return True if a result of this kind, of this task and channel, goes to the target."""
+        fits = (not self.tasks or task in self.tasks) and (not self.channels or channel in self.channels)
+        return kind in self.on and fits
+
+    def due(self, kind: str, now: datetime) -> tuple[datetime, bool]:
+        """Return when a delivery that is ready now goes out, and True if it waits for the daily digest.
+
+        A question never waits for the digest. Nothing goes out in quiet hours.
+        """
+        gathers = bool(self.digest) and kind in {"success", "failure"}
+        at = _next(time.fromisoformat(self.digest), now, self.zone) if gathers else now
+        return self._after_quiet(at), gathers
+
+    def _after_quiet(self, at: datetime) -> datetime:
+        if not self.quiet:
+            return at
+        begin, end = map(time.fromisoformat, self.quiet.split("-"))
+        local = at.astimezone(self.zone).time()
+        inside = begin <= local < end if begin < end else local >= begin or local < end
+        return _next(end, at, self.zone) if inside else at
+
+
+def _next(moment: time, now: datetime, zone: tzinfo) -> datetime:
+    """Return the first instant after `now` at which a clock of the zone shows a time of day."""
+    local = now.astimezone(zone)
+    days = (datetime.combine(local.date() + timedelta(days=days), moment, zone) for days in (0, 1, 2))
+    return next(at.astimezone(UTC) for at in days if at.astimezone(UTC) > now)
+
+
+Targets = Mapping[str, Target]
+_FILE = TypeAdapter(dict[Name, Target])
+
+
+def read(home: Home) -> Targets:
+    """Return the targets by name. Raises Corrupt."""
+    try:
+        return _FILE.validate_json((home.root / "state" / "delivery.json").read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValidationError as error:
+        raise Corrupt("cannot be read as a list of targets", where="state/delivery.json") from error
+
+
+def one(targets: Targets, name: str) -> Target:
+    """Return a target. Raises NotFound."""
+    if name not in targets:
+        raise NotFound("no target has this name", where=name, hint=misspelt(name, targets))
+    return targets[name]
+
+
+def add(home: Home, name: str, target: Target) -> None:
+    """Add a target. Raises Conflict if the name is taken, InvalidInput if it is not a name."""
+    with _changing(home) as change:
+        if name in change.before:
+            raise Conflict("a target has this name", where=name, hint=f"remove it: turnkeeper deliver remove {name}")
+        try:
+            change.write(_FILE.validate_python({**change.before, name: target}))
+        except ValidationError as error:
+            what = "is no name: use a-z, 0-9 and -, at most 32 characters"
+            raise InvalidInput(what, where=name[:60]) from error
+
+
+def remove(home: Home, name: str) -> None:
+    """Remove a target. Raises NotFound."""
+    with _changing(home) as change:
+        one(change.before, name)
+        change.write({key: target for key, target in change.before.items() if key != name})
+
+
+class _Change:
+    def __init__(self, before: Targets, write: Callable[[Targets], None]) -> None:
+        self.before, self.write = before, write
+
+
+@contextmanager
+def _changing(home: Home) -> Iterator[_Change]:
+    """Yield the targets and the function that replaces them, while no other command changes them."""
+
+    def write(targets: Targets) -> None:
+        found = {name: target.model_dump(exclude_defaults=True) for name, target in targets.items()}
+        replace_whole(home.root / "state" / "delivery.json", json.dumps(found, indent=1).encode())
+
+    lock = os.open(home.run / "delivery-targets.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield _Change(read(home), write)
+    finally:
+        os.close(lock)
+
+
+def new_secret(entropy: Entropy) -> str:
+    """Return a new key for the signatures of a webhook."""
+    return _PREFIX + base64.b64encode(bytes.fromhex(entropy.hex(2 * _SECRET_BYTES))).decode()
+
+
+def secret_bytes(secret: str) -> bytes:
+    """Return the bytes of a key. Raises InvalidInput if the key is no base64 of 24 to 64 bytes."""
+    try:
+        found = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+    except ValueError:
+        found = b""
+    if not 24 <= len(found) <= 64:
+        raise InvalidInput(f"is not {_PREFIX} and the base64 of 24 to 64 bytes", where="secret")
+    return found
