@@ -15,6 +15,7 @@ from typing import Any
 from agent_runtime.model.mapping import Row, to_json
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
+from turnkeeper.config.surfaces import required
 from turnkeeper.console import home, named_home, note
 from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable, the_one
 from turnkeeper.rpc.channel import Caller
@@ -93,7 +94,7 @@ def import_threads(request: Any) -> Any:
     """Import threads: through the daemon, or into the store if the daemon does not run."""
     place = named_home()
     if request.dry_run and not place.agent_db.exists():
-        return import_module("agent_runtime.service.threads").read_only(request)
+        return required("threads-import-look", request)
     try:
         with closing(runtime()) as caller:
             return caller.ImportThreads(request, deadline_s=LONGEST_IMPORT_S)

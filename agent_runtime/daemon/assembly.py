@@ -41,7 +41,6 @@ from agent_runtime.permissions.judge import Narrowing, judge
 from agent_runtime.service.requests import read_again, read_fire
 from agent_runtime.service.servicer import RULES, Runtime, Servicer
 from agent_runtime.service.streams import Relay
-from agent_runtime.service.threads import ThreadImport
 from agent_runtime.store.database import open_database
 from agent_runtime.store.schema import audit
 from agent_runtime.store.turn_store import Store
@@ -58,7 +57,7 @@ from turnkeeper.clock import Clock, SharedClock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings, staffed
 from turnkeeper.config.started import add_files
-from turnkeeper.config.surfaces import offered
+from turnkeeper.config.surfaces import offered, required
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import EXIT_FAILURE, Conflict, InvalidInput, MachineTrouble, NotFound, Unreachable
 from turnkeeper.rpc.callers import Door
@@ -172,10 +171,8 @@ async def import_threads(home: Home, request: Any) -> Any:
     with closing(open_database(home.agent_db, upgrade=not request.dry_run)) as database:
         store, saver = await Store.take_over(database, clock, entropy), await open_saver(home.checkpoints_db)
         try:
-            moving = ThreadImport(
-                store, saver, Categories(home, settings).get, read_catalog(settings, home), lambda _thread_id: None
-            )
-            return await moving.import_threads(request)
+            parts = store, saver, Categories(home, settings).get, read_catalog(settings, home), lambda _thread_id: None
+            return await required("threads-import", *parts).import_threads(request)
         finally:
             await saver.aclose()
 
@@ -417,7 +414,7 @@ class _Basis:
             categories=categories,
             exceptions=excepted,
             catalog=self.graphs.catalog,
-            unread=engines.unread,
+            engines=engines,
             workspace=workspace,
             live=live,
             log=log,

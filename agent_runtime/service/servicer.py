@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
+from agent_runtime.graph.engine.engine import Engines
 from agent_runtime.graph.engine.model_output import LiveOutput
 from agent_runtime.mailbox.acceptor import Acceptor
 from agent_runtime.mailbox.mailboxes import Mailboxes
@@ -28,8 +29,7 @@ from agent_runtime.permissions.exceptions import ForTask
 from agent_runtime.service import reads
 from agent_runtime.service.requests import FireIntake, input_of, read_label, read_message, read_request_id
 from agent_runtime.service.streams import BridgedStream, watch_conversation, watch_turns
-from agent_runtime.service.thread_records import channel_of, described_in, put_thread
-from agent_runtime.service.threads import ThreadImport
+from agent_runtime.service.thread_records import channel_of, described_in, put_thread, refuse_withdrawn
 from agent_runtime.service.workspace import WorkspaceService, with_reads
 from agent_runtime.store import turn_reads
 from agent_runtime.store.mail import terminal_delivery_of_turn
@@ -41,6 +41,7 @@ from agent_runtime.workspace.workspace import Workspace
 from turnkeeper.bus.event_log import EventLog
 from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.clock import Clock
+from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.rpc.callers import Rules, current
@@ -48,6 +49,7 @@ from turnkeeper.rpc.channel import Greeting
 from turnkeeper.storage.nodes import Beat
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
+from turnkeeper.v1.agent_runtime_pb2_grpc import AgentRuntimeServicer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +57,7 @@ class Runtime:
     """The parts of the service; nothing runs until `worker` is started.
 
     `namespaces` defines for each graph, the default one first, how its store's namespaces are interpreted. `trouble`
-    returns the machine trouble that blocks a part; empty if there is none. `unread` says what of a trigger its graph
-    would not read, and raises InvalidInput if the graph would refuse it.
+    returns the machine trouble that blocks a part; empty if there is none.
     """
 
     store: Store
@@ -67,7 +68,7 @@ class Runtime:
     categories: Categories
     exceptions: StandingExceptions
     catalog: Catalog
-    unread: Callable[[Trigger], str]
+    engines: Engines
     workspace: Workspace
     namespaces: Mapping[str, Namespaces]
     live: LiveOutput
@@ -91,6 +92,9 @@ RULES = Rules(
                 "ListCandidates",
                 "ListCategories",
                 "ListGraphs",
+                "DescribeGraph",
+                "GetState",
+                "ListStates",
                 "ListPages",
                 "GetPage",
             ),
@@ -103,6 +107,7 @@ RULES = Rules(
         "SendMessage": "answer.turn_id",
         "ImportThreads": "answer.threads.thread_id",
         "PutThread": "answer.thread_id",
+        "WithdrawThread": "answer.thread_id",
         "ResolveInterrupt": "answer.interrupt_id",
         "ResolveInterrupts": "answer.interrupts.interrupt_id",
         "RevokeException": "answer.number",
@@ -310,6 +315,7 @@ class MessageIntake:
 
 
 def _refuse_foreign(connection: Connection, thread_id: str, channel: str) -> None:
+    refuse_withdrawn(connection, thread_id)
     newest = turn_reads.newest_on_thread(connection, thread_id)
     own = newest.channel if newest is not None else described_in(connection, thread_id)
     if own not in {"", channel}:
@@ -360,10 +366,11 @@ class Servicer(WorkspaceService):
         self.CancelTurn = lookup.cancel_turn
         self.SendMessage = messages.send_message
         self.Fire = self._fires.fire
-        moving = ThreadImport(
-            runtime.store, runtime.checkpoints, runtime.categories.get, runtime.catalog, runtime.worker.answered
-        )
-        self.ImportThreads = moving.import_threads
+        self._of_surfaces = offered("rpc", runtime) or AgentRuntimeServicer()  # type: ignore[abstract]
+
+    def __getattr__(self, method: str) -> Any:
+        """Return a method that a surface implements; without the surface, it is not implemented."""
+        return getattr(self._of_surfaces, method)
 
     def refuse_fires(self) -> None:
         """Refuse fires from now on, and end the streams of fires; accepted fires are still reported."""
@@ -513,7 +520,7 @@ class Servicer(WorkspaceService):
         Raises InvalidInput if a graph would refuse one of the request's inputs.
         """
         graphs = [to_message(wire.Graph, one) for one in self._runtime.catalog.entries()]
-        warnings = filter(None, (self._runtime.unread(input_of(one)) for one in request.inputs))
+        warnings = filter(None, (self._runtime.engines.unread(input_of(one)) for one in request.inputs))
         return wire.ListGraphsResponse(graphs=graphs, warnings=warnings)
 
 

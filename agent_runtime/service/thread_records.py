@@ -36,6 +36,7 @@ class Described:
     metadata_json: str
     created_at: datetime
     updated_at: datetime
+    withdrawn_at: datetime | None
 
 
 def list_threads(connection: Connection, request: wire.ListThreadsRequest) -> wire.ListThreadsResponse:
@@ -44,6 +45,7 @@ def list_threads(connection: Connection, request: wire.ListThreadsRequest) -> wi
     grouped, described = _grouped(connection, request), _described(connection, request)
     found = {row.thread_id: (row.last, row.newest) for row in grouped.values()}
     found = {one.thread_id: (to_us(one.created_at), 0) for one in described.values()} | found
+    found = {one: at for one, at in found.items() if one not in described or described[one].withdrawn_at is None}
     ids = sorted(found, key=lambda thread_id: (*found[thread_id], thread_id), reverse=True)
     if wanted:
         ids = [one for one in ids if one in described and is_within(wanted, json.loads(described[one].metadata_json))]
@@ -78,6 +80,13 @@ def described_in(connection: Connection, thread_id: str) -> str:
     )
 
 
+def refuse_withdrawn(connection: Connection, thread_id: str) -> None:
+    """Raise NotFound if a client has deleted a thread: its id is not used again."""
+    query = select(thread_records.c.withdrawn_at_us).where(thread_records.c.thread_id == thread_id)
+    if connection.execute(query).scalar() is not None:
+        raise NotFound(f"thread {thread_id} was deleted", where="thread_id", hint="use another thread")
+
+
 def put_thread(
     connection: Connection, request: wire.PutThreadRequest, at: datetime, *, new_id: str, via: str
 ) -> wire.Thread:
@@ -89,6 +98,7 @@ def put_thread(
         Conflict: the thread belongs to another channel.
     """
     thread_id = request.thread_id or new_id
+    refuse_withdrawn(connection, thread_id)
     before = next(iter(list_threads(connection, wire.ListThreadsRequest(thread_id=thread_id)).threads), None)
     if before is not None and request.must_be_new:
         raise AlreadyExists(f"thread {thread_id} already exists", where="thread_id")

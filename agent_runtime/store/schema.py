@@ -77,6 +77,7 @@ turns = sa.Table(
     sa.Column("config_json", TEXT, nullable=False, server_default=""),
     sa.Column("input_json", TEXT, nullable=False, server_default=""),
     sa.Column("via", TEXT, nullable=False, server_default=""),  # of an author's: PROGRAM/SURFACE/KEY
+    sa.Column("run_json", TEXT, nullable=False, server_default=""),  # the options of a client's run, if it is one
     sa.CheckConstraint(f"status IN ({_STATUSES})", name="turns_status"),
     sa.CheckConstraint("trigger IN ('fire', 'author')", name="turns_trigger"),
     sa.CheckConstraint("(trigger = 'fire') = (fire_id <> '')", name="turns_fire"),
@@ -95,6 +96,7 @@ thread_records = sa.Table(
     sa.Column("via", TEXT, nullable=False),  # the channel of the last change
     sa.Column("created_at_us", sa.BigInteger, nullable=False),
     sa.Column("updated_at_us", sa.BigInteger, nullable=False),
+    sa.Column("withdrawn_at_us", sa.BigInteger),  # a withdrawn thread is in no list
 )
 
 # Keys that were taken, permanently: they decide what is a duplicate.

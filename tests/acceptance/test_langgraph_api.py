@@ -71,7 +71,10 @@ def test_delete_assistants_assistant_id(lg: Lg) -> None:
 
 def test_get_assistants_assistant_id_graph(lg: Lg) -> None:
     graph = lg.ask("GET", "/assistants/agent0/graph")
-    assert (len(graph["nodes"]), len(graph["edges"])) == (3, 2)
+    assert {"__start__", "model", "tools", "__end__"} <= {one["id"] for one in graph["nodes"]}
+    assert ("tools", "model") in {(one["source"], one["target"]) for one in graph["edges"]}
+    assert lg.ask("GET", "/assistants/agent0/graph?xray=true")["nodes"]
+    assert "not a number" in lg.ask("GET", "/assistants/agent0/graph?xray=deep", status=422)["detail"]
 
 
 def test_get_assistants_assistant_id_schemas(lg: Lg) -> None:
@@ -167,12 +170,35 @@ def test_post_threads_prune(lg: Lg) -> None:
     lg.refused("POST", "/threads/prune", {"thread_ids": ["a"]})
 
 
-def test_delete_threads_thread_id(lg: Lg, thread: str) -> None:
-    assert "is kept" in lg.refused("DELETE", f"/threads/{thread}")
+def test_delete_threads_thread_id(lg: Lg) -> None:
+    """A deleted thread is gone for every client; its turn stays in the conversation of its channel."""
+    made = lg.thread(team="gone")
+    turn = lg.turn(made, "Hello from a thread that is deleted")
+    lg.ask("DELETE", f"/threads/{made}", status=204)
+    for method, path, body in (
+        ("GET", f"/threads/{made}", None),
+        ("GET", f"/threads/{made}/state", None),
+        ("POST", f"/threads/{made}/runs", RUN),
+        ("DELETE", f"/threads/{made}", None),
+    ):
+        assert "no thread" in lg.refused(method, path, body, status=404)
+    assert "was deleted" in lg.refused("POST", f"/threads/{made}/runs", RUN | {"if_not_exists": "create"}, status=404)
+    assert lg.ask("POST", "/threads/search", {"metadata": {"team": "gone"}}) == []
+    assert turn in [one["turn_id"] for one in lg.constellation.conversation()]
+
+
+def test_a_thread_whose_turn_waits_is_deleted_and_its_turn_is_cancelled(lg: Lg) -> None:
+    waits = lg.waiting()["thread_id"]
+    (turn,) = (one["run_id"] for one in lg.ask("GET", f"/threads/{waits}/runs"))
+    lg.ask("DELETE", f"/threads/{waits}", status=204)
+    assert lg.constellation.ask("agent-runtime", "turns", "show", turn)["status"] == "cancelled"
+    assert lg.constellation.ask("agent-runtime", "approvals", "list") == []
 
 
 def test_post_threads_thread_id_copy(lg: Lg, thread: str) -> None:
-    lg.refused("POST", f"/threads/{thread}/copy")
+    made = lg.ask("POST", f"/threads/{lg.thread(team='copied')}/copy")
+    assert made["metadata"]["team"] == "copied"
+    assert "before its first run" in lg.refused("POST", f"/threads/{thread}/copy")
 
 
 def test_get_threads_thread_id_state(lg: Lg, thread: str) -> None:
@@ -506,14 +532,14 @@ def test_put_store_items(lg: Lg) -> None:
 
 
 def test_get_store_items(lg: Lg) -> None:
-    lg.ask("GET", "/store/items?namespace=workspace.people&key=nobody", status=404)
+    assert lg.ask("GET", "/store/items?namespace=workspace.people&key=nobody") is None
 
 
 def test_delete_store_items(lg: Lg) -> None:
     item = {"namespace": ["workspace", "people"], "key": "gone", "value": {"likes": "tea"}}
     lg.ask("PUT", "/store/items", item, status=204)
     lg.ask("DELETE", "/store/items", {"namespace": item["namespace"], "key": "gone"}, status=204)
-    lg.ask("GET", "/store/items?namespace=workspace.people&key=gone", status=404)
+    assert lg.ask("GET", "/store/items?namespace=workspace.people&key=gone") is None
 
 
 def test_post_store_items_search(lg: Lg) -> None:

@@ -365,7 +365,7 @@ def the_requests() -> str:
     """Return the page of the LangGraph API's requests."""
     answers = tomllib.loads(REQUESTS.read_text(encoding="utf-8"))
     web = SimpleNamespace(langgraph_channel="general", langgraph_category="loop")
-    gateway: Any = SimpleNamespace(clock=ManualClock(), settings=SimpleNamespace(web=web))
+    gateway: Any = SimpleNamespace(clock=ManualClock(), settings=SimpleNamespace(web=web, default_graph="default"))
     offered = [f"{method} {one.path}" for one in routes(Api(gateway)) for method in sorted(one.methods - {"HEAD"})]
     says = (
         f"This page lists the requests of LangGraph's API that are answered under `/lg`. {WRITTEN} "

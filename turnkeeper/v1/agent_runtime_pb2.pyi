@@ -2455,6 +2455,188 @@ class ListGraphsResponse(_message.Message):
 Global___ListGraphsResponse: _TypeAlias = ListGraphsResponse  # noqa: Y015
 
 @_typing.final
+class DescribeGraphRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRAPH_FIELD_NUMBER: _builtins.int
+    XRAY_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    RECURSE_FIELD_NUMBER: _builtins.int
+    graph: _builtins.str
+    """a graph or an assistant; empty: the default graph"""
+    xray: _builtins.int
+    """levels of subgraphs to draw inside; below 0: all"""
+    namespace: _builtins.str
+    """only this subgraph"""
+    recurse: _builtins.bool
+    """also subgraphs of subgraphs"""
+    def __init__(
+        self,
+        *,
+        graph: _builtins.str = ...,
+        xray: _builtins.int = ...,
+        namespace: _builtins.str = ...,
+        recurse: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "namespace", b"namespace", "recurse", b"recurse", "xray", b"xray"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeGraphRequest: _TypeAlias = DescribeGraphRequest  # noqa: Y015
+
+@_typing.final
+class GraphDescription(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRAPH_JSON_FIELD_NUMBER: _builtins.int
+    SCHEMAS_JSON_FIELD_NUMBER: _builtins.int
+    SUBGRAPHS_JSON_FIELD_NUMBER: _builtins.int
+    graph_json: _builtins.str
+    """{"nodes": […], "edges": […]}"""
+    schemas_json: _builtins.str
+    """{"input_schema": …, …}"""
+    subgraphs_json: _builtins.str
+    """by namespace, the schemas of each subgraph"""
+    def __init__(
+        self,
+        *,
+        graph_json: _builtins.str = ...,
+        schemas_json: _builtins.str = ...,
+        subgraphs_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph_json", b"graph_json", "schemas_json", b"schemas_json", "subgraphs_json", b"subgraphs_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GraphDescription: _TypeAlias = GraphDescription  # noqa: Y015
+
+@_typing.final
+class GetStateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THREAD_ID_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_ID_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_NS_FIELD_NUMBER: _builtins.int
+    SUBGRAPHS_FIELD_NUMBER: _builtins.int
+    thread_id: _builtins.str
+    checkpoint_id: _builtins.str
+    """empty: the newest"""
+    checkpoint_ns: _builtins.str
+    subgraphs: _builtins.bool
+    """also the states of subgraphs, in their tasks"""
+    def __init__(
+        self,
+        *,
+        thread_id: _builtins.str = ...,
+        checkpoint_id: _builtins.str = ...,
+        checkpoint_ns: _builtins.str = ...,
+        subgraphs: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_id", b"checkpoint_id", "checkpoint_ns", b"checkpoint_ns", "subgraphs", b"subgraphs", "thread_id", b"thread_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStateRequest: _TypeAlias = GetStateRequest  # noqa: Y015
+
+@_typing.final
+class State(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_JSON_FIELD_NUMBER: _builtins.int
+    state_json: _builtins.str
+    def __init__(
+        self,
+        *,
+        state_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["state_json", b"state_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___State: _TypeAlias = State  # noqa: Y015
+
+@_typing.final
+class ListStatesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THREAD_ID_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    METADATA_JSON_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_NS_FIELD_NUMBER: _builtins.int
+    thread_id: _builtins.str
+    before: _builtins.str
+    """a checkpoint: only those before it"""
+    limit: _builtins.int
+    """0 means 10"""
+    metadata_json: _builtins.str
+    """a JSON object: only states whose metadata hold all of it"""
+    checkpoint_ns: _builtins.str
+    def __init__(
+        self,
+        *,
+        thread_id: _builtins.str = ...,
+        before: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        metadata_json: _builtins.str = ...,
+        checkpoint_ns: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "checkpoint_ns", b"checkpoint_ns", "limit", b"limit", "metadata_json", b"metadata_json", "thread_id", b"thread_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStatesRequest: _TypeAlias = ListStatesRequest  # noqa: Y015
+
+@_typing.final
+class ListStatesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATES_JSON_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def states_json(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        states_json: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["states_json", b"states_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStatesResponse: _TypeAlias = ListStatesResponse  # noqa: Y015
+
+@_typing.final
+class WithdrawThreadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THREAD_ID_FIELD_NUMBER: _builtins.int
+    thread_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        thread_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["thread_id", b"thread_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WithdrawThreadRequest: _TypeAlias = WithdrawThreadRequest  # noqa: Y015
+
+@_typing.final
 class Page(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

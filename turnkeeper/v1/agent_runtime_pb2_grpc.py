@@ -159,6 +159,26 @@ class AgentRuntimeStub(object):
                 request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListGraphsRequest.SerializeToString,
                 response_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListGraphsResponse.FromString,
                 _registered_method=True)
+        self.DescribeGraph = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/DescribeGraph',
+                request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.DescribeGraphRequest.SerializeToString,
+                response_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.GraphDescription.FromString,
+                _registered_method=True)
+        self.GetState = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/GetState',
+                request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.GetStateRequest.SerializeToString,
+                response_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.State.FromString,
+                _registered_method=True)
+        self.ListStates = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/ListStates',
+                request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListStatesRequest.SerializeToString,
+                response_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListStatesResponse.FromString,
+                _registered_method=True)
+        self.WithdrawThread = channel.unary_unary(
+                '/turnkeeper.v1.AgentRuntime/WithdrawThread',
+                request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.WithdrawThreadRequest.SerializeToString,
+                response_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.FromString,
+                _registered_method=True)
         self.ListPages = channel.unary_unary(
                 '/turnkeeper.v1.AgentRuntime/ListPages',
                 request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListPagesRequest.SerializeToString,
@@ -428,6 +448,36 @@ class AgentRuntimeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeGraph(self, request, context):
+        """For LangGraph's clients. Without the surface lg these are not implemented.
+        A graph's nodes, schemas and subgraphs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetState(self, request, context):
+        """The state of a thread in its graph, as LangGraph's API has it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListStates(self, request, context):
+        """The states of a thread, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WithdrawThread(self, request, context):
+        """Hides a thread from every list; its turns stay in the conversation until they are erased. Refused while a turn of it
+        is not over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListPages(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -672,6 +722,26 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     servicer.ListGraphs,
                     request_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListGraphsRequest.FromString,
                     response_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListGraphsResponse.SerializeToString,
+            ),
+            'DescribeGraph': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGraph,
+                    request_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.DescribeGraphRequest.FromString,
+                    response_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.GraphDescription.SerializeToString,
+            ),
+            'GetState': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetState,
+                    request_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.GetStateRequest.FromString,
+                    response_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.State.SerializeToString,
+            ),
+            'ListStates': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStates,
+                    request_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListStatesRequest.FromString,
+                    response_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListStatesResponse.SerializeToString,
+            ),
+            'WithdrawThread': grpc.unary_unary_rpc_method_handler(
+                    servicer.WithdrawThread,
+                    request_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.WithdrawThreadRequest.FromString,
+                    response_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.SerializeToString,
             ),
             'ListPages': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPages,
@@ -1439,6 +1509,114 @@ class AgentRuntime(object):
             '/turnkeeper.v1.AgentRuntime/ListGraphs',
             turnkeeper_dot_v1_dot_agent__runtime__pb2.ListGraphsRequest.SerializeToString,
             turnkeeper_dot_v1_dot_agent__runtime__pb2.ListGraphsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGraph(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/DescribeGraph',
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.DescribeGraphRequest.SerializeToString,
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.GraphDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/GetState',
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.GetStateRequest.SerializeToString,
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.State.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/ListStates',
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.ListStatesRequest.SerializeToString,
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.ListStatesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WithdrawThread(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/WithdrawThread',
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.WithdrawThreadRequest.SerializeToString,
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.FromString,
             options,
             channel_credentials,
             insecure,

@@ -84,6 +84,18 @@ class AgentRuntimeStub:
     ListCategories: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListCategoriesRequest, _agent_runtime_pb2.ListCategoriesResponse]
     ListGraphs: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListGraphsRequest, _agent_runtime_pb2.ListGraphsResponse]
     """The graphs and assistants that a fire or a message may name."""
+    DescribeGraph: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.DescribeGraphRequest, _agent_runtime_pb2.GraphDescription]
+    """For LangGraph's clients. Without the surface lg these are not implemented.
+    A graph's nodes, schemas and subgraphs.
+    """
+    GetState: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetStateRequest, _agent_runtime_pb2.State]
+    """The state of a thread in its graph, as LangGraph's API has it."""
+    ListStates: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListStatesRequest, _agent_runtime_pb2.ListStatesResponse]
+    """The states of a thread, newest first."""
+    WithdrawThread: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.WithdrawThreadRequest, _agent_runtime_pb2.Thread]
+    """Hides a thread from every list; its turns stay in the conversation until they are erased. Refused while a turn of it
+    is not over.
+    """
     ListPages: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListPagesRequest, _agent_runtime_pb2.ListPagesResponse]
     GetPage: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetPageRequest, _agent_runtime_pb2.Page]
     PutPage: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutPageRequest, _agent_runtime_pb2.Page]
@@ -168,6 +180,18 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     ListCategories: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListCategoriesRequest, _agent_runtime_pb2.ListCategoriesResponse]  # type: ignore[assignment]
     ListGraphs: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListGraphsRequest, _agent_runtime_pb2.ListGraphsResponse]  # type: ignore[assignment]
     """The graphs and assistants that a fire or a message may name."""
+    DescribeGraph: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.DescribeGraphRequest, _agent_runtime_pb2.GraphDescription]  # type: ignore[assignment]
+    """For LangGraph's clients. Without the surface lg these are not implemented.
+    A graph's nodes, schemas and subgraphs.
+    """
+    GetState: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetStateRequest, _agent_runtime_pb2.State]  # type: ignore[assignment]
+    """The state of a thread in its graph, as LangGraph's API has it."""
+    ListStates: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListStatesRequest, _agent_runtime_pb2.ListStatesResponse]  # type: ignore[assignment]
+    """The states of a thread, newest first."""
+    WithdrawThread: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.WithdrawThreadRequest, _agent_runtime_pb2.Thread]  # type: ignore[assignment]
+    """Hides a thread from every list; its turns stay in the conversation until they are erased. Refused while a turn of it
+    is not over.
+    """
     ListPages: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListPagesRequest, _agent_runtime_pb2.ListPagesResponse]  # type: ignore[assignment]
     GetPage: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetPageRequest, _agent_runtime_pb2.Page]  # type: ignore[assignment]
     PutPage: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutPageRequest, _agent_runtime_pb2.Page]  # type: ignore[assignment]
@@ -399,6 +423,42 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_agent_runtime_pb2.ListGraphsResponse, _abc.Awaitable[_agent_runtime_pb2.ListGraphsResponse]]:
         """The graphs and assistants that a fire or a message may name."""
+
+    @_abc_1.abstractmethod
+    def DescribeGraph(
+        self,
+        request: _agent_runtime_pb2.DescribeGraphRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.GraphDescription, _abc.Awaitable[_agent_runtime_pb2.GraphDescription]]:
+        """For LangGraph's clients. Without the surface lg these are not implemented.
+        A graph's nodes, schemas and subgraphs.
+        """
+
+    @_abc_1.abstractmethod
+    def GetState(
+        self,
+        request: _agent_runtime_pb2.GetStateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.State, _abc.Awaitable[_agent_runtime_pb2.State]]:
+        """The state of a thread in its graph, as LangGraph's API has it."""
+
+    @_abc_1.abstractmethod
+    def ListStates(
+        self,
+        request: _agent_runtime_pb2.ListStatesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.ListStatesResponse, _abc.Awaitable[_agent_runtime_pb2.ListStatesResponse]]:
+        """The states of a thread, newest first."""
+
+    @_abc_1.abstractmethod
+    def WithdrawThread(
+        self,
+        request: _agent_runtime_pb2.WithdrawThreadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_runtime_pb2.Thread, _abc.Awaitable[_agent_runtime_pb2.Thread]]:
+        """Hides a thread from every list; its turns stay in the conversation until they are erased. Refused while a turn of it
+        is not over.
+        """
 
     @_abc_1.abstractmethod
     def ListPages(

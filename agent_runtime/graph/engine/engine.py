@@ -5,23 +5,18 @@ No other module runs graphs. This module knows threads, checkpoints and messages
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
 from typing import Any, Literal
 
-import langsmith
-from langchain.agents import factory
 from langgraph.errors import GraphDrained
 from langgraph.graph import END
-from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
 from langgraph.runtime import RunControl
 from langgraph.types import Command
-from langsmith.utils import tracing_is_enabled
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
 from agent_runtime.graph.context import Questions, recording, turn_around
-from agent_runtime.graph.engine import inputs, model_output, questions, reports, stops
+from agent_runtime.graph.engine import inputs, model_output, patches, questions, reports, stops
 from agent_runtime.graph.guard.gate import LimitReached
 from agent_runtime.graph.models.make import redact
 from agent_runtime.model.approval import RaisedInterrupt, canonical
@@ -34,37 +29,10 @@ from turnkeeper.errors import TurnkeeperError, machine_trouble
 MOST_SEALS = 50
 MOST_THREADS_RECORDED = 4096  # far more than concurrent turns
 LONGEST_ERROR = 1000
+patches.apply()
 BEFORE = "before_turn"  # key in a checkpoint's metadata: the last message before a turn whose input is no message
 Allow = Callable[[], Awaitable[None]]
 Stopped = Literal["end", "interrupted", "failed", "timeout", "drained"]
-
-
-class _NothingToSave:
-    """A finished save for the loop of a graph without checkpoints, because LangGraph always awaits the last save.
-
-    Every graph inside ours runs with our durability, even with `checkpointer=False`.
-    """
-
-    def result(self) -> None:
-        """Return at once."""
-
-    def __await__(self) -> Iterator[None]:
-        return iter(())
-
-
-async def _accept_push(self: AsyncPregelLoop, task: Any, index: int, call: Any = None) -> Any:
-    """Let a node or a workflow call a task only after the results of the earlier tasks are on disk.
-
-    LangGraph saves them in the background. If the process were killed before the save, an earlier task would run again.
-    """
-    if call is not None and isinstance(self.checkpointer, GroupedSaver):
-        await self.checkpointer.asaved(str(self.config["configurable"]["thread_id"]))
-    return await _ACCEPT_PUSH(self, task, index, call)
-
-
-_ACCEPT_PUSH = AsyncPregelLoop.aaccept_push
-setattr(AsyncPregelLoop, "aaccept_push", _accept_push)  # noqa: B010  there is no other place between two tasks
-setattr(PregelLoop, "_put_checkpoint_fut", _NothingToSave())  # noqa: B010  a loop that saves sets its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +203,11 @@ class Engine:
         self._controls: set[RunControl] = set()
         self._draining = False
         self._questions: OrderedDict[str, Questions] = OrderedDict()  # by thread: the guard's questions
+
+    @property
+    def graph(self) -> Any:
+        """The compiled graph."""
+        return self._graph
 
     async def read(self, thread_id: str, turn_ids: Sequence[str] = ()) -> ThreadState:
         """Return the thread's position, and the turns among `turn_ids` whose input is in its checkpoint."""
@@ -574,25 +547,3 @@ def _sentence(error: BaseException, secrets: Collection[str]) -> str:
     """Return an error as a sentence; only an error of ours needs no type in front."""
     text = str(error) if isinstance(error, TurnkeeperError) else f"{type(error).__name__}: {error}"
     return redact(text, secrets)[:LONGEST_ERROR]
-
-
-def _traced_if_asked(*args: Any, **options: Any) -> Any:
-    """Decorate a middleware hook as LangSmith does, but at no cost until traces are really sent.
-
-    `create_agent` traces each hook. That switches threads twice per call and takes a tenth of a turn, even if nothing
-    is traced.
-    """
-
-    def decorate(hook: Any) -> Any:
-        traced = langsmith.traceable(*args, **options)(hook)
-
-        @wraps(hook)
-        def run(*given: Any, **named: Any) -> Any:
-            return traced(*given, **named) if tracing_is_enabled() else hook(*given, **named)
-
-        return run
-
-    return decorate
-
-
-setattr(factory, "traceable", _traced_if_asked)  # noqa: B010  it is not for others to set, says the type checker

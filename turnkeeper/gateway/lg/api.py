@@ -109,6 +109,8 @@ class Api:
         self.once = Once(lambda: gateway.entropy.hex(32))
         self.channel = gateway.settings.web.langgraph_channel
         self.since = self.now()
+        self.default = gateway.settings.default_graph
+        self.default = OWN if self.default == "default" else self.default
         self._started: OrderedDict[str, str] = OrderedDict()
 
     def begun(self, thread_id: str, turn_id: str = "") -> str:
@@ -144,28 +146,29 @@ class Api:
         return who, self.gateway.daemons(who)
 
     async def assistants(self, runtime: Any) -> list[wire.Graph]:
-        """Return all graphs and assistants; the default one has the name that clients know."""
+        """Return all graphs and assistants; Turnkeeper's own agent has the name that clients know."""
         found = list((await runtime.ListGraphs(wire.ListGraphsRequest())).graphs)
         default = next((one.name for one in found if one.is_default), "")
         for one in found:
             if one.is_default:
-                one.name = OWN
+                one.name = self.default
             elif one.graph == default:
-                one.graph = OWN
+                one.graph = self.default
         return found
 
     async def graph_of(self, runtime: Any, given: str) -> tuple[str, str]:
         """Return an assistant's name, and its graph's name in the daemons. Raises NotFound."""
         known = await self.assistants(runtime)
         for one in known:
-            names = {one.name, assistant_id(one.name)} | ({one.graph} if one.is_default else set())
+            names = {one.name, assistant_id(one.name)}
+            names |= {one.graph, OWN, assistant_id(OWN)} if one.is_default else set()
             if given in names:
                 return one.name, "" if one.is_default else one.name
         raise NotFound(f"no assistant {given[:80]!r}", hint=meant(given, [one.name for one in known]))
 
     def name_of(self, graph: str) -> str:
         """Return the assistant's name under which clients know the graph of a thread or task."""
-        return OWN if graph in {"", self.gateway.settings.default_graph} else graph
+        return self.default if graph in {"", OWN, self.gateway.settings.default_graph} else graph
 
     async def thread(self, runtime: Any, thread_id: str) -> wire.Thread:
         """Return a thread. Raises NotFound."""

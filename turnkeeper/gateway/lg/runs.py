@@ -319,6 +319,13 @@ class Runs:
             await runtime.CancelTurn(wire.CancelTurnRequest(turn_id=str(turn_id), reason="cancelled over the API"))
         return Response(status_code=204)
 
+    async def cancel_all(self, runtime: Any, thread_id: str) -> None:
+        """Cancel every turn of a thread that is not over, also one that waits for a person."""
+        page = await runtime.ListTurns(wire.ListTurnsRequest(thread_id=thread_id, limit=200))
+        for turn in page.turns:
+            if turn.status not in FINISHED:
+                await runtime.CancelTurn(wire.CancelTurnRequest(turn_id=turn.turn_id, reason="its thread was deleted"))
+
     async def _running(self, runtime: Any, thread_id: str, status: str) -> list[str]:
         wanted = {"running", "pending"} if status == "all" else {status}
         if not thread_id and status == "all":

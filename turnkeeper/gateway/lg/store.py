@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turnkeeper.errors import InvalidInput
+from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg.api import Api, number, read_body, reply
 from turnkeeper.gateway.lg.conversation import time_of
@@ -63,7 +63,10 @@ class Store:
         given = query.getlist("namespace")
         labels = given[0].split(".") if len(given) == 1 else given
         asked = wire.GetMemoryRequest(key=query.get("key", ""), namespace=_labels(labels, "namespace"))
-        return reply(item_of(await runtime.GetMemory(asked)))
+        try:
+            return reply(item_of(await runtime.GetMemory(asked)))
+        except NotFound:
+            return reply(None)  # as LangGraph's own server answers
 
     async def delete(self, request: Request) -> Response:
         _, runtime = self._api.asks(request, Scope.WORK)

@@ -1,5 +1,20 @@
-"""The LangGraph API, for LangGraph's own clients."""
+"""The LangGraph API, for LangGraph's own clients, and the import of threads from LangGraph's files."""
 
 from turnkeeper.config.surfaces import Mount, Surface
 
-SURFACE = Surface(name="lg", place=27, mount=Mount("/lg", "turnkeeper.gateway.lg.application:surface"))
+SURFACE = Surface(
+    name="lg",
+    place=27,
+    mount=Mount("/lg", "turnkeeper.gateway.lg.application:surface"),
+    offers={
+        "rpc": "agent_runtime.service.langgraph:LangGraph",
+        "threads-import": "agent_runtime.service.threads:ThreadImport",
+        "threads-import-look": "agent_runtime.service.threads:read_only",
+    },
+    also=(
+        "agent_runtime.graph.checkpointer.threads_file",
+        "agent_runtime.graph.engine.states",
+        "agent_runtime.service.langgraph",
+        "agent_runtime.service.threads",
+    ),
+)

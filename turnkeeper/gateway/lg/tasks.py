@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from itertools import pairwise
 from typing import Any
 
 from starlette.requests import Request
@@ -11,18 +10,13 @@ from starlette.routing import Route
 
 from turnkeeper.errors import Conflict, NotFound, Unreachable
 from turnkeeper.gateway.keys import Scope
-from turnkeeper.gateway.lg.api import Api, assistant_id, ordered, page_of, read_body, reply, selected
-from turnkeeper.gateway.lg.conversation import NODE, holds
+from turnkeeper.gateway.lg.api import Api, assistant_id, number, ordered, page_of, read_body, reply, selected
+from turnkeeper.gateway.lg.conversation import holds
 from turnkeeper.gateway.lg.crons import changed_spec, cron_of, spec_of
 from turnkeeper.gateway.lg.requests import refuse
 from turnkeeper.v1 import agent_runtime_pb2 as runtime_wire
 from turnkeeper.v1 import schedules_pb2 as wire
 
-_MESSAGES = {
-    "type": "object",
-    "properties": {"messages": {"type": "array", "items": {"type": "object"}}},
-    "required": ["messages"],
-}
 _OURS = "assistants are declared in config.toml"
 AWAY = 20  # attempts to reach a daemon that is away while it creates a task
 
@@ -56,6 +50,7 @@ class Assistants:
         body = await read_body(request)
         found = [self._shown(one) for one in await self._api.assistants(runtime)]
         wanted = {name: body[name] for name in ("graph_id", "name") if body.get(name)}
+        wanted |= {"graph_id": self._api.name_of(wanted["graph_id"])} if "graph_id" in wanted else {}
         return [one for one in found if holds(one, wanted) and holds(one["metadata"], body.get("metadata") or {})]
 
     def _shown(self, one: runtime_wire.Graph) -> dict[str, Any]:
@@ -91,23 +86,33 @@ class Assistants:
     async def get(self, request: Request) -> Response:
         return reply(await self._one(request))
 
+    async def _described(self, request: Request, **how: Any) -> tuple[str, runtime_wire.GraphDescription]:
+        """Return the name and the description of the graph in a request's path."""
+        _, runtime = self._api.asks(request)
+        name, graph = await self._api.graph_of(runtime, request.path_params["assistant_id"])
+        known = {one.name: one for one in await self._api.assistants(runtime)}[name]
+        asked = runtime_wire.DescribeGraphRequest(graph=graph, **how)
+        return known.graph if known.is_assistant else name, await runtime.DescribeGraph(asked)
+
     async def schemas(self, request: Request) -> Response:
-        """Answer with the input and output schemas of a graph of messages."""
-        names = ("input_schema", "output_schema", "state_schema")
-        empty = {"config_schema": {"type": "object"}, "context_schema": {"type": "object"}}
-        return reply({"graph_id": (await self._one(request))["graph_id"], **dict.fromkeys(names, _MESSAGES), **empty})
+        """Answer with the schemas of a graph's input, output, state and context."""
+        name, described = await self._described(request)
+        return reply({"graph_id": name, **json.loads(described.schemas_json)})
 
     async def graph(self, request: Request) -> Response:
-        """Answer with a graph of three nodes: the agent's inner nodes are not shown."""
-        await self._one(request)
-        ids = ("__start__", NODE, "__end__")
-        nodes = [{"id": id_, "type": "schema" if id_ != NODE else "runnable", "data": id_} for id_ in ids]
-        return reply({"nodes": nodes, "edges": [{"source": a, "target": b} for a, b in pairwise(ids)]})
+        """Answer with a graph's nodes and edges; with `xray`, also those of its subgraphs."""
+        given = request.query_params.get("xray", "").lower()
+        depth = {"": 0, "false": 0, "true": -1}.get(given)
+        _, described = await self._described(request, xray=number(given, "xray", 0) if depth is None else depth)
+        return reply(json.loads(described.graph_json))
 
     async def subgraphs(self, request: Request) -> Response:
-        """Answer with no subgraphs: none are shown."""
-        await self._one(request)
-        return reply({})
+        """Answer with the schemas of a graph's subgraphs, by namespace."""
+        recurse = request.query_params.get("recurse", "").lower() in {"1", "true"}
+        named = request.path_params.get("namespace", "")
+        name, described = await self._described(request, namespace=named, recurse=recurse)
+        found = json.loads(described.subgraphs_json)
+        return reply({place: {"graph_id": name, **schemas} for place, schemas in found.items()})
 
     async def refused(self, request: Request) -> Response:
         self._api.asks(request, Scope.WORK)

@@ -25,6 +25,7 @@ _CREATE = frozenset({"thread_id", "metadata", "if_exists"})
 _SEARCH = frozenset({"metadata", "status", "ids", "limit", "offset", "sort_by", "sort_order", "select"})
 _STATUSES = ("idle", "busy", "interrupted", "error")
 _THREAD_MODES = frozenset({"run_modes", "lifecycle", "state_update"})
+DELETES = 100  # attempts to withdraw a thread whose turns were cancelled
 _KEPT = "a thread's record is kept, and is not written over HTTP"
 
 
@@ -43,8 +44,8 @@ class Threads:
             ("POST", "/threads/prune", self.refused),
             ("GET", one, self.get),
             ("PATCH", one, self.update),
-            ("DELETE", one, self.refused),
-            ("POST", f"{one}/copy", self.refused),
+            ("DELETE", one, self.delete),
+            ("POST", f"{one}/copy", self.copy),
             ("GET", f"{one}/state", self.state),
             ("POST", f"{one}/state", self.write_state),
             ("POST", f"{one}/state/checkpoint", self.state_at),
@@ -175,10 +176,35 @@ class Threads:
         turn_id = await self._runs.reject_all(runtime, thread_id)
         return lg.reply({"checkpoint": checkpoint(thread_id, turn_id)})
 
+    async def delete(self, request: Request) -> Response:
+        """Cancel the thread's turns, then withdraw it: its conversation stays until the home's owner erases it."""
+        _, runtime = self._api.asks(request, Scope.WORK)
+        thread_id = request.path_params["thread_id"]
+        await self._api.thread(runtime, thread_id)
+        for left in reversed(range(DELETES)):
+            await self._runs.cancel_all(runtime, thread_id)
+            try:
+                await runtime.WithdrawThread(wire.WithdrawThreadRequest(thread_id=thread_id))
+                break
+            except Conflict:  # a turn is not over yet
+                if not left:
+                    raise
+                await self._api.gateway.clock.sleep(lg.AWAY_S / 5)
+        return Response(status_code=204)
+
+    async def copy(self, request: Request) -> Response:
+        """Create a thread with the metadata of another one that has no state."""
+        who, runtime = self._api.asks(request, Scope.WORK)
+        thread = await self._api.thread(runtime, request.path_params["thread_id"])
+        if thread.turns:
+            refuse("thread", _KEPT, "copy a thread before its first run, or create another one: threads.create()")
+        put = wire.PutThreadRequest(channel=thread.channel, metadata_json=thread.metadata_json)
+        return lg.reply(await self._api.shown(who, runtime, await runtime.PutThread(put)))
+
     async def refused(self, request: Request) -> Response:
-        """Refuse to change a thread's record."""
+        """Refuse to delete several threads at once."""
         self._api.asks(request, Scope.WORK)
-        refuse("thread", _KEPT, "continue the thread, or create another one: threads.create()")
+        refuse("thread_ids", "threads are deleted one by one", "use threads.delete(THREAD_ID)")
 
     async def stream(self, request: Request) -> Any:
         """Stream all events of a thread until the client disconnects."""

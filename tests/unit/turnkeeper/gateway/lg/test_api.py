@@ -33,9 +33,10 @@ def api() -> Api:
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        ("agent0", ("agent0", "")),
-        ("garden", ("agent0", "")),
-        (assistant_id("agent0"), ("agent0", "")),
+        ("agent0", ("garden", "")),
+        ("garden", ("garden", "")),
+        (assistant_id("agent0"), ("garden", "")),
+        (assistant_id("garden"), ("garden", "")),
         ("research", ("research", "research")),
         (assistant_id("brief"), ("brief", "brief")),
     ],
@@ -47,16 +48,17 @@ async def test_an_assistant_is_found_by_its_name_its_id_and_the_default_ones_own
 
 
 async def test_an_unknown_assistant_is_answered_with_the_names_that_there_are(api: Api) -> None:
-    with pytest.raises(NotFound, match="agent0, brief, research"):
+    with pytest.raises(NotFound, match="brief, garden, research"):
         await api.graph_of(Runtime(), "x")
 
 
-async def test_an_assistant_of_the_default_graph_names_it_as_clients_know_it(api: Api) -> None:
-    assert {one.name: one.graph for one in await api.assistants(Runtime())}["brief"] == "agent0"
+async def test_an_assistant_of_the_default_graph_names_it_as_its_project_does(api: Api) -> None:
+    assert {one.name: one.graph for one in await api.assistants(Runtime())}["brief"] == "garden"
 
 
-def test_a_thread_of_the_default_graph_is_agent0s(api: Api) -> None:
-    assert [api.name_of(graph) for graph in ("", "garden", "research")] == ["agent0", "agent0", "research"]
+def test_a_thread_of_the_default_graph_has_its_name_and_agent0_is_another_word_for_it(api: Api) -> None:
+    given = ("", "garden", "agent0", "research")
+    assert [api.name_of(graph) for graph in given] == ["garden", "garden", "garden", "research"]
 
 
 def test_a_page_tells_its_total_and_where_the_next_one_begins() -> None:

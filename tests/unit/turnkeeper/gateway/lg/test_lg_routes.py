@@ -16,7 +16,7 @@ ROW = re.compile(r"^\| `([A-Z]+ /\S*)` \|", re.MULTILINE)
 
 def offered() -> set[str]:
     web = SimpleNamespace(langgraph_channel="general", langgraph_category="loop")
-    gateway: Any = SimpleNamespace(clock=ManualClock(), settings=SimpleNamespace(web=web))
+    gateway: Any = SimpleNamespace(clock=ManualClock(), settings=SimpleNamespace(web=web, default_graph="default"))
     found = routes(Api(cast("Any", gateway)))
     return {f"{method} {route.path}" for route in found for method in (route.methods or set()) - {"HEAD"}}
 

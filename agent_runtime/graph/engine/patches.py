@@ -1,0 +1,64 @@
+"""Changes to how LangGraph saves the results of tasks, and to how LangChain's agents trace their hooks."""
+
+from collections.abc import Iterator
+from functools import wraps
+from typing import Any
+
+import langsmith
+from langchain.agents import factory
+from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
+from langsmith.utils import tracing_is_enabled
+
+from agent_runtime.graph.checkpointer.saver import GroupedSaver
+
+
+class _NothingToSave:
+    """A finished save for the loop of a graph without checkpoints, because LangGraph always awaits the last save.
+
+    Every graph inside ours runs with our durability, even with `checkpointer=False`.
+    """
+
+    def result(self) -> None:
+        """Return at once."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+async def _accept_push(self: AsyncPregelLoop, task: Any, index: int, call: Any = None) -> Any:
+    """Let a node or a workflow call a task only after the results of the earlier tasks are on disk.
+
+    LangGraph saves them in the background. If the process were killed before the save, an earlier task would run again.
+    """
+    if call is not None and isinstance(self.checkpointer, GroupedSaver):
+        await self.checkpointer.asaved(str(self.config["configurable"]["thread_id"]))
+    return await _ACCEPT_PUSH(self, task, index, call)
+
+
+_ACCEPT_PUSH = AsyncPregelLoop.aaccept_push
+
+
+def _traced_if_asked(*args: Any, **options: Any) -> Any:
+    """Decorate a middleware hook as LangSmith does, but at no cost until traces are really sent.
+
+    `create_agent` traces each hook. That switches threads twice per call and takes a tenth of a turn, even if nothing
+    is traced.
+    """
+
+    def decorate(hook: Any) -> Any:
+        traced = langsmith.traceable(*args, **options)(hook)
+
+        @wraps(hook)
+        def run(*given: Any, **named: Any) -> Any:
+            return traced(*given, **named) if tracing_is_enabled() else hook(*given, **named)
+
+        return run
+
+    return decorate
+
+
+def apply() -> None:
+    """Make the changes, for this process."""
+    setattr(AsyncPregelLoop, "aaccept_push", _accept_push)  # noqa: B010  there is no other place between two tasks
+    setattr(PregelLoop, "_put_checkpoint_fut", _NothingToSave())  # noqa: B010  a loop that saves sets its own
+    setattr(factory, "traceable", _traced_if_asked)  # noqa: B010  it is not for others to set, says the type checker

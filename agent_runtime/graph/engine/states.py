@@ -1,0 +1,120 @@
+"""States and schemas of a graph as LangGraph's API has them."""
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from typing import Any, get_type_hints
+
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import StateSnapshot
+from pydantic import BaseModel, TypeAdapter
+from pydantic.errors import PydanticUserError
+
+from agent_runtime.graph.engine.engine import BEFORE
+from agent_runtime.graph.engine.inputs import read_context, read_schema
+
+_OURS = frozenset({"grant", "turn_id", BEFORE})  # keys of a checkpoint's metadata that no client needs
+_MESSAGES = {"type": "array", "items": {"type": "object"}}
+
+
+def to_json(value: Any) -> str:
+    """Return a value of a graph as JSON, as LangGraph's API writes it: a message is the object of its fields."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError):  # keys that are no texts, or a value that contains itself
+        return json.dumps(str(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    if isinstance(value, set | frozenset | tuple):
+        return list(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _place(config: Any) -> dict[str, Any] | None:
+    given = (config or {}).get("configurable", {})
+    if not given.get("checkpoint_id"):
+        return None
+    return {name: given.get(name, "") for name in ("thread_id", "checkpoint_ns", "checkpoint_id")}
+
+
+def no_state(config: Any) -> StateSnapshot:
+    """Return the state of a thread without checkpoints."""
+    return StateSnapshot({}, (), config, None, None, None, (), ())
+
+
+def state_of(snapshot: StateSnapshot) -> dict[str, Any]:
+    known: Mapping[str, Any] = snapshot.metadata or {}
+    metadata = {key: value for key, value in known.items() if key not in _OURS}
+    place, parent = _place(snapshot.config), _place(snapshot.parent_config)
+    return {
+        "values": snapshot.values,
+        "next": list(snapshot.next),
+        "tasks": [_task(task) for task in snapshot.tasks],
+        "metadata": metadata | ({"run_id": known["turn_id"]} if known.get("turn_id") else {}),
+        "created_at": snapshot.created_at,
+        "checkpoint": place if snapshot.created_at else None,
+        "parent_checkpoint": parent,
+        "interrupts": [_interrupt(one) for one in snapshot.interrupts],
+        "checkpoint_id": place["checkpoint_id"] if place and snapshot.created_at else None,
+        "parent_checkpoint_id": parent["checkpoint_id"] if parent else None,
+    }
+
+
+def _task(task: Any) -> dict[str, Any]:
+    inner = task.state if isinstance(task.state, StateSnapshot) else None
+    return {
+        "id": task.id,
+        "name": task.name,
+        "path": list(task.path),
+        "error": None if task.error is None else str(task.error),
+        "interrupts": [_interrupt(one) for one in task.interrupts],
+        "checkpoint": _place(task.state) if isinstance(task.state, dict) else None,
+        "state": state_of(inner) if inner is not None else None,
+        "result": task.result,
+    }
+
+
+def _interrupt(one: Any) -> dict[str, Any]:
+    return {"id": one.id, "value": one.value}
+
+
+def schemas_of(graph: Any) -> dict[str, Any]:
+    """Return the schemas of a graph; a field whose type has no schema accepts any value."""
+    given, context = read_schema(graph), read_context(graph.context_schema)
+    state = _of_state(graph) if isinstance(graph, CompiledStateGraph) else given.json_schema()
+    known = state["properties"]
+    output = {name: known.get(name, {}) for name in given.outputs if name in known}
+    accepted = given.json_schema()
+    accepted["properties"] |= {"messages": _MESSAGES} if "messages" in accepted["properties"] else {}
+    return {
+        "input_schema": accepted,
+        "output_schema": {"type": "object", "properties": output} if output else state,
+        "state_schema": state,
+        "config_schema": {"type": "object", "properties": {}},
+        "context_schema": context.schema.json_schema() if context.declared else None,
+    }
+
+
+def _of_state(graph: Any) -> dict[str, Any]:
+    try:
+        hints = get_type_hints(graph.builder.state_schema)
+    except (NameError, TypeError, AttributeError):  # names that only a type checker can resolve
+        hints = {}
+    names = [name for name in graph.builder.schemas[graph.builder.state_schema] if name in graph.channels]
+    return {"type": "object", "properties": {name: _field(name, hints.get(name, Any)) for name in names}}
+
+
+def _field(name: str, hint: Any) -> dict[str, Any]:
+    try:
+        return _MESSAGES if name == "messages" else TypeAdapter(hint).json_schema()
+    except (PydanticUserError, NameError):
+        return {}

@@ -1,0 +1,107 @@
+"""The methods of the runtime that LangGraph's clients need: states of threads, descriptions of graphs, withdrawal."""
+
+from typing import Any
+
+from sqlalchemy import Connection, update
+
+from agent_runtime.graph.engine.engine import Engine
+from agent_runtime.graph.engine.states import no_state, schemas_of, state_of, to_json
+from agent_runtime.model.decide import UNFINISHED
+from agent_runtime.service.servicer import Runtime
+from agent_runtime.service.thread_records import LARGEST_METADATA, get_thread, is_within
+from agent_runtime.service.threads import ThreadImport
+from agent_runtime.store.schema import thread_records
+from agent_runtime.store.turn_reads import bearing_on_thread, newest_on_thread
+from turnkeeper.config.json_text import read_object
+from turnkeeper.errors import Conflict, NotFound
+from turnkeeper.rpc.callers import current
+from turnkeeper.storage.statements import upsert
+from turnkeeper.times import to_us
+from turnkeeper.v1 import agent_runtime_pb2 as wire
+
+MOST_STATES = 1000
+
+
+class LangGraph:
+    """The methods of the service, over the parts of a running runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime, self._store = runtime, runtime.store
+        parts = runtime.store, runtime.checkpoints, runtime.categories.get, runtime.catalog, runtime.worker.answered
+        self.ImportThreads = ThreadImport(*parts).import_threads
+
+    async def DescribeGraph(  # noqa: N802
+        self, request: wire.DescribeGraphRequest, _context: Any
+    ) -> wire.GraphDescription:
+        """Return a graph's nodes, schemas and subgraphs. Raises Conflict if it cannot run."""
+        graph = self._runtime.engines.of(request.graph).graph
+        drawn = await graph.aget_graph(xray=True if request.xray < 0 else request.xray)
+        found = graph.aget_subgraphs(namespace=request.namespace or None, recurse=request.recurse)
+        inner = {name: schemas_of(one) async for name, one in found}
+        given = {"graph_json": drawn.to_json(), "schemas_json": schemas_of(graph), "subgraphs_json": inner}
+        return wire.GraphDescription(**{name: to_json(value) for name, value in given.items()})
+
+    async def _engine(self, thread_id: str) -> Engine | None:
+        """Return the engine of a thread's graph; None before the first turn. Raises NotFound, Conflict."""
+
+        def look(connection: Connection) -> Any:
+            get_thread(connection, wire.GetThreadRequest(thread_id=thread_id))
+            return newest_on_thread(connection, thread_id)
+
+        newest = await self._store.read(look)
+        return None if newest is None else self._runtime.engines.of(newest.graph)
+
+    async def GetState(self, request: wire.GetStateRequest, _context: Any) -> wire.State:  # noqa: N802
+        """Return a state of a thread; the newest unless the request names another. Raises NotFound."""
+        engine = await self._engine(request.thread_id)
+        config = _config(request.thread_id, request.checkpoint_ns, request.checkpoint_id)
+        if engine is None:
+            snapshot = no_state(config)
+        else:
+            snapshot = await engine.graph.aget_state(config, subgraphs=request.subgraphs)
+        if request.checkpoint_id and snapshot.created_at is None:
+            raise NotFound(f"no checkpoint {request.checkpoint_id[:80]!r}", where="checkpoint_id")
+        return wire.State(state_json=to_json(state_of(snapshot)))
+
+    async def ListStates(  # noqa: N802
+        self, request: wire.ListStatesRequest, _context: Any
+    ) -> wire.ListStatesResponse:
+        """Return the states of a thread that are kept, newest first. Raises NotFound."""
+        engine, wanted = (
+            await self._engine(request.thread_id),
+            read_object(request.metadata_json or "{}", where="metadata_json", longest=LARGEST_METADATA),
+        )
+        config = _config(request.thread_id, request.checkpoint_ns, "")
+        before = _config(request.thread_id, request.checkpoint_ns, request.before) if request.before else None
+        limit, found = min(request.limit or 10, MOST_STATES), []
+        if engine is not None:
+            async for snapshot in engine.graph.aget_state_history(config, before=before):
+                state = state_of(snapshot)
+                if is_within(wanted, state["metadata"]):
+                    found.append(to_json(state))
+                if len(found) >= limit:
+                    break
+        return wire.ListStatesResponse(states_json=found)
+
+    async def WithdrawThread(self, request: wire.WithdrawThreadRequest, _context: Any) -> wire.Thread:  # noqa: N802
+        """Hide a thread from every list. Raises NotFound, or Conflict while a turn of it is not over."""
+        at, via = to_us(self._runtime.clock.now()), str(current())
+
+        def work(connection: Connection) -> wire.Thread:
+            thread = get_thread(connection, wire.GetThreadRequest(thread_id=request.thread_id))
+            bearing = bearing_on_thread(connection, request.thread_id)
+            if bearing is not None and bearing.status in UNFINISHED:
+                raise Conflict("a turn of the thread is not over", where="thread_id", hint="cancel it first")
+            row = {"thread_id": thread.thread_id, "channel": thread.channel, "metadata_json": "{}", "via": via}
+            put = upsert(thread_records, [thread_records.c.thread_id], ["metadata_json", "via", "updated_at_us"])
+            connection.execute(put.values(row | {"created_at_us": at, "updated_at_us": at}))
+            is_it = thread_records.c.thread_id == thread.thread_id
+            connection.execute(update(thread_records).where(is_it).values(withdrawn_at_us=at))
+            return thread
+
+        return await self._store.write(work)
+
+
+def _config(thread_id: str, namespace: str, checkpoint_id: str) -> dict[str, Any]:
+    named = {"checkpoint_id": checkpoint_id} if checkpoint_id else {}
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, **named}}
