@@ -12,9 +12,9 @@ units run again, so a unit must have no effect except its writes and its result.
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -43,29 +43,24 @@ class Call:
 
     Attributes:
         work: the work; the thread's `serve` knows how to do it.
+        loop: the event loop that awaits the answer; None if a thread waits for it.
         error: the exception that the work raised instead.
     """
 
-    __slots__ = ("_future", "_loop", "error", "result", "work")
+    __slots__ = ("_future", "error", "loop", "result", "work")
 
     def __init__(self, work: Any, future: "Future[Any] | asyncio.Future[Any]", loop: Any = None) -> None:
         self.work = work
         self.result: Any = None
         self.error: BaseException | None = None
         self._future = future
-        self._loop = loop
+        self.loop: asyncio.AbstractEventLoop | None = loop
 
     def wanted(self) -> bool:
         """Return True if the caller still waits. After this call, a future of `submit` can no longer be cancelled."""
         if isinstance(self._future, Future):
             return self._future.set_running_or_notify_cancel()
         return not self._future.cancelled()
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop that awaits the answer; None if a thread waits for it."""
-        loop: asyncio.AbstractEventLoop | None = self._loop
-        return loop
 
     def answer(self) -> None:
         """Give the caller the result or the error. Call it on the event loop, if there is one."""
@@ -243,10 +238,6 @@ class InlineReader:
         except Exception:  # noqa: BLE001  the thread meets the same, or it has passed
             return await self._thread.run(work)
 
-    def run_blocking(self, work: Any) -> Any:
-        """Run `work` on the thread and return its result; blocks the calling thread."""
-        return self._thread.run_blocking(work)
-
 
 def _answer(batch: Sequence[Call]) -> None:
     """Answer a batch; wake each event loop once, however many callers wait on it."""
@@ -330,8 +321,7 @@ class Database:
             raise unopened(error, str(place), "a store") from error
         try:
             _migrate(self._engine, migrations, str(self.path), read_only=read_only, upgrade=upgrade)
-            count = 1 if isinstance(place, Path) else connections
-            self._connections = [self._engine.connect() for _ in range(count)]
+            self._connections = [self._engine.connect() for _ in range(1 if isinstance(place, Path) else connections)]
             self._near = _open_near(place) if inline and isinstance(place, Path) else None
         except DatabaseError as error:
             self._engine.dispose()
@@ -341,7 +331,8 @@ class Database:
             raise
         self.dialect = self._engine.dialect.name
         name = place.stem if isinstance(place, Path) else make_url(place).database
-        run = _run_batch if isinstance(place, Path) else _run_each
+        begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
+        run = partial(_run_batch, begin=begin) if isinstance(place, Path) else _run_each
         first, *others = (partial(run, connection) for connection in self._connections)
         self._thread = WorkerThread(f"db-{name}", first, where=str(self.path), others=others)
         self.check: Callable[[Connection], None] | None = None
@@ -385,24 +376,32 @@ class Database:
         self._copied.close()
 
 
-def _read(connection: Connection, work: Callable[[Connection], T]) -> T:
-    """Run a query on one state of the file, in a transaction of the driver, which is cheaper than SQLAlchemy's."""
-    driver: Any = connection.connection.driver_connection
-    driver.execute("BEGIN")
+@contextmanager
+def _transaction(connection: Connection, begin: str) -> Iterator[Any]:
+    """Run a transaction of the driver, which is cheaper than SQLAlchemy's, and yield the driver's connection."""
+    driver: Any = connection.connection.dbapi_connection
+    driver.execute(begin)
     try:
-        return work(connection)
-    finally:
+        yield driver
         driver.execute("COMMIT")
+    finally:
+        if driver.in_transaction:
+            driver.execute("ROLLBACK")
         if connection.in_transaction():
-            connection.commit()
+            connection.rollback()
 
 
-def _run_batch(connection: Connection, batch: Sequence[Call]) -> None:
+def _read(connection: Connection, work: Callable[[Connection], T]) -> T:
+    """Run a query on one state of the file."""
+    with _transaction(connection, "BEGIN"):
+        return work(connection)
+
+
+def _run_batch(connection: Connection, batch: Sequence[Call], *, begin: str) -> None:
     """Run the units in one transaction; they are answered only after the commit."""
     driver: Any = None
     try:
-        with connection.begin():
-            driver = connection.connection.driver_connection
+        with _transaction(connection, begin) as driver:
             if len(batch) == 1:  # no other unit is undone with it
                 batch[0].result = batch[0].work(connection)
                 return
@@ -435,7 +434,7 @@ def _try_unit(connection: Connection, call: Call) -> Exception | None:
     driver: Any = None
     try:
         with connection.begin():
-            driver = connection.connection.driver_connection
+            driver = connection.connection.dbapi_connection
             call.result = call.work(connection)
     except Exception as error:  # noqa: BLE001  its caller gets it
         _leave_if_lost(connection, driver, error)
@@ -543,7 +542,8 @@ def _open_file(path: Path, *, read_only: bool) -> Engine:
     options = {"check_same_thread": False, "timeout": 10, "cached_statements": 512}
     engine = create_engine(f"sqlite:///file:{path}?mode={mode}&uri=true", poolclass=StaticPool, connect_args=options)
     event.listen(engine, "connect", _prepare_read if read_only else _prepare_write)
-    event.listen(engine, "begin", _begin_read if read_only else _begin_write)
+    begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
+    event.listen(engine, "begin", lambda connection: _begin(connection, begin))
     return engine
 
 
@@ -559,19 +559,16 @@ def _prepare_read(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA query_only=ON")
 
 
-def _begin_write(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+def _begin(connection: Connection, statement: str) -> None:
+    """Begin a transaction of SQLAlchemy's, unless it runs inside one of the driver's."""
+    driver: Any = connection.connection.dbapi_connection
+    if not driver.in_transaction:
+        connection.exec_driver_sql(statement)
 
 
 def _open_near(path: Path) -> Connection:
     """Open another connection to a file, for reads that wait for no lock."""
-    engine = _open_file(path, read_only=True)
-    event.remove(engine, "begin", _begin_read)
-    near = engine.connect()
-    driver: Any = near.connection.driver_connection
+    near = _open_file(path, read_only=True).connect()
+    driver: Any = near.connection.dbapi_connection
     driver.execute("PRAGMA busy_timeout=0")
     return near
-
-
-def _begin_read(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")

@@ -331,7 +331,7 @@ def alone(connection: sa.Connection, name: str) -> bool:
 
 
 def _driver(connection: sa.Connection) -> Any:
-    return connection.connection.driver_connection
+    return connection.connection.dbapi_connection
 
 
 def _driver_errors(connection: sa.Connection) -> type[Exception]:

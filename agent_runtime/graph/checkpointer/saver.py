@@ -47,7 +47,7 @@ class _Plan(Generic[R]):
 
     async def run(self, unsaved: dict["asyncio.Future[Any]", str]) -> Any:
         """Do the work. Delayed work stays among the unsaved, with its thread, until it is on disk."""
-        if not self.hold_s or not isinstance(self.thread, WorkerThread):
+        if not self.hold_s:
             return await self.thread.run(self.work)
         saved = self.thread.begin(self.work, hold_s=self.hold_s)
         unsaved[saved] = self.results_of
