@@ -217,9 +217,7 @@ _LOCK = threading.Lock()
 @contextmanager
 def watching(decider: gate.Gate, events: ToolEvents | None = None) -> Iterator[None]:
     """Guard every tool call of the process for the block. A call outside a turn is then refused."""
-    watch = _Watch(
-        decider=decider, counted=_Counted(), repeated=gate.RepeatedCalls(), events=events, process=os.getpid()
-    )
+    watch = _watch(decider, events)
     with _LOCK:
         if not _WATCHES:
             _install_hooks()

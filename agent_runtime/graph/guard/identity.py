@@ -354,29 +354,33 @@ def _builtins_of(where: Mapping[str, Any]) -> Any:
 def attributes(value: Any) -> dict[str, Any]:
     """Return all attributes and slots of an object itself, including slots that a subclass hides."""
     held = dict(object.__getattribute__(value, "__dict__")) if hasattr(value, "__dict__") else {}
-    for number, kind in enumerate(type(value).__mro__):
-        for name, member in vars(kind).items():
-            if type(member) is types.MemberDescriptorType:
-                try:
-                    held[name if name not in held else f"{name} of base {number}"] = member.__get__(value)
-                except AttributeError:  # an empty slot
-                    continue
+    for number, name, member in _layout(type(value).__mro__)[0]:
+        try:
+            held[name if name not in held else f"{name} of base {number}"] = member.__get__(value)
+        except AttributeError:  # an empty slot
+            continue
     return held
 
 
 def _fields(value: Any) -> dict[str, Any]:
     """Return all attributes of an object, without cached properties and what LangChain's tools remember."""
     kinds = type(value).__mro__
-    found = {name: one for name, one in attributes(value).items() if not _is_cached(name, kinds)}
+    found = attributes(value)
+    for name in _layout(kinds)[1].intersection(found):
+        if isinstance(next(vars(one)[name] for one in kinds if name in vars(one)), functools.cached_property):
+            del found[name]
     if type(private := found.get(_PRIVATE)) is dict and isinstance(value, BaseTool):
         own = {name for kind in _LIBRARY.intersection(kinds) for name in vars(kind).get("__private_attributes__", ())}
         found[_PRIVATE] = {name: one for name, one in private.items() if name not in own}
     return found
 
 
-def _is_cached(name: Any, kinds: tuple[type, ...]) -> bool:
-    found = next((vars(kind)[name] for kind in kinds if name in vars(kind)), None)
-    return isinstance(found, functools.cached_property)
+@functools.lru_cache(maxsize=256)
+def _layout(kinds: tuple[type, ...]) -> tuple[list[tuple[int, str, Any]], frozenset[str]]:
+    """Return the slots of a class, and the names of its cached properties. A class gets no slots later."""
+    members = [(number, *member) for number, kind in enumerate(kinds) for member in vars(kind).items()]
+    slots = [one for one in members if type(one[2]) is types.MemberDescriptorType]
+    return slots, frozenset(name for _, name, member in members if isinstance(member, functools.cached_property))
 
 
 def _is_client(value: Any) -> bool:
