@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,14 +72,14 @@ def show(approval: ApprovalId, output: OutputOption = Output.TABLE) -> None:
     Example: turnkeeper approvals show 3f2a9c01
     """
     row = _find(approval, read)
-    asks, question, waits = texts.request_in(row), texts.plain_question(row), row["status"] == "pending"
+    asks, question, waits = forms.request_in(row), forms.question_of(row), row["status"] == "pending"
     lines = lines_of(
         row,
         "approval=interrupt_id kind asks options shows arguments missing_scope category task=task_name "
         "turn=turn_id thread=thread_id channel since=created_at expires reminded=reminded_at alerted=escalated_at "
         "status because refused only_once=once_only answer_with to_grant",
         asks=_question(row) if asks is None else texts.request_text(asks),
-        options=texts.options_text(question),
+        options=question.choices,
         shows=json.dumps(question.more, indent=2, ensure_ascii=False) if question.text and question.more else "",
         expires=_end_of(row),
         missing_scope="" if row["kind"] == "proposal" else row["missing_scope"],
@@ -151,7 +150,10 @@ def resolve(
         raise InvalidInput("only --approve can be extended to the task", where="--for-task", hint=hint)
     if any_value and not for_task:
         raise InvalidInput("is valid only with --for-task", where="--any-value")
-    given = _decision(approve=approve, reject=reject, edit=edit, respond=respond, answer=answer, why=why, calls=call)
+    if why and not reject:
+        raise InvalidInput("only --reject takes a message", where="MSG")
+    ways = {"approve": "" if approve else None, "reject": why if reject else None}
+    given = _decision(ways | {"edit": edit, "respond": respond, "answer": answer}, call)
     row = _find(approval, change)
     # The service accepts a repeated decision, for callers whose answer was lost; for an expired one it returns advice.
     if row["status"] != "pending" and row["decision"] != EXPIRED:
@@ -164,14 +166,17 @@ def resolve(
     lines = lines_of(done, "approval=interrupt_id decision turn=turn_id")
     show_record(done, output, name_key="interrupt_id", lines=lines)
     if answer is not None:
-        as_text = f"option {asked_for.message}" if texts.plain_question(row).picked(answer) else "text"
-        note(f"the answer was read as {'JSON' if asked_for.args_json else as_text}")
-    if why and row["kind"] == "question" and getattr(texts.request_in(row), "form", "inbox") == "inbox":
+        read_as = "JSON" if asked_for.args_json else f"“{clipped(done['message'], 60)}”"
+        note(f"the answer was read as {read_as}")
+    _tell_effects(done, why)
+
+
+def _tell_effects(done: Row, why: str) -> None:
+    if why and done["kind"] == "question" and getattr(forms.request_in(done), "form", "inbox") == "inbox":
         note("this graph does not read reasons of rejections; the reason is only recorded")
-    if done["exception"]:
-        number, revoke = done["exception"], "turnkeeper approvals exceptions revoke"
-        note(f"standing exception {number}: the same call of task {row['task_name']} now runs without approval")
-        note(f"end it with: {revoke} {number}")
+    if number := done["exception"]:
+        note(f"standing exception {number}: the same call of task {done['task_name']} now runs without approval")
+        note(f"end it with: turnkeeper approvals exceptions revoke {number}")
     note(f"the turn continues: turnkeeper turns show {done['turn_id']}")
 
 
@@ -286,7 +291,7 @@ def _written(one: dict[str, Any]) -> tuple[str, str, str, str]:
 
 def _request(row: Row, decision: str, message: str, args_json: str | None, **standing: Any) -> Any:
     if args_json is None:
-        message, args_json = _answer(texts.plain_question(row), message)
+        message, args_json = _answer(forms.question_of(row), message)
     return wire.ResolveInterruptRequest(
         interrupt_id=row["interrupt_id"],
         decision=decision,
@@ -297,55 +302,25 @@ def _request(row: Row, decision: str, message: str, args_json: str | None, **sta
     )
 
 
-def _decision(
-    *,
-    approve: bool,
-    reject: bool,
-    edit: str | None,
-    respond: str | None,
-    answer: str | None,
-    why: str,
-    calls: list[str] | None,
-) -> tuple[str, str, str | None]:
+def _decision(ways: Mapping[str, str | None], calls: list[str] | None) -> tuple[str, str, str | None]:
     """Return the decision about all calls, its message and its JSON; no decision if only --call is given.
 
-    The JSON is None for --answer: the answer is parsed later, for the known question.
+    `ways` holds the text of each given option. The JSON is None for --answer: it is parsed for the known question.
     """
-    given = [approve, reject, edit is not None, respond is not None, answer is not None]
-    if given.count(True) > 1 or not (any(given) or calls):
+    given = [(way, text) for way, text in ways.items() if text is not None]
+    if len(given) > 1 or not (given or calls):
         what = "give exactly one of --approve, --reject, --edit, --respond and --answer"
         raise InvalidInput(what, where="decision")
-    if why and not reject:
-        raise InvalidInput("only --reject takes a message", where="MSG")
-    if edit is not None:
-        return "edit", "", _object(edit, "--edit")
-    if answer is not None:
-        return "answer", answer, None
-    if respond is not None:
-        return "answer", respond, ""
-    return ("approve", "", "") if approve else ("reject", why, "") if reject else ("", "", "")
+    way, text = given[0] if given else ("", "")
+    if way == "edit":
+        return way, "", _object(text, "--edit")
+    return ("answer", text, "") if way == "respond" else (way, text, None if way == "answer" else "")
 
 
 def _answer(asks: forms.Question, answer: str) -> tuple[str, str]:
-    """Return an answer's text, and its JSON if it is neither a text nor an option.
-
-    Raises:
-        InvalidInput: the question has options, but the answer is not an option, a quoted text, a list or an object.
-    """
-    if picked := asks.picked(answer):
-        return forms.option_text(picked[0]), ""
-    message, args_json = _text_or_json(answer)
-    if not asks.options:
-        return message, args_json
-    if not answer.lstrip().startswith(('"', "[", "{")):
-        otherwise = shlex.quote(json.dumps(answer, ensure_ascii=False))
-        hint = f"give the name or the number of one; any other answer as JSON: --answer {otherwise}"
-        what = f"{clipped(answer, 80)!r} is none of the options: {texts.options_text(asks)}"
-        raise InvalidInput(what, where="--answer", hint=hint)
-    return message, args_json or json.dumps(message, ensure_ascii=False)
-
-
-def _text_or_json(answer: str) -> tuple[str, str]:
+    """Return an answer's text, and its JSON if it is JSON but neither a text nor an option."""
+    if asks.picked(answer) or (asks.is_closed and not answer.lstrip().startswith(("[", "{"))):
+        return answer, ""
     try:
         value = json.loads(answer)
     except (ValueError, RecursionError):
@@ -355,8 +330,8 @@ def _text_or_json(answer: str) -> tuple[str, str]:
 
 def _call_by_call(row: Row, given: tuple[str, str, str | None], calls: list[str]) -> tuple[str, str, str]:
     """Return the answer with one decision per call: from `--call`, or else the decision `given` for all."""
-    asks = texts.request_in(row)
-    if asks is None or given[2] or (given[2] is None and _text_or_json(given[1])[1]):
+    asks = forms.request_in(row)
+    if asks is None or given[2] or (given[2] is None and _answer(forms.Question(), given[1])[1]):
         raise InvalidInput("decides one of several calls that a graph asks about at once", where="--call")
     ways = {"approve": "approve", "reject": "reject", "answer": "respond"}
     all_ = forms.Choice(way=ways[given[0]], text=given[1]) if given[0] else None

@@ -111,6 +111,9 @@ def grant(
     autonomous: Annotated[
         bool, typer.Option("--autonomous", help="Also let its fires write within its scopes without approval.")
     ] = False,
+    graph: Annotated[
+        list[str] | None, typer.Option("--graph", help="Also grant the category's tools to this graph of the home.")
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Let a category use tools without approval; with --autonomous, its fires also write without approval.
@@ -121,20 +124,22 @@ def grant(
 
     Example: turnkeeper categories grant garden read_beds --autonomous
     """
-    if not tools and not autonomous:
-        raise InvalidInput("nothing to grant", where="TOOL", hint="name tools, or give --autonomous")
+    if not tools and not autonomous and not graph:
+        raise InvalidInput("nothing to grant", where="TOOL", hint="name tools, or give --graph or --autonomous")
     place = home()
     settings = import_module("turnkeeper.config.settings").load_settings(place)
+    catalog: Any = import_module("agent_runtime.graph.foreign.project").read_catalog(settings, place) if graph else None
+    for one in graph or ():
+        catalog.require(one)
+    wanted = [*(tools or ()), *(f"graphs:{catalog.graph_of(one)}" for one in graph or ())]
     found = import_module("agent_runtime.permissions.grant").plan_grant(
-        place, settings, name, tools or (), autonomous=autonomous
+        place, settings, name, wanted, autonomous=autonomous
     )
     for path, text in ((found.path, found.text if found.changes else ""), (place.config, found.config)):
         if text:
             place.create()
             replace_whole(path, text.encode())
-    record_act(
-        place.logs, "agent-runtime", "categories grant", f"{name} {' '.join(tools or ())}".strip(), SystemClock()
-    )
+    record_act(place.logs, "agent-runtime", "categories grant", f"{name} {' '.join(wanted)}".strip(), SystemClock())
     declared = found.autonomous or bool(tomllib.loads(found.text).get("autonomous"))
     allowed = bool(found.config) or found.path.stem in settings.categories.autonomous_allowed
     _show_grant(place, found, output, acts_alone=declared and allowed)

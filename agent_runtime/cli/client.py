@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -61,23 +61,17 @@ def refused(decided: Row) -> str:
 
     A graph that runs for longer than `ANSWER_S` has accepted it. If the daemon stops meanwhile, the decision stands.
     """
-    try:
-        return _refused(decided["interrupt_id"], decided["turn_id"], decided["thread_id"])
-    except Unreachable:
-        return ""
-
-
-def _refused(interrupt_id: str, turn_id: str, thread_id: str) -> str:
     clock = SystemClock()
     until = clock.monotonic() + ANSWER_S
-    while clock.monotonic() < until:
-        waiting = change("ListInterrupts", wire.ListInterruptsRequest(thread_id=thread_id)).interrupts
-        if again := [one for one in waiting if one.interrupt_id == interrupt_id]:
-            return again[0].message or "it asks again"
-        status = change("GetTurn", wire.GetTurnRequest(turn_id=turn_id)).status
-        if waiting or status not in {"interrupted", "running"}:
-            return ""
-        clock.block(LOOK_S)
+    with suppress(Unreachable):
+        while clock.monotonic() < until:
+            waiting = change("ListInterrupts", wire.ListInterruptsRequest(thread_id=decided["thread_id"])).interrupts
+            if again := [one for one in waiting if one.interrupt_id == decided["interrupt_id"]]:
+                return again[0].message or "it asks again"
+            status = change("GetTurn", wire.GetTurnRequest(turn_id=decided["turn_id"])).status
+            if waiting or status not in {"interrupted", "running"}:
+                return ""
+            clock.block(LOOK_S)
     return ""
 
 

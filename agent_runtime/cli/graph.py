@@ -177,7 +177,9 @@ async def _report(place: Home, settings: Any, name: str, text: str, base: Path) 
         where = opening.absolute_text(text, base), settings.memory.default_tier
         mine = [entry.name for entry in categories.all() if entry.source == "author"]
         said = opening.report(opened, usable, *where, **known)
-        return {"name": name, **said, "categories": [one for one in said["categories"] if one in mine]}
+        named = [one for one in said["categories"] if one in mine]
+        grants_in = named[:1] or [*mine[:1], *(["--graph", name] if mine and name else [])]
+        return {"name": name, **said, "categories": named, "grants_in": grants_in}
 
 
 def _show(found: Mapping[str, Any], output: Output) -> None:
@@ -216,11 +218,12 @@ def _lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _grant(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the command that grants an unattended fire the tools that no category of the home grants."""
-    own, tools = found["categories"], [*found["tools"], *found["made_tools"]]
-    asks = [one["name"] for one in tools if not set(own) & set(one["granted_by"])]
-    if not asks or not own:
+    tools = [*found["tools"], *found["made_tools"]]
+    asks = [one["name"] for one in tools if not set(found["categories"]) & set(one["granted_by"])]
+    if not asks or not found["grants_in"]:
         return []
-    return [("to grant", f"turnkeeper categories grant {own[0]} {shlex.join(asks)} --autonomous")]
+    category, *of_graph = found["grants_in"]
+    return [("to grant", f"turnkeeper categories grant {shlex.join([category, *asks, *of_graph])} --autonomous")]
 
 
 def _store(store: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from agent_runtime.model.mapping import parsed
 from turnkeeper.console import Column, Output, show_page, when
-from turnkeeper.rpc.forms import WAYS, Question, Request, from_dict, option_text, question_in
+from turnkeeper.rpc.forms import WAYS, Request, option_text, question_of, request_in
 from turnkeeper.rpc.pages import page_of
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 
@@ -214,13 +214,14 @@ def grants(interrupt: Mapping[str, Any]) -> list[str]:
     >>> grants({"kind": "permission", "task_name": "t", "category": "garden", "missing_scope": "tool:look"})
     ['turnkeeper categories grant garden tool:look']
     """
+    of_graph = f" --graph {shlex.quote(interrupt['graph'])}" if interrupt.get("graph") else ""  # of a second graph
     missing, stem = str(interrupt["missing_scope"]), f"turnkeeper categories grant {interrupt['category']}"
     if not interrupt["task_name"] or interrupt["kind"] not in {"permission", "proposal"}:
         return []
     if interrupt["kind"] == "proposal":  # the scope is granted, but the category is not autonomous
         return [f"{stem} --autonomous"]
     beyond = missing.startswith(("effect:", "recurring:")) or " " in missing  # no list of a category can contain it
-    return [] if beyond or not missing else [f"{stem} {missing}"]
+    return [] if beyond or not missing else [f"{stem} {missing}{of_graph * missing.startswith('tool:')}"]
 
 
 def can_stand(interrupt: Mapping[str, Any]) -> bool:
@@ -240,7 +241,7 @@ def ways(interrupt: Mapping[str, Any]) -> list[str]:
     """
     asks = request_in(interrupt)
     if interrupt["kind"] == "question" and asks is None:
-        picks = [f"--answer {shlex.quote(option_text(one))}" for one in plain_question(interrupt).options[:1]]
+        picks = [f"--answer {shlex.quote(option_text(one))}" for one in question_of(interrupt).options[:1]]
         return picks or ['--answer "…"', "--approve", "--reject"]
     takes = WAYS[:3] if asks is None else asks.takes
     if asks is not None and len(asks.calls) > 1:
@@ -248,27 +249,8 @@ def ways(interrupt: Mapping[str, Any]) -> list[str]:
     return [_OPTIONS[way] for way in takes]
 
 
-def request_in(interrupt: Mapping[str, Any]) -> Request | None:
-    """Return the calls that a graph's own question asks about; None if its form is unknown."""
-    return from_dict(interrupt["args"]) if interrupt["kind"] == "question" else None
-
-
-def plain_question(interrupt: Mapping[str, Any]) -> Question:
-    """Return a plain question; without a value for any other kind."""
-    return question_in(interrupt["args"]) if interrupt["kind"] == "question" else Question()
-
-
 def arguments_text(args: Mapping[str, Any]) -> str:
     return "\n".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in args.items())
-
-
-def options_text(question: Question) -> str:
-    """Return a question's options with the numbers by which `triage` accepts them.
-
-    >>> options_text(Question(value={"options": ["yes", "no"]}))
-    '[1] yes  [2] no'
-    """
-    return "  ".join(f"[{number}] {option_text(one)}" for number, one in enumerate(question.options, 1))
 
 
 def request_text(asks: Request) -> str:
@@ -293,8 +275,8 @@ def asked(interrupt: Mapping[str, Any], *, whole: bool = False) -> str:
         calls = (call_text(call.tool, call.args, whole=whole) for call in asks.calls)
         return f"{'; '.join(calls)}: the graph asks you"
     if interrupt["kind"] == "question":
-        options = " | ".join(map(option_text, plain_question(interrupt).options))
-        return f"{interrupt['question']}{f' ({options})' if options and plain_question(interrupt).text else ''}"
+        options = " | ".join(map(option_text, question_of(interrupt).options))
+        return f"{interrupt['question']}{f' ({options})' if options and question_of(interrupt).text else ''}"
     call = call_text(str(interrupt["tool"]), interrupt["args"], whole=whole)
     why = f": {interrupt['question']}" if interrupt["question"] else ""
     return f"{call} {needs(interrupt)}{why}"

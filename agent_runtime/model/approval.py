@@ -245,10 +245,13 @@ def answer_to(asked: InterruptRecord | RaisedInterrupt, thread_id: str, decided:
     asks = forms.request_in(asked)
     if asks is not None and (decided.decision != EXPIRED or all("reject" in call.takes for call in asks.calls)):
         return forms.answer(asks, [_choice(decided)] * len(asks.calls))
-    if decided.decision == "answer":
-        return next(iter(forms.question_of(asked).picked(decided.message)), decided.message)
+    if decided.decision == "edit":
+        return decided.args or {}
+    said = decided.message if decided.decision == "answer" else decided.decision
+    if picked := forms.question_of(asked).picked(said):
+        return picked[0]
     # A graph may test `if interrupt(…)`, and any object would count as a yes, so return True or False.
-    return (decided.args or {}) if decided.decision == "edit" else decided.decision == "approve"
+    return said if decided.decision == "answer" else decided.decision == "approve"
 
 
 def _choice(decided: AuthorDecision) -> forms.Choice:
@@ -333,6 +336,8 @@ def read_decision(request: wire.ResolveInterruptRequest, asked: InterruptRecord)
     if request.decision == "edit":
         decided = replace(decided, message=request.message)
     _check_fits(asked, decided)
+    if decided.decision == "answer" and decided.args is None:
+        decided = replace(decided, message=forms.question_of(asked).named(decided.message))
     if not request.args_hash and forms.request_in(asked) is not None:  # the decision may count for the guard
         raise InvalidInput("does not say which calls were shown", where="args_hash", hint="copy it from the question")
     return decided
@@ -359,8 +364,9 @@ def _check_fits(asked: InterruptRecord, decided: AuthorDecision) -> None:
         raise InvalidInput(what, where="args_json", hint="leave out decision or args_hash")
     asks = forms.request_in(asked)
     if asks is None:
-        return
-    if decided.decision == "answer" and decided.args is not None:
+        if decided.args is None:
+            forms.question_of(asked).check(decided.message if decided.decision == "answer" else decided.decision)
+    elif decided.decision == "answer" and decided.args is not None:
         forms.choices_in(asks, decided.args)
     elif decided.decision == "edit" and len(asks.calls) > 1:
         raise InvalidInput("the graph asks about several calls; say which one is edited", where="args_json")

@@ -102,9 +102,9 @@ class ThreadState:
     pending: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Question:
-    """An interrupt that waits for the author. If `allows_text`, an ordinary message may answer it."""
+    """An interrupt that waits for the author. If `allows_text`, the incoming message may answer it."""
 
     interrupt_id: str
     allows_text: bool = False

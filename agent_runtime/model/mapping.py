@@ -41,7 +41,7 @@ JSON_KEYS = {
         "ImportedThread": "thread_id channel state turns checkpoints waits",
         "Interrupt": "interrupt_id turn_id thread_id channel kind tool args args_hash missing_scope question "
         "allows_text task_name category status decision message created_at resolved_at expires_at reminded_at "
-        "escalated_at decided_by exception once_only",
+        "escalated_at decided_by exception once_only graph",
         "MemoryEntry": "entry_id tier owner key text form origin written_by turn_id created_at updated_at via "
         "namespace item_key",
         "MemoryNamespace": "namespace entries",

@@ -250,7 +250,7 @@ class MessageRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class InterruptRecord:
-    """A question to an author and its decision. Attributes are columns; `task_name` and `category` are its turn's."""
+    """A question to an author and its decision. Attributes are columns; task, category and graph are its turn's."""
 
     interrupt_id: str
     turn_id: str
@@ -276,6 +276,7 @@ class InterruptRecord:
     tool_hash: str = ""
     arg_hashes_json: str = ""
     once_only: str = ""
+    graph: str = ""
     exception: int = 0
     decided_by: str = ""
     remind_at: datetime | None = None

@@ -14,7 +14,14 @@ from turnkeeper.config.settings import Settings
 from turnkeeper.config.toml_file import TomlFile, read_text, with_items, with_key
 from turnkeeper.errors import InvalidInput, meant
 
-KINDS = ("writes", "memory", "channels", "subagents", "network")  # what a call may lack besides the scope of its tool
+KINDS = (
+    "writes",
+    "memory",
+    "channels",
+    "subagents",
+    "network",
+    "graphs",
+)  # what a call may lack besides the scope of its tool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +62,13 @@ def plan_grant(home: Home, settings: Settings, name: str, wanted: Sequence[str],
     text, path = read_text(Path(entry.path)), home.categories / f"{name}.toml"
     added: dict[str, list[str]] = {}
     for key, values in _lists(wanted, has_tier=bool(category.memory), tier=settings.memory.default_tier).items():
-        present = sorted(getattr(category, key))
+        present = sorted(value or settings.default_graph for value in getattr(category, key))
         if fresh := [value for value in dict.fromkeys(values) if value not in present]:
             text, added[key] = with_items(text, "scopes", key, fresh, present), fresh
     declares = autonomous and not entry.declared_autonomous
     text = with_key(text, "", "autonomous", True) if declares else text
     found = read_draft_text(path, text, settings)
-    if any(not set(fresh) <= getattr(found, key) for key, fresh in added.items()):
+    if any(not set(fresh) - {settings.default_graph} <= getattr(found, key) for key, fresh in added.items()):
         hint = f"add to [scopes] by hand: {'; '.join(f'{key} {fresh}' for key, fresh in added.items())}"
         raise InvalidInput("this command cannot change the lists of the file", where=str(path), hint=hint)
     config, allowed = "", settings.categories.autonomous_allowed

@@ -282,8 +282,8 @@ def _ungranted(scope: str, context: TurnContext) -> str:
     if scope not in category.tools or not known_scope(scope):
         return f"category {category.name} does not grant {scope}"
     if scope.startswith(FOREIGN) and context.graph not in category.graphs:
-        where = context.graph or "the default graph"
-        return f"category {category.name} grants {scope} of other graphs, but not of {where}; add it to its graphs"
+        where, how = context.graph or "the default graph", f"turnkeeper categories grant {category.name} --graph"
+        return f"category {category.name} grants {scope} of other graphs, but not of {where}: {how} NAME adds a graph"
     return ""
 
 

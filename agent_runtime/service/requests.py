@@ -190,8 +190,12 @@ def _object(text: str, field: str) -> str:
 
 def input_of(request: wire.FireRequest) -> triggers.Trigger:
     """Return a trigger with only the fields that its graph reads. Raises InvalidInput."""
-    unknown: dict[str, Any] = dict.fromkeys(("key", "turn_id", "thread_id", "channel", "agent"), "")
-    read = {"prompt": request.prompt, "payload_json": _object(request.payload_json, "payload_json")}
+    unknown: dict[str, Any] = dict.fromkeys(("key", "turn_id", "channel", "agent"), "")
+    read = {
+        "thread_id": request.thread_id,
+        "prompt": request.prompt,
+        "payload_json": _object(request.payload_json, "payload_json"),
+    }
     return triggers.Trigger(source="fire", grant=Category(name=""), **unknown | read | _of_graph(request))
 
 

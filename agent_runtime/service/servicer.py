@@ -46,6 +46,7 @@ from turnkeeper.entropy import Entropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.rpc.callers import Rules, current
 from turnkeeper.rpc.channel import Greeting
+from turnkeeper.rpc.forms import question_of
 from turnkeeper.storage.nodes import Beat
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -68,7 +69,11 @@ class Runtime:
     categories: Categories
     exceptions: StandingExceptions
     catalog: Catalog
+<<<<<<< HEAD
     engines: Engines
+=======
+    unread: Callable[[Trigger, TurnRecord | None], str]
+>>>>>>> 6eaa3368 (One check refuses what is none of a question's options at every door; send says what it answered; inputs on named threads are checked; categories grant --graph)
     workspace: Workspace
     namespaces: Mapping[str, Namespaces]
     live: LiveOutput
@@ -92,12 +97,16 @@ RULES = Rules(
                 "ListCandidates",
                 "ListCategories",
                 "ListGraphs",
+<<<<<<< HEAD
                 "DescribeGraph",
                 "GetState",
                 "ListStates",
                 "ListPages",
                 "GetPage",
+=======
+>>>>>>> 6eaa3368 (One check refuses what is none of a question's options at every door; send says what it answered; inputs on named threads are checked; categories grant --graph)
             ),
+            *("ListPages", "GetPage"),
             *("GetAttachment", "ListAttachments", "ListDeviations", "GetDeviation", "ListRevalidation"),
             *("ListMemory", "GetMemory", "SearchMemory", "ListMemoryNamespaces"),
         }
@@ -243,15 +252,17 @@ class MessageIntake:
         channel = read_label(request.channel or await self._channel_of(request), "channel")
         self._check_agent(request.agent)
         thread_id, beside = await self._thread_of(request, channel, request_id)
+        turn_id = turn_id_of("message", request_id)
+        look = await self._runtime.store.read(_look, thread_id, turn_id)
         if request.look:
-            look = await self._runtime.store.read(lambda connection: _look(connection, thread_id, ""))
             return wire.SendMessageResponse(thread_id=thread_id, beside=beside, **look)
+        if look["answers"] is not None:
+            question_of(look["answers"]).check(request.text)
         to = {"channel": channel, "thread_id": thread_id}
         trigger = read_message(request, self._runtime.categories.get, **to, request_id=request_id)
         await self._check_graph(trigger)
         receipt = await self._runtime.acceptor.accept(trigger)
         self._newest[channel] = (trigger.turn_id, thread_id)
-        look = await self._runtime.store.read(lambda connection: _look(connection, thread_id, trigger.turn_id))
         look["takes_over"] = "" if request.keep_loop else look["takes_over"]
         sent: dict[str, Any] = {
             "turn_id": receipt.header.turn_id,
@@ -324,12 +335,15 @@ def _refuse_foreign(connection: Connection, thread_id: str, channel: str) -> Non
 
 
 def _look(connection: Connection, thread_id: str, turn_id: str) -> dict[str, Any]:
-    """Return the facts about a message's thread that its author is told."""
+    """Return the facts about a message's thread that its author is told. A repeated message answers nothing more."""
     before = turn_reads.newest_on_thread(connection, thread_id, besides=turn_id)
-    waiting, loop = turn_reads.open_interrupts(connection, thread_id), _loop_on(connection, thread_id, turn_id)
+    asked, loop = turn_reads.open_interrupts(connection, thread_id), _loop_on(connection, thread_id, turn_id)
+    waiting = [one for one in asked if one.status == "pending" and one.kind != "pause"]
+    texts = [one for one in waiting if one.allows_text and turn_reads.key_of_turn(connection, turn_id) is None]
     return {
         "continues": before is not None,
-        "pending_interrupts": [one.interrupt_id for one in waiting if one.status == "pending" and one.kind != "pause"],
+        "answers": to_message(wire.Interrupt, texts[0]) if texts else None,
+        "pending_interrupts": [one.interrupt_id for one in waiting],
         "takes_over": _called(loop) if loop is not None else "",
     }
 
@@ -520,7 +534,13 @@ class Servicer(WorkspaceService):
         Raises InvalidInput if a graph would refuse one of the request's inputs.
         """
         graphs = [to_message(wire.Graph, one) for one in self._runtime.catalog.entries()]
+<<<<<<< HEAD
         warnings = filter(None, (self._runtime.engines.unread(input_of(one)) for one in request.inputs))
+=======
+        inputs = [input_of(one) for one in request.inputs]
+        threads = {one.thread_id: await self._store.look(turn_reads.newest_on_thread, one.thread_id) for one in inputs}
+        warnings = filter(None, (self._runtime.unread(one, threads[one.thread_id]) for one in inputs))
+>>>>>>> 6eaa3368 (One check refuses what is none of a question's options at every door; send says what it answered; inputs on named threads are checked; categories grant --graph)
         return wire.ListGraphsResponse(graphs=graphs, warnings=warnings)
 
 

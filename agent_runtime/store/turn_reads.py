@@ -13,10 +13,11 @@ from sqlalchemy.sql import Select
 from agent_runtime.model import turn as model
 from agent_runtime.model.decide import FINISHED, UNFINISHED, Facts, Incoming, Question, TurnFacts
 from agent_runtime.model.mapping import from_row
-from agent_runtime.model.trigger import AGENT_KINDS, ASIDE, WAKES
+from agent_runtime.model.trigger import AGENT_KINDS, ASIDE, WAKES, Trigger
 from agent_runtime.store.schema import cancels, delegations, interrupts, keys, messages, turn_events, turns
 from agent_runtime.store.turn_events import REVIEWS
 from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.rpc.forms import question_of
 from turnkeeper.storage.statements import Statement, among, listed, unindexed
 from turnkeeper.times import from_us
 
@@ -317,6 +318,7 @@ def _interrupts() -> Select[Any]:
         interrupts,
         func.coalesce(turns.c.task_name, "").label("task_name"),
         func.coalesce(turns.c.category, "").label("category"),
+        func.coalesce(turns.c.graph, "").label("graph"),
     ).select_from(joined)
 
 
@@ -324,11 +326,14 @@ def _event(row: Row, kind: type[E] = model.EventRecord) -> E:  # type: ignore[as
     return from_row(kind, row, held_by=tuple(json.loads(row["held_by_json"] or "[]")))
 
 
-def read_facts(connection: Connection, asked: Incoming, thread_id: str, key: str, now: datetime) -> Facts:
-    """Return the store's facts about `asked`, whose idempotency key is `key`. The checkpoint's part is not included."""
+def read_facts(
+    connection: Connection, asked: Incoming, thread_id: str, trigger: Trigger | None, now: datetime
+) -> Facts:
+    """Return the store's facts about `asked`, which `trigger` caused. The checkpoint's part is not included."""
     own = get_turn(connection, asked.turn_id) if asked.turn_id else None
     newest = bearing_on_thread(connection, thread_id, besides=asked.turn_id)
     waiting = open_interrupts(connection, thread_id)
+    key, text_ = (trigger.key, trigger.prompt) if trigger else ("", "")
     taken = get_keys(connection, [key]).get(key) if key else None
     asks = [item for item in waiting if item.status == "pending" and item.kind != "pause"]
     return Facts(
@@ -337,7 +342,7 @@ def read_facts(connection: Connection, asked: Incoming, thread_id: str, key: str
         newest=_turn_facts(connection, newest, waiting),
         taken=taken.became if taken is not None and own is None else "",
         cancelled=bool(asked.turn_id) and is_cancelled(connection, asked.turn_id),
-        questions=tuple(Question(interrupt_id=item.interrupt_id, allows_text=item.allows_text) for item in asks),
+        questions=tuple(Question(one.interrupt_id, one.allows_text and question_of(one).takes(text_)) for one in asks),
         decided=tuple(item.interrupt_id for item in waiting if item.status == "resolved"),
     )
 

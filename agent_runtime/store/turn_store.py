@@ -141,9 +141,9 @@ class Store:
             self.event_source.news.notify()
         return result
 
-    async def facts(self, asked: Incoming, thread_id: str, key: str = "") -> Facts:
+    async def facts(self, asked: Incoming, thread_id: str, trigger: Trigger | None = None) -> Facts:
         """Return the turn table's facts about `asked`. The checkpoint's part is not filled in."""
-        return await self.look(turn_reads.read_facts, asked, thread_id, key, self.clock.now())
+        return await self.look(turn_reads.read_facts, asked, thread_id, trigger, self.clock.now())
 
     @_transaction
     def begin(self, connection: Connection, at: datetime, trigger: Trigger) -> TurnRecord:

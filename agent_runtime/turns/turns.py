@@ -182,9 +182,8 @@ class Turns:
 
     async def handle(self, thread_id: str, item: Item) -> Handled:
         """Handle an item until it is done, has to wait, or the process stops."""
-        key = item.trigger.key if item.trigger else ""
         for _ in range(MOST_ROUNDS):
-            facts = await self._store.facts(item.asked, thread_id, key)
+            facts = await self._store.facts(item.asked, thread_id, item.trigger)
             facts = await self._with_thread(thread_id, item, facts)
             decision = decide(item.asked, facts)
             if decision.action is Action.WAIT:

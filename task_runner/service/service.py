@@ -451,15 +451,8 @@ def _fires_shown(session: Session, entries: Iterable[model.Fire]) -> list[wire.F
     return shown
 
 
-def _inputs(given: model.Definition) -> list[FireRequest]:
-    """Return the input that a task gives its graph; empty for a terminal, or on a thread of an unknown graph."""
-    elsewhere = given.thread_id not in {"", model.EACH_FIRE} and not given.graph
-    if elsewhere or not model.HOSTED.fullmatch(given.agent):
-        return []
-    return [FireRequest(**{name: getattr(given, name) for name in _GIVEN})]
-
-
-_GIVEN = ("prompt", "payload_json", *model.OF_GRAPH)  # fields of a task, and of its fires, that its graph reads
+# Fields of a task, and of its fires, that its graph reads or that name its graph.
+_GIVEN = ("prompt", "payload_json", "thread_id", *model.OF_GRAPH)
 _DEADLINE_S = 1.0
 _KNOWN_FOR_S = 5.0
 
@@ -478,7 +471,8 @@ class Names:
 
         Raises InvalidInput if the runtime does not know a name, or if the graph would refuse the task's input.
         """
-        inputs = _inputs(given) if given else []
+        hosted = given is not None and model.HOSTED.fullmatch(given.agent)  # a terminal reads what it likes
+        inputs = [FireRequest(**{name: getattr(given, name) for name in _GIVEN})] if hosted else []
         return [*await self._check_categories(categories), *await self._check_graphs(graphs - {""}, inputs)]
 
     async def _check_graphs(self, names: set[str], inputs: list[FireRequest]) -> list[str]:

@@ -108,6 +108,7 @@ class Sent:
         duplicate: a message with the same request id was accepted before.
         continues: the thread already had turns.
         takes_over: the self-paced task that this message ends.
+        answers: the question that this message answers, as it was asked; None if it answers none.
     """
 
     turn_id: str
@@ -115,6 +116,7 @@ class Sent:
     duplicate: bool
     continues: bool
     takes_over: str
+    answers: "Approval | None"
 
 
 @dataclass(frozen=True, kw_only=True)

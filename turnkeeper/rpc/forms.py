@@ -9,6 +9,7 @@ Any value that does not exactly match one of these forms is a :class:`Question`,
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast
@@ -22,6 +23,7 @@ _WHERE = "answer"
 _OPTIONS = ("options", "choices")
 _SHOWN_APART = frozenset({"question", "q", "allows_text", *_OPTIONS})
 MOST_OPTIONS = 100
+_QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])+"')  # a text as JSON writes it, without escapes by number
 _INBOX = {"approve": "accept", "reject": "ignore", "edit": "edit", "respond": "response"}
 _INBOX_ALLOWS = {
     "approve": "allow_accept", "reject": "allow_ignore", "edit": "allow_edit", "respond": "allow_respond",
@@ -119,8 +121,39 @@ class Question:
         """Return the question as JSON for :func:`question_in`; :func:`from_dict` returns None for it."""
         return {"value": self.value}
 
+    @property
+    def choices(self) -> str:
+        """The options, each after its number.
+
+        >>> Question(value={"options": ["yes", "no"]}).choices
+        '[1] yes  [2] no'
+        """
+        return "  ".join(f"[{number}] {option_text(one)}" for number, one in enumerate(self.options, 1))
+
+    @property
+    def is_closed(self) -> bool:
+        """True if only an option answers: the graph offers options and does not say `"allows_text": true`."""
+        return bool(self.options) and self._fields.get("allows_text") is not True
+
+    def takes(self, text: str) -> bool:
+        """Return False if the question is closed, and a person's text or decision names none of its options."""
+        return not self.is_closed or bool(self.picked(text))
+
+    def check(self, text: str) -> None:
+        """Raise InvalidInput if the question does not take a person's text or decision."""
+        if not self.takes(text):
+            quoted = json.dumps(text, ensure_ascii=False)
+            hint = f"give the word or the number of one; any other answer in JSON's quotes: '{quoted}'"
+            raise InvalidInput(f"{text[:80]!r} is none of the options: {self.choices}", where=_WHERE, hint=hint)
+
+    def named(self, text: str) -> str:
+        """Return the option that a text names as a person reads it; any other text unchanged."""
+        return next((option_text(one) for one in self.picked(text) if one in self.options), text)
+
     def picked(self, text: str) -> list[Any]:
         """Return the option that a text names, or else the option with this number; an empty list for any other text.
+
+        A closed question also takes a text in JSON's quotes, as the text between them.
 
         >>> [Question(value={"options": ["yes", "No", 1]}).picked(text) for text in ("no ", "1", "2", "4")]
         [['No'], [1], ['No'], []]
@@ -128,7 +161,8 @@ class Question:
         said, names = text.strip(), [(option_text(one), one) for one in self.options]
         same = [one for name, one in names if name == said]
         same = same or [one for name, one in names if name.strip().casefold() == said.casefold()]
-        return (same or [one for number, one in enumerate(self.options, 1) if str(number) == said])[:1]
+        same = same or [one for number, one in enumerate(self.options, 1) if str(number) == said]
+        return same[:1] or ([json.loads(said)] if self.is_closed and _QUOTED.fullmatch(said) else [])
 
 
 def option_text(option: object) -> str:
@@ -150,7 +184,7 @@ def from_dict(data: object) -> Request | None:
 
 
 def request_in(asked: Any) -> Request | None:
-    """Return the calls that a question is about, from its record or its message; None if its form is unknown."""
+    """Return the calls that a question is about, from its record, message or row; None if its form is unknown."""
     return from_dict(_said_in(asked))
 
 
@@ -160,6 +194,8 @@ def question_of(asked: Any) -> Question:
 
 
 def _said_in(asked: Any) -> object:
+    if isinstance(asked, Mapping):
+        return asked["args"] if asked["kind"] == "question" else None
     if asked.kind != "question":
         return None
     return asked.args if hasattr(asked, "args") else json.loads(asked.args_json or "null")

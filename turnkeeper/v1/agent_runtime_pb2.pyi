@@ -1044,6 +1044,7 @@ class SendMessageResponse(_message.Message):
     PENDING_INTERRUPTS_FIELD_NUMBER: _builtins.int
     TAKES_OVER_FIELD_NUMBER: _builtins.int
     BESIDE_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     thread_id: _builtins.str
     duplicate: _builtins.bool
@@ -1057,6 +1058,10 @@ class SendMessageResponse(_message.Message):
     def pending_interrupts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """what the author is asked on that thread"""
 
+    @_builtins.property
+    def answers(self) -> Global___Interrupt:
+        """the question that the message answers, as it was asked; its turn continues"""
+
     def __init__(
         self,
         *,
@@ -1067,10 +1072,11 @@ class SendMessageResponse(_message.Message):
         pending_interrupts: _abc.Iterable[_builtins.str] | None = ...,
         takes_over: _builtins.str = ...,
         beside: _builtins.str = ...,
+        answers: Global___Interrupt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beside", b"beside", "continues", b"continues", "duplicate", b"duplicate", "pending_interrupts", b"pending_interrupts", "takes_over", b"takes_over", "thread_id", b"thread_id", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "beside", b"beside", "continues", b"continues", "duplicate", b"duplicate", "pending_interrupts", b"pending_interrupts", "takes_over", b"takes_over", "thread_id", b"thread_id", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1608,6 +1614,7 @@ class Interrupt(_message.Message):
     DECIDED_BY_FIELD_NUMBER: _builtins.int
     EXCEPTION_FIELD_NUMBER: _builtins.int
     ONCE_ONLY_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     interrupt_id: _builtins.str
     turn_id: _builtins.str
     thread_id: _builtins.str
@@ -1634,6 +1641,8 @@ class Interrupt(_message.Message):
     """the standing exception that was given with the decision, or that made it; 0 for none"""
     once_only: _builtins.str
     """of a tool call: why it can be approved only each time; empty where `for_task` is possible"""
+    graph: _builtins.str
+    """of its turn; empty for the default graph"""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1677,10 +1686,11 @@ class Interrupt(_message.Message):
         decided_by: _builtins.str = ...,
         exception: _builtins.int = ...,
         once_only: _builtins.str = ...,
+        graph: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "escalated_at", b"escalated_at", "expires_at", b"expires_at", "reminded_at", b"reminded_at", "resolved_at", b"resolved_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_text", b"allows_text", "args_hash", b"args_hash", "args_json", b"args_json", "category", b"category", "channel", b"channel", "created_at", b"created_at", "decided_by", b"decided_by", "decision", b"decision", "escalated_at", b"escalated_at", "exception", b"exception", "expires_at", b"expires_at", "interrupt_id", b"interrupt_id", "kind", b"kind", "message", b"message", "missing_scope", b"missing_scope", "once_only", b"once_only", "question", b"question", "reminded_at", b"reminded_at", "resolved_at", b"resolved_at", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tool", b"tool", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_text", b"allows_text", "args_hash", b"args_hash", "args_json", b"args_json", "category", b"category", "channel", b"channel", "created_at", b"created_at", "decided_by", b"decided_by", "decision", b"decision", "escalated_at", b"escalated_at", "exception", b"exception", "expires_at", b"expires_at", "graph", b"graph", "interrupt_id", b"interrupt_id", "kind", b"kind", "message", b"message", "missing_scope", b"missing_scope", "once_only", b"once_only", "question", b"question", "reminded_at", b"reminded_at", "resolved_at", b"resolved_at", "status", b"status", "task_name", b"task_name", "thread_id", b"thread_id", "tool", b"tool", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2361,7 +2371,7 @@ class ListGraphsRequest(_message.Message):
     INPUTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___FireRequest]:
-        """The graph, prompt, payload, context, config and input of tasks: checked against their graphs. An input that its graph
+        """The graph, thread, prompt, payload, context, config and input of tasks: checked against their graphs. An input that its graph
         would refuse is an error; a graph that cannot run now checks nothing.
         """
 

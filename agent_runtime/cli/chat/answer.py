@@ -11,13 +11,13 @@ from rich.text import Text
 
 from agent_runtime.cli.chat.render import Change, Lines, Panels, Safe, render
 from agent_runtime.cli.client import again, change, change_in_conversation, complete_channel, refused
-from agent_runtime.cli.rows import asked, can_stand, clipped, options_text, plain_question, request_in, ways
+from agent_runtime.cli.rows import asked, can_stand, clipped, ways
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.console import console, note
 from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import TurnkeeperError
-from turnkeeper.rpc.forms import option_text
+from turnkeeper.errors import InvalidInput, TurnkeeperError
+from turnkeeper.rpc.forms import option_text, question_of, request_in
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 Does = Literal["approve", "for_task", "reject", "edit", "answer", "say", "help", "list", "quit", "nothing", "problem"]
@@ -168,11 +168,19 @@ def _checked(does: Does, item: Item, text: str, proposed: Item | None) -> Comman
         problem = "that is no question; a or r decides it"
     elif does == "answer" and not text:
         problem = "what is the answer? its text follows t"
-    elif does in {"approve", "reject"} and question and (options := plain_question(item.row).options):
-        problem = f"that is a question: t answers it, for example with {option_text(options[0])}"
-    elif does == "approve" and question and text:
-        problem = "nothing may follow an approval; t answers with a text"
+    elif does in {"approve", "reject", "answer"} and question:
+        problem = _not_taken(text if does == "answer" else does, item)
+    if does == "approve" and question and text:
+        problem = problem or "nothing may follow an approval; t answers with a text"
     return Command(does="problem", text=problem) if problem else Command(does=does, item=item, text=text)
+
+
+def _not_taken(said: str, item: Item) -> str:
+    try:
+        question_of(item.row).check(said)
+    except InvalidInput as error:
+        return f"{error.what}; {error.hint}"
+    return ""
 
 
 def _for_task_problem(item: Item, text: str) -> str:
@@ -211,9 +219,7 @@ def perform(
         if command.item is None:
             said: Any = {"text": command.text, "request_id": request_id, "keep_loop": command.keep}
             request = wire.SendMessageRequest(channel=channel, thread_id=thread_id, **said)
-            sent = change("SendMessage", request)
-            waits = f"; waiting there: {len(sent.pending_interrupts)} for you" if sent.pending_interrupts else ""
-            return f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}{waits}"
+            return told_sent(change("SendMessage", request), command.text)
         if command.item.kind == "candidate":
             accept = command.does == "approve"
             decided = wire.DecideCandidateRequest(candidate_id=command.item.id, accept=accept, note=command.text)
@@ -226,6 +232,18 @@ def perform(
         return _resolve(command, command.item, change)
     except TurnkeeperError as error:
         return f"{REFUSED}{error}"
+
+
+def told_sent(sent: wire.SendMessageResponse, text: str) -> str:
+    """Return what a message does: it answers a question, or begins a turn on its thread, perhaps after decisions."""
+    left = len(sent.pending_interrupts)
+    if sent.HasField("answers"):
+        row = to_json(sent.answers)
+        said = next(map(option_text, question_of(row).picked(text)), clipped(text, 60))
+        more = f"; {left - 1} more for you to decide there" if left > 1 else ""
+        return f"answers “{clipped(asked(row), 100)}” with “{said}”; {sent.answers.turn_id} continues with it{more}"
+    waits = f"; begins after you decide what waits there ({left}): turnkeeper triage" if left else ""
+    return f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}{waits}"
 
 
 def would_end(channel: str, change: Callable[[str, Any], Any], *, thread_id: str = "") -> str:
@@ -254,7 +272,7 @@ def _resolve(command: Command, item: Item, change: Callable[[str, Any], Any]) ->
         revoke = f"turnkeeper approvals exceptions revoke {done.exception}"
         return f"approved from now on, as standing exception {done.exception} ({revoke}): {item.text}"
     if command.does == "answer":
-        return f"answered “{clipped(command.text, 60)}”, and the turn continues: {item.text}"
+        return f"answered “{clipped(done.message, 60)}”, and the turn continues: {item.text}"
     return f"{_DONE[command.does]}: {item.text.partition(' needs ')[0]}"
 
 
@@ -356,8 +374,10 @@ def _ways_of(item: Item) -> str:
     if request_in(item.row) is not None:
         given = " ".join(ways(item.row))
         return ", ".join(text for way, text in _OF_CALLS.items() if f"--{way}" in given)
-    options = options_text(plain_question(item.row))
-    return f"{options}, or another answer" if options else _WAYS[item.row["kind"]]
+    asks = question_of(item.row)
+    if not asks.options:
+        return _WAYS[item.row["kind"]]
+    return asks.choices if asks.is_closed else f"{asks.choices}, or another answer"
 
 
 def _is_question(item: Item) -> bool:
@@ -385,13 +405,9 @@ def typed(line: str, waiting: Waiting, item: Item) -> Command | None:
 
 def _answer_of(line: str, item: Item) -> Command:
     """Parse a line as the decision on a plain question."""
-    asks, (verb, _, rest) = plain_question(item.row), line.partition(" ")
+    asks, (verb, _, rest) = question_of(item.row), line.partition(" ")
     said = rest.strip() if verb in {"t", "answer"} and rest.strip() else line
-    if picked := asks.picked(said):
-        return Command(does="answer", item=item, text=option_text(picked[0]))
-    decides = line in {"a", "approve"} or (verb in {"r", "reject"} and not (asks.options and rest))
-    if not decides:
-        return Command(does="answer", item=item, text=said)
-    if asks.options:
-        return Command(does="problem", text=f"that is a question: {_ways_of(item)}; t before it answers {line!r}")
+    decides = line in {"a", "approve"} or verb in {"r", "reject"}
+    if not decides or asks.options:
+        return _checked("answer", item, said, None)
     return Command(does="approve" if line in {"a", "approve"} else "reject", item=item, text=rest.strip())

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from agent_runtime.cli.chat.answer import told_sent
 from agent_runtime.cli.chat.follow import Following, follow_on_terminal
 from agent_runtime.cli.chat.screen import JsonView, LineView, Screen, View
-from agent_runtime.cli.client import change, channel_named, complete_channel, read
+from agent_runtime.cli.client import ANSWER_S, LOOK_S, again, change, channel_named, complete_channel, read, refused
 from agent_runtime.cli.rows import FOR_PEOPLE, asked, columns, resolve_command
 from agent_runtime.model.mapping import to_json
 from turnkeeper import console as terminal
@@ -17,7 +18,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.console import Output, OutputOption, console, note, show_rows, status
 from turnkeeper.console.unseen import plain, prose, waiting_line
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import Denied, InvalidInput, NotFound, TurnkeeperError, misspelt
+from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, TurnkeeperError, misspelt
 from turnkeeper.times import parse_duration
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
@@ -200,23 +201,36 @@ def send(
     )
     _look_before(request, new_channel=new_channel)
     sent = change("SendMessage", request)
-    _tell_sent(sent, chosen=bool(thread))
+    _tell_sent(sent, words, chosen=bool(thread))
     if wait:
         with status("waiting for the answer"):
             turn = _await(sent.turn_id, patience_s)
         _print_answer(turn)
 
 
-def _tell_sent(sent: wire.SendMessageResponse, *, chosen: bool) -> None:
-    other = "; --new begins a new one" if sent.continues and not chosen else ""
-    note(f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}{other}")
+def _check_answer(sent: wire.SendMessageResponse) -> None:
+    """Raise Conflict if a graph fails on the message that answered its question."""
+    clock = SystemClock()
+    until = clock.monotonic() + ANSWER_S
+    while change("GetTurn", wire.GetTurnRequest(turn_id=sent.turn_id)).turn_id == sent.turn_id:
+        if clock.monotonic() > until:  # not taken yet
+            return
+        clock.block(LOOK_S)
+    row = to_json(sent.answers) | {"decision": "answer"}
+    if error := refused(row):
+        raise Conflict(f"the graph failed on this answer: {error}", where=row["interrupt_id"], hint=again(row, error))
+
+
+def _tell_sent(sent: wire.SendMessageResponse, text: str, *, chosen: bool) -> None:
+    other = "; --new begins a new one" if sent.continues and not (chosen or sent.pending_interrupts) else ""
+    note(f"{told_sent(sent, text)}{other}")
+    if sent.HasField("answers"):
+        _check_answer(sent)
+        note(f"read on: turnkeeper turns show {sent.answers.turn_id}")
     if sent.takes_over:
         note(f"{sent.takes_over}, a self-paced loop on this thread, ends by this message")
     if sent.beside:
         note(f"{sent.beside} continues; to take it over, write into its own thread: --thread {sent.beside}")
-    if sent.pending_interrupts:
-        count = len(sent.pending_interrupts)
-        note(f"{count} decision{'s' if count > 1 else ''} waiting on this thread: turnkeeper approvals list")
 
 
 def _read_loop(text: str) -> tuple[str, Any]:
@@ -281,7 +295,7 @@ def _await(turn_id: str, patience_s: float) -> wire.Turn:
         if turn.status in _ENDED | _WAITING:
             return turn
         if turn.status == _KEPT:
-            raise Denied(turn.summary, hint="see: turnkeeper approvals list, or turnkeeper turns list --status paused")
+            raise Denied(turn.summary, hint="see: turnkeeper triage, or turnkeeper turns list --status paused")
         clock.block(_POLL_S)
     hint = f"see: turnkeeper turns show {turn_id}"
     raise TurnkeeperError(f"no answer within {patience_s:.0f} s; the turn continues", hint=hint)

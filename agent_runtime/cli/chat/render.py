@@ -23,7 +23,7 @@ from agent_runtime.model.conversation import mark_text
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.clock import SystemClock
 from turnkeeper.console.unseen import in_words, plain, prose
-from turnkeeper.rpc.forms import Request, option_text
+from turnkeeper.rpc.forms import Request, option_text, question_of, request_in
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 ENDED = frozenset({"succeeded", "silent", "failed", "cancelled"})
@@ -337,7 +337,7 @@ def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
         said = f": {rows.clipped(row['message'], 200)}" if row["message"] else ""
         return "asked", f"{rows.clipped(rows.asked(row), 200)}  [{decision}]{said}", decision
     number, answer = numbers.get(str(row["interrupt_id"])), rows.resolve_command(row)
-    asks = rows.request_in(row)
+    asks = request_in(row)
     if asks is not None:
         return _calls_asked_about(row, asks, number)
     if row["kind"] == "question":
@@ -358,8 +358,8 @@ def _asking(row: Row, number: int | None, **shown: Any) -> Card:
 
 def _plain_question(row: Row, number: int | None) -> Card:
     """Return the card of a plain question: its whole value, and the answers that it offers."""
-    asks = rows.plain_question(row)
-    options = [("options", rows.options_text(asks))] if asks.options else []
+    asks = question_of(row)
+    options = [("options", asks.choices)] if asks.options else []
     keys = f"t {number} {option_text(asks.options[0]) if asks.options else f'text · a {number} · r {number}'}"
     shown = rows.arguments_text(asks.more if asks.text else {})
     told = {"title": row["question"], "note": row["message"], "args": shown, "facts": [*options, *_waits(row)]}

@@ -505,13 +505,14 @@ class Engines:
         self.catalog.require(graph)
         return self._engines[self.catalog.graph_of(graph)]
 
-    def unread(self, trigger: Trigger) -> str:
+    def unread(self, trigger: Trigger, newest: Any) -> str:
         """Say what of a trigger its graph would not read; empty if it would read all, or cannot run now.
 
-        Raises InvalidInput if the graph would refuse the trigger's input.
+        `newest` is the newest turn of its thread, if any. Raises InvalidInput if the graph would refuse the input.
         """
-        engine = self._engines.get(self.catalog.graph_of(trigger.graph))
-        return engine.unread(self.catalog.setup(trigger, None)) if engine else ""
+        ready = self.catalog.setup(trigger, newest)
+        engine = self._engines.get(self.catalog.graph_of(ready.graph))
+        return engine.unread(ready) if engine else ""
 
     def drain(self) -> None:
         """Ask every interval of every graph, now and later, to stop at its next superstep boundary."""

@@ -86,11 +86,21 @@ async def test_what_a_task_gives_its_graph_is_checked_when_it_is_made_and_when_t
         spec.name = "digest"
 
 
-@pytest.mark.parametrize("where", [{"agent": "codex"}, {"thread_id": "of-another-graph"}])
-async def test_what_no_known_graph_reads_is_not_checked(rig: Rig, peer: Peer, where: dict[str, str]) -> None:
+async def test_what_a_terminal_reads_is_not_checked(rig: Rig, peer: Peer) -> None:
     peer.refuses_inputs = True
-    await rig.create(**where)
+    await rig.create(agent="codex")
     assert peer.checked == []
+
+
+async def test_the_input_of_a_task_on_a_thread_named_by_hand_is_checked(rig: Rig, peer: Peer) -> None:
+    task = await rig.create(thread_id="by-hand")
+    assert peer.checked[-1].thread_id == "by-hand"
+    peer.refuses_inputs = True
+    with pytest.raises(InvalidInput, match="no such field"):
+        await rig.create(name="second", thread_id="by-hand")
+    task.spec.thread_id = "another"
+    with pytest.raises(InvalidInput, match="no such field"):
+        await rig.service.update_task(wire.UpdateTaskRequest(name=task.spec.name, spec=task.spec))
 
 
 @pytest.mark.parametrize("name", GIVEN)

@@ -451,15 +451,62 @@ async def test_a_command_picks_an_option_by_its_number_and_refuses_what_is_none(
     async with served(bench):
         for text in ("3", "yse"):
             assert await answered(text) == EXIT_USAGE
-            assert f"--answer: '{text}' is none of the options: [1] yes  [2] no" in capsys.readouterr().err
+            assert f"answer: '{text}' is none of the options: [1] yes  [2] no" in capsys.readouterr().err
         assert await answered("yes", "--for-task") == EXIT_USAGE
         assert "add --approve" not in capsys.readouterr().err
         assert await bench.pending() == [question]
         assert await answered("1") == 0
         said = capsys.readouterr().err
-        assert ("the answer was read as option yes" in said) == (command == "resolve")
+        assert ("the answer was read as “yes”" in said) == (command == "resolve")
         ended = await bench.events(until=lambda one: one.state == STATES.SUCCEEDED)
         assert ended[-1].summary == '{"prompt": "ordered"}'
+    await bench.close()
+
+
+ASKS_FOR_A_COUNT = """
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+
+def ask(state):
+    sure = interrupt({"question": "Order it?", "options": ["yes", "no"]})
+    return {"messages": [AIMessage(f"{sure}: {int(interrupt('How many?'))} ordered")]}
+
+graph = StateGraph(MessagesState)
+graph.add_node("ask", ask)
+graph.add_edge(START, "ask")
+"""
+
+
+async def test_send_says_which_question_it_answers_with_what_and_where_to_read_on(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TURNKEEPER_HOME", str(home.root))
+    bench: Any = AuthorsBench(home)
+    bench.bring(ASKS_FOR_A_COUNT)
+    await bench.open()
+    event = await bench.run(prompt="go")
+    (question,) = await bench.pending()
+
+    async def send(*argv: str) -> tuple[int, str]:
+        code = await asyncio.to_thread(run, app, ["send", "main", *argv])
+        return code, capsys.readouterr().err
+
+    async with served(bench):
+        code, said = await send("perhaps")
+        assert (code, await bench.pending()) == (EXIT_USAGE, [question])
+        assert "'perhaps' is none of the options: [1] yes  [2] no" in said
+        code, said = await send("2")
+        assert code == 0
+        assert f"answers “Order it? (yes | no)” with “no”; {event.turn_id} continues with it\n" in said
+        assert f"read on: turnkeeper turns show {event.turn_id}\n" in said
+        assert "as turn-" not in said, "the message has no turn of its own"
+        code, said = await send("many")
+        assert code == EXIT_CONFLICT
+        assert "answers “How many?” with “many”" in said
+        assert "the graph failed on this answer: ValueError" in said
+        assert await asyncio.to_thread(run, app, ["send", "main", "3", "--wait"]) == 0
+        assert "no: 3 ordered" in capsys.readouterr().out
     await bench.close()
 
 

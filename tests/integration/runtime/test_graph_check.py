@@ -230,6 +230,10 @@ def test_it_names_a_node_that_waits_for_a_terminal(shell: Shell) -> None:
     (shell.home.categories / "house.toml").write_text('name = "house"\n[scopes]\ntools = ["tool:look"]\n')
     shown = shell(app, "graph", "check", reference)
     assert "turnkeeper categories grant house paint --autonomous" in shown
+    (shell.home.categories / "house.toml").write_text('name = "house"\n[scopes]\ntools = ["tool:look", "tool:paint"]\n')
+    shell.home.config.write_text(f'[graphs]\nsurvey = "{shell.folder / reference}"\n')
+    shown = shell(app, "graph", "check", "--graph", "survey")
+    assert "turnkeeper categories grant house look paint --graph survey --autonomous" in shown
 
 
 def test_without_a_graph_there_is_nothing_to_check(shell: Shell) -> None:

@@ -300,10 +300,11 @@ async def test_a_message_answers_only_a_question_that_takes_text(field: Field) -
         (("answer", {"message": "1"}), "'1'"),
         (("answer", {"message": "2"}), "2"),
         (("answer", {"message": "5"}), "True"),
-        (("answer", {"message": "6"}), "'6'"),
         (("answer", {"message": "true"}), "True"),
-        (("answer", {"message": "yes, but in blue"}), "'yes, but in blue'"),
+        (("answer", {"message": '"6"'}), "'6'"),
         (json_answer('"NO"'), "'NO'"),
+        (json_answer("6"), "6"),
+        (EDIT, "{'text': 'better'}"),
     ],
 )
 async def test_an_answer_that_names_an_option_is_the_option(field: Field, way: Way, given: str) -> None:
@@ -312,6 +313,42 @@ async def test_an_answer_that_names_an_option_is_the_option(field: Field, way: W
     assert question.question == "Order it?"
     await decide(field, event, question, way)
     assert (await words(field)).endswith(f"was given {given}")
+
+
+async def test_no_door_gives_a_graph_what_is_none_of_its_options(field: Field) -> None:
+    event, question = await waiting(field, offers)
+    for way in (APPROVE, REJECT, ("answer", {"message": "6"}), ("answer", {"message": "yes, but in blue"})):
+        with pytest.raises(InvalidInput, match=r"none of the options: \[1\] yes  \[2\] No  \[3\] 1") as refused:
+            await field.resolve(question.interrupt_id, way[0], **way[1])
+        assert "in JSON's quotes" in refused.value.hint
+    with pytest.raises(InvalidInput, match=r"'maybe' is none of the options"):
+        await field.send("maybe", thread_id=event.thread_id, request_id="r")
+    assert await field.pending() == [question]
+    sent = await field.send("2", thread_id=event.thread_id, request_id="r")
+    assert (sent.answers.interrupt_id, sent.answers.turn_id) == (question.interrupt_id, event.turn_id)
+    assert (await field.stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
+    assert (await words(field)).endswith("was given 2")
+    assert (await field.send("2", thread_id=event.thread_id, request_id="r")).duplicate, "a retry is not refused"
+
+
+async def test_the_words_approve_and_reject_pick_the_options_of_these_names(field: Field) -> None:
+    value = {"question": "Order it?", "options": ["reject", "Approve"]}
+    field.graph = lambda saver: _of_node(  # type: ignore[assignment,misc]
+        lambda _: {"messages": [AIMessage(f"was given {interrupt(value)!r}")]}, saver
+    )
+    event, question = await waiting(field, lambda _: None)
+    await decide(field, event, question, APPROVE)
+    assert await words(field) == "was given 'Approve'"
+
+
+async def test_a_question_may_offer_options_and_take_any_text(field: Field) -> None:
+    field.graph = lambda saver: _of_node(  # type: ignore[assignment,misc]
+        lambda _: {"messages": [AIMessage(f"was given {interrupt(OFFERS | {'allows_text': True})!r}")]}, saver
+    )
+    event, _ = await waiting(field, lambda _: None)
+    await field.send("yes, but in blue", thread_id=event.thread_id)
+    assert (await field.stopped(event.turn_id, after=event.sequence)).state == STATES.SUCCEEDED
+    assert (await words(field)).endswith("was given 'yes, but in blue'")
 
 
 async def test_a_value_that_looks_like_a_record_of_ours_is_a_question(field: Field) -> None:

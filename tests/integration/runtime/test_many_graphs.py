@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from agent_runtime.cli.rows import grants
+from agent_runtime.model.mapping import to_json
 from agent_runtime.service import requests
 from tests.integration.runtime.authors_graphs import TALKER, AuthorsBench
 from tests.integration.runtime.harness import STATES
@@ -185,7 +187,8 @@ async def test_a_category_grants_the_tools_of_the_graphs_that_it_names(bench: Au
     assert asking.state == STATES.INTERRUPTED
     (asked,) = await bench.pending()
     assert asked.missing_scope == "tool:look"
-    assert "of other graphs, but not of survey; add it to its graphs" in asked.question
+    assert "of other graphs, but not of survey: turnkeeper categories grant work --graph" in asked.question
+    assert grants(to_json(asked)) == ["turnkeeper categories grant work tool:look --graph survey"]
     bench.category("wide", tools=["tool:look"], graphs=["survey"])
     assert (await bench.run(3, **given | {"thread_id": "survey-2", "category": "wide"})).state == STATES.SUCCEEDED
     assert (await bench.run(4, prompt="look: door", category="wide", thread_id="b")).state == STATES.INTERRUPTED
@@ -234,6 +237,19 @@ async def test_what_a_graph_would_refuse_is_refused_before_it_is_fired(
 ) -> None:
     with pytest.raises(InvalidInput, match=refused):
         await bench.service.ListGraphs(wire.ListGraphsRequest(inputs=[wire.FireRequest(**given)]), None)
+
+
+async def test_an_input_is_checked_against_the_graph_of_its_thread(bench: AuthorsBench) -> None:
+    await bench.run(graph="survey", prompt="", input_json='{"topic": "rain"}', thread_id="of-survey")
+    given = {"thread_id": "of-survey", "context_json": '{"owner": "Ada"}'}
+    on_thread = [wire.FireRequest(input_json='{"topic": "x"}', **given)]
+    await bench.service.ListGraphs(wire.ListGraphsRequest(inputs=on_thread), None)
+    on_thread[0].input_json = '{"topik": "x"}'
+    with pytest.raises(InvalidInput, match="the graph's input has no field 'topik'"):
+        await bench.service.ListGraphs(wire.ListGraphsRequest(inputs=on_thread), None)
+    new = wire.ListGraphsRequest(inputs=[wire.FireRequest(thread_id="new", prompt="go", input_json='{"topic": "x"}')])
+    with pytest.raises(InvalidInput, match="the graph's input has no field 'topic'"):
+        await bench.service.ListGraphs(new, None)
 
 
 async def test_a_prompt_that_a_graph_does_not_read_is_named(bench: AuthorsBench) -> None:

@@ -70,8 +70,9 @@ def _seen(note: str, args: Any) -> str:
 
 
 def _question(asked: wire.Interrupt) -> dict[str, Any]:
-    config = {"allow_respond": True, "allow_ignore": True, "allow_accept": False, "allow_edit": False}
-    value = forms.question_of(asked).value
+    question = forms.question_of(asked)
+    value, ignores = question.value, not question.is_closed
+    config = {"allow_respond": True, "allow_ignore": ignores, "allow_accept": False, "allow_edit": False}
     action = {"action": "question", "args": value if isinstance(value, dict) else {}}
     answer = (
         f"Answer it in an inbox, on the page, or with: turnkeeper approvals resolve {asked.interrupt_id} --answer TEXT"
@@ -139,7 +140,7 @@ def decide(asked: wire.Interrupt, value: object) -> wire.ResolveInterruptRequest
         return _about_call(request, asked, choices[0])
     if (asks := forms.request_in(asked)) is not None:
         return _in_form(request, asks, choices)
-    return _answer(request, choices, value)
+    return _answer(request, choices, value, forms.question_of(asked))
 
 
 def _about_call(
@@ -180,9 +181,9 @@ def _in_form(
 
 
 def _answer(
-    request: wire.ResolveInterruptRequest, choices: Sequence[Choice] | None, value: object
+    request: wire.ResolveInterruptRequest, choices: Sequence[Choice] | None, value: object, question: forms.Question
 ) -> wire.ResolveInterruptRequest:
-    """Return the answer to a plain question: text or any JSON."""
+    """Return the answer to a plain question: an inbox's text, or the program's own value, whatever it is."""
     if choices is not None and len(choices) == 1:
         way = choices[0].way
         request.decision, request.message = "answer" if way == "respond" else way, choices[0].text
@@ -192,10 +193,20 @@ def _answer(
     if value is None or value == "":
         raise InvalidInput("answers nothing", where=_WHERE, hint=FORMS)
     request.decision = "answer"
-    if isinstance(value, str):
+    if isinstance(value, str) and question.takes(value):
         request.message = value
     else:
         request.args_json = json.dumps(value, ensure_ascii=False)
+    return request
+
+
+def rejection(asked: wire.Interrupt) -> wire.ResolveInterruptRequest:
+    """Return the decision of a client that ends a thread's run; a question with options is answered with false."""
+    request = wire.ResolveInterruptRequest(interrupt_id=asked.interrupt_id, args_hash=asked.args_hash)
+    if forms.question_of(asked).is_closed:
+        request.decision, request.args_json = "answer", "false"
+    else:
+        request.decision, request.message = "reject", "ignored"
     return request
 
 

@@ -14,6 +14,7 @@ from turnkeeper.gateway import streams
 from turnkeeper.gateway.calls import Who, need
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
+from turnkeeper.gateway.lg.approvals import rejection
 from turnkeeper.gateway.lg.conversation import FINISHED, run_of, run_status, turn_statuses, values_of
 from turnkeeper.gateway.lg.events import Event, RunEvents
 from turnkeeper.gateway.lg.requests import RunRequest, check_newest, checked, read_modes, read_run, refuse
@@ -114,12 +115,7 @@ class Runs:
             raise Conflict(
                 "nothing waits for a decision on this thread", where="command", hint="send a message instead"
             )
-        decisions = [
-            wire.ResolveInterruptRequest(
-                interrupt_id=one.interrupt_id, decision="reject", message="ignored", args_hash=one.args_hash
-            )
-            for one in waiting
-        ]
+        decisions = [rejection(one) for one in waiting]
         done = await runtime.ResolveInterrupts(wire.ResolveInterruptsRequest(decisions=decisions))
         return str(done.interrupts[-1].turn_id)
 

@@ -17,6 +17,7 @@ from turnkeeper.errors import InvalidInput, NotFound, Unreachable
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.mcp import model
 from turnkeeper.gateway.mcp.desk import MADE_BY, Desk, caller_of, owner_of
+from turnkeeper.rpc import forms
 from turnkeeper.v1 import agent_runtime_pb2 as runtime
 from turnkeeper.v1 import schedules_pb2 as runner
 
@@ -217,6 +218,9 @@ async def message_send(
     try:
         sent = await _call(ctx, request)
         shown = await _turn_shown(ctx, sent.turn_id, wait_s)
+        if sent.HasField("answers"):
+            asked = plain(sent.answers.question)
+            shown.summary = f"the message answered the question “{asked}” of {sent.answers.turn_id}; {shown.summary}"
     except Unreachable as error:
         hint = f"{error.hint}; then call again with request_id {request.request_id}: it is sent once"
         raise Unreachable(error.what, hint=hint) from error
@@ -245,6 +249,7 @@ async def _turn_shown(ctx: Ctx, turn_id: str, wait_s: float) -> model.TurnShown:
     if turn.thread_id:  # the turn has begun
         request = runtime.GetConversationRequest(thread_id=turn.thread_id, limit=_NEWEST)
         told = (await _call(ctx, request)).turns
+        turn_id = turn.turn_id  # another turn if the message answered its question
         said = next((one for one in told if one.turn_id == turn_id), said)
     reply = next((one.text for one in reversed(said.messages) if one.role == "agent" and one.text), "")
     asked = model.views(model.ApprovalView, (one for one in said.interrupts if one.status == "pending"))
@@ -307,6 +312,7 @@ async def _ask(asked: Annotated[Any, Resolve(_asked_about)], ctx: Ctx) -> Elicit
         *(["The graph asks with this value:", _indented(args)] if asked.kind == "question" and args else []),
         *([f"It lacks: {asked.missing_scope}"] if asked.missing_scope and asked.kind != "proposal" else []),
         *([f"It says: {as_json(asked.question[:LONGEST_FORM])}"] if asked.question else []),
+        *([f"Answer with one of: {choices}"] if (choices := forms.question_of(asked).choices) else []),
         f"Hash of the arguments: {asked.args_hash or 'none'}",
     ]
     return Elicit(plain("\n".join(said)), model.Decision)

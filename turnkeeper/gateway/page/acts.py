@@ -1,7 +1,7 @@
 """Changes that a person makes on the page. Each returns to the page that it came from and reports the result there."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -141,7 +141,13 @@ class Acts:
             channel=channel, text=form.get("text", "").replace("\r\n", "\n"), request_id=form.get("request_id", ""),
             new_thread=new,
         )  # fmt: skip
-        return await self._act(request, asked, "Sent", "/ui/conversations")
+
+        def said(sent: Any) -> str:
+            if not sent.HasField("answers"):
+                return "Sent"
+            return f"Your message answers the question “{sent.answers.question}”, and {sent.answers.turn_id} continues"
+
+        return await self._act(request, asked, said, "/ui/conversations")
 
     async def cancel(self, request: Request) -> Response:
         asked = agents.CancelTurnRequest(turn_id=request.path_params["turn_id"], reason="cancelled on the page")
@@ -224,7 +230,10 @@ class Acts:
             differences=views.differences(task, given),
         )
 
-    async def _act(self, request: Request, asked: Message, said: str, default: str, undo: str = "") -> Response:
+    async def _act(
+        self, request: Request, asked: Message, told: str | Callable[[Any], str], default: str, undo: str = ""
+    ) -> Response:
+        """Ask a daemon for a change; return to the page, and report the change by `told`."""
         try:
             answer = await self._ask(need(request, Scope.WORK), asked)
         except Unsure as error:
@@ -233,6 +242,7 @@ class Acts:
             return self._shell.back(request, text, default, tone="unsure")
         except TurnkeeperError as error:
             return self._shell.back(request, f"Nothing was changed: {error}", default, tone="bad")
+        said = told if isinstance(told, str) else told(answer)
         if isinstance(asked, schedules.DisableTaskRequest):
             said = said.replace("is disabled", f"is {views.state_of(answer)}")
         if isinstance(asked, schedules.PauseTaskRequest) and answer.HasField("paused_until"):

@@ -117,8 +117,10 @@ def _ways(one: agents.Interrupt, asks: forms.Request | None, question: forms.Que
     if asks is not None:
         takes = [way for way in asks.takes if way != "edit" or len(asks.calls) == 1]
         return ["answer" if way == "respond" else way for way in takes]
+    if one.kind == "question" and question.options:
+        return ["pick"] if question.is_closed else ["pick", "answer"]
     if one.kind == "question":
-        return ["answer"] if question.options else ["approve", "reject", "answer"]
+        return ["approve", "reject", "answer"]
     return ["approve", "reject", "edit", *(["for_task"] if one.task_name and not one.once_only else [])]
 
 

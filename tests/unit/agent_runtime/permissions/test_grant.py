@@ -10,6 +10,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.config.toml_file import with_items
 from turnkeeper.console import run
+from turnkeeper.errors import EXIT_CONFLICT
 
 FILE = """\
 # What a task of this project may do.
@@ -83,6 +84,20 @@ def test_a_second_time_changes_nothing(garden: Home, capsys: pytest.CaptureFixtu
     assert grant(garden, "garden", "tool:read_beds", "--autonomous") == 0
     assert [path.read_bytes() for path in files] == before
     assert "everything is already granted" in capsys.readouterr().err
+
+
+def test_a_second_graph_is_added_beside_the_default_one(garden: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    garden.config.write_text(f'{CONFIG}[agents.agent0]\ngraph = "a.py:graph"\n[graphs]\nsurvey = "s.py:graph"\n')
+    assert grant(garden, "garden", "read_beds", "--graph", "survey") == 0
+    assert "graphs: survey" in capsys.readouterr().out
+    category = Categories(garden, load_settings(garden)).get("garden")
+    assert (category.tools, category.graphs) == ({"tool:read_beds"}, {"", "survey"})
+    assert grant(garden, "garden", "--graph", "survey") == 0
+    assert "everything is already granted" in capsys.readouterr().err
+    before = (garden.categories / "garden.toml").read_bytes()
+    assert grant(garden, "garden", "--graph", "survay") == EXIT_CONFLICT
+    assert "did you mean survey?" in capsys.readouterr().err
+    assert (garden.categories / "garden.toml").read_bytes() == before
 
 
 def test_a_shipped_category_is_overridden_by_a_copy(home: Home, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Which of several outages is the cause of a missed time."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 from task_runner.model.task import Fire, Outcome, TaskId
@@ -27,3 +28,9 @@ def missed(*seconds: int) -> Fire:
 def test_of_two_outages_that_end_at_once_the_cause_is_the_longer_one() -> None:
     held, silent = outage(Cause.HELD, 60, 360), outage(Cause.SILENT, 240, 360)
     assert cause_of(missed(240), GRACE, [silent, held]) == cause_of(missed(240), GRACE, [held, silent]) == str(held)
+
+
+def test_what_began_after_a_fire_was_sent_did_not_make_it_late() -> None:
+    down, own_question = outage(Cause.RUNTIME, 0, 60), outage(Cause.AUTHOR, 65, 300)
+    sent = replace(missed(30), outcome=Outcome.SUCCEEDED, reason="", fired_at=at(64))
+    assert cause_of(sent, GRACE, [down, own_question]) == str(down)

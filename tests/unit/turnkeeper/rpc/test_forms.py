@@ -8,7 +8,7 @@ import pytest
 from agent_runtime.cli import approvals, rows
 from agent_runtime.model.approval import EXPIRED, AuthorDecision, answer_to, read_interrupt
 from turnkeeper.errors import InvalidInput
-from turnkeeper.rpc.forms import Question, approved, choices_in, from_dict, read, with_ids, with_tools
+from turnkeeper.rpc.forms import Question, approved, choices_in, from_dict, read, request_in, with_ids, with_tools
 
 SEND = {"name": "send", "args": {"text": "hi"}, "description": "harmless\x1b[31m"}
 CONFIG = {"action_name": "send", "allowed_decisions": ["approve", "edit", "reject"]}
@@ -108,7 +108,7 @@ def _row(value: Any) -> dict[str, Any]:
 
 
 def test_a_person_reads_tool_arguments_and_what_may_be_answered() -> None:
-    asks = rows.request_in(_row(APPROVAL))
+    asks = request_in(_row(APPROVAL))
     assert asks is not None
     assert rows.request_text(asks).splitlines() == [
         "send  (call c1)",
@@ -116,7 +116,7 @@ def test_a_person_reads_tool_arguments_and_what_may_be_answered() -> None:
         "   takes: approve, reject, edit, respond",
         "an approval lets exactly this call run once, even if the category grants it",
     ]
-    without = rows.request_in(_row(DECISIONS))
+    without = request_in(_row(DECISIONS))
     assert without is not None
     assert "the graph says: harmless" in rows.request_text(without)
     assert "even if the category" not in rows.request_text(without), "which call it is about is not known"
@@ -149,24 +149,29 @@ def test_a_wrong_decision_about_one_call_is_refused(calls: list[str]) -> None:
     ('{"decisions": []}', '{"decisions": []}', '{"decisions": []}'), ("[" * 100_000, "[" * 100_000, ""),
 ])  # fmt: skip
 def test_an_answer_is_json_if_it_is_json_and_text_if_not(typed: str, message: str, as_json: str) -> None:
-    assert approvals._text_or_json(typed) == (message, as_json)
+    assert approvals._answer(Question(), typed) == (message, as_json)
 
 
-@pytest.mark.parametrize(("typed", "message", "as_json"), [
-    ("1", "yes", ""), (" NO", "no", ""), ("3", "7", ""), ("7", "7", ""),
-    ('"1"', "1", '"1"'), ('"later"', "later", '"later"'), ('{"when": 1}', '{"when": 1}', '{"when": 1}'),
+@pytest.mark.parametrize(("typed", "value", "read_as"), [
+    ("1", "yes", ""), (" NO", "no", ""), ("3", 7, ""), ("7", 7, ""), ('"later"', "later", ""), ('"a \\"b\\""', 'a "b"', ""),
+    ('{"when": 1}', None, '{"when": 1}'),
 ])  # fmt: skip
 def test_an_answer_is_an_option_by_name_or_number_or_exactly_what_is_quoted(
-    typed: str, message: str, as_json: str
+    typed: str, value: Any, read_as: str
 ) -> None:
-    assert approvals._answer(Question(value={"options": ["yes", "no", 7]}), typed) == (message, as_json)
+    question = Question(value={"options": ["yes", "no", 7]})
+    assert approvals._answer(question, typed) == (typed, read_as)
+    assert question.picked(typed) == ([value] if value is not None else [])
 
 
-@pytest.mark.parametrize("typed", ["yse", "4", "0", "true", "null", ""])
+@pytest.mark.parametrize("typed", ["yse", "4", "0", "true", "null", "", '"half', '"\\ud800"'])
 def test_an_answer_that_is_no_option_is_refused_with_the_options(typed: str) -> None:
+    question = Question(value={"options": ["yes", "no"]})
+    assert approvals._answer(question, typed) == (typed, "")
     with pytest.raises(InvalidInput, match=r"none of the options: \[1\] yes  \[2\] no") as refused:
-        approvals._answer(Question(value={"options": ["yes", "no"]}), typed)
-    assert f"'\"{typed}\"'" in refused.value.hint
+        question.check(typed)
+    assert f"'{json.dumps(typed)}'" in refused.value.hint
+    assert Question(value={"options": ["yes", "no"], "allows_text": True}).takes(typed)
 
 
 @pytest.mark.parametrize(("value", "given"), [

@@ -459,26 +459,25 @@ def asked_alone(value: Any) -> tuple[Waiting, Item]:
 
 
 OFFERS = {"question": "Order it?", "options": ["yes", "no", "3"]}
+NONE = (
+    "'{0}' is none of the options: [1] yes  [2] no  [3] 3; "
+    "give the word or the number of one; any other answer in JSON's quotes: '\"{0}\"'"
+)
 
 
 @pytest.mark.parametrize(
     ("value", "line", "does", "text"),
     [
         (OFFERS, "yes", "answer", "yes"),
-        (OFFERS, "NO", "answer", "no"),
-        (OFFERS, "2", "answer", "no"),
+        (OFFERS, "NO", "answer", "NO"),
+        (OFFERS, "2", "answer", "2"),
         (OFFERS, "3", "answer", "3"),
-        (OFFERS, "4", "answer", "4"),
-        (OFFERS, "t 1", "answer", "yes"),
-        (OFFERS, "t approve", "answer", "approve"),
-        (OFFERS, "reject the large one", "answer", "reject the large one"),
-        (
-            OFFERS,
-            "approve",
-            "problem",
-            "that is a question: [1] yes  [2] no  [3] 3, or another answer; t before it answers 'approve'",
-        ),
-        (OFFERS, "only the small one", "answer", "only the small one"),
+        (OFFERS, "t 1", "answer", "1"),
+        (OFFERS, '"4"', "answer", '"4"'),
+        *((OFFERS, line, "problem", NONE.format(line)) for line in ("4", "approve", "only the small one")),
+        (OFFERS, "reject the large one", "problem", NONE.format("reject the large one")),
+        (OFFERS | {"allows_text": True}, "only the small one", "answer", "only the small one"),
+        ({"options": ["approve", "reject"]}, "approve", "answer", "approve"),
         ("Which?", "the blue one", "answer", "the blue one"),
         ("Which?", "1 yes", "answer", "1 yes"),
         ("Which?", "t reject", "answer", "reject"),

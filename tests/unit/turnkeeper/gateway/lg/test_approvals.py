@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper.errors import Conflict, InvalidInput
-from turnkeeper.gateway.lg.approvals import Served, decide, read_choices, to_interrupt
+from turnkeeper.gateway.lg.approvals import Served, decide, read_choices, rejection, to_interrupt, value_of
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 ARGS = {"title": "Plan", "body": "Buy seeds."}
@@ -118,6 +118,27 @@ def test_what_decides_nothing_about_a_call_is_refused(value: object) -> None:
 def test_a_question_takes_text_and_any_json(value: object, message: str, args: str) -> None:
     made = decide(question(), value)
     assert (made.decision, made.message, made.args_json) == ("answer", message, args)
+
+
+@pytest.mark.parametrize(
+    ("value", "message", "args"),
+    [
+        ("no", "no", ""),
+        ("2", "2", ""),
+        ("Tuesday", "", '"Tuesday"'),
+        ([{"type": "response", "args": "Tuesday"}], "Tuesday", ""),
+    ],
+)
+def test_a_program_resumes_with_any_value_and_an_inbox_sends_what_a_person_typed(
+    value: object, message: str, args: str
+) -> None:
+    asked = question()
+    asked.args_json = '{"value": {"options": ["yes", "no"]}}'
+    made = decide(asked, value)
+    assert (made.decision, made.message, made.args_json) == ("answer", message, args)
+    assert (rejection(asked).decision, rejection(asked).args_json) == ("answer", "false")
+    assert value_of(asked)["config"]["allow_ignore"] is False, "a rejection is none of the options"
+    assert rejection(question()).decision == "reject"
 
 
 def test_a_graphs_own_request_is_answered_in_its_form_whatever_the_client_speaks() -> None:

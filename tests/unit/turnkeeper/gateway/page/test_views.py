@@ -44,7 +44,8 @@ def test_an_approval_is_shown_with_all_its_arguments_and_their_hash() -> None:
     ("says", "ways", "title"),
     [
         ({}, ["approve", "reject", "answer"], "question"),
-        ({"value": {"question": "Order it?", "options": ["yes", "no"]}}, ["answer"], "question"),
+        ({"value": {"question": "Order it?", "options": ["yes", "no"]}}, ["pick"], "question"),
+        ({"value": {"q": "Order it?", "options": ["yes"], "allows_text": True}}, ["pick", "answer"], "question"),
         ({"form": "inbox", "calls": [{"tool": "send", "args": {"to": "a"}, "takes": ["approve", "edit", "respond"]}]}, ["approve", "edit", "answer"], "send"),
         ({"form": "decisions", "calls": [{"tool": "a", "args": {}, "takes": ["approve", "edit"]}, {"tool": "b", "args": {}, "takes": ["approve", "reject"]}]}, ["approve"], "a, b"),
         ({"calls": 1, "form": "x"}, ["approve", "reject", "answer"], "question"),
