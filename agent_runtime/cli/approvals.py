@@ -356,12 +356,7 @@ def _choice(text: str, most: int) -> tuple[int, forms.Choice]:
 
 
 def _object(text: str, where: str) -> str:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"is not JSON: {error}", where=where) from error
-    if not isinstance(value, dict):
-        raise InvalidInput("is not a JSON object", where=where, hint='write for example \'{"tier": "channel"}\'')
+    json_text.read_object(text, where=where, longest=LONGEST_ARGS, deepest=DEEPEST_ARGS)
     return text
 
 

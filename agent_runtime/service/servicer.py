@@ -69,11 +69,7 @@ class Runtime:
     categories: Categories
     exceptions: StandingExceptions
     catalog: Catalog
-<<<<<<< HEAD
     engines: Engines
-=======
-    unread: Callable[[Trigger, TurnRecord | None], str]
->>>>>>> 6eaa3368 (One check refuses what is none of a question's options at every door; send says what it answered; inputs on named threads are checked; categories grant --graph)
     workspace: Workspace
     namespaces: Mapping[str, Namespaces]
     live: LiveOutput
@@ -90,23 +86,8 @@ RULES = Rules(
     reads=frozenset(
         {
             *("GetTurn", "ListTurns", "WatchTurns", "ListThreads", "GetThread", "ListChannels", "GetConversation"),
-            *(
-                "WatchConversation",
-                "ListInterrupts",
-                "ListExceptions",
-                "ListCandidates",
-                "ListCategories",
-                "ListGraphs",
-<<<<<<< HEAD
-                "DescribeGraph",
-                "GetState",
-                "ListStates",
-                "ListPages",
-                "GetPage",
-=======
->>>>>>> 6eaa3368 (One check refuses what is none of a question's options at every door; send says what it answered; inputs on named threads are checked; categories grant --graph)
-            ),
-            *("ListPages", "GetPage"),
+            *("WatchConversation", "ListInterrupts", "ListExceptions", "ListCandidates", "ListCategories", "ListGraphs"),
+            *("DescribeGraph", "GetState", "ListStates", "ListPages", "GetPage"),
             *("GetAttachment", "ListAttachments", "ListDeviations", "GetDeviation", "ListRevalidation"),
             *("ListMemory", "GetMemory", "SearchMemory", "ListMemoryNamespaces"),
         }
@@ -264,12 +245,8 @@ class MessageIntake:
         receipt = await self._runtime.acceptor.accept(trigger)
         self._newest[channel] = (trigger.turn_id, thread_id)
         look["takes_over"] = "" if request.keep_loop else look["takes_over"]
-        sent: dict[str, Any] = {
-            "turn_id": receipt.header.turn_id,
-            "thread_id": thread_id,
-            "duplicate": not receipt.fresh,
-        }
-        return wire.SendMessageResponse(**sent, beside=beside, **look)
+        look |= {"turn_id": receipt.header.turn_id, "thread_id": thread_id, "duplicate": not receipt.fresh}
+        return wire.SendMessageResponse(beside=beside, **look)
 
     async def _channel_of(self, request: wire.SendMessageRequest) -> str:
         """Return the message's channel, or else the channel of its thread; empty if it names neither."""
@@ -534,13 +511,9 @@ class Servicer(WorkspaceService):
         Raises InvalidInput if a graph would refuse one of the request's inputs.
         """
         graphs = [to_message(wire.Graph, one) for one in self._runtime.catalog.entries()]
-<<<<<<< HEAD
-        warnings = filter(None, (self._runtime.engines.unread(input_of(one)) for one in request.inputs))
-=======
         inputs = [input_of(one) for one in request.inputs]
         threads = {one.thread_id: await self._store.look(turn_reads.newest_on_thread, one.thread_id) for one in inputs}
-        warnings = filter(None, (self._runtime.unread(one, threads[one.thread_id]) for one in inputs))
->>>>>>> 6eaa3368 (One check refuses what is none of a question's options at every door; send says what it answered; inputs on named threads are checked; categories grant --graph)
+        warnings = filter(None, (self._runtime.engines.unread(one, threads[one.thread_id]) for one in inputs))
         return wire.ListGraphsResponse(graphs=graphs, warnings=warnings)
 
 

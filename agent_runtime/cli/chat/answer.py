@@ -235,7 +235,7 @@ def perform(
 
 
 def told_sent(sent: wire.SendMessageResponse, text: str) -> str:
-    """Return what a message does: it answers a question, or begins a turn on its thread, perhaps after decisions."""
+    """Describe the effect of a message: it answers a question, or begins a turn, perhaps after decisions."""
     left = len(sent.pending_interrupts)
     if sent.HasField("answers"):
         row = to_json(sent.answers)
