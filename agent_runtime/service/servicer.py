@@ -86,8 +86,8 @@ RULES = Rules(
     reads=frozenset(
         {
             *("GetTurn", "ListTurns", "WatchTurns", "ListThreads", "GetThread", "ListChannels", "GetConversation"),
-            *("WatchConversation", "ListInterrupts", "ListExceptions", "ListCandidates", "ListCategories", "ListGraphs"),
-            *("DescribeGraph", "GetState", "ListStates", "ListPages", "GetPage"),
+            *("WatchConversation", "ListInterrupts", "ListExceptions", "ListCandidates", "ListCategories"),
+            *("ListGraphs", "DescribeGraph", "GetState", "ListStates", "ListPages", "GetPage"),
             *("GetAttachment", "ListAttachments", "ListDeviations", "GetDeviation", "ListRevalidation"),
             *("ListMemory", "GetMemory", "SearchMemory", "ListMemoryNamespaces"),
         }
