@@ -1,4 +1,4 @@
-"""The commands of `turnkeeper` for turns, threads, approvals, categories and graphs."""
+"""The commands of `turnkeeper` for turns, threads, approvals, and categories."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
@@ -14,8 +14,6 @@ _COMMANDS = {
     "categories": Later(
         "agent_runtime.cli.categories:app", "Categories: what each kind of standing work may do.", Panel.KNOW
     ),
-    "graph": Later("agent_runtime.cli.graph:app", "Your own LangGraph graphs.", Panel.KNOW),
-    "assistants": Later("agent_runtime.cli.graph:assistants_app", "Graphs with a configuration, by name.", Panel.KNOW),
     "interrupts": _APPROVALS._replace(panel=None),
 }
 SURFACE = Surface(name="agent-runtime", place=20, commands=_COMMANDS, is_core=True)

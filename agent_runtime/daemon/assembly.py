@@ -9,7 +9,15 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, closing, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,21 +29,18 @@ from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.context import ToolSpec
 from agent_runtime.graph.engine.engine import Engine, Engines
 from agent_runtime.graph.engine.model_output import Answered, LiveOutput
-from agent_runtime.graph.foreign.graphs import Graphs, open_graphs
-from agent_runtime.graph.foreign.load import Opened
-from agent_runtime.graph.foreign.project import digest_of, read_catalog
 from agent_runtime.graph.guard import Gate, Guard, watching
 from agent_runtime.graph.guard.hooks import ToolEvents
 from agent_runtime.graph.models.call import CallEnvironment, TokenBudget, model_calls
-from agent_runtime.graph.models.make import known_secrets, make_model, take_keys
+from agent_runtime.graph.models.make import known_secrets, make_model
 from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.mailbox.acceptor import Acceptor, TerminalDeliveries
 from agent_runtime.mailbox.agent_messages import AgentMessages, Outboxes
 from agent_runtime.mailbox.mailboxes import Mailboxes
 from agent_runtime.mailbox.shared import Ownership, SharedMailboxes
-from agent_runtime.model.graphs import Catalog
+from agent_runtime.model.graphs import Catalog, Graphs
 from agent_runtime.model.signal import Signal
-from agent_runtime.model.trigger import FIRST_AGENT, hosted
+from agent_runtime.model.trigger import hosted
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import Narrowing, judge
 from agent_runtime.service.requests import read_again, read_fire
@@ -171,7 +176,8 @@ async def import_threads(home: Home, request: Any) -> Any:
     with closing(open_database(home.agent_db, upgrade=not request.dry_run)) as database:
         store, saver = await Store.take_over(database, clock, entropy), await open_saver(home.checkpoints_db)
         try:
-            parts = store, saver, Categories(home, settings).get, read_catalog(settings, home), lambda _thread_id: None
+            catalog = offered("catalog", settings, home) or Catalog()
+            parts = store, saver, Categories(home, settings).get, catalog, lambda _thread_id: None
             return await required("threads-import", *parts).import_threads(request)
         finally:
             await saver.aclose()
@@ -312,16 +318,13 @@ def _end_at_last(after_s: float) -> None:
 
 
 def _authors_graphs(home: Home, settings: Settings, environ: Mapping[str, str]) -> AbstractAsyncContextManager[Graphs]:
-    for name, agent in settings.agents.items():
-        if agent.graph and name != FIRST_AGENT:
-            what = f"agents.{name}.graph: only {FIRST_AGENT} has a graph, and its workers run the same graph"
-            raise InvalidInput(what, where=str(home.config), hint=f"write it under [agents.{FIRST_AGENT}]")
-    if any(read_catalog(settings, home).references.values()):
-        take_keys(home, environ)
-    return open_graphs(settings, home, environ)
+    """Return the context that opens the graphs which the settings name. Raises NotInstalled if that part is removed."""
+    named = settings.graphs or settings.assistants or any(agent.graph for agent in settings.agents.values())
+    opening: Any = (required if named else offered)("graphs", settings, home, environ)
+    return opening or nullcontext(Graphs())
 
 
-def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: Clock, opened: Opened | None) -> Build:
+def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: Clock, opened: Any) -> Build:
     """Return the builder of the author's graph or of the default agent. Raises InvalidInput if it must not run."""
     if opened is None:
         return lambda specs, middleware, saver: build_graph(
@@ -477,7 +480,7 @@ class _Basis:
         )
 
     def _digests_of_graphs(self) -> dict[str, str]:
-        return {f"graph {name}": digest_of(one.loaded.reference) for name, one in self.graphs.opened.items()}
+        return {f"graph {name}": one.digest for name, one in self.graphs.opened.items()}
 
     def _facts(self, categories: Categories) -> Callable[[], dict[str, str]]:
         """Return a function that describes the categories, graphs and settings of this machine."""
@@ -572,11 +575,11 @@ class _Basis:
             engines[name] = Engine(graph, self.saver, foreign=of_author, allow=allow, **how)
         return Engines(engines, self.graphs.catalog)
 
-    def _names(self, opened: Opened | None) -> Namespaces:
+    def _names(self, opened: Any) -> Namespaces:
         tier = self.settings.memory.default_tier
         return Namespaces(tier=tier) if opened is None else opened.namespaces(tier)
 
-    def _graphs(self) -> dict[str, Opened | None]:
+    def _graphs(self) -> dict[str, Any]:
         """Return the graphs by name, the default one first; the value of our own agent is None."""
         return {self.graphs.catalog.default: None, **self.graphs.opened}
 

@@ -8,8 +8,9 @@ another graph fails before the thread is changed.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from agent_runtime.model.approval import canonical
@@ -139,3 +140,18 @@ def _over(below: Mapping[str, Any], text: str) -> str:
     """Return a JSON object as text: `below`, updated by the keys of `text`; empty if there are none."""
     found = {**below, **json.loads(text or "{}")}
     return canonical(found) if found else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graphs:
+    """The graphs of a home: authors' graphs that can run, the files loaded for them, and their projects' variables."""
+
+    catalog: Catalog = field(default_factory=Catalog)
+    opened: Mapping[str, Any] = field(default_factory=dict)
+    files: Collection[Path] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def default(self) -> Any:
+        """The default graph if it is an author's; None if it is our own agent."""
+        return self.opened.get(self.catalog.default)

@@ -155,7 +155,6 @@ def ended_why(exception: StandingException, task: TaskNow | None, category: Cate
     """Return why an exception is no longer valid; empty if it is valid.
 
     Args:
-        exception: an exception that has not ended.
         task: the exception's task; None if the task runner did not answer.
         category: the current category of that name; None if it was deleted.
     """

@@ -97,7 +97,6 @@ class SharedHandover:
     Attributes:
         connected: True if a runtime was running at the last check.
         refusal: always empty, because a fire that no runtime accepts fails.
-        on_sent, traceparent: as in a dispatcher.
     """
 
     def __init__(

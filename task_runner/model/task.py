@@ -275,7 +275,6 @@ class Task:
     Attributes:
         id: never reused.
         reason: the note of a pause, or the cause of a quarantine; empty for none.
-        revision: the number of the revision, from 1.
         cursor_at: every scheduled time up to here is covered by exactly one scheduled ledger entry.
         wake_at: when it needs planning next, or when its pause ends; None while nothing but an outcome or a command
             can change anything.

@@ -28,7 +28,6 @@ class Words(NamedTuple):
     Attributes:
         kind: `every`, `cron`, or `dynamic` if the words name no time.
         schedule: the interval or the expression; empty for `dynamic`.
-        prompt: the rest of the words.
     """
 
     kind: str

@@ -143,11 +143,7 @@ def _request(task: Task, event: model_events.Event, at_home: str) -> bytes:
 
 
 class Moved(NamedTuple):
-    """A fire that one turn event changed.
-
-    Attributes:
-        fire: the fire afterwards.
-    """
+    """A fire that one turn event changed."""
 
     fire: Fire
     state: TurnState

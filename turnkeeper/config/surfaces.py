@@ -67,8 +67,6 @@ class Process(NamedTuple):
     """A process that runs if its section of config.toml says `enabled = true`.
 
     Attributes:
-        name: the process, and the section.
-        package: the package that starts it.
         reads: the sections of config.toml that it reads.
         asks: the daemons that must also run on the machine.
         extra: the extra of the package that it needs; empty if none.
@@ -92,7 +90,6 @@ class Surface(NamedTuple):
         commands: its commands of `turnkeeper`, by name.
         subcommands: its commands in a group of another part, by the group.
         settings: the sections of config.toml that only it reads.
-        process: the process that it adds, if any.
         listens: returns the TCP addresses from the settings, by process.
         mount: its HTTP application, if any.
         observers: by process, or "turns", `MODULE:NAME` of a function that makes an observer, or None.

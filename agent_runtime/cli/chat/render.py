@@ -162,7 +162,6 @@ class Card:
     Attributes:
         does: the turn's action: proposes, contradicts, asks you.
         kind: the kind of proposal, contradiction or question.
-        id: its id in commands.
         commands: the commands that decide it, with labels.
         body: Markdown; a terminal shows its beginning, a pipe shows it only in wide output.
         args: all arguments of a call: an approval is bound to them.

@@ -1,4 +1,4 @@
-"""The commands of `turnkeeper` for pages, proposals to change them, and memory."""
+"""The commands of `turnkeeper` for pages, proposals to change them, and memory; the offline model's work on them."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
@@ -25,4 +25,13 @@ _COMMANDS = {
         "agent_runtime.cli.knowledge.memory:app", "The memory of agents and authors, in four tiers.", Panel.KNOW
     ),
 }
-SURFACE = Surface(name="knowledge", place=21, commands=_COMMANDS)
+SURFACE = Surface(
+    name="knowledge",
+    place=21,
+    commands=_COMMANDS,
+    offers={
+        "knowledge-jobs": "agent_runtime.graph.offline.knowledge:jobs",
+        "subagents": "agent_runtime.graph.offline.knowledge:subagents",
+    },
+    also=("agent_runtime.graph.offline.knowledge",),
+)

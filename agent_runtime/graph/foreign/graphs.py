@@ -7,45 +7,16 @@ must not run, the runtime still starts, and triggers that name the graph get the
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from agent_runtime.graph.foreign.load import Opened, open_graph, targets
 from agent_runtime.graph.foreign.project import code_of, read_catalog
-from agent_runtime.model.graphs import Catalog
+from agent_runtime.graph.models.make import take_keys
+from agent_runtime.model.graphs import Catalog, Graphs
+from agent_runtime.model.trigger import FIRST_AGENT
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings
-from turnkeeper.errors import TurnkeeperError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Graphs:
-    """The graphs of a home.
-
-    Attributes:
-        catalog: the names that a fire or a message may use.
-        opened: the authors' graphs that can run, by name.
-    """
-
-    catalog: Catalog = field(default_factory=Catalog)
-    opened: Mapping[str, Opened] = field(default_factory=dict)
-
-    @property
-    def default(self) -> Opened | None:
-        """The default graph if it is an author's; None if it is our own agent."""
-        return self.opened.get(self.catalog.default)
-
-    @property
-    def files(self) -> set[Path]:
-        """The files that were loaded for the graphs: their code and their project files."""
-        references = [one.loaded.reference for one in self.opened.values()]
-        return {file for one in references for file in (*code_of(one), one.project_file) if file}
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables of all projects."""
-        return {key: value for one in self.opened.values() for key, value in one.loaded.reference.environment.items()}
+from turnkeeper.errors import InvalidInput, TurnkeeperError
 
 
 @asynccontextmanager
@@ -53,9 +24,15 @@ async def open_graphs(settings: Settings, home: Home, environ: Mapping[str, str]
     """Open all graphs of a home, and close their resources at the end of the block.
 
     Raises:
-        InvalidInput: the default graph cannot be made, or as :func:`read_catalog` does.
+        InvalidInput: a worker has a graph, the default graph cannot be made, or as :func:`read_catalog` does.
     """
+    for name, agent in settings.agents.items():
+        if agent.graph and name != FIRST_AGENT:
+            what = f"agents.{name}.graph: only {FIRST_AGENT} has a graph, and its workers run the same graph"
+            raise InvalidInput(what, where=str(home.config), hint=f"write it under [agents.{FIRST_AGENT}]")
     catalog, trusted = read_catalog(settings, home), targets(settings.categories.trusted_graphs, home.root)
+    if any(catalog.references.values()):
+        take_keys(home, environ)
     opened: dict[str, Opened] = {}
     problems: dict[str, str] = {}
     async with AsyncExitStack() as stack:
@@ -76,4 +53,10 @@ async def open_graphs(settings: Settings, home: Home, environ: Mapping[str, str]
         known = Catalog(
             default=catalog.default, references=catalog.references, problems=problems, assistants=catalog.assistants
         )
-        yield Graphs(catalog=known, opened=opened)
+        found = [one.loaded.reference for one in opened.values()]
+        yield Graphs(
+            catalog=known,
+            opened=opened,
+            files={file for one in found for file in (*code_of(one), one.project_file) if file},
+            environment={key: value for one in found for key, value in one.environment.items()},
+        )

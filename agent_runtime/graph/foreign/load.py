@@ -31,7 +31,7 @@ from langgraph_sdk import runtime as sdk_runtime
 from agent_runtime.graph.engine.inputs import Context, InputSchema, read_context, read_schema, workflow_types
 from agent_runtime.graph.foreign import packages
 from agent_runtime.graph.foreign.inspect import Inspection, inspect_graph
-from agent_runtime.graph.foreign.project import Reference, absolute_text, find_graph, found_at
+from agent_runtime.graph.foreign.project import Reference, absolute_text, digest_of, find_graph, found_at
 from agent_runtime.graph.foreign.store import LentStore, StoreSettings, read_store, store_report
 from agent_runtime.graph.guard import shared_names, watched
 from agent_runtime.model.approval import canonical
@@ -289,6 +289,11 @@ class Opened:
             hint = f"see: turnkeeper graph check; or add {reference.text!r} to trusted_graphs in [categories]"
             return InvalidInput(f"{first.where} cannot be guarded: {first.why}{more}", where=reference.text, hint=hint)
         return None
+
+    @property
+    def digest(self) -> str:
+        """A short digest of its project file and its imported code."""
+        return digest_of(self.loaded.reference)
 
     def namespaces(self, default_tier: str) -> Namespaces:
         """Return the rules for the graph's store namespaces."""

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from agent_runtime.graph.offline import rules
@@ -269,8 +268,14 @@ def review(brief: Brief, done: Done) -> Step:
     return rules.follow((_named,), _verdict, brief, done)
 
 
-SUBAGENTS: Mapping[str, Rule] = MappingProxyType({"researcher": research, "reviewer": review})
-"""The rules of subagents, by name."""
+def jobs() -> Mapping[str, Rule]:
+    """Return the jobs of fires, by the scope that a category grants for each."""
+    return {"revalidation.next": revalidate, "web.fetch": sweep, "memory.forget": consolidate}
+
+
+def subagents() -> Mapping[str, Rule]:
+    """Return the rules of subagents, by role."""
+    return {"researcher": research, "reviewer": review}
 
 
 def addresses(prompt: str) -> list[str]:

@@ -4,7 +4,7 @@ An answer can also be streamed in pieces, as other models stream.
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -21,7 +21,6 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
 from agent_runtime.graph.offline.conversation import digest, iterate, reply
-from agent_runtime.graph.offline.knowledge import SUBAGENTS, consolidate, revalidate, sweep
 from agent_runtime.graph.offline.rules import Brief, Done, Exchange, Rule, Step
 from agent_runtime.model.approval import canonical
 from agent_runtime.model.turn import TurnContext
@@ -35,15 +34,14 @@ MOST_PIECES = 40  # of one answer
 PIECE_S = 0.02  # between the pieces of a streamed answer
 _WORDS = re.compile(r"\S+\s*|\s+")
 _WRAPPER = re.compile(r"\A<channel [^>]*>|</channel>\Z")
+_OWN: dict[str, Rule] = {"loop.wakeup": iterate, "summary.propose": digest, **(offered("knowledge-jobs") or {})}
+_FIRST = ("loop.wakeup", "revalidation.next", "summary.propose", "web.fetch", "memory.forget")
 # By scope: the job of a fire whose category grants the scope. The first granted scope counts.
 _JOBS: tuple[tuple[str, Rule], ...] = (
-    ("loop.wakeup", iterate),
-    ("revalidation.next", revalidate),
-    ("summary.propose", digest),
-    ("web.fetch", sweep),
-    ("memory.forget", consolidate),
+    *((scope, _OWN[scope]) for scope in _FIRST if scope in _OWN),
     *(offered("jobs") or ()),
 )
+_SUBAGENTS: Mapping[str, Rule] = offered("subagents") or {}
 
 
 class OfflineModel(BaseChatModel):
@@ -108,7 +106,7 @@ class OfflineModel(BaseChatModel):
         entropy: Entropy = self.entropy
         window = _this_turn(messages)
         brief = replace(_brief(window, turn, frozenset(offered)), draw=min(6, 1 + int(entropy.uniform(0.0, 6.0))))
-        rule = SUBAGENTS.get(role) or next(
+        rule = _SUBAGENTS.get(role) or next(
             (job for scope, job in _JOBS if brief.by_fire and scope in brief.scopes), reply
         )
         step = rule(brief, _exchanges(window))

@@ -34,7 +34,6 @@ class Draft:
     Attributes:
         id: the id of its restart, from which the envelope's key is made.
         kind: `planned` or `crash`.
-        text: the text for agent0.
         at: the time at which it was written, RFC 3339.
     """
 

@@ -39,7 +39,6 @@ class Record(NamedTuple):
         at_us: microseconds since 1970 in UTC.
         source: `trail`, `acks`, `marker`, `restart-status`, or the name of a store.
         kind: what happened, such as `fire.sent`.
-        process: the process that wrote it.
         fields: ids, states, counts; never a prompt, a message or an argument.
     """
 

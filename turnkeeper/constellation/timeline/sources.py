@@ -31,7 +31,6 @@ class Sources:
 
     Attributes:
         skipped: the reason for each file that could not be read, by name.
-        stores: the sources in databases.
     """
 
     def __init__(self, home: Home) -> None:

@@ -1,0 +1,18 @@
+"""Graphs of authors."""
+
+from turnkeeper.config.surfaces import Later, Panel, Surface
+
+_COMMANDS = {
+    "graph": Later("agent_runtime.cli.graph:app", "Your own LangGraph graphs.", Panel.KNOW),
+    "assistants": Later("agent_runtime.cli.graph:assistants_app", "Graphs with a configuration, by name.", Panel.KNOW),
+}
+SURFACE = Surface(
+    name="graphs",
+    place=20,
+    commands=_COMMANDS,
+    offers={
+        "graphs": "agent_runtime.graph.foreign.graphs:open_graphs",
+        "catalog": "agent_runtime.graph.foreign.project:read_catalog",
+    },
+    also=("agent_runtime.cli.graph",),
+)
