@@ -12,8 +12,11 @@ import pytest
 from tests.support.constellation import Constellation
 from tests.support.program import DELIVERY
 from tests.support.receivers import Hook, Letterbox, Request, is_signed, opened
+from turnkeeper.config.toml_file import with_key
 from turnkeeper.constellation.supervisor.daemons import process_of
+from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DENIED, EXIT_USAGE
+from turnkeeper.gateway.keys import Keys
 from turnkeeper.rpc.process import VARIABLE
 
 pytestmark = pytest.mark.process
@@ -27,8 +30,9 @@ def hook() -> Iterator[Hook]:
 
 
 def allow(place: Constellation, *hosts: str) -> None:
-    listed = ", ".join(f'"{host}"' for host in hosts)
-    place.home.config.write_text(f"[delivery]\nenabled = true\nallow = [{listed}]\n")
+    config = place.home.config
+    said = config.read_text() if config.exists() else ""
+    config.write_text(with_key(with_key(said, "delivery", "enabled", value=True), "delivery", "allow", hosts))
 
 
 def add(place: Constellation, name: str, *options: str) -> str:
@@ -64,6 +68,9 @@ def test_success_failure_and_a_question_arrive_once_for_each_fire_signed_with_th
 ) -> None:
     allow(constellation, hook.place)
     secret = add(constellation, "ops", "--webhook", f"http://{hook.place}/in?a=1")
+    Keys(constellation.home).create(SystemEntropy())
+    config = constellation.home.config
+    config.write_text(with_key(config.read_text(), "web", "public_origin", "https://home.example"))
     with delivering(constellation):
         constellation.create("news", "--in", "1s", "--prompt", "Summarise the day.")
         (good,) = until(constellation, hook, "news")
@@ -79,6 +86,7 @@ def test_success_failure_and_a_question_arrive_once_for_each_fire_signed_with_th
         (asked,) = until(constellation, hook, "boiler")
         (waiting,) = constellation.ask("agent-runtime", "approvals", "list")
         assert (asked.said["type"], asked.said["data"]["tool"]) == ("approval.waits", waiting["tool"])
+        assert asked.said["data"]["decide"].startswith("https://home.example/hooks/decide/")
         constellation.command("agent-runtime", "approvals", "resolve", waiting["interrupt_id"], "--reject", "no")
         _, ended = until(constellation, hook, "boiler", 2)
         assert (ended.said["type"], ended.said["data"]["outcome"]) == ("task.failed", "rejected")
@@ -95,6 +103,7 @@ def is_delivered(place: Constellation, task: str) -> bool:
     return [row["state"] for row in log_of(place) if row["task"] == task] == ["delivered"]
 
 
+@pytest.mark.sqlite_only("on a server, the lease of a killed process lasts a minute")
 def test_a_kill_at_any_step_loses_nothing_and_repeats_only_with_the_same_key(
     constellation: Constellation, hook: Hook
 ) -> None:
@@ -141,7 +150,7 @@ def test_a_receiver_that_is_away_gets_it_later_and_one_that_is_gone_never_again(
 
 
 def test_what_points_to_this_machine_is_refused_unless_it_is_allowed(stopped: Constellation, hook: Hook) -> None:
-    stopped.home.config.write_text("[delivery]\nenabled = true\n")
+    allow(stopped)
     port = hook.place.partition(":")[2]
     for url in (
         f"http://{hook.place}/",

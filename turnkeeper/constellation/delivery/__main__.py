@@ -16,6 +16,7 @@ from turnkeeper.bus.event_log import EventLog
 from turnkeeper.clock import Clock, SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings
+from turnkeeper.config.surfaces import offered
 from turnkeeper.constellation.delivery import outbox, targets
 from turnkeeper.constellation.delivery.follow import Follower, Settler, digest_of
 from turnkeeper.constellation.delivery.outbox import GATHERED, SETTLING, Delivery
@@ -152,7 +153,14 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     )
     store = outbox.open_outbox(home)
     assert store is not None
-    courier = Courier(home, settings, store, Settler(store, daemons, clock, lambda _one: ""), clock=clock, log=log)
+    courier = Courier(
+        home,
+        settings,
+        store,
+        Settler(store, daemons, clock, partial(offered, "decision link", home)),
+        clock=clock,
+        log=log,
+    )
     follower, progress = (
         Follower(store, daemons, courier.wake.set, courier.failpoints),
         Progress(home, PROCESS, os.getpid()),

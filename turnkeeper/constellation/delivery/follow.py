@@ -87,7 +87,7 @@ class Settler:
     """Turns a row about a turn into deliveries to the targets that want it."""
 
     def __init__(self, store: Database, daemons: AsyncCaller, clock: Any, links: Any) -> None:
-        """`links` makes the address at which one question can be decided; empty without a public address."""
+        """`links` makes the address that decides a question; it returns an empty text, or None, if there is none."""
         self._store, self._daemons, self._clock, self._links = store, daemons, clock, links
 
     async def settle(self, row: Delivery, known: targets.Targets) -> None:
@@ -145,7 +145,7 @@ class Settler:
                 "waits",
                 self._about(row)
                 | {"interrupt_id": one.interrupt_id, "tool": one.tool, "arguments": one.args_json}
-                | {"question": one.question, "decide": self._links(one)},
+                | {"question": one.question, "decide": self._links(one.interrupt_id, self._clock.now()) or ""},
             )
             for one in found
             if one.turn_id == row.turn_id

@@ -33,7 +33,12 @@ VERSION = 1
 MANIFEST = "manifest.json"
 _PLAIN = (
     *("config.toml", ".env", "peers.toml", "state/workers", "state/audit-heads.jsonl", "state/peers.json"),
-    *("state/delivery.json", "state/audit-seen-task-runner.json", "state/audit-seen-agent-runtime.json"),
+    *(
+        "state/delivery.json",
+        "state/hooks.json",
+        "state/audit-seen-task-runner.json",
+        "state/audit-seen-agent-runtime.json",
+    ),
     *("state/store-made-schedules", "state/store-made-agent", "state/store-made-checkpoints"),
 )
 _TREES = (

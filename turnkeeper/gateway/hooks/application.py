@@ -1,0 +1,134 @@
+"""What answers below `/hooks`: no caller has a key here, so each request proves itself by its signature."""
+
+import json
+from collections import Counter
+from html import escape
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+
+from turnkeeper.config.json_text import read_object
+from turnkeeper.console.unseen import plain
+from turnkeeper.errors import Conflict, Denied, InvalidInput, TurnkeeperError, Unreachable
+from turnkeeper.gateway.calls import Gateway, Offered, Who, refuse, status_of
+from turnkeeper.gateway.hooks import links, registry
+from turnkeeper.v1 import agent_runtime_pb2 as agents
+from turnkeeper.v1 import schedules_pb2 as schedules
+
+LARGEST = 64 << 10
+A_MINUTE = 60
+_VERBS = {"approve": "Approve", "reject": "Reject"}
+
+
+class Hooks:
+    """Turns signed requests into events."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._minute, self._taken = 0, Counter[str]()
+
+    async def take(self, request: Request) -> Response:
+        """Emit the event of a request. It is on disk before the answer, and a repeated request has no effect."""
+        name = request.path_params["name"]
+        hook, body = registry.read(self._gateway.home).get(name), await request.body()
+        if hook is None:  # the same answer as for a wrong signature: no name can be guessed
+            raise Denied("its signature does not fit")
+        if self._is_too_often(name):
+            return JSONResponse({"detail": f"more than {A_MINUTE} requests a minute"}, 429, {"retry-after": "60"})
+        key = registry.check(hook, request.headers, body, self._gateway.clock.now())
+        data = _data(body)
+        daemons = self._gateway.daemons(Who(surface="api", key=name))
+        asked = schedules.EmitEventRequest(name=hook.event, data_json=data, event_id=f"{name}-{key[:40]}")
+        answer = await daemons.EmitEvent(asked)
+        return JSONResponse(
+            {"event_id": answer.event_id, "duplicate": answer.duplicate, "matched": answer.matched}, 202
+        )
+
+    def _is_too_often(self, name: str) -> bool:
+        minute = int(self._gateway.clock.monotonic() // 60)
+        if minute != self._minute:
+            self._minute, self._taken = minute, Counter()
+        self._taken[name] += 1
+        return self._taken[name] > A_MINUTE
+
+
+def _data(body: bytes) -> str:
+    """Return the data of an event from a body: its object, or another JSON value as `body`. Raises InvalidInput."""
+    try:
+        text = body.decode()
+        found = json.loads(text or "{}")
+        said = text or "{}" if isinstance(found, dict) else json.dumps({"body": found})
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput("is not JSON", where="body") from error
+    read_object(said, where="body", longest=LARGEST)
+    return said
+
+
+class Links:
+    """The pages of links that decide one question. Opening one changes nothing: programs of chats open links, too."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._daemons = gateway.daemons(Who(surface="web", key="link"))
+
+    async def show(self, request: Request) -> Response:
+        """Show the question and its arguments, with a button for each decision."""
+        asked = await self._asked(request)
+        question, tool, args = (escape(plain(text)) for text in (asked.question, asked.tool, asked.args_json))
+        said = f"<p>{question}</p><pre>{tool}\n{args}</pre>"
+        hidden = f"<input type=hidden name=args_hash value='{escape(asked.args_hash)}'>"
+        buttons = "".join(f"<button name=decision value={verb}>{name}</button> " for verb, name in _VERBS.items())
+        about = escape(plain(asked.task_name or asked.channel))
+        return _page(f"{about} waits for you", f"{said}<form method=post>{hidden}{buttons}</form>")
+
+    async def decide(self, request: Request) -> Response:
+        """Take the decision, once."""
+        asked, form = await self._asked(request), await request.form()
+        decision, token = str(form.get("decision", "")), request.path_params["token"]
+        if decision not in _VERBS or form.get("args_hash") != asked.args_hash:
+            raise InvalidInput("is not a decision about what was shown", where="decision", hint="open the link again")
+        links.use(self._gateway.home, token)
+        try:
+            await self._daemons.ResolveInterrupt(
+                agents.ResolveInterruptRequest(
+                    interrupt_id=asked.interrupt_id, decision=decision, args_hash=asked.args_hash, message="by link"
+                )
+            )
+        except Unreachable:
+            links.give_back(self._gateway.home, token)
+            raise
+        return _page(
+            "Decided", f"<p>{'Approved' if decision == 'approve' else 'Rejected'}. You can close this page.</p>"
+        )
+
+    async def _asked(self, request: Request) -> Any:
+        id_ = links.question_of(self._gateway.home, request.path_params["token"], self._gateway.clock.now())
+        waiting = (await self._daemons.ListInterrupts(agents.ListInterruptsRequest())).interrupts
+        found = [one for one in waiting if one.interrupt_id == id_]
+        if not found:
+            raise Conflict("this question waits no more: it was decided, or it ended")
+        return found[0]
+
+    async def problem(self, _request: Request, error: Exception) -> Response:
+        """Answer an error as a page."""
+        assert isinstance(error, TurnkeeperError)
+        return _page("Not decided", f"<p role=alert>{escape(plain(error.what))}</p>", status_of(error))
+
+
+def _page(title: str, body: str, status: int = 200) -> HTMLResponse:
+    head = f"<meta charset=utf-8><meta name=viewport content='width=device-width'><title>{title}</title>"
+    style = "<link rel=stylesheet href='/ui/static/page.css'>"
+    return HTMLResponse(
+        f"<!doctype html><html lang=en>{head}{style}<main class=plain><h1>{title}</h1>{body}</main>", status
+    )
+
+
+def surface(gateway: Gateway) -> Offered:
+    hooks, decisions = Hooks(gateway), Links(gateway)
+    one = [Route("/{token}", decisions.show, methods=["GET"]), Route("/{token}", decisions.decide, methods=["POST"])]
+    pages = Starlette(routes=one, exception_handlers={TurnkeeperError: decisions.problem})
+    routes: list[Any] = [Mount("/decide", app=pages), Route("/{name}", hooks.take, methods=["POST"])]
+    return Offered(Starlette(routes=routes, exception_handlers={TurnkeeperError: refuse}))

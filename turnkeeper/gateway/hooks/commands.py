@@ -1,0 +1,92 @@
+"""`turnkeeper hooks`: the webhooks that this home takes."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from turnkeeper import console
+from turnkeeper.bus.event_log import record_act
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.settings import load_settings
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import InvalidInput
+from turnkeeper.gateway.door import page_of
+from turnkeeper.gateway.hooks import registry
+from turnkeeper.rpc.pages import page_of as rows_of
+from turnkeeper.storage.locking import is_held
+
+app = typer.Typer(
+    help="Webhooks that this home takes: each request becomes an event, for which tasks wait.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The webhook's name, the last part of its URL.")]
+_COLUMNS = (
+    console.Column("NAME", lambda row: str(row["name"])),
+    console.Column("EVENT", lambda row: str(row["event"])),
+    console.Column("STYLE", lambda row: str(row["style"])),
+)
+
+
+@app.command()
+def add(
+    name: Name,
+    event: Annotated[str, typer.Option(help="The event that a request becomes; default hook.NAME.")] = "",
+    style: Annotated[
+        str, typer.Option(help="How the sender signs: standard (Standard Webhooks) or github.")
+    ] = "standard",
+    secret: Annotated[str, typer.Option(help="-: ask for the sender's key; default: make one and print it.")] = "",
+) -> None:
+    """Take a webhook at `/hooks/NAME` of the page's address. Its body is the data of the event.
+
+    Example: turnkeeper hooks add deploys
+    """
+    place, clock = console.home(), SystemClock()
+    if secret not in {"", "-"}:
+        raise InvalidInput("is no argument: other users of this machine can read it", where="--secret", hint="use -")
+    asks = secret == "-"  # noqa: S105
+    key = registry.new_secret(SystemEntropy())
+    if asks:
+        key = typer.prompt("Key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read().strip()
+    registry.add(place, name, registry.Hook(event=event or f"hook.{name}", secret=key, style=style))
+    record_act(place.logs, "turnkeeper", "hooks add", name, clock)
+    web = load_settings(place).web
+    console.note(f"POST to {page_of(web)}/hooks/{name}")
+    console.note(f"a task fires for it with: --on {event or f'hook.{name}'}")
+    if not asks:
+        console.note("the key of its signatures, shown this once:")
+        print(key)
+    if not is_held(place, "web"):
+        console.note("nothing listens yet: set enabled = true below [web] in config.toml; then run: turnkeeper up")
+
+
+@app.command("list")
+@console.watched
+def list_(
+    cursor: console.CursorOption = "",
+    limit: console.LimitOption = 1000,
+    output: console.OutputOption = console.Output.TABLE,
+) -> None:
+    """List the webhooks, without their keys.
+
+    Example: turnkeeper hooks list
+    """
+    rows = [
+        {"name": name, "event": one.event, "style": one.style} for name, one in registry.read(console.home()).items()
+    ]
+    shown, told = rows_of(rows, "name", limit=limit, cursor=cursor)
+    footer = "" if rows else "no webhook yet: turnkeeper hooks add NAME"
+    console.show_page(shown, _COLUMNS, output, name_key="name", page=told, footer=footer)
+
+
+@app.command()
+def remove(name: Name) -> None:
+    """Remove a webhook: its requests are refused from now on.
+
+    Example: turnkeeper hooks remove deploys
+    """
+    place = console.home()
+    registry.remove(place, name)
+    record_act(place.logs, "turnkeeper", "hooks remove", name, SystemClock())
+    console.note(f"removed {name}")
