@@ -10,18 +10,20 @@ import typer
 
 from agent_runtime.cli import rows as texts
 from agent_runtime.cli.client import Ask, again, change, complete_channel, find, read, refused, rows
-from agent_runtime.cli.rows import ID_DIGITS, asked, clipped, columns, left, lines_of, resolve_command, shown
+from agent_runtime.cli.rows import ID_DIGITS, asked, clipped, left, resolve_command
 from agent_runtime.model.approval import DEEPEST_ARGS, EXPIRED, LONGEST_ARGS
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper import console as terminal
 from turnkeeper.clock import SystemClock
 from turnkeeper.config import json_text
 from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, lines_of, listing, shown
 from turnkeeper.errors import Conflict, InvalidInput
 from turnkeeper.rpc import forms
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-app = typer.Typer(help="Approvals: what waits for your decision.", rich_markup_mode=None)
+app = App("Approvals: what waits for your decision.")
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, or the beginning of it.")]
 ForTaskOption = Annotated[
     bool, typer.Option("--for-task", help="From now on, the same call of this task runs without approval.")
@@ -42,27 +44,24 @@ _COLUMNS = columns(
 
 
 @app.command("list")
-@terminal.watched
+@listing(_COLUMNS, "interrupt_id")
 def list_(
     channel: Annotated[
         str, typer.Option("--channel", help="Show only approvals of this channel.", autocompletion=complete_channel)
     ] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also show decided approvals.")] = False,
     status: terminal.StatusOption = "",
-    cursor: terminal.CursorOption = "",
-    limit: terminal.LimitOption = 1000,
-    output: OutputOption = Output.TABLE,
-) -> None:
+    **page: Any,
+) -> Listed:
     """List what waits for your decision: tool calls that a category does not grant, proposals, questions.
 
     Example: turnkeeper approvals list
     """
-    request = wire.ListInterruptsRequest(channel=channel, all=everything, status=status, limit=limit, cursor=cursor)
-    answer = read("ListInterrupts", request)
+    request = wire.ListInterruptsRequest(channel=channel, all=everything, status=status, **page)
+    answer = read(request)
     found = [to_json(one) for one in answer.interrupts]
     pending = [row for row in found if row["status"] == "pending"]
-    footer = f"answer with: {resolve_command(pending[0])}" if pending else "nothing waits for you"
-    terminal.show_page(found, _COLUMNS, output, name_key="interrupt_id", page=answer, footer=footer)
+    return Listed(found, f"answer with: {resolve_command(pending[0])}" if pending else "nothing waits for you", answer)
 
 
 @app.command("show")
@@ -161,7 +160,7 @@ def resolve(
         raise Conflict(f"approval {row['interrupt_id']} {what}", hint="see: turnkeeper approvals list")
     standing: dict[str, Any] = {"for_task": for_task, "any_value": any_value or ()}
     asked_for = _request(row, *(given if not call else _call_by_call(row, given, call)), **standing)
-    done = to_json(change("ResolveInterrupt", asked_for))
+    done = to_json(change(asked_for))
     _refuse_if_refused([done])
     lines = lines_of(done, "approval=interrupt_id decision turn=turn_id")
     show_record(done, output, name_key="interrupt_id", lines=lines)
@@ -240,9 +239,9 @@ def decide(
     ]
     if not given:
         raise InvalidInput("give a decision: --approve, --reject, --edit, --answer or --decisions")
-    found = rows(change, "ListInterrupts", wire.ListInterruptsRequest(all=True))
+    found = rows(change, wire.ListInterruptsRequest(all=True))
     requests = [_request(_among(found, id_), way, text, args) for id_, way, text, args in given]
-    answered = change("ResolveInterrupts", wire.ResolveInterruptsRequest(decisions=requests))
+    answered = change(wire.ResolveInterruptsRequest(decisions=requests))
     done = [to_json(one) for one in answered.interrupts]
     _refuse_if_refused(done)
     show_rows(done, _COLUMNS, output, name_key="interrupt_id", footer="all of these are already decided")
@@ -361,7 +360,7 @@ def _object(text: str, where: str) -> str:
 
 
 def _find(given: str, ask: Ask) -> Row:
-    return _among(rows(ask, "ListInterrupts", wire.ListInterruptsRequest(all=True)), given)
+    return _among(rows(ask, wire.ListInterruptsRequest(all=True)), given)
 
 
 def _among(found: list[Row], given: str) -> Row:
@@ -371,9 +370,7 @@ def _among(found: list[Row], given: str) -> Row:
     return find(exact or among, "interrupt_id", given, "approval")
 
 
-excepted = typer.Typer(
-    help="Standing exceptions: calls of tasks that run without a question.", rich_markup_mode=None, no_args_is_help=True
-)
+excepted = App("Standing exceptions: calls of tasks that run without a question.")
 app.add_typer(excepted, name="exceptions")
 _STAND = "+GIVEN=given_at +BY=given_by +CATEGORY +REVISION=category_revision +NEEDS=missing_scope"
 _HOLD, _ALL = (
@@ -392,24 +389,20 @@ def _allowed(row: Mapping[str, Any]) -> str:
 
 
 @excepted.command("list")
-@terminal.watched
+@listing(_HOLD, "number")
 def list_exceptions(
     task: Annotated[str, typer.Option("--task", help="Show only exceptions of this task.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also show ended exceptions, with the reason.")] = False,
-    cursor: terminal.CursorOption = "",
-    limit: terminal.LimitOption = 1000,
-    output: OutputOption = Output.TABLE,
-) -> None:
+) -> Listed:
     """List the calls of tasks that run without approval, newest first: `arg=*` may have any value.
 
     Example: turnkeeper approvals exceptions list
     """
-    found = rows(read, "ListExceptions", wire.ListExceptionsRequest(all=everything))
+    found = rows(read, wire.ListExceptionsRequest(all=everything))
     found = [row for row in found if task in {"", row["task_name"], row["task_id"]}]
     live = any(not row["ended_at"] for row in found)
     footer = "end one with: turnkeeper approvals exceptions revoke NO" if live else "there are no standing exceptions"
-    shown_ = _ALL if everything else _HOLD
-    texts.show_cut(found, shown_, output, key="number", footer=footer, limit=limit, cursor=cursor)
+    return Listed(found, footer, columns=_ALL if everything else _HOLD)
 
 
 @excepted.command("revoke")
@@ -421,7 +414,7 @@ def revoke(
 
     Example: turnkeeper approvals exceptions revoke 3
     """
-    done = to_json(change("RevokeException", wire.RevokeExceptionRequest(number=number)))
+    done = to_json(change(wire.RevokeExceptionRequest(number=number)))
     words = "exception=number task=task_name call uses ended=ended_at why=ended_why"
     lines = lines_of(done, words, exception=str(number), call=_allowed(done), uses=str(done["uses"]))
     show_record(done, output, name_key="number", lines=lines)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent_runtime.cli.rows import columns, show_cut
 from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
-from turnkeeper import console as terminal
 from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.surfaces import offered
 from turnkeeper.console import Output, OutputOption, home, named_home, note, show_record, show_rows
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, listing
 from turnkeeper.errors import EXIT_USAGE, InvalidInput, the_one
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.locking import is_held
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agent_runtime.permissions.categories import Categories, CategoryEntry, Finding
     from agent_runtime.permissions.grant import Grant
 
-app = typer.Typer(help="Categories: what each kind of standing work may do.", rich_markup_mode=None)
+app = App("Categories: what each kind of standing work may do.")
 _MODULE = "agent_runtime.permissions.categories"
 
 
@@ -48,20 +48,6 @@ _COLUMNS = columns(
 _FINDINGS = columns("LEVEL WHERE WHAT")
 
 
-@app.command("list")
-@terminal.watched
-def list_(
-    cursor: terminal.CursorOption = "", limit: terminal.LimitOption = 1000, output: OutputOption = Output.TABLE
-) -> None:
-    """List every category. If a category is not usable, show the error.
-
-    Example: turnkeeper categories list -o wide
-    """
-    rows = [_row(entry) for entry in _load().all()]
-    footer = "all of one: turnkeeper categories show NAME"
-    show_cut(rows, _COLUMNS, output, key="name", footer=footer, limit=limit, cursor=cursor, in_words=_in_words)
-
-
 def _in_words(row: Mapping[str, Any]) -> str:
     """Return a category's purpose and grants in a few lines: a table would cut them."""
     whose = "" if row["source"] == "shipped" else f"  ({row['path']})"
@@ -71,6 +57,16 @@ def _in_words(row: Mapping[str, Any]) -> str:
     tools = ", ".join(row["tools"]) or "none"
     first = "" if row["autonomous"] else "; asks before it writes"
     return "\n".join([*about, f"  tools: {tools}{first}"])
+
+
+@app.command("list")
+@listing(_COLUMNS, "name", in_words=_in_words)
+def list_() -> Listed:
+    """List every category. If a category is not usable, show the error.
+
+    Example: turnkeeper categories list -o wide
+    """
+    return Listed([_row(entry) for entry in _load().all()], "all of one: turnkeeper categories show NAME")
 
 
 @app.command("show")

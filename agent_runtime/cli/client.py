@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -26,7 +26,7 @@ PROCESS = "agent-runtime"
 LONGEST_IMPORT_S = 600.0
 _WANTS_OBJECT = ("has no attribute 'get'", "is not subscriptable", "indices must be integers")  # in a graph's error
 ANSWER_S, LOOK_S = 3.0, 0.1  # seconds that a command waits for a graph to fail on its answer; between polls
-Ask = Callable[[str, Any], Any]
+Ask = Callable[..., Any]  # of a request, and of its method if it is not named after it
 
 
 def runtime(surface: str = "cli") -> Any:
@@ -34,26 +34,29 @@ def runtime(surface: str = "cli") -> Any:
     return Caller(home(), via=f"{PROCESS}/{surface}")
 
 
-def read(method: str, request: Any) -> Any:
-    """Call a method that only reads: on the daemon, or on the store if the daemon does not answer."""
+def read(request: Any) -> Any:
+    """Send a request that only reads: to the daemon, or to the store if the daemon does not answer."""
     try:
-        with closing(runtime()) as caller:
-            return getattr(caller, method)(request)
+        return change(request)
     except Unreachable:
         _note_once(named_home())
-        return held(method, request)
+        return held(request)
 
 
-def held(method: str, request: Any) -> Any:
-    """Answer a reading method from the store, without printing a note."""
+def held(request: Any) -> Any:
+    """Answer a reading request from the store, without printing a note."""
     # Importing SQLAlchemy takes longer than a call to the daemon, so it is imported only here.
-    return import_module("agent_runtime.service.reads").read_stored(named_home(), method, request)
+    return import_module("agent_runtime.service.reads").read_stored(named_home(), _method_of(request), request)
 
 
-def change(method: str, request: Any, surface: str = "cli") -> Any:
-    """Call a method that changes something. Raises Unreachable if the daemon does not run."""
+def change(request: Any, method: str = "", surface: str = "cli") -> Any:
+    """Send a request to the daemon, to the method that it is named after. Raises Unreachable if no daemon runs."""
     with closing(runtime(surface)) as caller:
-        return getattr(caller, method)(request)
+        return getattr(caller, method or _method_of(request))(request)
+
+
+def _method_of(request: Any) -> str:
+    return str(request.DESCRIPTOR.name.removesuffix("Request"))
 
 
 def refused(decided: Row) -> str:
@@ -65,10 +68,10 @@ def refused(decided: Row) -> str:
     until = clock.monotonic() + ANSWER_S
     with suppress(Unreachable):
         while clock.monotonic() < until:
-            waiting = change("ListInterrupts", wire.ListInterruptsRequest(thread_id=decided["thread_id"])).interrupts
+            waiting = change(wire.ListInterruptsRequest(thread_id=decided["thread_id"])).interrupts
             if again := [one for one in waiting if one.interrupt_id == decided["interrupt_id"]]:
                 return again[0].message or "it asks again"
-            status = change("GetTurn", wire.GetTurnRequest(turn_id=decided["turn_id"])).status
+            status = change(wire.GetTurnRequest(turn_id=decided["turn_id"])).status
             if waiting or status not in {"interrupted", "running"}:
                 return ""
             clock.block(LOOK_S)
@@ -97,14 +100,12 @@ def import_threads(request: Any) -> Any:
             return asyncio.run(import_module("agent_runtime.daemon.assembly").import_threads(place, request))
 
 
-def change_in_conversation(method: str, request: Any) -> Any:
-    """Call a method like :func:`change`, for an author who acts in a conversation."""
-    return change(method, request, "conversation")
+change_in_conversation = partial(change, surface="conversation")
 
 
-def rows(ask: Ask, method: str, request: Any) -> list[Row]:
-    """Return the rows that a listing method answers, as JSON objects."""
-    listed = [value for field, value in ask(method, request).ListFields() if field.message_type is not None]
+def rows(ask: Ask, request: Any) -> list[Row]:
+    """Return the listed rows of an answer, as JSON objects."""
+    listed = [value for field, value in ask(request).ListFields() if field.message_type is not None]
     return [to_json(message) for message in listed[0]] if listed else []
 
 
@@ -122,13 +123,13 @@ def find(found: Sequence[Row], key: str, given: str, what: str) -> Row:
     return next(row for row in found if row[key] == named)
 
 
-def named(ask: Ask, method: str, request: Any) -> Any:
-    """Call a method on a page or a memory entry, which may be named by the beginning of its name.
+def named(ask: Ask, request: Any, **how: str) -> Any:
+    """Send a request about a page or a memory entry, which may be named by the beginning of its name.
 
     Raises NotFound with suggestions, or Conflict if several names begin so.
     """
     try:
-        return ask(method, request)
+        return ask(request, **how)
     except NotFound as error:
         if error.what.startswith("no page "):
             known = [str(page.page_id) for page in _pages()]
@@ -136,24 +137,24 @@ def named(ask: Ask, method: str, request: Any) -> Any:
             note(f"{given} stands for {request.page_id}")
         elif error.what.startswith("no entry "):
             wanted = wire.ListMemoryRequest(tier=request.tier, owner=request.owner)
-            known = sorted({entry.key for entry in read("ListMemory", wanted).entries})
+            known = sorted({entry.key for entry in read(wanted).entries})
             given, request.key = request.key, the_one(known, request.key, "entry", see=error.hint)
             note(f"{given} stands for {request.key}")
         else:
             raise
-        return ask(method, request)
+        return ask(request, **how)
 
 
 def _pages() -> Iterator[Any]:
     request = wire.ListPagesRequest()
-    while found := read("ListPages", request).pages:
+    while found := read(request).pages:
         yield from found
         request.after = found[-1].page_id
 
 
 def channel_named(given: str) -> str:
     """Return the only channel whose name begins with `given`. Raises NotFound, or Conflict if there are several."""
-    channels = [to_json(one) for one in read("ListChannels", wire.ListChannelsRequest()).channels]
+    channels = [to_json(one) for one in read(wire.ListChannelsRequest()).channels]
     try:
         return str(find([row for row in channels if row["channel"] != given], "channel", given, "channel")["channel"])
     except NotFound as error:
@@ -179,7 +180,7 @@ def complete_channel(incomplete: str) -> list[str]:
             try:
                 found = caller.ListChannels(request, deadline_s=1.0)
             except Unreachable:
-                found = held("ListChannels", request)
+                found = held(request)
     except TurnkeeperError:
         return []
     return sorted(channel.name for channel in found.channels if channel.name.startswith(incomplete))

@@ -17,20 +17,21 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.rows import FOR_PEOPLE, columns, show_cut
+from agent_runtime.cli.rows import FOR_PEOPLE
 from agent_runtime.daemon.__main__ import ENVIRONMENT, PROCESS
 from agent_runtime.model.mapping import parsed
 from agent_runtime.model.trigger import FIRST_AGENT
-from turnkeeper import console as terminal
 from turnkeeper.config.home import Home
 from turnkeeper.console import Output, OutputOption, named_home, note, show_record, show_rows
 from turnkeeper.console import status as spinner
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, listing
 from turnkeeper.errors import EXIT_USAGE, InvalidInput, NotFound, TurnkeeperError, the_one
 from turnkeeper.storage.locking import is_held
 
-app = typer.Typer(help="Your own LangGraph graphs.", rich_markup_mode=None)
+app = App("Your own LangGraph graphs.")
 
-assistants_app = typer.Typer(help="Graphs with a configuration, by name.", rich_markup_mode=None)
+assistants_app = App("Graphs with a configuration, by name.")
 _ENTRIES = columns("NAME KIND GRAPH DESCRIPTION REFERENCE=reference")
 _TOOLS = columns("TOOL=name SCOPE EFFECT GRANTED_BY=granted_by", effect=lambda row: f"{row['effect']} (undeclared)")
 _UNGUARDABLE = columns("NOT_GUARDED=where WHY")
@@ -254,17 +255,13 @@ def assistants() -> None:
 
 
 @assistants_app.command("list")
-@terminal.watched
-def list_(
-    cursor: terminal.CursorOption = "", limit: terminal.LimitOption = 1000, output: OutputOption = Output.TABLE
-) -> None:
+@listing(_ENTRIES, "name")
+def list_() -> Listed:
     """List the names for --graph: the graphs of config.toml, and its assistants, which are graphs with a configuration.
 
     Example: turnkeeper assistants list
     """
-    rows = [_row(one) for one in _entries()]
-    footer = "define one in config.toml: [assistants.NAME]"
-    show_cut(rows, _ENTRIES, output, key="name", footer=footer, limit=limit, cursor=cursor)
+    return Listed([_row(one) for one in _entries()], "define one in config.toml: [assistants.NAME]")
 
 
 @assistants_app.command("show")

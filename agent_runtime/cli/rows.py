@@ -3,15 +3,13 @@
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from agent_runtime.model.mapping import parsed
-from turnkeeper.console import Column, Output, show_page, when
+from turnkeeper.console import Output
 from turnkeeper.rpc.forms import WAYS, Request, option_text, question_of, request_in
-from turnkeeper.rpc.pages import page_of
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339
 
 ID_DIGITS = 10
@@ -23,63 +21,6 @@ _OPTIONS = {
 _ITEM = re.compile(r"\s*(?:[-*+]|\d+[.)])\s")
 _BLOCK = re.compile(r"\s*(?:[-*+]\s|\d+[.)]\s|#|>|\||=|-{2,})")
 FOR_PEOPLE = frozenset({Output.TABLE, Output.WIDE})
-
-
-def shown(at: str | None) -> str:
-    """Format an instant of a row for a person; `-` if there is none."""
-    return when(parse_rfc3339(at)) if at else "-"
-
-
-def lines_of(row: Mapping[str, Any], words: str, **given: str) -> list[tuple[str, str]]:
-    r"""Return a row as labelled lines, for `show_record`; a line without a value is omitted.
-
-    Args:
-        row: the row; its instants are formatted for a person, and its lists have one item per line.
-        words: the lines in order, each `label=key`, or only `key` if the label is the same; `_` is a space.
-        given: values by label, which replace those of the row.
-
-    >>> lines_of({"turn_id": "t-1", "note": "", "sources": ["a", "b"]}, "turn=turn_id note sources state", state="open")
-    [('turn', 't-1'), ('sources', 'a\nb'), ('state', 'open')]
-    """
-    lines = []
-    for word in words.split():
-        label, _, key = word.partition("=")
-        value = given[label] if label in given else row[key or label]
-        if value and (key or label).endswith("_at"):
-            value = shown(value)
-        lines.append((label.replace("_", " "), "\n".join(value) if isinstance(value, list) else str(value or "")))
-    return [line for line in lines if line[1]]
-
-
-def columns(words: str, **cells: Callable[[Mapping[str, Any]], str]) -> tuple[Column, ...]:
-    """Return the columns of a table, for `show_rows`.
-
-    Args:
-        words: the columns in order, each `HEADING=key`, or only `HEADING` if the key is its lower-case form; `_` is a
-            space. `+` before it: only in the wide output. `#` before it: aligned right, for numbers. `~` before it:
-            omitted first on a narrow terminal.
-        cells: by key, functions that replace the row's value in a column.
-
-    >>> [(one.header, one.value({"page_id": "garden", "tags": []})) for one in columns("PAGE=page_id +TAGS")]
-    [('PAGE', 'garden'), ('TAGS', '-')]
-    """
-    found = []
-    for word in words.split():
-        heading, _, named = word.lstrip("+#~").partition("=")
-        key, marks = named or heading.lower(), word[: len(word) - len(word.lstrip("+#~"))]
-        cell = cells.get(key) or partial(_cell, key)
-        found.append(
-            Column(heading.replace("_", " "), cell, wide="+" in marks, right="#" in marks, rank=2 * ("~" in marks))
-        )
-    return tuple(found)
-
-
-def _cell(key: str, row: Mapping[str, Any]) -> str:
-    value = row[key]
-    if key == "at" or key.endswith("_at"):
-        return shown(value)
-    text = ", ".join(value) if isinstance(value, list) else str(value)
-    return "-" if value is None or not text else text
 
 
 def span(start: str | None, end: str | None) -> str:
@@ -291,19 +232,3 @@ def instant(message: Any, field: str) -> str | None:
     """Return an instant of a message as RFC 3339, or None if it is not set."""
     at: datetime | None = getattr(message, field).ToDatetime(tzinfo=UTC) if message.HasField(field) else None
     return None if at is None else rfc3339(at)
-
-
-def show_cut(
-    rows: Sequence[Mapping[str, Any]],
-    shown: Sequence[Column],
-    output: Output,
-    *,
-    key: str,
-    footer: str,
-    limit: int,
-    cursor: str,
-    in_words: Callable[[Mapping[str, Any]], str] | None = None,
-) -> None:
-    """Print a page of a list that is read whole. Raises InvalidInput or Conflict if the cursor is not valid."""
-    found, told = page_of(rows, key, limit=limit, cursor=cursor)
-    show_page(found, shown, output, name_key=key, page=told, footer=footer, in_words=in_words)

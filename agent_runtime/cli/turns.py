@@ -8,19 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.client import Ask, change, complete_channel, find, import_threads, read, rows
-from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of, shown, span
+from agent_runtime.cli.rows import FOR_PEOPLE, clipped, span
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import Row, to_json
 from agent_runtime.model.turn import LONGEST_SUMMARY
 from turnkeeper import console as terminal
 from turnkeeper.config.json_text import read_object, read_value
 from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, lines_of, listing, shown
 from turnkeeper.console.unseen import from_words, in_words
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-app = typer.Typer(help="Runs of the agent, whatever started them.", rich_markup_mode=None)
-threads_app = typer.Typer(help="Threads: each is a sequence of turns that share one history.", rich_markup_mode=None)
+app = App("Runs of the agent, whatever started them.")
+threads_app = App("Threads: each is a sequence of turns that share one history.")
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id, or the beginning of it.")]
 ThreadId = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id, or the beginning of it.")]
 Metadata = Annotated[
@@ -59,7 +61,7 @@ _IMPORTED = columns(
 
 
 @app.command("list")
-@terminal.followed
+@listing(_TURNS, "turn_id", limit=50, watch=("--follow",))
 def list_(
     channel: Annotated[
         str, typer.Option("--channel", help="Only turns of this channel.", autocompletion=complete_channel)
@@ -68,23 +70,19 @@ def list_(
     status: Annotated[
         str, typer.Option("--status", help="Only turns of this status: running, interrupted, failed, …")
     ] = "",
-    cursor: terminal.CursorOption = "",
-    limit: terminal.LimitOption = 50,
-    output: OutputOption = Output.TABLE,
-) -> None:
+    **page: Any,
+) -> Listed:
     """List turns, newest first.
 
     Example: turnkeeper turns list --status failed -n 10
     """
-    request = wire.ListTurnsRequest(
-        channel=channel, thread_id=thread, status=from_words(status), limit=limit, cursor=cursor
-    )
-    answer = read("ListTurns", request)
+    request = wire.ListTurnsRequest(channel=channel, thread_id=thread, status=from_words(status), **page)
+    answer = read(request)
     found = [to_json(turn) for turn in answer.turns]
     footer = f"{answer.total} turn{'' if answer.total == 1 else 's'}" if answer.total else "no such turns"
     if answer.next_cursor and answer.total > len(found):
         footer += f", of which {len(found)} are shown; the next: --cursor {answer.next_cursor}"
-    show_rows(found, _TURNS, output, name_key="turn_id", footer=footer)
+    return Listed(found, footer)
 
 
 @app.command("show")
@@ -112,29 +110,25 @@ def cancel(
     Example: turnkeeper turns cancel turn-8ddc61 --reason "wrong prompt"
     """
     turn_id = _turn(turn, change)["turn_id"]
-    answer = change("CancelTurn", wire.CancelTurnRequest(turn_id=turn_id, reason=reason))
+    answer = change(wire.CancelTurnRequest(turn_id=turn_id, reason=reason))
     row = to_json(answer)
     show_record(row, output, name_key="turn_id", lines=_lines(row))
     if answer.status == "running":
         note("the turn stops at its next await")
-    elif _is_over(row):
+    elif answer.status in FINISHED:
         note("the turn was already over; nothing changed")
 
 
 def _turn(given: str, ask: Ask) -> Row:
     try:
-        return to_json(ask("GetTurn", wire.GetTurnRequest(turn_id=given)))
+        return to_json(ask(wire.GetTurnRequest(turn_id=given)))
     except NotFound:
-        return find(rows(ask, "ListTurns", wire.ListTurnsRequest(limit=_MOST_LOOKED_AT)), "turn_id", given, "turn")
-
-
-def _is_over(row: Row) -> bool:
-    return row["status"] in FINISHED
+        return find(rows(ask, wire.ListTurnsRequest(limit=_MOST_LOOKED_AT)), "turn_id", given, "turn")
 
 
 def _lines(row: Row) -> list[tuple[str, str]]:
     cause = f"task {row['task_name']}, fire {row['fire_id']}, attempt {row['attempt']}" if row["fire_id"] else "author"
-    asked = " (cancel requested)" if row["cancel_requested"] and not _is_over(row) else ""
+    asked = " (cancel requested)" if row["cancel_requested"] and row["status"] not in FINISHED else ""
     return lines_of(
         row,
         "turn=turn_id status started_by via channel thread=thread_id agent graph category started ended took tokens "
@@ -154,30 +148,27 @@ def _tokens(row: Row) -> str:
 
 
 @threads_app.command("list")
-@terminal.watched
+@listing(_THREADS, "thread_id", limit=50)
 def list_threads(
     channel: Annotated[
         str, typer.Option("--channel", help="Only threads of this channel.", autocompletion=complete_channel)
     ] = "",
     status: terminal.StatusOption = "",
     metadata: Metadata = None,
-    cursor: terminal.CursorOption = "",
-    limit: terminal.LimitOption = 50,
-    output: OutputOption = Output.TABLE,
-) -> None:
+    **page: Any,
+) -> Listed:
     """List threads, newest turn first; with --metadata, only threads with all of these metadata.
 
     Example: turnkeeper threads list --channel general
     """
-    request = wire.ListThreadsRequest(channel=channel, status=from_words(status), limit=limit, cursor=cursor)
+    request = wire.ListThreadsRequest(channel=channel, status=from_words(status), **page)
     request.metadata_json = _metadata(metadata)
-    answer = read("ListThreads", request)
+    answer = read(request)
     found = [to_json(one) for one in answer.threads]
     waiting = sum(row["waiting"] for row in found)
     plural = "s" if waiting > 1 else ""
     footer = f"{waiting} decision{plural} waiting: turnkeeper approvals list" if waiting else ""
-    footer = footer if found else "no such threads"
-    terminal.show_page(found, _THREADS, output, name_key="thread_id", page=answer, footer=footer)
+    return Listed(found, footer if found else "no such threads", answer)
 
 
 @threads_app.command("show")
@@ -196,7 +187,7 @@ def show_thread(thread: ThreadId, limit: terminal.LimitOption = 20, output: Outp
         waiting=f"{row['waiting']}: turnkeeper approvals list" if row["waiting"] else "",
         tokens=_tokens(row),
     )
-    found = rows(read, "ListTurns", wire.ListTurnsRequest(thread_id=row["thread_id"], limit=limit))
+    found = rows(read, wire.ListTurnsRequest(thread_id=row["thread_id"], limit=limit))
     show_record(row | {"newest_turns": found}, output, name_key="thread_id", lines=lines)
     if output in FOR_PEOPLE:
         typer.echo()
@@ -222,7 +213,7 @@ def put_thread(
     """
     request = wire.PutThreadRequest(thread_id=thread, channel=channel, must_be_new=new)
     request.metadata_json = _metadata(metadata)
-    row = to_json(change("PutThread", request))
+    row = to_json(change(request))
     said = json.dumps(row["metadata"], ensure_ascii=False)
     show_record(
         row, output, name_key="thread_id", lines=lines_of(row | {"metadata": said}, "thread=thread_id channel metadata")
@@ -286,6 +277,6 @@ def import_(
 
 
 def _thread(given: str) -> Row:
-    exact = rows(read, "ListThreads", wire.ListThreadsRequest(thread_id=given))
-    all_ = exact or rows(read, "ListThreads", wire.ListThreadsRequest(limit=_MOST_LOOKED_AT))
+    exact = rows(read, wire.ListThreadsRequest(thread_id=given))
+    all_ = exact or rows(read, wire.ListThreadsRequest(limit=_MOST_LOOKED_AT))
     return find(all_, "thread_id", given, "thread")

@@ -43,13 +43,13 @@ class Runner:
         self.serving = not self.homeless and is_held(home, PROCESS)
         self._caller = self._connect() if self.serving else None
 
-    def call(self, method: str, request: Any) -> Any:
-        """Call an operation, named as in the contract. A task may be given by a prefix of its name or id.
+    def call(self, request: Any) -> Any:
+        """Send a request to the operation that it is named after. A task may be given by a prefix of its name or id.
 
         Raises TurnkeeperError.
         """
         try:
-            return self._call(method, request)
+            return self._call(request)
         except NotFound as error:
             given = getattr(request, "name", "")
             if not given or not error.what.startswith("no task named "):
@@ -57,19 +57,19 @@ class Runner:
             task = self._meant(given, error)
             console.note(f"{given} stands for {task.spec.name}")
             request.name = task.id
-            return self._call(method, request)
+            return self._call(request)
 
-    def stream(self, method: str, request: Any) -> Any:
+    def stream(self, request: Any) -> Any:
         """Yield the messages of a daemon's stream. Raises InvalidInput if no daemon runs, and TurnkeeperError."""
         if self._caller is None:
             raise InvalidInput(
                 "no daemon runs here to tell of changes", where="--follow", hint="start it: turnkeeper up"
             )
-        yield from getattr(self._caller, method)(request)
+        yield from self._caller.ask(request)
 
     def _meant(self, given: str, error: NotFound) -> Any:
         """Return the one task whose name or id begins with a prefix. Raises `error` with suggestions, or Conflict."""
-        tasks = self._call("ListTasks", wire.ListTasksRequest()).tasks
+        tasks = self._call(wire.ListTasksRequest()).tasks
         found = [task for task in tasks if task.spec.name.startswith(given) or task.id.startswith(given)]
         names = sorted(task.spec.name for task in found)
         if len(found) > 1:
@@ -80,9 +80,10 @@ class Runner:
             raise error
         return found[0]
 
-    def _call(self, method: str, request: Any) -> Any:
+    def _call(self, request: Any) -> Any:
+        method = request.DESCRIPTOR.name.removesuffix("Request")
         if self._caller is not None:
-            return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
+            return self._caller.ask(request, deadline_s=_DEADLINES_S.get(method))
         # Imported late: the store's libraries take longer to load than the daemon takes to answer.
         answer = importlib.import_module("task_runner.daemon.reads").read(self.home, method, request)
         if answer is not None:
@@ -103,7 +104,7 @@ class Runner:
                 raise
             self.serving = True  # the daemon started a moment ago
             self._caller = self._connect()
-            return getattr(self._caller, method)(request, deadline_s=_DEADLINES_S.get(method))
+            return self._caller.ask(request, deadline_s=_DEADLINES_S.get(method))
 
     def _note_older(self) -> None:
         older = importlib.import_module("turnkeeper.storage.schema_revision")
@@ -144,7 +145,7 @@ def runner() -> Runner:
 
 
 def all_tasks() -> list[Any]:
-    return list(runner().call("ListTasks", wire.ListTasksRequest()).tasks)
+    return list(runner().call(wire.ListTasksRequest()).tasks)
 
 
 def complete_name(incomplete: str) -> list[str]:

@@ -49,7 +49,7 @@ def list_(
     )
     if follow:
         follow_changes(request, output)
-    console.show_again(lambda now: _show_answer(runner().call("ListTasks", request), now, output), watch=watch)
+    console.show_again(lambda now: _show_answer(runner().call(request), now, output), watch=watch)
 
 
 def follow_changes(request: wire.ListTasksRequest, output: console.Output) -> None:
@@ -58,10 +58,10 @@ def follow_changes(request: wire.ListTasksRequest, output: console.Output) -> No
     chosen = runner()
     while True:
         try:
-            for told in chosen.stream("WatchTasks", wire.WatchTasksRequest(cursor=cursor)):
+            for told in chosen.stream(wire.WatchTasksRequest(cursor=cursor)):
                 cursor = told.cursor
                 if not told.task_id:
-                    answer = chosen.call("ListTasks", request)
+                    answer = chosen.call(request)
                     names |= {task.id: task.spec.name for task in answer.tasks}
                     _show_answer(answer, clock.now(), console.Output.JSONL if output is console.Output.JSON else output)
                 elif told.task_id in names or _passes(told.task, request):
@@ -98,7 +98,7 @@ def show(name: NameArgument, output: console.OutputOption = console.Output.TABLE
 
     Example: turnkeeper task show digest -o json
     """
-    show_task(runner().call("GetTask", wire.GetTaskRequest(name=name)), output)
+    show_task(runner().call(wire.GetTaskRequest(name=name)), output)
 
 
 def show_task(task: Any, output: console.Output) -> None:
@@ -198,10 +198,10 @@ def next_(
     for field, value in (("cron", cron), ("every", every), ("rrule", rrule), ("timezone", tz)):
         if value is not None:
             setattr(request.spec, field, value)
-    task = runner().call("GetTask", wire.GetTaskRequest(name=name)) if name else wire.Task()
+    task = runner().call(wire.GetTaskRequest(name=name)) if name else wire.Task()
     if from_ is not None:
         getattr(request, "from").FromDatetime(texts.time_of(from_, "--from", tz or task.spec.timezone))
-    answer = runner().call("PreviewSchedule", request)
+    answer = runner().call(request)
     rows = [texts.row_of(nominal) for nominal in answer.nominals]
     columns = [
         texts.time_column("NEXT", "nominal_at", day=True),
@@ -214,16 +214,12 @@ def next_(
     texts.note_if_idle(task)
 
 
-def _zone_of(name: str | None) -> str:
-    return str(runner().call("GetTask", wire.GetTaskRequest(name=name)).spec.timezone) if name else ""
-
-
 def _in_its_zone(text: str) -> str:
     at = datetime.fromisoformat(text)
     return f"{at:%a %Y-%m-%d %H:%M:%S} {text[-6:]}"
 
 
-@console.followed
+@partial(console.watched, also=["--follow"])
 def history(
     name: Annotated[str, typer.Argument(help="A task's name or id; default all.", autocompletion=complete_name)] = "",
     outcome: Annotated[
@@ -248,12 +244,9 @@ def history(
     )
     for field, given in (("from", from_), ("to", to)):
         if given is not None:
-            getattr(request, field).FromDatetime(texts.time_of(given, f"--{field}", _zone_of(name), past=True))
-    _show_history(request, output)
-
-
-def _show_history(request: wire.ListFiresRequest, output: console.Output) -> None:
-    answer = runner().call("ListFires", request)
+            zone = runner().call(wire.GetTaskRequest(name=name)).spec.timezone if name else ""
+            getattr(request, field).FromDatetime(texts.time_of(given, f"--{field}", zone, past=True))
+    answer = runner().call(request)
     rows = [texts.fire_row(fire) for fire in answer.fires]
     named = {fire.task_id: fire.task_name for fire in answer.fires}
     of_task = [] if request.name else [console.Column("TASK", lambda row: named[row["task_id"]])]

@@ -34,7 +34,7 @@ def pause(
 
     Example: turnkeeper task pause digest --note holidays --until 2026-12-27T09:00
     """
-    _change("PauseTask", wire.PauseTaskRequest(name=name, note=note, until=console.time_given(until)), output, "paused")
+    _change(wire.PauseTaskRequest(name=name, note=note, until=console.time_given(until)), output, "paused")
 
 
 def resume(
@@ -48,7 +48,7 @@ def resume(
 
     Example: turnkeeper task resume digest --replay
     """
-    _change("ResumeTask", wire.ResumeTaskRequest(name=name, replay=replay), output, "resumed")
+    _change(wire.ResumeTaskRequest(name=name, replay=replay), output, "resumed")
 
 
 def disable(
@@ -61,7 +61,7 @@ def disable(
     Example: turnkeeper task disable digest
     """
     request = wire.DisableTaskRequest(name=name, cancel_running=cancel_running)
-    _change("DisableTask", request, output, "disabled")
+    _change(request, output, "disabled")
 
 
 def cancel(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
@@ -69,7 +69,7 @@ def cancel(name: NameArgument, output: console.OutputOption = console.Output.TAB
 
     Example: turnkeeper task cancel digest
     """
-    _change("DisableTask", wire.DisableTaskRequest(name=name, cancel_running=True), output, "cancelled")
+    _change(wire.DisableTaskRequest(name=name, cancel_running=True), output, "cancelled")
 
 
 def enable(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
@@ -77,7 +77,7 @@ def enable(name: NameArgument, output: console.OutputOption = console.Output.TAB
 
     Example: turnkeeper task enable digest
     """
-    _change("EnableTask", wire.EnableTaskRequest(name=name), output, "enabled")
+    _change(wire.EnableTaskRequest(name=name), output, "enabled")
 
 
 YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
@@ -91,7 +91,7 @@ def delete(name: NameArgument, yes: YesOption = False, output: console.OutputOpt
     Example: turnkeeper task delete digest
     """
     chosen = runner()
-    delete_task(chosen, chosen.call("GetTask", wire.GetTaskRequest(name=name)), output, yes=yes)
+    delete_task(chosen, chosen.call(wire.GetTaskRequest(name=name)), output, yes=yes)
 
 
 def restore(name: NameArgument, output: console.OutputOption = console.Output.TABLE) -> None:
@@ -101,14 +101,14 @@ def restore(name: NameArgument, output: console.OutputOption = console.Output.TA
 
     Example: turnkeeper task restore digest
     """
-    _change("RestoreTask", wire.RestoreTaskRequest(name=name), output, "restored")
+    _change(wire.RestoreTaskRequest(name=name), output, "restored")
 
 
 def delete_task(chosen: Runner, task: Any, output: console.Output, *, yes: bool) -> None:
     """Delete a task or a loop; on a terminal, ask first."""
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete {plain(task.spec.name)}?", abort=True, err=True)
-    show_change(chosen.call("DeleteTask", wire.DeleteTaskRequest(name=task.id)), output, "deleted")
+    show_change(chosen.call(wire.DeleteTaskRequest(name=task.id)), output, "deleted")
 
 
 def run(
@@ -127,7 +127,7 @@ def run(
     if wait and not (chosen.serving or chosen.is_served_elsewhere()):
         hint = way_to(chosen.home, PROCESS)
         raise InvalidInput("no daemon runs, so the task would not fire", where="--wait", hint=hint)
-    fire = chosen.call("RunTask", wire.RunTaskRequest(name=name, request_id=SystemEntropy().hex(12)))
+    fire = chosen.call(wire.RunTaskRequest(name=name, request_id=SystemEntropy().hex(12)))
     if wait:
         fire = _follow(chosen, fire)
     row = fire_row(fire)
@@ -135,7 +135,7 @@ def run(
     console.show_record(row, output, name_key="fire_id", lines=lines)
     chosen.note_unless_serving()
     if wait and fire.outcome in {"succeeded", "rejected"}:
-        _show_answer(chosen, fire, chosen.call("GetTask", wire.GetTaskRequest(name=name)).spec.channel, output)
+        _show_answer(chosen, fire, chosen.call(wire.GetTaskRequest(name=name)).spec.channel, output)
     if not wait or fire.outcome == "succeeded":
         return 0
     if fire.outcome not in _FOR_AUTHOR:
@@ -163,13 +163,13 @@ def _follow(chosen: Runner, fire: Any) -> Any:
     with console.status(f"waiting for {fire.fire_id}"):
         while fire.outcome in _OPEN:
             clock.block(_POLL_S)
-            fire = chosen.call("GetFire", wire.GetFireRequest(fire_id=fire.fire_id))
+            fire = chosen.call(wire.GetFireRequest(fire_id=fire.fire_id))
     return fire
 
 
-def _change(method: str, request: Any, output: console.Output, done: str) -> None:
+def _change(request: Any, output: console.Output, done: str) -> None:
     chosen = runner()
-    show_change(chosen.call(method, request), output, done)
+    show_change(chosen.call(request), output, done)
     if done in {"resumed", "enabled", "restored"}:
         chosen.note_unless_serving()
 
@@ -192,7 +192,7 @@ def emit(
     # All tries of the call share one id.
     request = wire.EmitEventRequest(name=event, data_json=text, event_id=id_ or SystemEntropy().hex(12))
     chosen = runner()
-    answer = chosen.call("EmitEvent", request)
+    answer = chosen.call(request)
     row = {"event": event, "id": answer.event_id, "duplicate": answer.duplicate, "matched": answer.matched}
     tasks = "no task" if not answer.matched else f"{answer.matched} task{'s' if answer.matched > 1 else ''}"
     said = "recorded before: nothing happens" if answer.duplicate else f"triggers {tasks}"
@@ -219,7 +219,7 @@ def tick() -> None:
     Example: turnkeeper task tick
     """
     chosen = runner()
-    done = chosen.call("Tick", wire.TickRequest())
+    done = chosen.call(wire.TickRequest())
     counts = (
         (done.planned, "task", "planned"),
         (done.committed, "fire", "committed"),

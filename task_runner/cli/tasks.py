@@ -1,6 +1,5 @@
 """`create`, `edit` and `backfill`, and the options that describe a task."""
 
-import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -68,15 +67,7 @@ def _options() -> dict[str, Any]:
 
 def takes_task_options(command: F) -> F:
     """Add the options of the fields to a command. Its `**given` receives them, None for options not given."""
-    options, signature = _options(), inspect.signature(command)
-    own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in options.items()
-    ]
-    own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-    command.__signature__ = signature.replace(parameters=own + added)  # type: ignore[attr-defined]
-    command.__annotations__.update(options)
+    console.declared(command, command, {name: (option, None) for name, option in _options().items()})
     command.panels = PANELS  # type: ignore[attr-defined]
     return command
 
@@ -166,7 +157,7 @@ def create(
 def create_spec(spec: wire.TaskSpec, *, dry_run: bool, output: console.Output, loop: bool = False) -> None:
     """Create a task or a loop, and show the parsed task."""
     chosen = runner()
-    answer = chosen.call("CreateTask", wire.CreateTaskRequest(spec=spec, dry_run=dry_run, loop=loop))
+    answer = chosen.call(wire.CreateTaskRequest(spec=spec, dry_run=dry_run, loop=loop))
     for warning in answer.warnings:
         console.note(f"warning: {warning}")
     row = task_row(answer.task) | {"next": [row_of(nominal) for nominal in answer.next]}
@@ -217,7 +208,7 @@ def edit(
     if all(value is None for value in given.values()):
         raise InvalidInput("nothing to change", where="edit", hint="give an option, for example --cron or --prompt")
     chosen = runner()
-    task = chosen.call("GetTask", wire.GetTaskRequest(name=name))
+    task = chosen.call(wire.GetTaskRequest(name=name))
     spec = wire.TaskSpec()
     spec.CopyFrom(task.spec)
     if spec.thread_id == own_thread(task.id, spec.graph):
@@ -226,7 +217,7 @@ def edit(
         spec.ClearField("overlap")  # each policy has its own default
     fill(spec, given)
     request = wire.UpdateTaskRequest(name=task.id, spec=spec, dry_run=dry_run, revision=task.revision)
-    answer = chosen.call("UpdateTask", request)
+    answer = chosen.call(request)
     for warning in answer.warnings:
         console.note(f"warning: {warning}")
     _show(answer, output, dry_run=dry_run)
@@ -272,7 +263,7 @@ def backfill(
     from_, to = (console.time_given(text, past=True) for text in (from_, to))
     request = wire.BackfillTaskRequest(name=name, to=to, all=all_, dry_run=dry_run, request_id=SystemEntropy().hex(12))
     setattr(request, "from", from_)
-    answer = chosen.call("BackfillTask", request)
+    answer = chosen.call(request)
     row = {
         "count": answer.count,
         "first_nominal_at": time(answer, "first_nominal_at"),

@@ -57,7 +57,7 @@ class _Common:
 _common = _Common()
 
 
-def run(app: typer.Typer, argv: Sequence[str], cls: type[commands.Group] = commands.Group) -> int:
+def run(app: commands.App, argv: Sequence[str], cls: type[commands.Group] = commands.Group) -> int:
     """Run `app` on `argv` (without the program's name) and return its exit code.
 
     `--home DIR`, `--utc`, `--no-color`, `--json` and `-q` are accepted anywhere before a `--`. An error meant for
@@ -94,7 +94,7 @@ def run(app: typer.Typer, argv: Sequence[str], cls: type[commands.Group] = comma
     return result if isinstance(result, int) else 0
 
 
-def run_process(app: typer.Typer, cls: type[commands.Group] = commands.Group) -> int:
+def run_process(app: commands.App, cls: type[commands.Group] = commands.Group) -> int:
     """Run `app` on the command line of this process; return the exit code with which the process must end."""
     gc.set_threshold(_YOUNG, 20, 20)
     code = run(app, sys.argv[1:], cls)
@@ -227,7 +227,7 @@ def _following(items: Any) -> str:
     return str(value)
 
 
-def _declare_common(app: typer.Typer) -> None:
+def _declare_common(app: commands.App) -> None:
     """Add the common flags to the program's help; they are removed from the command line before it is parsed."""
     documented = app.registered_callback.callback if app.registered_callback else None
 
@@ -285,24 +285,31 @@ _AGAIN = "Refresh every two seconds."
 StatusOption = Annotated[str, typer.Option("--status", help="Show only rows with this status, even finished ones.")]
 
 
-def watched(command: Callable[..., None], *also: str) -> Callable[..., None]:
+def watched(command: Callable[..., None], also: Sequence[str] = ()) -> Callable[..., None]:
     """Add the option `--watch`, and its names in `also`, to a command that lists."""
 
     @functools.wraps(command)
-    def again(*arguments: Any, watch: bool = False, **options: Any) -> None:
-        show_again(lambda _now: command(*arguments, **options), watch=watch)
+    def again(*, watch: bool = False, **options: Any) -> None:
+        show_again(lambda _now: command(**options), watch=watch)
 
-    signature, option = inspect.signature(command), Annotated[bool, typer.Option("-w", "--watch", *also, help=_AGAIN)]
-    asked = inspect.Parameter("watch", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
-    listed: Any = again
-    listed.__signature__ = signature.replace(parameters=[*signature.parameters.values(), asked])
-    listed.__annotations__ = {**command.__annotations__, "watch": option}
-    return again
+    option = Annotated[bool, typer.Option("-w", "--watch", *also, help=_AGAIN)]
+    made: Callable[..., None] = declared(again, command, {"watch": (option, False)})
+    return made
 
 
-def followed(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the option `--watch` to a command that lists, with `--follow` as a second name."""
-    return watched(command, "--follow")
+def declared(made: Any, command: Callable[..., Any], options: Mapping[str, tuple[Any, Any]]) -> Any:
+    """Let Typer see a function with the parameters of a command and more options, which replace its `**more`.
+
+    Args:
+        options: by name, the annotation and the default.
+    """
+    named = inspect.Parameter.KEYWORD_ONLY
+    own = [one for one in inspect.signature(command).parameters.values() if one.kind is not one.VAR_KEYWORD]
+    more = [inspect.Parameter(name, named, annotation=kind, default=given) for name, (kind, given) in options.items()]
+    parameters = [*(one.replace(kind=named) for one in own), *more]
+    made.__signature__ = inspect.Signature(parameters)
+    made.__annotations__ = {one.name: one.annotation for one in parameters}
+    return made
 
 
 def show_again(show: Callable[[datetime], None], *, watch: bool, every_s: float = _REFRESH_S) -> None:

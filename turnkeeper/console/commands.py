@@ -4,17 +4,18 @@ Tables of :class:`Later` list a program's commands, with the text for help. A co
 command is used; help imports none of them. Surfaces add commands to `turnkeeper` (`turnkeeper/config/surfaces.py`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from turnkeeper.config.surfaces import Later, Panel, imported
 from turnkeeper.errors import meant
 
+F = TypeVar("F", bound=Callable[..., Any])
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 _MOST_MEANT = 3
 _MOST_NAMED = 8
@@ -33,35 +34,101 @@ FIRST = {
 _WORDS = {"int": "N", "float": "N", "Path": "PATH"}  # placeholders in help, by type
 
 
-def load(name: str, later: Later) -> Any:
-    """Import a command, build it under its name and return it."""
-    found = imported(later.target)
-    holder = typer.Typer(add_completion=False)
-    holder.callback()(lambda: None)  # a callback makes it a group with one command
-    looks: Any = {"rich_help_panel": later.panel, "hidden": later.panel is None}
-    if isinstance(found, typer.Typer):
-        holder.add_typer(found, name=name, **looks)
-    else:
-        holder.command(name, **looks)(found)
-    command: Any = build(holder).commands[name]
-    if isinstance(found, App):
-        command.later = found.later
-    return command
+class _Parameter:
+    """A copy of one of Typer's parameters, with the help of most programs: without types, bounds and braces."""
+
+    def __init__(self, made: Any) -> None:
+        vars(self).update(vars(made), min=None, max=None)
+
+    def process_value(self, context: Any, value: Any) -> Any:
+        """Return the value that Typer would return. A plain value needs no Pydantic.
+
+        Typer converts every value with Pydantic, even for an option that was not given. Importing Pydantic takes half
+        of the start-up time of a command.
+        """
+        one: Any = self
+        convert: Any = super().process_value  # type: ignore[misc]  # Typer's class has it
+        kind, multiple = one.type_descriptor.annotation, one.multiple or one.nargs == -1
+        if value is None and not one.required:
+            absent = () if multiple else None
+            return one.callback(context, one, absent) if one.callback else absent
+        asked = one.type_descriptor.parameter_info
+        if one.callback or multiple or asked.parser:
+            return convert(context, value)
+        if isinstance(kind, type) and issubclass(kind, StrEnum) and value in list(kind):
+            return kind(value)
+        text = str(value)
+        if kind is int and text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
+            low, high = (int(text) if bound is None else bound for bound in (asked.min, asked.max))
+            return int(text) if low <= int(text) <= high else convert(context, value)
+        return value if kind is str and type(value) is str else convert(context, value)
 
 
-class App(typer.Typer):
-    """An application that imports its commands when they are used.
+class _Argument(_Parameter, TyperArgument):
+    def __init__(self, made: Any) -> None:
+        super().__init__(made)
+        self.metavar = (self.metavar or self.name.rstrip("_").upper()).strip("[]")
 
-    Attributes:
-        later: the commands by name, in the order of the help.
+    def get_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002  Typer's signature
+        usage = self.metavar if self.required else f"[{self.metavar}]"
+        return [f"{usage}..." if self.nargs != 1 else f"{usage}"]
+
+    def display_type_rich(self, ctx: Any) -> None:
+        """Return None: the name says enough."""
+
+
+class _Option(_Parameter, TyperOption):
+    def __init__(self, made: Any) -> None:
+        super().__init__(made)
+        kind = self.type_descriptor.annotation
+        if self.metavar is None:
+            choices = "|".join(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else ""
+            self.metavar = choices or _WORDS.get(getattr(kind, "__name__", ""), "TEXT")
+
+
+def _own(made: Sequence[Any] | None) -> list[Any]:
+    return [_Argument(one) if isinstance(one, TyperArgument) else _Option(one) for one in made or ()]
+
+
+class _Own:
+    """Makes the parameters of a command ours, also the option that shows its help."""
+
+    _help: Any = None
+
+    def __init__(self, *named: Any, params: Sequence[Any] | None = None, **how: Any) -> None:
+        super().__init__(*named, params=_own(params), **how)  # type: ignore[call-arg]  # Typer's class takes it
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option that shows the help: always the same one, because its place is looked up."""
+        if self._help is None and (made := super().get_help_option(ctx)):  # type: ignore[misc]  # Typer's class has it
+            self._help = _Option(made)
+        return self._help
+
+
+class Command(_Own, TyperCommand):
+    """A command. If its function has `panels`, help lists its options under these headings.
+
+    `panels` maps each heading to names of options, in order; other options go under the last heading.
     """
 
-    def __init__(self, said: str, later: Mapping[str, Later]) -> None:
-        super().__init__(help=said, rich_markup_mode=None, pretty_exceptions_enable=False)
-        self.later = later
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: Mapping[str, str] = getattr(self.callback, "panels", {})
+        if not panels:
+            super().format_options(ctx, formatter)
+            return
+        headings = {name: heading for heading, names in panels.items() for name in names.split()}
+        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in ("Arguments", *panels)}
+        for one in self.get_params(ctx):
+            is_argument = one.param_type_name == "argument"
+            heading = "Arguments" if is_argument else headings.get(one.name.rstrip("_"), list(panels)[-1])
+            rows[heading] += filter(None, [one.get_help_record(ctx)])
+        for heading, found in rows.items():
+            if found:
+                with formatter.section(heading):
+                    formatter.write_dl(found)
 
 
-class Group(TyperGroup):
+class Group(_Own, TyperGroup):
     """A group of commands. Without a command it prints its help. A command's name may be singular or plural."""
 
     later: Mapping[str, Later] = {}
@@ -96,14 +163,18 @@ class Group(TyperGroup):
         """Return a command's heading in help, and its summary."""
         if name in self.later:
             return self.later[name].panel, self.later[name].summary
-        return _panel_of(self.commands[name]), self.commands[name].get_short_help_str(width)
+        return None, self.commands[name].get_short_help_str(width)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line; without a command, print the help."""
         if not args and not ctx.resilient_parsing:
-            typer.echo(ctx.get_help())
+            typer.echo(self.said_alone(ctx))
             ctx.exit()
         return super().parse_args(ctx, args)
+
+    def said_alone(self, ctx: Any) -> str:
+        """Return the text for a command line that ends here."""
+        return str(ctx.get_help())
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the requested command. Raises UsageError with suggestions."""
@@ -125,14 +196,7 @@ class Group(TyperGroup):
 class Program(Group):
     """The program for people, to which the surfaces add their commands."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line; without a command, print a one-screen overview."""
-        if not args and not ctx.resilient_parsing:
-            typer.echo(self._overview(ctx))
-            ctx.exit()
-        return super().parse_args(ctx, args)
-
-    def _overview(self, ctx: Any) -> str:
+    def said_alone(self, ctx: Any) -> str:
         """Return the commands that most people need, and the names of all commands by purpose."""
         out = ctx.make_formatter()
         out.write_usage(ctx.command_path, "COMMAND [ARGS]...")
@@ -147,98 +211,42 @@ class Program(Group):
         return str(out.getvalue().rstrip("\n"))
 
 
-def _panel_of(command: Any) -> Panel | None:
-    given = command.rich_help_panel
-    return given if isinstance(given, Panel) else None  # Typer uses a placeholder of its own if none is given
-
-
 def _forms(name: str) -> tuple[str, str, str]:
     """Return the names that a word may stand for: the word itself, its plural, and its singular."""
     return name, f"{name}s", name.removesuffix("s")
 
 
-def build(app: typer.Typer, cls: type[Group] = Group) -> Group:
+class App(typer.Typer):
+    """A group of commands, or a program.
+
+    Attributes:
+        later: commands that are imported when they are used, by name, in the order of the help.
+    """
+
+    def __init__(self, said: str, later: Mapping[str, Later] = MappingProxyType({})) -> None:
+        super().__init__(help=said, cls=Group, rich_markup_mode=None, pretty_exceptions_enable=False)
+        self.later = later
+
+    def command(self, name: str | None = None, **how: Any) -> Callable[[F], F]:
+        """Return a decorator that adds a function as a command."""
+        return super().command(name, cls=Command, **how)
+
+
+def build(app: App, cls: type[Group] = Group) -> Group:
     """Convert an application to a tree of commands: each group is a :class:`Group`, and the root is a `cls`."""
-    _shape(app, cls)
+    app.info.cls = cls
     built: Any = typer.main.get_command(app)
-    group = built if isinstance(built, Group) else cls(commands={built.name: built})
-    group.later = app.later if isinstance(app, App) else group.later
-    _read_plainly(group)
-    return group
+    built.params, built.later = _own(built.params), app.later
+    return built  # type: ignore[no-any-return]
 
 
-def _read_plainly(command: Any) -> None:
-    """Parse the plain values of a command and its subcommands without Pydantic.
-
-    Typer converts every value with Pydantic, even for an option that was not given. Importing Pydantic takes half of
-    the start-up time of a command.
-    """
-    command.get_params = partial(_parameters, command.get_params)
-    if panels := getattr(command.callback, "panels", None):
-        command.format_options = partial(_write_in_panels, command, panels)
-    for one in getattr(command, "commands", {}).values():
-        _read_plainly(one)
-
-
-def _write_in_panels(command: Any, panels: Mapping[str, str], context: Any, formatter: Any) -> None:
-    """Write a command's options under headings; `panels` maps each heading to its options, in order.
-
-    Options that are not in `panels` go under the last heading.
-    """
-    headings = {name: heading for heading, names in panels.items() for name in names.split()}
-    rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in ("Arguments", *panels)}
-    for one in command.get_params(context):
-        is_argument = one.param_type_name == "argument"
-        heading = "Arguments" if is_argument else headings.get(one.name.rstrip("_"), list(panels)[-1])
-        rows[heading] += filter(None, [one.get_help_record(context)])
-    for heading, found in rows.items():
-        if found:
-            with formatter.section(heading):
-                formatter.write_dl(found)
-
-
-def _parameters(get: Callable[[Any], list[Any]], context: Any) -> list[Any]:
-    found = get(context)
-    for one in found:
-        if "process_value" not in vars(one):
-            one.process_value = partial(_value_of, one, one.process_value)
-            _write_usually(one)
-    return found
-
-
-def _write_usually(parameter: Any) -> None:
-    """Make help write a parameter as most programs do: `NAME` and `[NAME]`, `--limit N`, without types and bounds."""
-    kind, looks = parameter.type_descriptor.annotation, dict[str, Any](_get_number_range_help_str=lambda: None)
-    if parameter.param_type_name == "argument":
-        name = (parameter.metavar or parameter.name.rstrip("_").upper()).strip("[]")
-        usage = (name if parameter.required else f"[{name}]") + ("..." if parameter.nargs != 1 else "")
-        looks |= {"metavar": name, "display_type_rich": lambda ctx: None, "_usage_display_name": lambda: usage}  # noqa: ARG005
-    elif parameter.metavar is None:
-        choices = "|".join(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else ""
-        looks["metavar"] = choices or _WORDS.get(getattr(kind, "__name__", ""), "TEXT")
-    vars(parameter).update(looks)
-
-
-def _value_of(parameter: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
-    """Return a parameter's value as `convert` would; a plain value needs no conversion, which saves time."""
-    kind, multiple = parameter.type_descriptor.annotation, parameter.multiple or parameter.nargs == -1
-    if value is None and not parameter.required:
-        absent = () if multiple else None
-        return parameter.callback(context, parameter, absent) if parameter.callback else absent
-    asked = parameter.type_descriptor.parameter_info
-    if parameter.callback or multiple or asked.parser:
-        return convert(context, value)
-    if isinstance(kind, type) and issubclass(kind, StrEnum) and value in list(kind):
-        return kind(value)
-    text = str(value)
-    if kind is int and text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
-        low, high = (int(text) if bound is None else bound for bound in (asked.min, asked.max))
-        return int(text) if low <= int(text) <= high else convert(context, value)
-    return value if kind is str and type(value) is str else convert(context, value)
-
-
-def _shape(app: typer.Typer, cls: type[Group]) -> None:
-    app.info.cls, app.rich_markup_mode = cls, None
-    for group in app.registered_groups:
-        if group.typer_instance is not None:
-            _shape(group.typer_instance, Group)
+def load(name: str, later: Later) -> Any:
+    """Import a command, build it under its name and return it."""
+    found, holder = imported(later.target), App("")
+    if isinstance(found, App):
+        holder.add_typer(found, name=name, hidden=later.panel is None)
+    else:
+        holder.command(name, hidden=later.panel is None)(found)
+    command: Any = typer.main.get_group(holder).commands[name]
+    command.later = getattr(found, "later", {})
+    return command

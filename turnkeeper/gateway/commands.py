@@ -10,35 +10,25 @@ from typing import Annotated
 
 import typer
 
-from turnkeeper import console
 from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
-from turnkeeper.console import Column, Output, OutputOption, home, note, when
+from turnkeeper.console import home, note
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, listing
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput, Unreachable
 from turnkeeper.gateway.keys import Keys, login_page, sign_token
-from turnkeeper.rpc.pages import page_of
 from turnkeeper.storage.files import replace_whole
 from turnkeeper.storage.locking import is_held
-from turnkeeper.times import parse_rfc3339
 
-web = typer.Typer(
-    help="The page in the browser, the LangGraph API and MCP over HTTP, on this machine.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-keys = typer.Typer(help="Keys for clients of the LangGraph API and of MCP.", no_args_is_help=True)
+web = App("The page in the browser, the LangGraph API and MCP over HTTP, on this machine.")
+keys = App("Keys for clients of the LangGraph API and of MCP.")
 web.add_typer(keys, name="keys")
 
-_COLUMNS = (
-    Column("NAME", lambda row: str(row["name"])),
-    Column("KEY", lambda row: str(row["key"])),
-    Column("SCOPE", lambda row: str(row["scope"])),
-    Column("CREATED", lambda row: when(parse_rfc3339(row["created_at"]))),
-)
+_COLUMNS = columns("NAME KEY SCOPE CREATED=created_at")
 
 
 @web.command()
@@ -100,10 +90,8 @@ def _leading_to(address: str, place: Home) -> Path:
 
 
 @keys.command("list")
-@console.watched
-def list_(
-    cursor: console.CursorOption = "", limit: console.LimitOption = 1000, output: OutputOption = Output.TABLE
-) -> None:
+@listing(_COLUMNS, "name")
+def list_() -> Listed:
     """List the keys without their secrets.
 
     Example: turnkeeper web keys list
@@ -112,9 +100,7 @@ def list_(
         {"name": key.name, "key": key.id, "scope": key.scope, "created_at": key.created_at}
         for key in Keys(home()).all()
     ]
-    footer = "" if rows else "no key yet; make one: turnkeeper web keys make NAME"
-    shown, told = page_of(rows, "key", limit=limit, cursor=cursor)
-    console.show_page(shown, _COLUMNS, output, name_key="name", page=told, footer=footer)
+    return Listed(rows, "" if rows else "no key yet; make one: turnkeeper web keys make NAME")
 
 
 @keys.command("make")

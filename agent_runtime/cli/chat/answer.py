@@ -205,7 +205,7 @@ def _edit_problem(item: Item, text: str, *, question: bool) -> str:
 
 
 def perform(
-    command: Command, channel: str, request_id: str, change: Callable[[str, Any], Any], *, thread_id: str = ""
+    command: Command, channel: str, request_id: str, change: Callable[[Any], Any], *, thread_id: str = ""
 ) -> str:
     """Carry a command out; return one line about the result.
 
@@ -219,16 +219,16 @@ def perform(
         if command.item is None:
             said: Any = {"text": command.text, "request_id": request_id, "keep_loop": command.keep}
             request = wire.SendMessageRequest(channel=channel, thread_id=thread_id, **said)
-            return told_sent(change("SendMessage", request), command.text)
+            return told_sent(change(request), command.text)
         if command.item.kind == "candidate":
             accept = command.does == "approve"
             decided = wire.DecideCandidateRequest(candidate_id=command.item.id, accept=accept, note=command.text)
-            change("DecideCandidate", decided)
+            change(decided)
             return f"{'accepted' if accept else 'rejected'}: {command.item.text}"
         if command.item.kind == "deviation":
             accept = command.does == "approve"
             settled = wire.ResolveDeviationRequest(deviation_id=command.item.id, accept=accept, note=command.text)
-            return f"{change('ResolveDeviation', settled).lifecycle}: {command.item.text}"
+            return f"{change(settled).lifecycle}: {command.item.text}"
         return _resolve(command, command.item, change)
     except TurnkeeperError as error:
         return f"{REFUSED}{error}"
@@ -246,16 +246,16 @@ def told_sent(sent: wire.SendMessageResponse, text: str) -> str:
     return f"{'continues' if sent.continues else 'begins'} thread {sent.thread_id} as {sent.turn_id}{waits}"
 
 
-def would_end(channel: str, change: Callable[[str, Any], Any], *, thread_id: str = "") -> str:
+def would_end(channel: str, change: Callable[[Any], Any], *, thread_id: str = "") -> str:
     """Return the self-paced loop that a message into a channel would end; empty if there is none, or no answer."""
     look = wire.SendMessageRequest(channel=channel, thread_id=thread_id, look=True)
     try:
-        return str(change("SendMessage", look).takes_over)
+        return str(change(look).takes_over)
     except TurnkeeperError:
         return ""
 
 
-def _resolve(command: Command, item: Item, change: Callable[[str, Any], Any]) -> str:
+def _resolve(command: Command, item: Item, change: Callable[[Any], Any]) -> str:
     answers = command.does == "answer" and request_in(item.row) is None
     as_json = command.does == "edit" or (answers and command.text[:1] in "{[" and bool(parsed(command.text)))
     request = wire.ResolveInterruptRequest(
@@ -267,7 +267,7 @@ def _resolve(command: Command, item: Item, change: Callable[[str, Any], Any]) ->
         args_json=command.text if as_json else "",
         args_hash=item.row["args_hash"],  # of the arguments shown
     )
-    done = change("ResolveInterrupt", request)
+    done = change(request)
     if command.does == "for_task":
         revoke = f"turnkeeper approvals exceptions revoke {done.exception}"
         return f"approved from now on, as standing exception {done.exception} ({revoke}): {item.text}"
@@ -331,13 +331,13 @@ def triage(
 
 def _waiting(channel: str) -> Iterator[wire.ConversationTurn]:
     """Yield turns that hold one pending item each."""
-    asked: Any = change("ListInterrupts", wire.ListInterruptsRequest(channel=channel))
+    asked: Any = change(wire.ListInterruptsRequest(channel=channel))
     for interrupt in asked.interrupts:
         yield wire.ConversationTurn(turn_id=interrupt.turn_id, status="interrupted", interrupts=[interrupt])
-    proposed: Any = change("ListCandidates", wire.ListCandidatesRequest(channel=channel))
+    proposed: Any = change(wire.ListCandidatesRequest(channel=channel))
     for candidate in reversed(proposed.candidates):
         yield wire.ConversationTurn(turn_id=candidate.turn_id, status="succeeded", candidates=[candidate])
-    found: Any = change("ListDeviations", wire.ListDeviationsRequest(channel=channel))
+    found: Any = change(wire.ListDeviationsRequest(channel=channel))
     for deviation in reversed(found.deviations):
         yield wire.ConversationTurn(turn_id=deviation.turn_id, status="succeeded", deviations=[deviation])
 

@@ -11,20 +11,20 @@ from agent_runtime.cli.chat.answer import told_sent
 from agent_runtime.cli.chat.follow import Following, follow_on_terminal
 from agent_runtime.cli.chat.screen import JsonView, LineView, Screen, View
 from agent_runtime.cli.client import ANSWER_S, LOOK_S, again, change, channel_named, complete_channel, read, refused
-from agent_runtime.cli.rows import FOR_PEOPLE, asked, columns, resolve_command
+from agent_runtime.cli.rows import FOR_PEOPLE, asked, resolve_command
 from agent_runtime.model.mapping import to_json
 from turnkeeper import console as terminal
 from turnkeeper.clock import SystemClock
 from turnkeeper.console import Output, OutputOption, console, note, show_rows, status
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, listing
 from turnkeeper.console.unseen import plain, prose, waiting_line
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, TurnkeeperError, misspelt
 from turnkeeper.times import parse_duration
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-app = typer.Typer(
-    help="The conversation of each channel: the trigger and the outcome of each turn.", rich_markup_mode=None
-)
+app = App("The conversation of each channel: the trigger and the outcome of each turn.")
 Channel = Annotated[
     str, typer.Argument(help="The channel's name, as `conversation list` shows it.", autocompletion=complete_channel)
 ]
@@ -39,20 +39,16 @@ _COLUMNS = columns(
 
 
 @app.command("list")
-@terminal.watched
-def list_(
-    cursor: terminal.CursorOption = "", limit: terminal.LimitOption = 1000, output: OutputOption = Output.TABLE
-) -> None:
+@listing(_COLUMNS, "channel")
+def list_(**page: Any) -> Listed:
     """List the channels that have a conversation, and the number of pending decisions in each.
 
     Example: turnkeeper conversation list
     """
-    answer = read("ListChannels", wire.ListChannelsRequest(limit=limit, cursor=cursor))
+    answer = read(wire.ListChannelsRequest(**page))
     rows = [to_json(channel) for channel in answer.channels]
     counts = {name: sum(row[name] for row in rows) for name in ("waiting", "proposed", "deviations")}
-    footer = waiting_line(**counts)
-    footer = footer if rows else "no conversations yet"
-    terminal.show_page(rows, _COLUMNS, output, name_key="channel", page=answer, footer=footer)
+    return Listed(rows, waiting_line(**counts) if rows else "no conversations yet", answer)
 
 
 @app.command("show")
@@ -73,17 +69,17 @@ def show(
     if not channel and not thread:
         raise InvalidInput("name a channel, or a thread with --thread", where="CHANNEL")
     if thread:
-        channel = channel or str(read("GetThread", wire.GetThreadRequest(thread_id=thread)).channel)
+        channel = channel or str(read(wire.GetThreadRequest(thread_id=thread)).channel)
     if follow:
         follow_channel(channel, limit, output, thread)
         return
     asked = wire.GetConversationRequest(channel=channel, limit=limit, thread_id=thread, cursor=cursor)
-    found = read("GetConversation", asked)
+    found = read(asked)
     held_tasks = import_module(_LOOPS).held_tasks
     waits = [] if thread or cursor else held_tasks(channel)
     if not found.turns and not thread and not cursor and not waits:
         asked.channel = channel_named(channel)
-        found, waits = read("GetConversation", asked), held_tasks(asked.channel)
+        found, waits = read(asked), held_tasks(asked.channel)
     _print_page(found, output, older=bool(cursor))
     for line in waits:
         note(line)
@@ -200,7 +196,7 @@ def send(
         request_id=SystemEntropy().hex(32),
     )
     _look_before(request, new_channel=new_channel)
-    sent = change("SendMessage", request)
+    sent = change(request)
     _tell_sent(sent, words, chosen=bool(thread))
     if wait:
         with status("waiting for the answer"):
@@ -212,7 +208,7 @@ def _check_answer(sent: wire.SendMessageResponse) -> None:
     """Raise Conflict if a graph fails on the message that answered its question."""
     clock = SystemClock()
     until = clock.monotonic() + ANSWER_S
-    while change("GetTurn", wire.GetTurnRequest(turn_id=sent.turn_id)).turn_id == sent.turn_id:
+    while change(wire.GetTurnRequest(turn_id=sent.turn_id)).turn_id == sent.turn_id:
         if clock.monotonic() > until:  # not taken yet
             return
         clock.block(LOOK_S)
@@ -246,7 +242,7 @@ def _look_before(request: wire.SendMessageRequest, *, new_channel: bool) -> None
     to = wire.SendMessageRequest(
         channel=request.channel, thread_id=request.thread_id, new_thread=request.new_thread, look=True
     )
-    look = change("SendMessage", to)
+    look = change(to)
     if not (look.continues or request.thread_id or new_channel):
         _check_channel(request.channel)
     if look.takes_over and not (request.keep_loop or request.new_thread) and sys.stdin.isatty():
@@ -261,7 +257,7 @@ def _check_channel(channel: str) -> None:
 
     Raises NotFound if the author declines.
     """
-    known = [one.name for one in change("ListChannels", wire.ListChannelsRequest()).channels]
+    known = [one.name for one in change(wire.ListChannelsRequest()).channels]
     near = misspelt(channel, known)
     if channel in known or not near:
         return
@@ -291,7 +287,7 @@ def _await(turn_id: str, patience_s: float) -> wire.Turn:
     clock = SystemClock()
     deadline = clock.monotonic() + patience_s
     while clock.monotonic() < deadline:
-        turn: wire.Turn = change("GetTurn", wire.GetTurnRequest(turn_id=turn_id))
+        turn: wire.Turn = change(wire.GetTurnRequest(turn_id=turn_id))
         if turn.status in _ENDED | _WAITING:
             return turn
         if turn.status == _KEPT:
@@ -302,7 +298,7 @@ def _await(turn_id: str, patience_s: float) -> wire.Turn:
 
 
 def _rows_of(turn: wire.Turn) -> list[dict[str, Any]]:
-    found: Any = read("GetConversation", wire.GetConversationRequest(thread_id=turn.thread_id, limit=50))
+    found: Any = read(wire.GetConversationRequest(thread_id=turn.thread_id, limit=50))
     return [to_json(one) for one in found.turns if one.turn_id == turn.turn_id]
 
 

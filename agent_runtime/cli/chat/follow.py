@@ -130,7 +130,7 @@ class Following:
     def _stored(self) -> Iterator[wire.ConversationTurn]:
         watched = self._request
         asked = wire.GetConversationRequest(channel=watched.channel, limit=watched.limit, thread_id=watched.thread_id)
-        found: Any = held("GetConversation", asked)
+        found: Any = held(asked)
         yield from found.turns
 
 

@@ -94,7 +94,7 @@ def carry_out(order: Order, channel: str, *, thread_id: str = "", new: bool = Fa
 
 def _thread_of(channel: str) -> str:
     """Return the thread of a channel's conversation; empty if there is none yet."""
-    look = change("SendMessage", wire.SendMessageRequest(channel=channel, look=True))
+    look = change(wire.SendMessageRequest(channel=channel, look=True))
     return str(look.thread_id) if look.continues else ""
 
 

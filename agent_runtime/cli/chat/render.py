@@ -22,6 +22,7 @@ from agent_runtime.cli import rows
 from agent_runtime.model.conversation import mark_text
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.clock import SystemClock
+from turnkeeper.console.lists import shown
 from turnkeeper.console.unseen import in_words, plain, prose
 from turnkeeper.rpc.forms import Request, option_text, question_of, request_in
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -221,7 +222,7 @@ def standing(turn: wire.ConversationTurn) -> str:
         return in_words(turn.status)
     if turn.status == "paused":
         until = rows.instant(turn, "paused_until")
-        return f"paused until its task fires{f', at most until {rows.shown(until)}' if until else ''}"
+        return f"paused until its task fires{f', at most until {shown(until)}' if until else ''}"
     took = rows.span(rows.instant(turn, "started_at"), rows.instant(turn, "ended_at"))
     return turn.status if took == "-" else f"{turn.status} in {took}"
 
@@ -321,7 +322,7 @@ _WHILE_IT_WAITS = (("reminded", "reminded_at"), ("alerted", "escalated_at"), ("e
 
 def _waits(row: Row) -> Pairs:
     """Return when the author was reminded of an approval, and how long he has left."""
-    found = [(label, rows.shown(row[key])) for label, key in _WHILE_IT_WAITS if row[key]]
+    found = [(label, shown(row[key])) for label, key in _WHILE_IT_WAITS if row[key]]
     return [
         (label, f"{at} ({rows.left(row, SystemClock().now())})" if label == "expires" else at) for label, at in found
     ]
@@ -401,7 +402,7 @@ class Lines:
 
     def heading(self, turn: wire.ConversationTurn) -> list[RenderableType]:
         """Return two lines: time and trigger; then turn, thread and state."""
-        began = rows.shown(rows.instant(turn, "started_at"))
+        began = shown(rows.instant(turn, "started_at"))
         where = plain(f"{turn.turn_id}  thread {turn.thread_id}  ")
         return [
             Text.assemble((began, "bold"), "  ", (plain(cause(turn)), "bold magenta")),
@@ -525,7 +526,7 @@ def _columns(label: str, body: RenderableType, style: str, *, width: int | None 
 
 def rule(turn: wire.ConversationTurn, width: int) -> Text:
     """Return the line above a turn that begins, or that continues after lines of another turn."""
-    at, name = rows.shown(rows.instant(turn, "started_at")), plain(turn.turn_id)
+    at, name = shown(rows.instant(turn, "started_at")), plain(turn.turn_id)
     middle = max(2, width - len(at) - len(name) - 8)
     return Text.assemble(("── ", "dim"), (at, "bold"), (f" {'─' * middle} ", "dim"), (name, "dim"), (" ──", "dim"))
 

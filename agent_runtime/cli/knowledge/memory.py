@@ -6,13 +6,15 @@ from typing import Annotated, Any
 import typer
 
 from agent_runtime.cli.client import change, named, read
-from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of
+from agent_runtime.cli.rows import FOR_PEOPLE, clipped
 from agent_runtime.model.mapping import Row, to_json
-from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, note, show_page, show_record, watched
+from turnkeeper.console import Output, OutputOption, note, show_record
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, lines_of, listing
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-app = typer.Typer(help="The memory of agents and authors, in four tiers.", rich_markup_mode=None)
+app = App("The memory of agents and authors, in four tiers.")
 TIERS = "conversation, channel, workspace or account"
 Tier = Annotated[str, typer.Option("--tier", help=f"One of {TIERS}; --channel and --thread imply theirs.")]
 Channel = Annotated[str, typer.Option("--channel", help="The channel, for the channel tier.")]
@@ -28,28 +30,20 @@ _COLUMNS = columns(
 
 
 @app.command("list")
-@watched
-def list_(
-    tier: Tier = "",
-    channel: Channel = "",
-    thread: Thread = "",
-    cursor: CursorOption = "",
-    limit: LimitOption = 100,
-    output: OutputOption = Output.TABLE,
-) -> None:
+@listing(_COLUMNS, "key", limit=100)
+def list_(tier: Tier = "", channel: Channel = "", thread: Thread = "", **page: Any) -> Listed:
     """List memory entries, newest first: all entries, or those of one tier, channel or thread.
 
     Example: turnkeeper memory list --channel general
     """
     tier, owner = _tier_and_owner(tier, channel, thread)
-    answer = read("ListMemory", wire.ListMemoryRequest(tier=tier, owner=owner, limit=limit, cursor=cursor))
+    answer = read(wire.ListMemoryRequest(tier=tier, owner=owner, **page))
     rows = [to_json(entry) for entry in answer.entries]
-    footer = "" if rows else "no memory entries"
-    show_page(rows, _COLUMNS, output, name_key="key", page=answer, footer=footer)
+    return Listed(rows, "" if rows else "no memory entries", answer)
 
 
 @app.command("namespaces")
-@watched
+@listing(_NAMESPACES, "namespace", limit=100)
 def namespaces(
     prefix: Annotated[
         list[str] | None, typer.Argument(metavar="LABEL", help="Only namespaces with this prefix; '*' is any label.")
@@ -58,19 +52,16 @@ def namespaces(
         list[str] | None, typer.Option("--suffix", help="Only namespaces with this suffix; may be repeated.")
     ] = None,
     depth: Annotated[int, typer.Option("--depth", min=0, help="Cut longer namespaces to this many labels.")] = 0,
-    cursor: CursorOption = "",
-    limit: LimitOption = 100,
-    output: OutputOption = Output.TABLE,
-) -> None:
+    **page: Any,
+) -> Listed:
     """List the namespaces of the entries, as LangGraph's store names them.
 
     Example: turnkeeper memory namespaces workspace --depth 2
     """
-    how: Any = {"prefix": prefix, "suffix": suffix, "max_depth": depth, "limit": limit, "cursor": cursor}
-    answer = read("ListMemoryNamespaces", wire.ListMemoryNamespacesRequest(**how))
+    request = wire.ListMemoryNamespacesRequest(prefix=prefix, suffix=suffix, max_depth=depth, **page)
+    answer = read(request)
     rows = [to_json(one) for one in answer.namespaces]
-    footer = "" if rows else "no such namespaces"
-    show_page(rows, _NAMESPACES, output, name_key="namespace", page=answer, footer=footer)
+    return Listed(rows, "" if rows else "no such namespaces", answer)
 
 
 @app.command("get")
@@ -82,7 +73,7 @@ def get(
     Example: turnkeeper memory get bucket --channel general
     """
     tier, owner = _place_of(tier, channel, thread, key)
-    _show(to_json(named(read, "GetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key))), output)
+    _show(to_json(named(read, wire.GetMemoryRequest(tier=tier, owner=owner, key=key))), output)
 
 
 @app.command("put")
@@ -99,7 +90,7 @@ def put(
 
     Example: turnkeeper memory put tone "Write in British English." --tier workspace
     """
-    _write("PutMemory", key, text, _place_of(tier, channel, thread), output, as_json=json_)
+    _write(key, text, _place_of(tier, channel, thread), output, as_json=json_)
 
 
 @app.command("update")
@@ -116,29 +107,27 @@ def update(
 
     Example: turnkeeper memory update tone "Write in American English." --tier workspace
     """
-    _write("UpdateMemory", key, text, _place_of(tier, channel, thread, key), output, as_json=json_)
+    _write(key, text, _place_of(tier, channel, thread, key), output, as_json=json_, method="UpdateMemory")
 
 
 @app.command("search")
+@listing(_COLUMNS, "key", limit=20, watch=None)
 def search(
     query: Annotated[str, typer.Argument(metavar="WORDS", help="Words to search for.")],
     tier: Tier = "",
     channel: Channel = "",
     thread: Thread = "",
-    cursor: CursorOption = "",
-    limit: LimitOption = 20,
-    output: OutputOption = Output.TABLE,
-) -> None:
+    **page: Any,
+) -> Listed:
     """Find entries by their words, best match first.
 
     Example: turnkeeper memory search "release date"
     """
     tier, owner = _place_of(tier, channel, thread) if tier or channel or thread else ("", "")
-    request = wire.SearchMemoryRequest(query=query, tier=tier, owner=owner, limit=limit, cursor=cursor)
-    answer = read("SearchMemory", request)
+    request = wire.SearchMemoryRequest(query=query, tier=tier, owner=owner, **page)
+    answer = read(request)
     rows = [to_json(entry) for entry in answer.entries]
-    footer = "" if rows else "no entry contains these words"
-    show_page(rows, _COLUMNS, output, name_key="key", page=answer, footer=footer)
+    return Listed(rows, "" if rows else "no entry contains these words", answer)
 
 
 @app.command("forget")
@@ -150,21 +139,23 @@ def forget(
     Example: turnkeeper memory forget bucket --channel general
     """
     tier, owner = _place_of(tier, channel, thread, key)
-    row = to_json(named(change, "ForgetMemory", wire.GetMemoryRequest(tier=tier, owner=owner, key=key)))
+    row = to_json(named(change, wire.GetMemoryRequest(tier=tier, owner=owner, key=key), method="ForgetMemory"))
     if output in FOR_PEOPLE:
         note(f"forgot {row['key']}, its text was: {clipped(row['text'], 200)}")
     else:
         _show(row, output)
 
 
-def _write(method: str, key: str, text: str, place: tuple[str, str], output: Output, *, as_json: bool) -> None:
+def _write(
+    key: str, text: str, place: tuple[str, str], output: Output, *, as_json: bool, method: str = "PutMemory"
+) -> None:
     tier, owner = place
     if not key:
         raise InvalidInput("needs a key", where="KEY")
     said = sys.stdin.read() if text == "-" else text
     form = "json" if as_json else "text"
     request = wire.PutMemoryRequest(tier=tier, owner=owner, key=key, text=said, form=form)
-    answer: Any = named(change, method, request)
+    answer: Any = named(change, request, method=method)
     row = to_json(answer)
     if output in FOR_PEOPLE:
         note(f"{row['key']} is stored in the {row['tier']} memory")
@@ -205,7 +196,7 @@ def _place_of_only(key: str) -> tuple[str, str]:
     """
     found, cursor = list[Any](), ""
     while True:
-        answer = read("ListMemory", wire.ListMemoryRequest(limit=1000, cursor=cursor))
+        answer = read(wire.ListMemoryRequest(limit=1000, cursor=cursor))
         found += [one for one in answer.entries if one.key.startswith(key)]
         if not (cursor := answer.next_cursor):
             break

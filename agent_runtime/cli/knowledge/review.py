@@ -8,24 +8,19 @@ import typer
 from rich.text import Text
 
 from agent_runtime.cli.client import Ask, change, complete_channel, find, read, rows
-from agent_runtime.cli.rows import FOR_PEOPLE, clipped, columns, lines_of
+from agent_runtime.cli.rows import FOR_PEOPLE, clipped
 from agent_runtime.model.mapping import Row, to_json
 from turnkeeper import console as terminal
 from turnkeeper.console import Output, OutputOption, console, note, show_record
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, lines_of, listing
 from turnkeeper.console.unseen import plain
 from turnkeeper.errors import InvalidInput, NotFound
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-app = typer.Typer(
-    help="Changes that agents propose to the workspace; nothing there changes until you accept one.",
-    rich_markup_mode=None,
-)
-deviations_app = typer.Typer(
-    help="Contradictions between a page of yours and something else; only you close one.", rich_markup_mode=None
-)
-revalidation_app = typer.Typer(
-    help="Pages to check again because something they are derived from has changed.", rich_markup_mode=None
-)
+app = App("Changes that agents propose to the workspace; nothing there changes until you accept one.")
+deviations_app = App("Contradictions between a page of yours and something else; only you close one.")
+revalidation_app = App("Pages to check again because something they are derived from has changed.")
 CandidateId = Annotated[str, typer.Argument(metavar="ID", help="The candidate's id, or the beginning of it.")]
 DeviationId = Annotated[str, typer.Argument(metavar="ID", help="The deviation's id, or the beginning of it.")]
 OfChannel = Annotated[
@@ -64,24 +59,19 @@ _ITEMS = columns(
 
 
 @app.command("list")
-@terminal.watched
+@listing(_CANDIDATES, "candidate_id")
 def list_candidates(
-    channel: OfChannel = "",
-    everything: AlsoDecided = False,
-    status: terminal.StatusOption = "",
-    cursor: terminal.CursorOption = "",
-    limit: terminal.LimitOption = 1000,
-    output: OutputOption = Output.TABLE,
-) -> None:
+    channel: OfChannel = "", everything: AlsoDecided = False, status: terminal.StatusOption = "", **page: Any
+) -> Listed:
     """List the candidates that you have not decided, newest first.
 
     Example: turnkeeper candidates list --channel general
     """
-    request = wire.ListCandidatesRequest(channel=channel, all=everything, status=status, limit=limit, cursor=cursor)
-    answer = read("ListCandidates", request)
+    request = wire.ListCandidatesRequest(channel=channel, all=everything, status=status, **page)
+    answer = read(request)
     found = [to_json(one) for one in answer.candidates]
     footer = "decide with: turnkeeper candidates accept|reject ID" if found else "no candidate is open"
-    terminal.show_page(found, _CANDIDATES, output, name_key="candidate_id", page=answer, footer=footer)
+    return Listed(found, footer, answer)
 
 
 @app.command("show")
@@ -91,7 +81,7 @@ def show_candidate(candidate: CandidateId, output: OutputOption = Output.TABLE) 
     Example: turnkeeper candidates show c-3f2a
     """
     row = _candidate(candidate, read)
-    about = rows(read, "ListDeviations", wire.ListDeviationsRequest())
+    about = rows(read, wire.ListDeviationsRequest())
     _show_candidate(row, output, [one for one in about if one["candidate_id"] == row["candidate_id"]])
 
 
@@ -106,7 +96,7 @@ def diff(candidate: CandidateId) -> None:
         what = f"candidate {row['candidate_id']} is a summary, which changes no page"
         raise InvalidInput(what, where="candidates diff")
     try:
-        page = to_json(read("GetPage", wire.GetPageRequest(page_id=row["page_id"])))
+        page = to_json(read(wire.GetPageRequest(page_id=row["page_id"])))
     except NotFound:
         page = {"body": "", "version": 0}
     names = (f"{row['page_id']}@{page['version']}", str(row["candidate_id"]))
@@ -141,11 +131,11 @@ def reject(candidate: CandidateId, note: Note = "", output: OutputOption = Outpu
 def _decide(given: str, *, accept: bool, note: str, output: Output) -> None:
     candidate_id = _candidate(given, change)["candidate_id"]
     request = wire.DecideCandidateRequest(candidate_id=candidate_id, accept=accept, note=note)
-    _show_candidate(to_json(change("DecideCandidate", request)), output)
+    _show_candidate(to_json(change(request)), output)
 
 
 def _candidate(given: str, ask: Ask) -> Row:
-    found = rows(ask, "ListCandidates", wire.ListCandidatesRequest(all=True))
+    found = rows(ask, wire.ListCandidatesRequest(all=True))
     return find(found, "candidate_id", given, "candidate")
 
 
@@ -162,26 +152,20 @@ def _show_candidate(row: Row, output: Output, contradicted: Sequence[Row] = ()) 
 
 
 @deviations_app.command("list")
-@terminal.watched
+@listing(_DEVIATIONS, "deviation_id")
 def list_deviations(
-    channel: OfChannel = "",
-    everything: AlsoDecided = False,
-    status: terminal.StatusOption = "",
-    cursor: terminal.CursorOption = "",
-    limit: terminal.LimitOption = 1000,
-    output: OutputOption = Output.TABLE,
-) -> None:
+    channel: OfChannel = "", everything: AlsoDecided = False, status: terminal.StatusOption = "", **page: Any
+) -> Listed:
     """List the open deviations: contradictions of pages that you have not decided, newest first.
 
     Example: turnkeeper deviations list --channel general
     """
-    request = wire.ListDeviationsRequest(channel=channel, all=everything, status=status, limit=limit, cursor=cursor)
-    answer = read("ListDeviations", request)
+    request = wire.ListDeviationsRequest(channel=channel, all=everything, status=status, **page)
+    answer = read(request)
     found = [to_json(one) for one in answer.deviations]
     undecided = sum(row["lifecycle"] == "open" for row in found)
     decide = "turnkeeper deviations resolve ID --keep-canonical|--accept"
-    footer = f"{undecided} open; decide with: {decide}" if undecided else "no deviation is open"
-    terminal.show_page(found, _DEVIATIONS, output, name_key="deviation_id", page=answer, footer=footer)
+    return Listed(found, f"{undecided} open; decide with: {decide}" if undecided else "no deviation is open", answer)
 
 
 @deviations_app.command("show")
@@ -213,14 +197,14 @@ def resolve(
         raise InvalidInput("give exactly one of --keep-canonical and --accept", where="deviations resolve")
     deviation_id = _deviation(deviation, change)["deviation_id"]
     request = wire.ResolveDeviationRequest(deviation_id=deviation_id, accept=accept, note=note_)
-    row = to_json(change("ResolveDeviation", request))
+    row = to_json(change(request))
     _show_deviation(row, output)
     if accept and not row["candidate_id"] and output in FOR_PEOPLE:
         note(f"this changes no page; to write it: turnkeeper workspace put {row['page_id']} --file FILE")
 
 
 def _deviation(given: str, ask: Ask) -> Row:
-    found = rows(ask, "ListDeviations", wire.ListDeviationsRequest(all=True))
+    found = rows(ask, wire.ListDeviationsRequest(all=True))
     return find(found, "deviation_id", given, "deviation")
 
 
@@ -235,23 +219,20 @@ def _show_deviation(row: Row, output: Output) -> None:
 
 
 @revalidation_app.command("list")
-@terminal.watched
+@listing(_ITEMS, "item_id", limit=50)
 def list_revalidation(
     page: Annotated[str, typer.Option("--page", help="Only items about this page or caused by it.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also show finished items, with results.")] = False,
     status: terminal.StatusOption = "",
-    cursor: terminal.CursorOption = "",
-    limit: terminal.LimitOption = 50,
-    output: OutputOption = Output.TABLE,
-) -> None:
+    **cut: Any,
+) -> Listed:
     """List the pages that wait for comparison with a changed source; pages that have waited longest come first.
 
     A task of the category re-validation-walk works through this queue.
 
     Example: turnkeeper revalidation list
     """
-    request = wire.ListRevalidationRequest(page_id=page, all=everything, status=status, limit=limit, cursor=cursor)
-    answer = read("ListRevalidation", request)
+    request = wire.ListRevalidationRequest(page_id=page, all=everything, status=status, **cut)
+    answer = read(request)
     footer = f"{answer.waiting} waiting" if answer.waiting else "nothing waits"
-    found = [to_json(item) for item in answer.items]
-    terminal.show_page(found, _ITEMS, output, name_key="item_id", page=answer, footer=footer)
+    return Listed([to_json(item) for item in answer.items], footer, answer)

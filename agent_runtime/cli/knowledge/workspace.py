@@ -13,16 +13,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from agent_runtime.cli.client import change, named, read
-from agent_runtime.cli.rows import FOR_PEOPLE, columns, lines_of, show_cut
+from agent_runtime.cli.rows import FOR_PEOPLE
 from agent_runtime.model.mapping import Row, to_json, to_message
 from agent_runtime.workspace.model import LARGEST_BODY, LONGEST_TITLE, MOST_SOURCES, MOST_TAGS, is_address, slug
-from turnkeeper import console as terminal
 from turnkeeper.console import Output, OutputOption, bar, note, show_record, show_rows
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, lines_of, listing
 from turnkeeper.console.unseen import plain
 from turnkeeper.errors import InvalidInput, NotFound, TurnkeeperError
 from turnkeeper.storage.files import SystemFiles, write_new
@@ -47,28 +48,23 @@ def attach(
 
     Example: turnkeeper workspace attach garden plots.csv
     """
-    row = to_json(named(change, "PutAttachment", read_file(page, file, name=name, content_type=content_type)))
+    row = to_json(named(change, read_file(page, file, name=name, content_type=content_type)))
     if output in FOR_PEOPLE:
         note(f"{row['name']} is attached to {row['page_id']}: {row['content_type']}, {row['size']} bytes")
     else:
         show_record(row, output, name_key="name", lines=[])
 
 
-def attachments(
-    page: OfPage,
-    cursor: terminal.CursorOption = "",
-    limit: terminal.LimitOption = 1000,
-    output: OutputOption = Output.TABLE,
-) -> None:
+@listing(_ATTACHMENTS, "name")
+def attachments(page: OfPage, **cut: Any) -> Listed:
     """List the attachments of a page.
 
     Example: turnkeeper workspace attachments garden
     """
-    request = wire.ListAttachmentsRequest(page_id=page, limit=limit, cursor=cursor)
-    answer = named(read, "ListAttachments", request)
+    answer = named(read, wire.ListAttachmentsRequest(page_id=page, **cut))
     rows = [to_json(one) for one in answer.attachments]
     footer = "" if rows else f"the page has no attachments; to add one: turnkeeper workspace attach {page} FILE"
-    terminal.show_page(rows, _ATTACHMENTS, output, name_key="name", page=answer, footer=footer)
+    return Listed(rows, footer, answer)
 
 
 def attachment(
@@ -84,7 +80,7 @@ def attachment(
 
     Example: turnkeeper workspace attachment garden plots.csv --to plots.csv
     """
-    found = named(read, "GetAttachment", wire.GetAttachmentRequest(page_id=page, name=name))
+    found = named(read, wire.GetAttachmentRequest(page_id=page, name=name))
     if to is not None:
         write_new(to, found.data)
     elif not sys.stdout.isatty():
@@ -328,7 +324,7 @@ def import_(
             request = wire.ImportPagesRequest(
                 pages=[to_message(wire.PutPageRequest, page) for page in batch], dry_run=dry_run
             )
-            done = change("ImportPages", request).pages
+            done = change(request).pages
             rows += [_row(page, one) for page, one in zip(batch, done, strict=True)]
             count(len(batch))
     changed = [row for row in rows if row["outcome"] != "unchanged"]
@@ -383,7 +379,7 @@ def _unknown_sources(found: Reading) -> Iterator[str]:
 
 def _is_page(page_id: str) -> bool:
     try:
-        read("GetPage", wire.GetPageRequest(page_id=page_id))
+        read(wire.GetPageRequest(page_id=page_id))
     except NotFound:
         return False
     return True
@@ -403,17 +399,17 @@ def _summary(rows: Sequence[Row], found: Reading, *, dry_run: bool) -> str:
     return f"{'would import' if dry_run else 'imported'} {len(rows)} pages: {counts}{doubted}{left_out}"
 
 
-app = typer.Typer(help="The pages that agents read and propose to change.", rich_markup_mode=None)
+app = App("The pages that agents read and propose to change.")
 app.command("import")(import_)
 app.command("attach")(attach)
-app.command("attachments")(terminal.watched(attachments))
+app.command("attachments")(attachments)
 app.command("attachment")(attachment)
 PageId = Annotated[str, typer.Argument(metavar="PAGE", help="The page's name: a-z, 0-9 and -.")]
 _PAGES = columns("PAGE=page_id TITLE TAGS LIFECYCLE ORIGIN #VERSION UPDATED=updated_at")
 
 
 @app.command("list")
-@terminal.watched
+@listing(_PAGES, "page_id")
 def list_(
     tag: Annotated[str, typer.Option("--tag", help="Only pages with this tag.")] = "",
     lifecycle: Annotated[
@@ -422,16 +418,13 @@ def list_(
     origin: Annotated[
         str, typer.Option("--origin", help="Only pages of this origin: authored, imported, agent-produced or observed.")
     ] = "",
-    cursor: terminal.CursorOption = "",
-    limit: terminal.LimitOption = 1000,
-    output: OutputOption = Output.TABLE,
-) -> None:
+) -> Listed:
     """List the pages of the workspace.
 
     Example: turnkeeper workspace list --tag release --origin imported
     """
     rows, request = list[Row](), wire.ListPagesRequest(tag=tag, lifecycle=lifecycle, origin=origin)
-    while pages := read("ListPages", request).pages:
+    while pages := read(request).pages:
         rows += [to_json(page, without=("sources", "attachments", "body")) for page in pages]
         request.after = pages[-1].page_id
     none = (
@@ -439,7 +432,7 @@ def list_(
         if tag or lifecycle or origin
         else "no pages; put one: turnkeeper workspace put NAME --file FILE"
     )
-    show_cut(rows, _PAGES, output, key="page_id", footer="" if rows else none, limit=limit, cursor=cursor)
+    return Listed(rows, "" if rows else none)
 
 
 @app.command("show")
@@ -448,7 +441,7 @@ def show(page: PageId, output: OutputOption = Output.TABLE) -> None:
 
     Example: turnkeeper workspace show garden
     """
-    _show(to_json(named(read, "GetPage", wire.GetPageRequest(page_id=page))), output)
+    _show(to_json(named(read, wire.GetPageRequest(page_id=page))), output)
 
 
 @app.command("put")
@@ -490,15 +483,15 @@ def put(
         sources=source or (found.sources if found else ()),
         draft=draft,
     )
-    made = change("PutPage", request)
+    made = change(request)
     for one in files:
-        change("PutAttachment", one)
+        change(one)
     row = to_json(made)
     if output in FOR_PEOPLE:
         doubted = f"; {made.queued} derived from it wait for re-validation" if made.queued else ""
         note(f"{row['page_id']} is at version {row['version']}, {row['origin']} and {row['lifecycle']}{doubted}")
     else:
-        _show(row if not files else to_json(read("GetPage", wire.GetPageRequest(page_id=page))), output)
+        _show(row if not files else to_json(read(wire.GetPageRequest(page_id=page))), output)
 
 
 def _contents(file: Path) -> str:

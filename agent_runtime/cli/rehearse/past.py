@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, or_, select
 
 from agent_runtime.cli.rehearse import rehearsal
-from agent_runtime.cli.rows import FOR_PEOPLE, call_text, clipped, columns
+from agent_runtime.cli.rows import FOR_PEOPLE, call_text, clipped
 from agent_runtime.model.mapping import Row
 from agent_runtime.model.turn import Category
 from agent_runtime.permissions.categories import read_draft, read_draft_text
@@ -24,6 +24,7 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.config.surfaces import offered
 from turnkeeper.console import Output, note, show_record, show_rows, time_given
+from turnkeeper.console.lists import columns
 from turnkeeper.errors import InvalidInput
 from turnkeeper.storage.schema_revision import older_stores, told
 from turnkeeper.times import from_us, rfc3339, to_us

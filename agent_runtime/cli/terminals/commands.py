@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.rows import clipped, columns, show_cut
+from agent_runtime.cli.rows import clipped
 from agent_runtime.mailbox import inbox as mailbox
 from agent_runtime.mailbox.outbox import send as put_out
 from agent_runtime.mailbox.pane import Pane
@@ -20,12 +20,14 @@ from turnkeeper.bus.envelope import shown as wrapped
 from turnkeeper.bus.event_log import record_act
 from turnkeeper.bus.inbox import Claimed
 from turnkeeper.clock import SystemClock
-from turnkeeper.console import CursorOption, LimitOption, Output, OutputOption, home, note, show_rows, watched
+from turnkeeper.console import Output, OutputOption, home, note, show_rows
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, listing
 from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Conflict, InvalidInput, NotFound
 
-app = typer.Typer(help="The inboxes of agents, and their envelopes.", rich_markup_mode=None)
+app = App("The inboxes of agents, and their envelopes.")
 Agent = Annotated[str, typer.Argument(metavar="AGENT", help="The agent.")]
 AnyAgent = Annotated[str, typer.Argument(metavar="[AGENT]", help="The agent; all agents if omitted.")]
 POLL_S = 0.5
@@ -42,10 +44,8 @@ _SET_ASIDE = columns("AGENT PLACE NAME AT REASON", reason=lambda row: clipped(st
 
 
 @app.command("list")
-@watched
-def list_(
-    agent: AnyAgent = "", cursor: CursorOption = "", limit: LimitOption = 50, output: OutputOption = Output.TABLE
-) -> None:
+@listing(_INBOXES, "agent", limit=50)
+def list_(agent: AnyAgent = "") -> Listed:
     """List the inboxes and their readers; with AGENT, list the envelopes that wait for it.
 
     Example: turnkeeper inbox list codex
@@ -53,14 +53,11 @@ def list_(
     place = home()
     if agent:
         rows = mailbox.envelope_rows(place, agent, _MOST)
-        none = "" if rows else f"nothing waits for {agent}"
-        show_cut(rows, _ENVELOPES, output, key="name", footer=none, limit=limit, cursor=cursor)
-        return
+        return Listed(rows, "" if rows else f"nothing waits for {agent}", columns=_ENVELOPES, key="name")
     inboxes = mailbox.inbox_rows(place)
     aside = sum(row["quarantined"] for row in inboxes)
     footer = f"{aside} in quarantine: turnkeeper inbox quarantine" if aside else ""
-    footer = footer or ("" if inboxes else "no inbox yet")
-    show_cut(inboxes, _INBOXES, output, key="agent", footer=footer, limit=limit, cursor=cursor)
+    return Listed(inboxes, footer or ("" if inboxes else "no inbox yet"))
 
 
 @app.command("drain")
@@ -208,17 +205,16 @@ def send(
 
 
 @app.command("quarantine")
-@watched
-def quarantine(
-    agent: AnyAgent = "", cursor: CursorOption = "", limit: LimitOption = 1000, output: OutputOption = Output.TABLE
-) -> None:
+@listing(_SET_ASIDE, "name")
+def quarantine(agent: AnyAgent = "") -> Listed:
     """List quarantined files with the reason: envelopes for an agent, and refused messages of an agent in a terminal.
 
     Example: turnkeeper inbox quarantine agent0
     """
     rows = mailbox.quarantine_rows(home(), agent, refused=True)
-    footer = "put one back with: turnkeeper inbox requeue AGENT NAME" if rows else "nothing is in quarantine"
-    show_cut(rows, _SET_ASIDE, output, key="name", footer=footer, limit=limit, cursor=cursor)
+    return Listed(
+        rows, "put one back with: turnkeeper inbox requeue AGENT NAME" if rows else "nothing is in quarantine"
+    )
 
 
 @app.command("requeue")

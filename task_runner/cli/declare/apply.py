@@ -85,7 +85,7 @@ def _parts(declared: list[Any]) -> list[list[Any]]:
 
 def _apply(chosen: Runner, declared: list[Any], request: wire.ApplyTasksRequest) -> Any:
     try:
-        return chosen.call("ApplyTasks", request).applied
+        return chosen.call(request).applied
     except InvalidInput as error:
         name, _, field = error.where.rpartition(": ")
         named = [each for each in declared if each.spec.name == name] if name else declared
@@ -145,7 +145,7 @@ def export(
 
 
 def _specs(chosen: Runner, names: list[str]) -> list[wire.TaskSpec]:
-    tasks = [chosen.call("GetTask", wire.GetTaskRequest(name=name)) for name in names] if names else all_tasks()
+    tasks = [chosen.call(wire.GetTaskRequest(name=name)) for name in names] if names else all_tasks()
     return [_declarations().declaration_of(task) for task in sorted(tasks, key=lambda task: task.spec.name)]
 
 
@@ -260,7 +260,7 @@ def import_(
         where = f"{crontab}:{lines[taken]}"
         raise InvalidInput(f"a task named {taken!r} exists", where=where, hint="was it imported already?")
     try:
-        applied = chosen.call("ApplyTasks", wire.ApplyTasksRequest(specs=specs, dry_run=dry_run)).applied
+        applied = chosen.call(wire.ApplyTasksRequest(specs=specs, dry_run=dry_run)).applied
     except InvalidInput as error:
         name, _, field = error.where.rpartition(": ")
         if name in lines:

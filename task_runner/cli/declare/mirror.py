@@ -105,7 +105,7 @@ class Mirror:
         if step is Step.APPLY:
             said, task = self._apply(name, path, runner)
         elif step is Step.DELETE:
-            runner.call("DeleteTask", wire.DeleteTaskRequest(name=name))
+            runner.call(wire.DeleteTaskRequest(name=name))
             said, task = "deleted, as its file was", None
         elif step is Step.REMOVE:
             path.unlink(missing_ok=True)
@@ -124,18 +124,18 @@ class Mirror:
         """Return whether applying a file would change nothing, regardless of its formatting."""
         with suppress(InvalidInput, Conflict):
             request = wire.ApplyTasksRequest(specs=[_declared(name, path).spec], dry_run=True)
-            return bool(runner.call("ApplyTasks", request).applied[0].action == "unchanged")
+            return bool(runner.call(request).applied[0].action == "unchanged")
         return False
 
     def _apply(self, name: str, path: Path, runner: Any) -> tuple[str, str]:
         """Apply a file. Return the action, and the resulting text of the task."""
         declared = _declared(name, path)
         try:
-            (done,) = runner.call("ApplyTasks", wire.ApplyTasksRequest(specs=[declared.spec])).applied
+            (done,) = runner.call(wire.ApplyTasksRequest(specs=[declared.spec])).applied
         except InvalidInput as error:
             error.where = declared.where(error.where.rpartition(": ")[2])
             raise
-        task = runner.call("GetTask", wire.GetTaskRequest(name=name))
+        task = runner.call(wire.GetTaskRequest(name=name))
         return f"{done.action} from its file", write_declarations([declaration_of(task)])
 
     def _files(self) -> dict[str, str]:
@@ -173,7 +173,7 @@ def follow(folder: Path, clock: SystemClock) -> None:
         try:
             if not runner.serving:
                 runner = client.runner()
-            tasks = runner.call("ListTasks", wire.ListTasksRequest()).tasks
+            tasks = runner.call(wire.ListTasksRequest()).tasks
             for done in mirror.look(runner, [declaration_of(task) for task in tasks]):
                 console.note(f"{done.name}: {done.what}")
         except (Unreachable, Exhausted) as error:

@@ -31,7 +31,7 @@ def explain(
 
     Example: turnkeeper task explain digest --at 2026-11-20T09:00
     """
-    answer = runner().call("ExplainFire", wire.ExplainFireRequest(name=name, at=console.time_given(at, past=True)))
+    answer = runner().call(wire.ExplainFireRequest(name=name, at=console.time_given(at, past=True)))
     if output in {console.Output.TABLE, console.Output.WIDE}:
         for line in (*answer.lines, *(offered("deliveries of a fire", console.home(), answer.fire.fire_id) or ())):
             console.say(console.for_people(line))
@@ -103,7 +103,7 @@ def _chosen(names: list[str]) -> list[_Chosen]:
         return list(_declared(files))
     runs = runner()
     known = [name for name in names if name not in files]
-    found = [runs.call("GetTask", wire.GetTaskRequest(name=name)) for name in known] or all_tasks()
+    found = [runs.call(wire.GetTaskRequest(name=name)) for name in known] or all_tasks()
     return [*(_Chosen(task.id, task.spec, _since(task)) for task in found), *_declared(files)]
 
 

@@ -15,6 +15,7 @@ from task_runner.cli.tasks import create_spec, fill, takes_task_options
 from task_runner.model.fields import SCHEDULES
 from task_runner.model.words import read_words, schedule_of
 from turnkeeper import console
+from turnkeeper.console.commands import App
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.pages import page_of
 from turnkeeper.times import parse_duration
@@ -98,7 +99,7 @@ def pause(
     """
     chosen = runner()
     request = wire.PauseTaskRequest(name=_loop(chosen, loop).id, note=note, until=console.time_given(until))
-    show_change(chosen.call("PauseTask", request), output, "paused")
+    show_change(chosen.call(request), output, "paused")
 
 
 def resume(loop: IdArgument, output: console.OutputOption = console.Output.TABLE) -> None:
@@ -108,9 +109,8 @@ def resume(loop: IdArgument, output: console.OutputOption = console.Output.TABLE
     """
     chosen = runner()
     task = _loop(chosen, loop)
-    stopped = task.state == "disabled"
-    request: Any = wire.EnableTaskRequest(name=task.id) if stopped else wire.ResumeTaskRequest(name=task.id)
-    show_change(chosen.call("EnableTask" if stopped else "ResumeTask", request), output, "resumed")
+    request: Any = wire.EnableTaskRequest if task.state == "disabled" else wire.ResumeTaskRequest
+    show_change(chosen.call(request(name=task.id)), output, "resumed")
     chosen.note_unless_serving()
 
 
@@ -126,7 +126,7 @@ def reschedule(
     text = f"{seconds}s" if seconds.isascii() and seconds.isdigit() else seconds
     delay = int(parse_duration(text, field="seconds").total_seconds())
     chosen = runner()
-    task = chosen.call("RescheduleTask", wire.RescheduleTaskRequest(name=_loop(chosen, loop).id, seconds=delay))
+    task = chosen.call(wire.RescheduleTaskRequest(name=_loop(chosen, loop).id, seconds=delay))
     show_change(task, output, f"wakes at {texts.local(texts.time(task, 'armed_at'))}")
     chosen.note_unless_serving()
 
@@ -149,7 +149,7 @@ def stop(
             raise InvalidInput(f"would stop {len(found)} loops", where="loop stop", hint="name one, or give --yes")
         typer.confirm(f"Stop {len(found)} loop{'' if len(found) == 1 else 's'}?", abort=True, err=True)
     for task in found:
-        show_change(chosen.call("DisableTask", wire.DisableTaskRequest(name=task.id)), output, "stopped")
+        show_change(chosen.call(wire.DisableTaskRequest(name=task.id)), output, "stopped")
     if not found:
         console.note("no loop is active")
 
@@ -160,7 +160,7 @@ def _going() -> list[Any]:
 
 def _loop(chosen: Runner, name: str) -> Any:
     """Return a loop. Raises NotFound, and InvalidInput for a task that is no loop."""
-    task = chosen.call("GetTask", wire.GetTaskRequest(name=name))
+    task = chosen.call(wire.GetTaskRequest(name=name))
     if not texts.is_loop(task):
         what = f"{task.spec.name!r} is a task on a schedule, not a loop"
         raise InvalidInput(what, where="loop", hint="use the command of the same name without loop")
@@ -191,7 +191,7 @@ def loop_row(task: Any) -> dict[str, Any]:
 
 
 def _show(now: datetime, output: console.Output, cut: Mapping[str, Any], *, ended: bool) -> None:
-    answer = runner().call("ListTasks", wire.ListTasksRequest())
+    answer = runner().call(wire.ListTasksRequest())
     loops = [task for task in answer.tasks if texts.is_loop(task)]
     rows = [loop_row(task) for task in loops if ended or task.state not in _ENDED]
     rows.sort(key=lambda row: (row["next_fire_at"] is None, row["due_at"] or "", row["id"]))
@@ -225,8 +225,7 @@ _COLUMNS = [  # a narrow terminal omits the last ones
 ]
 
 
-app = typer.Typer(help="Prompts that run repeatedly: on an interval, on a cron expression, or at their own pace.")
-app.info.no_args_is_help = True
+app = App("Prompts that run repeatedly: on an interval, on a cron expression, or at their own pace.")
 for command in (create, delete, restore, tick, reschedule, pause, resume, stop):
     app.command()(command)
 app.command("list")(list_)

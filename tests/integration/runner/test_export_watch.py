@@ -60,7 +60,7 @@ class Watched:
         return said
 
     def tasks(self) -> list[wire.Task]:
-        return list(self.runner.call("ListTasks", wire.ListTasksRequest()).tasks)
+        return list(self.runner.call(wire.ListTasksRequest()).tasks)
 
     def prompts(self) -> dict[str, str]:
         return {task.spec.name: task.spec.prompt for task in self.tasks()}
@@ -78,7 +78,7 @@ class Watched:
 def watched(home: Home) -> Watched:
     made = Watched(home)
     spec = wire.TaskSpec(name="digest", category="loop", channel="general", prompt="p", every="1h", id="loop-7f3c2a10")
-    made.runner.call("ApplyTasks", wire.ApplyTasksRequest(specs=[spec]))
+    made.runner.call(wire.ApplyTasksRequest(specs=[spec]))
     assert made.look() == ["digest: written"]
     return made
 
@@ -109,17 +109,17 @@ def test_what_changes_elsewhere_is_written_and_removed(watched: Watched) -> None
     (task,) = watched.tasks()
     spec = declaration_of(task)
     spec.prompt = "by a command"
-    watched.runner.call("ApplyTasks", wire.ApplyTasksRequest(specs=[spec]))
+    watched.runner.call(wire.ApplyTasksRequest(specs=[spec]))
     assert watched.look() == ["digest: written"]
     assert "by a command" in (watched.folder / "digest.toml").read_text()
-    watched.runner.call("DeleteTask", wire.DeleteTaskRequest(name="digest"))
+    watched.runner.call(wire.DeleteTaskRequest(name="digest"))
     assert watched.look() == ["digest: deleted: its file is removed"]
     assert watched.files() == []
 
 
 def test_of_two_changes_the_tasks_stands_and_the_file_is_kept(watched: Watched) -> None:
     watched.write("digest", "mine")
-    watched.runner.call("DeleteTask", wire.DeleteTaskRequest(name="digest"))
+    watched.runner.call(wire.DeleteTaskRequest(name="digest"))
     (said,) = watched.look()
     assert "changed in both" in said
     assert watched.files() == ["digest.toml.rejected"]

@@ -86,8 +86,8 @@ async def test_who_waits_for_a_turn_that_another_machine_is_about_to_go_on_with_
         for bench in pair:
             vars(bench.runtime.mailboxes.ownership).pop("take", None)
 
-    def change(method: str, request: Any) -> Any:
-        answer = client.change(method, request)
+    def change(request: Any) -> Any:
+        answer = client.change(request)
         loop.call_soon_threadsafe(go_on)
         return answer
 

@@ -8,16 +8,13 @@ from typing import Annotated
 import typer
 
 from turnkeeper.console import home, note
+from turnkeeper.console.commands import App
 from turnkeeper.constellation.audit import verify
 from turnkeeper.constellation.audit.records import examine
 from turnkeeper.constellation.audit.records import export as exported
 from turnkeeper.errors import EXIT_FAILURE
 
-audit = typer.Typer(
-    help="Check that no record of a decision or an outcome was changed.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+audit = App("Check that no record of a decision or an outcome was changed.")
 
 
 @audit.command("verify")

@@ -20,8 +20,10 @@ from turnkeeper.config.home import Home, places
 from turnkeeper.config.settings import MOST_WORKERS, as_written, effective, load_settings, staffed
 from turnkeeper.config.surfaces import imported, surfaces
 from turnkeeper.config.toml_file import read_text
-from turnkeeper.console import Column, Output, OutputOption, home, named_home, note, show_record, show_rows, when
+from turnkeeper.console import Output, OutputOption, home, named_home, note, show_record, show_rows, when
 from turnkeeper.console import status as spinner
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, listing
 from turnkeeper.console.unseen import plain
 from turnkeeper.constellation.inspect import condition
 from turnkeeper.constellation.inspect.finding import Finding
@@ -31,17 +33,12 @@ from turnkeeper.constellation.supervisor.escalation import check_alert, send_now
 from turnkeeper.constellation.supervisor.watchdog import Watchdog, is_under_way, read_orders
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import EXIT_DEGRADED, Conflict, InvalidInput, TurnkeeperError
-from turnkeeper.rpc.pages import page_of
 from turnkeeper.storage.keys import ENVELOPES, PURPOSES, KeyFile
-from turnkeeper.times import parse_duration, parse_rfc3339, rfc3339, to_us
+from turnkeeper.times import parse_duration, rfc3339, to_us
 
-config = typer.Typer(help="Show the settings.", no_args_is_help=True, rich_markup_mode=None)
+config = App("Show the settings.")
 
-_COLUMNS = (
-    Column("KEY", lambda row: str(row["key"])),
-    Column("VALUE", lambda row: _shown(row["value"])),
-    Column("SOURCE", lambda row: str(row["source"])),
-)
+_COLUMNS = columns("KEY VALUE SOURCE", value=lambda row: _shown(row["value"]))
 
 
 @config.command()
@@ -68,21 +65,14 @@ def _shown(value: object) -> str:
     return str(as_written(value)) if value != "" else "(empty)"
 
 
-keys = typer.Typer(help="The home's own keys.", no_args_is_help=True, rich_markup_mode=None)
+keys = App("The home's own keys.")
 
-_KEYS = (
-    Column("PURPOSE", lambda row: str(row["purpose"])),
-    Column("KEY", lambda row: str(row["key"])),
-    Column("CREATED", lambda row: when(parse_rfc3339(row["created_at"])) if row["created_at"] else "-"),
-    Column("RETIRED", lambda row: when(parse_rfc3339(row["retired_at"])) if row["retired_at"] else "-"),
-)
+_KEYS = columns("PURPOSE KEY CREATED=created_at RETIRED=retired_at")
 
 
 @keys.command("list")
-@console.watched
-def list_keys(
-    cursor: console.CursorOption = "", limit: console.LimitOption = 1000, output: OutputOption = Output.TABLE
-) -> None:
+@listing(_KEYS, "key")
+def list_keys() -> Listed:
     """List all keys of the home without their secrets, also those of the page, of its clients and for peers.
 
     A retired key is kept until no envelope that it sealed is left.
@@ -96,9 +86,7 @@ def list_keys(
         for key in KeyFile(place, name).read()
     ]
     rows += [row for one in surfaces().values() if "keys" in one.offers for row in imported(one.offers["keys"])(place)]
-    footer = "" if rows else "no key yet; agent-runtime makes it at its first start: turnkeeper up"
-    shown, told = page_of(rows, "key", limit=limit, cursor=cursor)
-    console.show_page(shown, _KEYS, output, name_key="key", page=told, footer=footer)
+    return Listed(rows, "" if rows else "no key yet; agent-runtime makes it at its first start: turnkeeper up")
 
 
 @keys.command()
@@ -335,12 +323,9 @@ def escalate(text: Annotated[str, typer.Argument(help="The text of the alert.")]
     note("sent")
 
 
-_STATUS = (
-    Column("PROCESS", lambda row: str(row["process"])),
-    Column("STATE", lambda row: str(row["state"])),
-    Column("PID", lambda row: str(row["pid"] or "-"), right=True),
-    Column("SINCE", lambda row: when(datetime.fromisoformat(row["since"])) if row["since"] else "-"),
-    Column("LOG", lambda row: str(row["log"]), wide=True),
+_STATUS = columns(
+    "PROCESS STATE #PID SINCE +LOG",
+    since=lambda row: when(datetime.fromisoformat(row["since"])) if row["since"] else "-",
 )
 
 
@@ -407,12 +392,7 @@ def _show_status(rows: list[dict[str, Any]], shared: Any, output: Output, footer
         note(footer)
 
 
-_CHECKS = (
-    Column("CHECK", lambda row: str(row["check"])),
-    Column("STATE", lambda row: str(row["state"])),
-    Column("FINDING", lambda row: console.for_people(str(row["finding"] or "-"))),
-    Column("FIX", lambda row: str(row["fix"] or "-")),
-)
+_CHECKS = columns("CHECK STATE FINDING FIX", finding=lambda row: console.for_people(str(row["finding"] or "-")))
 
 
 def doctor(output: OutputOption = Output.TABLE) -> None:
@@ -495,7 +475,7 @@ def _say(process: str, line: str) -> None:
     print(f"{process}: {plain(line)}", flush=True)
 
 
-watchdog = typer.Typer(help="Check and repair the processes.", no_args_is_help=True, rich_markup_mode=None)
+watchdog = App("Check and repair the processes.")
 
 
 @watchdog.command()

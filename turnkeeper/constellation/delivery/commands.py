@@ -15,21 +15,25 @@ from turnkeeper import console
 from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.settings import load_settings
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, listing
 from turnkeeper.constellation.delivery import hosts, outbox, targets
 from turnkeeper.constellation.delivery.send import send
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput, Unreachable
-from turnkeeper.rpc.pages import page_of
 from turnkeeper.storage.locking import is_held
 from turnkeeper.storage.statements import cursor_at, number_of
 from turnkeeper.times import from_us, rfc3339
 
-app = typer.Typer(
-    help="Deliver what tasks achieve, or ask, to people: by a command, a webhook, e-mail or a chat.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = App("Deliver what tasks achieve, or ask, to people: by a command, a webhook, e-mail or a chat.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The target's name.")]
+_TARGETS = columns("NAME WAY ON TASKS CHANNELS QUIET DIGEST +ZONE=timezone")
+_LOG = columns(
+    "MADE=made_at KIND TASK TARGET STATE #TRIES NEXT=next_at REASON +KEY +FIRE=fire_id",
+    made_at=lambda row: str(row["made_at"]),
+    next_at=lambda row: str(row["next_at"] or "-"),
+    tries=lambda row: str(row["tries"] or "-"),
+)
 _PROCESS = "delivery"
 _SECRETS = {"webhook", "service", "command", "secret"}
 _SET = "nothing is delivered yet: set enabled = true below [delivery] in config.toml; then run: turnkeeper up"
@@ -116,12 +120,8 @@ def _check_url(target: targets.Target, allowed: tuple[str, ...]) -> None:
 
 
 @app.command("list")
-@console.watched
-def list_(
-    cursor: console.CursorOption = "",
-    limit: console.LimitOption = 1000,
-    output: console.OutputOption = console.Output.TABLE,
-) -> None:
+@listing(_TARGETS, "name")
+def list_() -> Listed:
     """List the targets, without their secrets.
 
     Example: turnkeeper deliver list
@@ -134,9 +134,7 @@ def list_(
         }
         for name, one in targets.read(console.home()).items()
     ]
-    shown, told = page_of(rows, "name", limit=limit, cursor=cursor)
-    footer = "" if rows else "no target yet: turnkeeper deliver add NAME"
-    console.show_page(shown, _TARGETS, output, name_key="name", page=told, footer=footer)
+    return Listed(rows, "" if rows else "no target yet: turnkeeper deliver add NAME")
 
 
 @app.command()
@@ -169,26 +167,23 @@ def test(name: Name) -> None:
 
 
 @app.command()
-@console.watched
+@listing(_LOG, "key", limit=50)
 def log(
     waiting: Annotated[bool, typer.Option("--waiting", help="Only deliveries that are still to be made.")] = False,
-    cursor: console.CursorOption = "",
-    limit: console.LimitOption = 50,
-    output: console.OutputOption = console.Output.TABLE,
-) -> None:
+    **page: Any,
+) -> Listed:
     """Show deliveries, newest first: which were taken, which wait for another try, and why.
 
     Example: turnkeeper deliver log --waiting
     """
     store, rows = outbox.open_outbox(console.home(), read_only=True), []
     if store is not None:
-        after = number_of(cursor)
+        limit, after = page["limit"], number_of(page["cursor"])
         with closing(store):
             read = store.submit(lambda it: outbox.rows_of(it, limit=limit, after=after, only_open=waiting))
             rows = [_row(dict(row)) for row in read.result()]
-    last = cursor_at(rows[-1]["number"]) if len(rows) == limit else ""
-    footer = f"older ones: --cursor {last}" if last else "" if rows else "no delivery"
-    console.show_rows(rows, _LOG, output, name_key="key", footer=footer)
+    last = cursor_at(rows[-1]["number"]) if len(rows) == page["limit"] else ""
+    return Listed(rows, f"older ones: --cursor {last}" if last else "" if rows else "no delivery")
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
@@ -197,35 +192,3 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
         row[f"{name}_at"] = None if us is None else rfc3339(from_us(us))
     del row["body"], row["address"]
     return row
-
-
-def _text(header: str, name: str, **how: Any) -> console.Column:
-    return console.Column(header, lambda row: _said(row[name]), **how)
-
-
-def _said(value: Any) -> str:
-    return (", ".join(map(str, value)) if isinstance(value, list) else str(value or "")) or "-"
-
-
-_TARGETS = (
-    _text("NAME", "name"),
-    _text("WAY", "way"),
-    _text("ON", "on"),
-    _text("TASKS", "tasks"),
-    _text("CHANNELS", "channels"),
-    _text("QUIET", "quiet"),
-    _text("DIGEST", "digest"),
-    _text("ZONE", "timezone", wide=True),
-)
-_LOG = (
-    _text("MADE", "made_at"),
-    _text("KIND", "kind"),
-    _text("TASK", "task"),
-    _text("TARGET", "target"),
-    _text("STATE", "state"),
-    _text("TRIES", "tries", right=True),
-    _text("NEXT", "next_at"),
-    _text("REASON", "reason"),
-    _text("KEY", "key", wide=True),
-    _text("FIRE", "fire_id", wide=True),
-)

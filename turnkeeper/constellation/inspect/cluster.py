@@ -5,7 +5,7 @@ Everything is read from the database, on a read-only connection, so every machin
 
 from collections.abc import Iterator, Sequence
 
-from turnkeeper.console import Column
+from turnkeeper.console.lists import columns
 from turnkeeper.constellation.inspect.finding import UNREAD_S, Finding, unread
 from turnkeeper.storage import nodes
 from turnkeeper.storage.schema_revision import STORES, known_revisions
@@ -17,16 +17,11 @@ OLDEST_SERVER = 15
 MOST_USED = 0.9  # of the server's connections
 
 
-COLUMNS = (
-    Column("NODE", lambda row: str(row["node"])),
-    Column("STATUS", lambda row: str(row["status"])),
-    Column("ROLES", lambda row: nodes.roles_line(row["roles"])),
-    Column("HOST", lambda row: str(row["host"])),
-    Column("VERSION", lambda row: str(row["version"])),
-    Column("LAST BEAT", lambda row: f"{nodes.span(row['silent_s'])} ago"),
-    Column("CLOCK", lambda row: f"{row['offset_s']:+.1f}s", right=True),
-    Column("THREADS", lambda row: str(row["threads"]), right=True),
-    Column("TURNS", lambda row: str(row["turns"]), right=True),
+COLUMNS = columns(
+    "NODE STATUS ROLES HOST VERSION LAST_BEAT=silent_s #CLOCK=offset_s #THREADS #TURNS",
+    roles=lambda row: nodes.roles_line(row["roles"]),
+    silent_s=lambda row: f"{nodes.span(row['silent_s'])} ago",
+    offset_s=lambda row: f"{row['offset_s']:+.1f}s",
 )
 
 

@@ -10,6 +10,7 @@ import typer
 
 from turnkeeper.config.home import Home
 from turnkeeper.console import home, home_places, note
+from turnkeeper.console.commands import App
 from turnkeeper.constellation.install import launchd
 from turnkeeper.constellation.supervisor import systemd
 
@@ -22,9 +23,7 @@ class ServiceManager(StrEnum):
 
 
 _FILES = {ServiceManager.SYSTEMD: systemd, ServiceManager.LAUNCHD: launchd}
-service = typer.Typer(
-    help="Run Turnkeeper as a service of systemd, or of launchd on macOS.", no_args_is_help=True, rich_markup_mode=None
-)
+service = App("Run Turnkeeper as a service of systemd, or of launchd on macOS.")
 _Manager = Annotated[
     ServiceManager, typer.Option("--for", help="The service manager; by default that of this machine.")
 ]

@@ -16,38 +16,25 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.config.toml_file import read_text
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, listing
+from turnkeeper.console.lists import shown as time_shown
 from turnkeeper.constellation.peers import exchange, pairing
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import Corrupt, InvalidInput
 from turnkeeper.rpc.pages import page_of
 from turnkeeper.storage.locking import is_held, reader_of
-from turnkeeper.times import parse_duration, parse_rfc3339, rfc3339
+from turnkeeper.times import parse_duration, rfc3339
 
-app = typer.Typer(
-    help="Pair with other homes, so that this one's first agent can work with theirs.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = App("Pair with other homes, so that this one's first agent can work with theirs.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the other home here.")]
-_COLUMNS = (
-    console.Column("NAME", lambda row: str(row["name"])),
-    console.Column("AGENT", lambda row: str(row["agent"])),
-    console.Column("ADDRESS", lambda row: str(row["address"])),
-    console.Column("ADDED", lambda row: console.when(parse_rfc3339(row["added_at"]))),
-    console.Column("KEY", lambda row: str(row["fingerprint"])[:17]),
-    console.Column("WHOLE KEY", lambda row: str(row["fingerprint"]), wide=True),
+_COLUMNS = columns(
+    "NAME AGENT ADDRESS ADDED=added_at KEY +WHOLE_KEY=fingerprint", key=lambda row: str(row["fingerprint"])[:17]
 )
-_STATES = (
-    console.Column("NAME", lambda row: str(row["name"])),
-    console.Column("STATE", lambda row: str(row["state"])),
-    console.Column("SINCE", lambda row: console.when(parse_rfc3339(row["since"])) if row["since"] else "-"),
-    console.Column("WAITING", lambda row: str(row["waiting"])),
-    console.Column("UNANSWERED", lambda row: str(row["unanswered"])),
-    console.Column(
-        "DELIVERED", lambda row: console.when(parse_rfc3339(row["delivered_at"])) if row["delivered_at"] else "-"
-    ),
-    console.Column("REASON", lambda row: str(row["reason"]) or "-", wide=True),
+_STATES = columns(
+    "NAME STATE SINCE WAITING UNANSWERED DELIVERED=delivered_at +REASON", since=lambda row: time_shown(row["since"])
 )
+_NO_PEER = "no peer yet: turnkeeper peers invite NAME"
 _PROCESS = "peers"
 _SET = "nothing listens for peers yet: set enabled = true below [peers] in config.toml of the home; run: turnkeeper up"
 
@@ -142,12 +129,8 @@ def _pasted(file: str) -> str:
 
 
 @app.command("list")
-@console.watched
-def list_(
-    cursor: console.CursorOption = "",
-    limit: console.LimitOption = 1000,
-    output: console.OutputOption = console.Output.TABLE,
-) -> None:
+@listing(_COLUMNS, "name")
+def list_() -> Listed:
     """List the homes that this one is paired with.
 
     Example: turnkeeper peers list
@@ -158,9 +141,7 @@ def list_(
         | {"fingerprint": one.fingerprint}
         for one in pairing.read_registry(place).peers
     ]
-    shown, told = page_of(rows, "name", limit=limit, cursor=cursor)
-    footer = _own_key(place) if rows else "no peer yet: turnkeeper peers invite NAME"
-    console.show_page(shown, _COLUMNS, output, name_key="name", page=told, footer=footer)
+    return Listed(rows, _own_key(place) if rows else _NO_PEER)
 
 
 @app.command()
@@ -189,7 +170,7 @@ def status(
         )
     shown, told = page_of(rows, "name", limit=limit, cursor=cursor)
     reasons = [f"{row['name']}: {row['reason']}" for row in shown if row["reason"]]
-    footer = "\n".join(reasons) if rows else "no peer yet: turnkeeper peers invite NAME"
+    footer = "\n".join(reasons) if rows else _NO_PEER
     console.show_page(shown, _STATES, output, name_key="name", page=told, footer=footer)
 
 

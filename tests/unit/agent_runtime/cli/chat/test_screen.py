@@ -281,7 +281,7 @@ def test_what_is_typed_means(line: str, does: str, item: str, text: str) -> None
 def test_a_decision_binds_to_what_was_shown_and_a_number_is_never_given_again() -> None:
     found, asked = waiting(), list[Any]()
 
-    def change(_method: str, request: Any) -> Any:
+    def change(request: Any) -> Any:
         asked.append(request)
         return request
 
@@ -296,7 +296,7 @@ def test_a_decision_binds_to_what_was_shown_and_a_number_is_never_given_again() 
 def test_what_is_said_while_one_thread_is_followed_goes_to_that_thread() -> None:
     asked = list[Any]()
 
-    def change(_method: str, request: Any) -> Any:
+    def change(request: Any) -> Any:
         asked.append(request)
         return wire.SendMessageResponse(thread_id="t", takes_over="loop-1")
 
@@ -311,7 +311,7 @@ def test_what_is_said_while_one_thread_is_followed_goes_to_that_thread() -> None
 def test_an_approval_for_the_task_is_asked_for_and_says_how_it_ends() -> None:
     asked = list[Any]()
 
-    def change(_method: str, request: Any) -> Any:
+    def change(request: Any) -> Any:
         asked.append(request)
         return wire.Interrupt(exception=3)
 
@@ -356,7 +356,7 @@ def test_all_of_a_proposal_is_shown_where_it_can_be_accepted_and_a_beginning_is_
 
 
 def test_a_refusal_is_told_and_ends_nothing() -> None:
-    def change(_method: str, _request: Any) -> Any:
+    def change(_request: Any) -> Any:
         raise Conflict("the arguments are not those that were shown", hint="look again")
 
     told = perform(parse("a 1", waiting()), "general", "r", change)
