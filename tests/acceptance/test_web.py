@@ -2,15 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.constellation import Constellation
 from tests.support.program import WEB
-from tests.support.web import ROOT, Web, free_port, settings
+from tests.support.web import Web, free_port, settings
 from turnkeeper.config.home import Home
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, SUPERVISOR, TASK_RUNNER, process_of
 
@@ -68,23 +66,3 @@ def test_a_port_that_is_taken_is_said_and_stops_no_daemon(constellation: Constel
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
     assert constellation.ask("task-runner", "list") == []
-
-
-IMPORT_ALL = """
-import importlib, pathlib, sys
-MAINS = {"turnkeeper/constellation/__main__.py", "task_runner/__main__.py", "agent_runtime/__main__.py"}
-for package in ("turnkeeper", "task_runner", "agent_runtime"):
-    for path in pathlib.Path(package).rglob("*.py"):
-        if {"migrations", "gateway"}.isdisjoint(path.parts) and str(path) not in MAINS:
-            importlib.import_module(".".join(path.with_suffix("").parts))
-print(*sys.modules)
-"""
-
-
-def test_while_it_is_off_nothing_of_it_is_imported() -> None:
-    imported = subprocess.run([sys.executable, "-c", IMPORT_ALL], cwd=ROOT, capture_output=True, text=True, check=True)
-    names = imported.stdout.split()
-    assert not [name for name in names if name.startswith("turnkeeper.gateway") and not name.endswith(".surface")]
-    modules = {name.partition(".")[0] for name in names}
-    assert {"grpc", "langgraph", "typer"} <= modules
-    assert modules.isdisjoint({"starlette", "uvicorn", "jinja2", "mcp"})

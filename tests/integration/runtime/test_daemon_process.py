@@ -73,29 +73,6 @@ def test_a_second_daemon_is_refused(daemon: Daemon) -> None:
     assert not daemon.home.pid("agent-runtime").exists()
 
 
-def test_a_home_of_one_machine_loads_no_driver_of_a_server(home: Home) -> None:
-    """All of both daemons is imported, and a runtime serves; what several machines need stays where it is."""
-    script = """if True:
-        import asyncio, importlib, os, sys
-        from pathlib import Path
-        from agent_runtime.daemon.assembly import assemble
-        from turnkeeper.config.home import Home
-        from turnkeeper.config.settings import Settings
-        importlib.import_module("task_runner.daemon.__main__")
-
-        async def serve():
-            async with assemble(Home(root=Path(sys.argv[1])), Settings(), environ={}) as runtime:
-                await runtime.worker.start()
-                await runtime.worker.stop(1.0)
-
-        asyncio.run(serve())
-        print(sorted({"psycopg", "psycopg_pool"} & sys.modules.keys()))
-    """
-    argv = [sys.executable, "-c", script, str(home.root)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
-
-
 async def test_a_restart_is_refused_in_advance_for_a_category_file_with_a_mistake(home: Home) -> None:
     await check(home)
     home.categories.mkdir(parents=True, exist_ok=True)

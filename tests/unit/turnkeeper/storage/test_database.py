@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import sqlite3
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -219,20 +218,6 @@ def test_a_missing_driver_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InvalidInput) as refused:
         Database("postgresql:///store", migrations=MIGRATIONS)
     assert refused.value.hint == "install turnkeeper[postgres]"
-
-
-@pytest.mark.parametrize("daemon", ["task_runner", "agent_runtime", "turnkeeper.constellation.supervisor"])
-def test_no_daemon_imports_the_driver_of_a_server(daemon: str) -> None:
-    code = f"""
-import pkgutil, sys, importlib
-import {daemon} as package
-for module in pkgutil.walk_packages(package.__path__, "{daemon}."):
-    if not ("migrations" in module.name or module.name.endswith((".__main__", ".checkpointer.postgres"))):
-        importlib.import_module(module.name)
-print([name for name in sys.modules if name.split(".")[0] in ("psycopg", "psycopg_binary", "psycopg2", "asyncpg")])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n", done.stdout
 
 
 async def test_a_caller_that_gives_up_does_not_stop_the_writer(database: Database) -> None:
