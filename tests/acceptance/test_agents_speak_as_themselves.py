@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support import tmux
 from tests.support.constellation import Constellation
+from tests.support.forked_daemons import program
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME
 from turnkeeper.entropy import SystemEntropy
 
@@ -22,7 +24,6 @@ MESSAGES = 5  # of the terminal agent; agent0 answers each
 
 # Stands in for an agent in a terminal: it sends, reads the answer, and sends again.
 TALKER = f"""
-inbox="{sys.executable} -m agent_runtime inbox"
 for number in $(seq {MESSAGES}); do
   $inbox send --from codex --to agent0 --thread ci "search: garden $number" || exit
   until answer=$($inbox drain codex -n 1) && test -n "$answer"; do sleep 0.1; done
@@ -106,7 +107,7 @@ def test_an_agent_in_a_pane_and_agent0_hold_a_conversation_of_ten_messages(
     home = constellation.home
     environ = os.environ | {"TURNKEEPER_HOME": str(home.root), "TMUX_TMPDIR": str(home.root)}
     script, said = home.root / "talker.sh", home.root / "said"
-    script.write_text(TALKER)
+    script.write_text(f'inbox="{shlex.join([*program("agent_runtime"), "inbox"])}"{TALKER}')
     server = ["tmux", "-f", "/dev/null", "-L", f"tk-{SystemEntropy().hex(6)}"]
     request.addfinalizer(lambda: tmux.end(server, environ))
     line = f"sh {script} >{said} 2>&1"

@@ -2,7 +2,7 @@
 
 To save start-up time, daemons, the supervisor and the commands that start and stop them are forked from a prepared
 process. Commands that only query run in this process, by the function that the installed program calls. A program that
-executes another runs as installed, and so does every process of a constellation that is `installed`.
+replaces itself by another runs as installed, and so does every process of a constellation that is `installed`.
 """
 
 import io
@@ -17,7 +17,7 @@ from agent_runtime.cli import app as agent_runtime
 from examples.demo.driver import Driver, Record
 from examples.demo.history import History, Violation, check
 from task_runner.cli import application
-from tests.support.forked_daemons import fork_server
+from tests.support.forked_daemons import fork_server, starting_forks
 from tests.support.program import app as turnkeeper
 from turnkeeper import console
 from turnkeeper.bus.event_log import read_events
@@ -74,7 +74,7 @@ class Constellation(Driver):
         if environ or PROCESSES & {*rest}:
             return fork_server().run(argv, self._environ | environ)
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
-        with redirect_stdout(out), redirect_stderr(err):
+        with redirect_stdout(out), redirect_stderr(err), starting_forks():
             code = console.run(PROGRAMS[program](), ["--home", str(self.home.root), *rest])
         printed = (cast("io.BytesIO", stream.buffer).getvalue().decode() for stream in (out, err))
         return CompletedProcess(argv, code, *printed)

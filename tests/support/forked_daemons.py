@@ -6,8 +6,8 @@ processes that it starts, run as installed: it calls daemons before it starts on
 not be forked.
 
 A fork that is asked with arguments (`program`) is a program with the streams, the folder and the variables of whoever
-runs it, for example at a terminal. What it starts by `subprocess.run` is another fork of the template, unless the
-variable `STARTS_INSTALLED` is set.
+runs it, for example at a terminal. What a fork starts by `subprocess.run` is another fork of the template, unless the
+variable `STARTS_INSTALLED` is set; `starting_forks` does the same in a test's own process.
 """
 
 import atexit
@@ -20,8 +20,8 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +35,7 @@ from task_runner.timetable.zones import zone_names
 from tests.support import forked, templates
 from tests.support.forked import Asked, Template
 from turnkeeper.clock import SystemClock
+from turnkeeper.config.build import build
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.config.surfaces import offered, surfaces
@@ -42,6 +43,7 @@ from turnkeeper.constellation.supervisor import daemons
 from turnkeeper.rpc import process
 from turnkeeper.rpc.channel import Caller, is_serving
 
+ROOT = Path(__file__).parents[2]
 RUNTIME, RUNNER, WEB = "agent-runtime", "task-runner", "web"
 PACKAGES = {"task-runner": "task_runner", "agent-runtime": "agent_runtime", "turnkeeper": "turnkeeper.constellation"}
 # The packages' names identify each daemon, which is found by its command line.
@@ -50,18 +52,20 @@ PATIENCE_S = 60.0
 STARTS_INSTALLED = "TURNKEEPER_TEST_STARTS_INSTALLED"  # a variable: what a program starts is no fork
 BEAT_S = 0.5  # seconds between a daemon's beats, which repair removed files; ten times as long when installed
 CLOCK = SystemClock()
-spawn = daemons.spawn
+spawn, run = daemons.spawn, subprocess.run
 _templates: list[Template] = []
 
 
 def prepare() -> None:
-    """Import and create everything that the programs share."""
+    """Import and create everything that the programs share, in a folder that no test removes."""
+    os.chdir(ROOT)
     daemons.spawn = fork_daemon  # before the modules that import it by name
     runtime = import_module("agent_runtime.daemon.__main__")
     os.environ.update(runtime.ENVIRONMENT)
     for name in (
-        *(main for which, main in MAINS.items() if which != WEB),
+        *MAINS.values(),
         "agent_runtime.daemon.assembly",
+        "turnkeeper.gateway.mcp.transports",
         *(f"{package}.cli" for package in PACKAGES.values()),
     ):
         import_module(name)  # import here, once, everything that a program imports
@@ -70,6 +74,7 @@ def prepare() -> None:
     templates.make()
     make_tools()
     _read_settings()
+    build()  # asks git
     gc.freeze()
 
 
@@ -97,8 +102,6 @@ def serve() -> None:
             answer = _run(asked["argv"], asked["environ"])
         elif asked["do"] == "start":
             environ = dict(os.environ) | asked["environ"]
-            for name in (MAINS[WEB], "turnkeeper.gateway.mcp.transports") if asked["which"] == WEB else ():
-                import_module(name)  # the import takes long, and only some tests need it
             answer = _fork_daemon(asked["which"], asked["home"], asked["log"], environ)
             alive.add(answer)
         elif asked["pid"] in alive:
@@ -135,14 +138,13 @@ MAINS = {
     RUNTIME: "agent_runtime.daemon.__main__",
     RUNNER: "task_runner.daemon.__main__",
     daemons.SUPERVISOR.name: "turnkeeper.constellation.supervisor.__main__",
-    "delivery": "turnkeeper.constellation.delivery.__main__",
-    WEB: "turnkeeper.gateway.__main__",
+    **{daemon.name: f"{daemon.package}.__main__" for daemon in daemons.OPTIONAL},
 }
 
 
 def fork_daemon(home: Home, daemon: daemons.Daemon, environ: Mapping[str, str]) -> int:
     """Replace the function that starts daemons."""
-    if daemon.name not in MAINS or daemon.name == WEB or STARTS_INSTALLED in environ:
+    if daemon.name not in MAINS or STARTS_INSTALLED in environ:
         return spawn(home, daemon, environ)
     return _fork_daemon(daemon.name, str(home.root), str(daemons.log_of(home, daemon)), environ)
 
@@ -199,15 +201,8 @@ MODULES = {package: partial(_be_command, program) for program, package in PACKAG
 def _be_asked(asked: Asked) -> None:
     """Be a program until it ends, with the streams, folder and variables of the process that represents it."""
     code, (module, *argv) = 1, asked.argv
-
-    def run_forked(argv: Sequence[str], **how: Any) -> Any:
-        if [*argv[:3]] == [sys.executable, "-P", "-m"] and argv[3] in MODULES:
-            argv = [*forked.command(asked.path), *argv[3:]]
-        return run(argv, **how)
-
-    run = subprocess.run
     if STARTS_INSTALLED not in asked.environ:
-        subprocess.run = run_forked
+        subprocess.run = _runs_forks(lambda package: [*forked.command(asked.path), package])
     try:
         os.chdir(asked.folder)
         os.environ.clear()
@@ -221,6 +216,27 @@ def _be_asked(asked: Asked) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         asked.end(code)
+
+
+def _runs_forks(command: Callable[[str], list[str]]) -> Callable[..., Any]:
+    """Return `subprocess.run`, but a program of ours runs by the `command` for its package."""
+
+    def run_forked(argv: Any, **how: Any) -> Any:
+        if [*argv[:3]] == [sys.executable, "-P", "-m"] and argv[3] in MODULES:
+            argv = [*command(argv[3]), *argv[4:]]
+        return run(argv, **how)
+
+    return run_forked
+
+
+@contextmanager
+def starting_forks() -> Iterator[None]:
+    """Run the programs of ours that this process starts in forks."""
+    subprocess.run = _runs_forks(program)
+    try:
+        yield
+    finally:
+        subprocess.run = run
 
 
 def _fork(main: Callable[[], int], environ: Mapping[str, str], out: int, err: int) -> int:
@@ -252,7 +268,7 @@ class ForkServer:
     """The process that forks daemons, for any number of homes."""
 
     def __init__(self) -> None:
-        argv = _templates[0].fork if _templates else [sys.executable, "-m", *PROGRAM]
+        argv = _template().fork
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def start(self, home: Home, which: str, log: Path, environ: Mapping[str, str]) -> int:
@@ -293,10 +309,14 @@ def use_template() -> None:
 
 def program(package: str) -> list[str]:
     """Return a command line that runs a program of ours in a fork, named as after `python -P -m`, or a module's `main`."""
+    return [*_template().fork, package]
+
+
+def _template() -> Template:
     if not _templates:
         use_template()
         atexit.register(_templates[0].close)
-    return [*_templates[0].fork, package]
+    return _templates[0]
 
 
 @cache
@@ -343,6 +363,7 @@ class Nursery:
 
 if __name__ == "__main__":
     prepare()
-    if sys.argv[-1].isdigit() and (asked := forked.serve(int(sys.argv[-1]))).argv:
+    if (asked := forked.serve(int(sys.argv[-1]))).argv:
         _be_asked(asked)
+    subprocess.run = _runs_forks(lambda package: [*forked.command(asked.path), package])
     serve()

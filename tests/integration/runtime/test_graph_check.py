@@ -13,6 +13,7 @@ import pytest
 from agent_runtime.cli import app
 from agent_runtime.permissions.categories import Categories
 from tests.integration.runtime.authors_graphs import BYPASS, TALKER, WAITER
+from tests.support.forked_daemons import starting_forks
 from tests.support.program import app as turnkeeper
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
@@ -40,7 +41,7 @@ graph = builder.compile()
 
 
 class Shell:
-    """Runs commands in this process, in the project's folder."""
+    """Runs commands in this process, in the project's folder, and what they start in forks."""
 
     def __init__(self, home: Home, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.home, self.folder, self._capsys = home, folder, capsys
@@ -48,7 +49,8 @@ class Shell:
 
     def __call__(self, program: Any, *argv: str, code: int = 0) -> str:
         self._capsys.readouterr()
-        found = run(program, ["--home", str(self.home.root), *argv])
+        with starting_forks():
+            found = run(program, ["--home", str(self.home.root), *argv])
         out, self.err = self._capsys.readouterr()
         assert found == code, f"{argv} exited with {found}: {out}{self.err}"
         return out
