@@ -9,24 +9,17 @@ from turnkeeper import console
 from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.settings import load_settings
+from turnkeeper.console.commands import App
+from turnkeeper.console.lists import Listed, columns, listing
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.errors import InvalidInput
 from turnkeeper.gateway.door import page_of
 from turnkeeper.gateway.hooks import registry
-from turnkeeper.rpc.pages import page_of as rows_of
 from turnkeeper.storage.locking import is_held
 
-app = typer.Typer(
-    help="Webhooks that this home takes: each request becomes an event, for which tasks wait.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = App("Webhooks that this home takes: each request becomes an event, for which tasks wait.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The webhook's name, the last part of its URL.")]
-_COLUMNS = (
-    console.Column("NAME", lambda row: str(row["name"])),
-    console.Column("EVENT", lambda row: str(row["event"])),
-    console.Column("STYLE", lambda row: str(row["style"])),
-)
+_COLUMNS = columns("NAME EVENT STYLE")
 
 
 @app.command()
@@ -62,12 +55,8 @@ def add(
 
 
 @app.command("list")
-@console.watched
-def list_(
-    cursor: console.CursorOption = "",
-    limit: console.LimitOption = 1000,
-    output: console.OutputOption = console.Output.TABLE,
-) -> None:
+@listing(_COLUMNS, "name")
+def list_() -> Listed:
     """List the webhooks, without their keys.
 
     Example: turnkeeper hooks list
@@ -75,9 +64,7 @@ def list_(
     rows = [
         {"name": name, "event": one.event, "style": one.style} for name, one in registry.read(console.home()).items()
     ]
-    shown, told = rows_of(rows, "name", limit=limit, cursor=cursor)
-    footer = "" if rows else "no webhook yet: turnkeeper hooks add NAME"
-    console.show_page(shown, _COLUMNS, output, name_key="name", page=told, footer=footer)
+    return Listed(rows, "" if rows else "no webhook yet: turnkeeper hooks add NAME")
 
 
 @app.command()
