@@ -6,7 +6,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import cache, partial
 from importlib import import_module
@@ -17,7 +17,7 @@ from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.surfaces import required
 from turnkeeper.console import home, named_home, note
-from turnkeeper.errors import Conflict, NotFound, TurnkeeperError, Unreachable, the_one
+from turnkeeper.errors import Conflict, TurnkeeperError, Unreachable, the_one
 from turnkeeper.rpc.channel import Caller
 from turnkeeper.storage.locking import ProcessLock, is_held
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -121,45 +121,6 @@ def find(found: Sequence[Row], key: str, given: str, what: str) -> Row:
     """
     named = the_one([row[key] for row in found], given, what, see=f"see: turnkeeper {what}s list")
     return next(row for row in found if row[key] == named)
-
-
-def named(ask: Ask, request: Any, **how: str) -> Any:
-    """Send a request about a page or a memory entry, which may be named by the beginning of its name.
-
-    Raises NotFound with suggestions, or Conflict if several names begin so.
-    """
-    try:
-        return ask(request, **how)
-    except NotFound as error:
-        if error.what.startswith("no page "):
-            known = [str(page.page_id) for page in _pages()]
-            given, request.page_id = request.page_id, the_one(known, request.page_id, "page", see=error.hint)
-            note(f"{given} stands for {request.page_id}")
-        elif error.what.startswith("no entry "):
-            wanted = wire.ListMemoryRequest(tier=request.tier, owner=request.owner)
-            known = sorted({entry.key for entry in read(wanted).entries})
-            given, request.key = request.key, the_one(known, request.key, "entry", see=error.hint)
-            note(f"{given} stands for {request.key}")
-        else:
-            raise
-        return ask(request, **how)
-
-
-def _pages() -> Iterator[Any]:
-    request = wire.ListPagesRequest()
-    while found := read(request).pages:
-        yield from found
-        request.after = found[-1].page_id
-
-
-def channel_named(given: str) -> str:
-    """Return the only channel whose name begins with `given`. Raises NotFound, or Conflict if there are several."""
-    channels = [to_json(one) for one in read(wire.ListChannelsRequest()).channels]
-    try:
-        return str(find([row for row in channels if row["channel"] != given], "channel", given, "channel")["channel"])
-    except NotFound as error:
-        known = error.hint if error.hint.startswith("did you mean") else "see: turnkeeper conversation list"
-        raise NotFound(f"no conversation in channel {given[:80]!r}", hint=known) from None
 
 
 @cache

@@ -1,6 +1,7 @@
 """The commands `turnkeeper web`: serve the gateway, log a browser in, and make keys for clients."""
 
 import os
+import socket
 import sys
 import webbrowser
 from html import escape
@@ -14,7 +15,7 @@ from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.build import install_command
 from turnkeeper.config.home import Home
-from turnkeeper.config.settings import load_settings
+from turnkeeper.config.settings import WebSettings, load_settings
 from turnkeeper.console import home, note
 from turnkeeper.console.commands import App
 from turnkeeper.console.lists import Listed, columns, listing
@@ -64,10 +65,9 @@ def open_(
     Example: turnkeeper web open
     """
     place = home()
-    if not is_held(place, "web"):
-        hint = f"set enabled = true below [web] in {place.config}, and run: turnkeeper up; or run: turnkeeper web serve"
-        raise Unreachable("the page is not served", where=str(place.root), hint=hint)
     settings, clock = load_settings(place).web, SystemClock()
+    if not is_held(place, "web"):
+        raise _not_served(place, settings)
     token = sign_token(Keys(place).login_secret(), clock.now(), SystemEntropy(), plain_host=plain_host)
     host = "127.0.0.1" if plain_host else "turnkeeper.localhost"
     origin = settings.public_origin or f"http://{host}:{settings.port}"
@@ -79,6 +79,18 @@ def open_(
         note("if the browser may not read the file (snap, flatpak), paste this address into it, within a minute")
     else:
         note("no browser was found: open this address within a minute")
+
+
+def _not_served(place: Home, settings: WebSettings) -> Unreachable:
+    what, hint = "the page is not served", "run: turnkeeper up; if it was up, its reason is in: turnkeeper logs"
+    if not settings.enabled:
+        hint = f"set enabled = true below [web] in {place.config}, and run: turnkeeper up; or run: turnkeeper web serve"
+    else:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", settings.port)) == 0:
+                what = f"{what}: another program uses port {settings.port}"
+                hint = f"set another port below [web] in {place.config}, and run: turnkeeper up --restart"
+    return Unreachable(what, where=str(place.root), hint=hint)
 
 
 def _leading_to(address: str, place: Home) -> Path:

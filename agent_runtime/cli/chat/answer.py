@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -10,9 +10,10 @@ import typer
 from rich.text import Text
 
 from agent_runtime.cli.chat.render import Change, Lines, Panels, Safe, render
-from agent_runtime.cli.client import again, change, change_in_conversation, complete_channel, refused
+from agent_runtime.cli.client import ANSWER_S, LOOK_S, again, change, change_in_conversation, complete_channel, refused
 from agent_runtime.cli.rows import asked, can_stand, clipped, ways
 from agent_runtime.model.mapping import Row, parsed, to_json
+from turnkeeper.clock import SystemClock
 from turnkeeper.console import console, note
 from turnkeeper.console.unseen import plain
 from turnkeeper.entropy import SystemEntropy
@@ -302,20 +303,16 @@ def triage(
 
     Example: turnkeeper triage general
     """
-    done = left = 0
-    for turn in _waiting(channel):
-        waiting = Waiting()
-        waiting.update(turn)
-        item = waiting.get(1)
-        if item is None:
-            continue  # decided meanwhile
+    done, seen, going = 0, set[str](), set[str]()
+    while (found := _next(channel, seen, going)) is not None:
+        turn, waiting, item = found
+        seen.add(item.id)
         _show(turn, item)
         said = _ask(waiting, item)
         if said is None:
             note(f"{done} decided; the rest waits")
             return
         if said.item is None:
-            left += 1
             continue
         came = perform(said, channel, SystemEntropy().hex(32), change_in_conversation)
         if _is_question(item) and not came.startswith(REFUSED) and (error := refused(item.row)):
@@ -325,8 +322,31 @@ def triage(
         note(came)
         if said.item.kind == "interrupt" and not came.startswith(REFUSED):
             note(f"what it answers: turnkeeper turns show {turn.turn_id}")
-        done, left = (done, left + 1) if came.startswith(REFUSED) else (done + 1, left)
+        if not came.startswith(REFUSED):
+            done += 1
+            going |= {turn.turn_id} if item.kind == "interrupt" else set()
+    left = sum(1 for _ in _waiting(channel))
     note(f"{done} decided, {left} left" if done or left else "nothing waits for you")
+
+
+def _next(channel: str, seen: Collection[str], going: set[str]) -> tuple[wire.ConversationTurn, Waiting, Item] | None:
+    """Return the first pending item that was not shown yet; None if there is none, also none that turns ask next."""
+    for turn in _waiting(channel):
+        waiting = Waiting()
+        waiting.update(turn)
+        item = waiting.get(1)
+        if item is not None and item.id not in seen:
+            return turn, waiting, item
+    if not going:
+        return None
+    clock = SystemClock()
+    until = clock.monotonic() + ANSWER_S
+    while clock.monotonic() < until and any(
+        change(wire.GetTurnRequest(turn_id=turn_id)).status == "running" for turn_id in going
+    ):
+        clock.block(LOOK_S)  # a moment for a decided turn to end or to ask again
+    going.clear()
+    return _next(channel, seen, going)
 
 
 def _waiting(channel: str) -> Iterator[wire.ConversationTurn]:

@@ -10,7 +10,7 @@ import typer
 from agent_runtime.cli.chat.answer import told_sent
 from agent_runtime.cli.chat.follow import Following, follow_on_terminal
 from agent_runtime.cli.chat.screen import JsonView, LineView, Screen, View
-from agent_runtime.cli.client import ANSWER_S, LOOK_S, again, change, channel_named, complete_channel, read, refused
+from agent_runtime.cli.client import ANSWER_S, LOOK_S, again, change, complete_channel, find, read, refused
 from agent_runtime.cli.rows import FOR_PEOPLE, asked, resolve_command
 from agent_runtime.model.mapping import to_json
 from turnkeeper import console as terminal
@@ -78,7 +78,7 @@ def show(
     held_tasks = import_module(_LOOPS).held_tasks
     waits = [] if thread or cursor else held_tasks(channel)
     if not found.turns and not thread and not cursor and not waits:
-        asked.channel = channel_named(channel)
+        asked.channel = _channel_named(channel)
         found, waits = read(asked), held_tasks(asked.channel)
     _print_page(found, output, older=bool(cursor))
     for line in waits:
@@ -314,3 +314,13 @@ def _print_answer(turn: wire.Turn) -> None:
         what = "; ".join(asked(one) for one in pending) or turn.status
         hint = f"answer with: {resolve_command(pending[0])}" if pending else "see: turnkeeper approvals list"
         raise Denied(f"the turn waits for you: {what}", hint=hint)
+
+
+def _channel_named(given: str) -> str:
+    """Return the only channel whose name begins with `given`. Raises NotFound, or Conflict if there are several."""
+    channels = [to_json(one) for one in read(wire.ListChannelsRequest()).channels]
+    try:
+        return str(find([row for row in channels if row["channel"] != given], "channel", given, "channel")["channel"])
+    except NotFound as error:
+        known = error.hint if error.hint.startswith("did you mean") else "see: turnkeeper conversation list"
+        raise NotFound(f"no conversation in channel {given[:80]!r}", hint=known) from None

@@ -1,17 +1,18 @@
 """The commands `turnkeeper memory`."""
 
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.client import change, named, read
+from agent_runtime.cli.client import Ask, change, read
 from agent_runtime.cli.rows import FOR_PEOPLE, clipped
 from agent_runtime.model.mapping import Row, to_json
 from turnkeeper.console import Output, OutputOption, note, show_record
 from turnkeeper.console.commands import App
 from turnkeeper.console.lists import Listed, columns, lines_of, listing
-from turnkeeper.errors import InvalidInput, NotFound
+from turnkeeper.errors import InvalidInput, NotFound, the_one
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 app = App("The memory of agents and authors, in four tiers.")
@@ -215,3 +216,32 @@ def _show(row: Row, output: Output) -> None:
         row, "key tier of=owner form origin by=written_by via turn=turn_id created=created_at updated=updated_at text"
     )
     show_record(row, output, name_key="key", lines=lines)
+
+
+def named(ask: Ask, request: Any, **how: str) -> Any:
+    """Send a request about a page or a memory entry, which may be named by the beginning of its name.
+
+    Raises NotFound with suggestions, or Conflict if several names begin so.
+    """
+    try:
+        return ask(request, **how)
+    except NotFound as error:
+        if error.what.startswith("no page "):
+            known = [str(page.page_id) for page in _pages()]
+            given, request.page_id = request.page_id, the_one(known, request.page_id, "page", see=error.hint)
+            note(f"{given} stands for {request.page_id}")
+        elif error.what.startswith("no entry "):
+            wanted = wire.ListMemoryRequest(tier=request.tier, owner=request.owner)
+            known = sorted({entry.key for entry in read(wanted).entries})
+            given, request.key = request.key, the_one(known, request.key, "entry", see=error.hint)
+            note(f"{given} stands for {request.key}")
+        else:
+            raise
+        return ask(request, **how)
+
+
+def _pages() -> Iterator[Any]:
+    request = wire.ListPagesRequest()
+    while found := read(request).pages:
+        yield from found
+        request.after = found[-1].page_id

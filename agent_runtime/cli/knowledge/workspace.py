@@ -17,7 +17,8 @@ from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.client import change, named, read
+from agent_runtime.cli.client import change, read
+from agent_runtime.cli.knowledge.memory import named
 from agent_runtime.cli.rows import FOR_PEOPLE
 from agent_runtime.model.mapping import Row, to_json, to_message
 from agent_runtime.workspace.model import LARGEST_BODY, LONGEST_TITLE, MOST_SOURCES, MOST_TAGS, is_address, slug

@@ -510,6 +510,26 @@ async def test_send_says_which_question_it_answers_with_what_and_where_to_read_o
     await bench.close()
 
 
+async def test_triage_goes_on_to_what_the_same_turn_asks_next(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TURNKEEPER_HOME", str(home.root))
+    bench: Any = AuthorsBench(home)
+    bench.bring(ASKS_FOR_A_COUNT)
+    await bench.open()
+    await bench.run(prompt="go")
+    async with served(bench):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n\n"))
+        assert await asyncio.to_thread(run, app, ["triage"]) == 0
+        assert capsys.readouterr().err.endswith("1 decided, 1 left\n"), "the second question was skipped"
+        monkeypatch.setattr(sys, "stdin", io.StringIO("3\n"))
+        assert await asyncio.to_thread(run, app, ["triage"]) == 0
+        assert capsys.readouterr().err.endswith("1 decided, 0 left\n")
+        assert await asyncio.to_thread(run, app, ["triage"]) == 0
+        assert capsys.readouterr().err == "nothing waits for you\n"
+    await bench.close()
+
+
 async def test_the_command_lines_of_threads_and_turns_tell_tokens(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,7 +36,10 @@ _STATES = columns(
 )
 _NO_PEER = "no peer yet: turnkeeper peers invite NAME"
 _PROCESS = "peers"
-_SET = "nothing listens for peers yet: set enabled = true below [peers] in config.toml of the home; run: turnkeeper up"
+_SET = (
+    "nothing listens for peers now: set enabled = true below [peers] in config.toml of the home; run: turnkeeper up; "
+    "if it is set and up, the reason is in: turnkeeper logs"
+)
 
 
 def _address(place: Home) -> str:
