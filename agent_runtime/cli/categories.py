@@ -16,7 +16,7 @@ from agent_runtime.model.turn import Category
 from turnkeeper.bus.event_log import record_act
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.surfaces import offered
+from turnkeeper.config.surfaces import offered, required
 from turnkeeper.console import Output, OutputOption, home, named_home, note, show_record, show_rows
 from turnkeeper.console.commands import App
 from turnkeeper.console.lists import Listed, columns, listing
@@ -124,7 +124,7 @@ def grant(
         raise InvalidInput("nothing to grant", where="TOOL", hint="name tools, or give --graph or --autonomous")
     place = home()
     settings = import_module("turnkeeper.config.settings").load_settings(place)
-    catalog: Any = import_module("agent_runtime.graph.foreign.project").read_catalog(settings, place) if graph else None
+    catalog: Any = required("catalog", settings, place) if graph else None
     for one in graph or ():
         catalog.require(one)
     wanted = [*(tools or ()), *(f"graphs:{catalog.graph_of(one)}" for one in graph or ())]

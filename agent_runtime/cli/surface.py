@@ -1,4 +1,4 @@
-"""The commands of `turnkeeper` for turns, threads, approvals, and categories."""
+"""The commands of `turnkeeper` for turns, threads and approvals."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
@@ -10,9 +10,6 @@ _COMMANDS = {
         "agent_runtime.cli.turns:threads_app",
         "Threads: each is a sequence of turns that share one history.",
         Panel.LOOK,
-    ),
-    "categories": Later(
-        "agent_runtime.cli.categories:app", "Categories: what each kind of standing work may do.", Panel.KNOW
     ),
     "interrupts": _APPROVALS._replace(panel=None),
 }

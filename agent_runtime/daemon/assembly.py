@@ -50,8 +50,8 @@ from agent_runtime.store.database import open_database
 from agent_runtime.store.schema import audit
 from agent_runtime.store.turn_store import Store
 from agent_runtime.tools.agents import agent_tools, subagent_tools
-from agent_runtime.tools.loops import Loops, loop_tools
 from agent_runtime.tools.restart import Lifecycle, lifecycle_tools
+from agent_runtime.tools.tasks import Tasks
 from agent_runtime.tools.workspace import workspace_tools
 from agent_runtime.turns import interval, pruning, turns, worker
 from agent_runtime.turns.exceptions import StandingExceptions
@@ -381,9 +381,10 @@ class _Basis:
         )
         messages = AgentMessages(store, acceptor, mailboxes, home=self.home, clock=clock, log=log)
         subagents = Subagents(lambda: make_model(self.settings.model, self.home, clock=clock, environ=self.environ))
-        loops = Loops(store, categories, home=self.home, clock=self.clock)
-        self.stack.push_async_callback(loops.close)
-        excepted = StandingExceptions(store, categories, loops.task, log)
+        loops = offered("loops", store, categories, self.home, self.clock)
+        tasks: Tasks = loops or Tasks(self.home)
+        self.stack.push_async_callback(tasks.close)
+        excepted = StandingExceptions(store, categories, tasks.task, log)
         specs = self._tools(workspace, messages, store, loops, subagents)
         engines = self._engines(build, store, workspace, specs, narrowing, subagents, live)
         common: dict[str, Any] = {"store": store, "log": log, "failpoints": failpoints}
@@ -519,13 +520,13 @@ class _Basis:
         return Workspace(self.database, self.clock, self.entropy, report, right=store.right)
 
     def _tools(
-        self, workspace: Workspace, messages: AgentMessages, store: Store, loops: Loops, subagents: Subagents
+        self, workspace: Workspace, messages: AgentMessages, store: Store, loops: Any, subagents: Subagents
     ) -> list[ToolSpec]:
         return [
             *workspace_tools(workspace),
             *agent_tools(messages),
             *lifecycle_tools(Lifecycle(store, home=self.home, clock=self.clock)),
-            *loop_tools(loops),
+            *(offered("loop-tools", loops) or ()),
             *subagent_tools(subagents),
             *(offered("folder-tools", self.home, self.settings.folder.path, self.clock) or ()),
         ]

@@ -1,6 +1,6 @@
 """The tools for loops: a self-paced turn asks for its next iteration; any turn may make, list and stop loops.
 
-No other module of the runtime knows schedules. It forwards the requests of a turn to the runner's `Schedules`, within
+It forwards the requests of a turn to the runner's `Schedules`, within
 the turn's permissions, and names the turn. A loop never has more permissions than the turn that made it.
 """
 
@@ -18,19 +18,17 @@ from agent_runtime.graph.context import WAKEUP_TOOL, ToolSpec
 from agent_runtime.model.trigger import WAKES
 from agent_runtime.model.turn import Category, TurnContext, TurnRecord
 from agent_runtime.permissions.categories import Categories
-from agent_runtime.permissions.exceptions import TaskNow
 from agent_runtime.permissions.judge import LOOPS, beyond, intersect, require
 from agent_runtime.store import turn_writes
 from agent_runtime.store.idempotency import Call, known, once, refuse_ended
 from agent_runtime.store.turn_reads import get_turn
 from agent_runtime.store.turn_store import Store
 from agent_runtime.tools.call import Result, Runtime, call_of, spec
+from agent_runtime.tools.tasks import Tasks
 from agent_runtime.workspace.model import check_text
 from turnkeeper.clock import Clock
 from turnkeeper.config.home import Home
 from turnkeeper.errors import Conflict, Denied, InvalidInput, NotFound, TurnkeeperError
-from turnkeeper.rpc.callers import Identity
-from turnkeeper.rpc.channel import AsyncCaller
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import schedules_pb2 as wire
 
@@ -41,18 +39,14 @@ LONGEST_SHOWN = 200  # characters of a prompt
 MOST_LISTED = 100
 
 
-class Loops:
+class Loops(Tasks):
     """Carries out the calls of the tools, in the turn's row or at the runner, once per call."""
 
-    def __init__(self, store: Store, categories: Categories, *, home: Home, clock: Clock) -> None:
+    def __init__(self, store: Store, categories: Categories, home: Home, clock: Clock) -> None:
+        super().__init__(home)
         self._store = store
         self._categories = categories
-        self._runner = AsyncCaller(home, via=Identity.of_daemon("agent-runtime", "task-runner", home))
         self._clock = clock
-
-    async def close(self) -> None:
-        """Close the connection to the runner."""
-        await self._runner.close()
 
     async def wake(self, call: Call, delay_s: float) -> Result:
         """Store the delay of the loop's next iteration in the turn's row; the turn's last call counts.
@@ -92,15 +86,10 @@ class Loops:
         if not context.fire_id:
             return None
         try:
-            task: wire.Task = await self._runner.GetTask(wire.GetTaskRequest(name=context.fire_id.partition("@")[0]))
+            task: wire.Task = await self.runner.GetTask(wire.GetTaskRequest(name=context.fire_id.partition("@")[0]))
         except TurnkeeperError:
             return None
         return task.wakes_from.ToDatetime(UTC) if task.HasField("wakes_from") else None
-
-    async def task(self, task_id: str) -> TaskNow:
-        """Return the current state of a task from the runner. Raises NotFound, Unreachable."""
-        task: wire.Task = await self._runner.GetTask(wire.GetTaskRequest(name=task_id))
-        return TaskNow(state=task.state, category=task.spec.category, read_only=task.spec.read_only)
 
     async def create(self, call: Call, asked: Mapping[str, Any]) -> Result:
         """Make a loop, within the turn's permissions.
@@ -133,7 +122,7 @@ class Loops:
         require(LIST, "read", {}, context)
         own = wire.ListTasksRequest(made_by=context.agent, limit=MOST_LISTED)
         here = wire.ListTasksRequest(channel=context.channel, limit=MOST_LISTED)
-        answers: list[wire.ListTasksResponse] = [await self._runner.ListTasks(request) for request in (own, here)]
+        answers: list[wire.ListTasksResponse] = [await self.runner.ListTasks(request) for request in (own, here)]
         found = {task.id: task for answer in answers for task in answer.tasks}
         shown = [task for task in found.values() if _is_own(task, context) or _is_here(task, context)]
         left_out = sum(answer.total - len(answer.tasks) for answer in answers)
@@ -174,7 +163,7 @@ class Loops:
         return await self._once(call, EMIT, lambda: self._emitted(request))
 
     async def _emitted(self, request: wire.EmitEventRequest) -> Result:
-        answer: wire.EmitEventResponse = await self._runner.EmitEvent(request)
+        answer: wire.EmitEventResponse = await self.runner.EmitEvent(request)
         return {"event": request.name, "event_id": answer.event_id, "listening_tasks": answer.matched}
 
     def _category(self, name: str, context: TurnContext) -> Category:
@@ -184,26 +173,26 @@ class Loops:
     async def _made(self, request: wire.CreateTaskRequest) -> Result:
         spec = request.spec
         try:
-            made: wire.CreateTaskResponse = await self._runner.CreateTask(request)
+            made: wire.CreateTaskResponse = await self.runner.CreateTask(request)
         except Conflict:
             # An earlier run of this call may have reached the runner: its loop has the same name.
-            task: wire.Task = await self._runner.GetTask(wire.GetTaskRequest(name=spec.name))
+            task: wire.Task = await self.runner.GetTask(wire.GetTaskRequest(name=spec.name))
             if task.spec.created_by != spec.created_by:
                 raise
             made = wire.CreateTaskResponse(task=task)
         return _made(made)
 
     async def _ended(self, context: TurnContext, loop: str, *, pause: bool) -> Result:
-        task: wire.Task = await self._runner.GetTask(wire.GetTaskRequest(name=loop))
+        task: wire.Task = await self.runner.GetTask(wire.GetTaskRequest(name=loop))
         if not _is_own(task, context):
             if not _is_here(task, context):
                 raise NotFound(f"no loop {loop[:80]!r}", where="loop", hint="see LoopList")
             raise Denied(f"{context.agent} did not make loop {task.id}", hint="the author can stop it")
         if not pause and task.state != "deleted":
-            await self._runner.DeleteTask(wire.DeleteTaskRequest(name=task.id))
+            await self.runner.DeleteTask(wire.DeleteTaskRequest(name=task.id))
         if pause and task.state != "paused":
             note = f"by {context.agent} in {context.turn_id}"
-            await self._runner.PauseTask(wire.PauseTaskRequest(name=task.id, note=note))
+            await self.runner.PauseTask(wire.PauseTaskRequest(name=task.id, note=note))
         return {"loop": task.id, "state": "paused" if pause else "deleted"}
 
     async def _once(self, call: Call, scope: str, act: Callable[[], Awaitable[Result]]) -> Result:

@@ -17,7 +17,6 @@ from agent_runtime.store.database import open_stored
 from agent_runtime.store.schema import turns
 from agent_runtime.store.turn_reads import interrupts_of, messages_of
 from agent_runtime.tools.agents import agent_tools, subagent_tools
-from agent_runtime.tools.loops import loop_tools
 from agent_runtime.tools.restart import lifecycle_tools
 from agent_runtime.tools.workspace import workspace_tools
 from turnkeeper.config.home import Home
@@ -110,7 +109,8 @@ def rehearse_file(place: Home, file: Path, *, channel: str, task: str, since: st
     turns = _past(place, channel=channel, task=task, since=_since(since), limit=limit)
     nowhere: Any = None  # the tools report their scopes and are never called
     foreign = any(agent.graph for agent in settings.agents.values())  # a graph's own tools have no scope map
-    own = [*workspace_tools(nowhere), *agent_tools(nowhere), *lifecycle_tools(nowhere), *loop_tools(nowhere)]
+    own = [*workspace_tools(nowhere), *agent_tools(nowhere), *lifecycle_tools(nowhere)]
+    own += offered("loop-tools", nowhere) or ()
     specs = [] if foreign else [*own, *subagent_tools(nowhere), *(offered("folder-tools", nowhere, ".", nowhere) or ())]
     tools = {spec.tool.name: rehearsal.ToolFacts(scope=spec.scope, effect=spec.effect) for spec in specs}
     outcome = rehearsal.rehearse(category, turns, tools)

@@ -1,5 +1,15 @@
-"""Rehearsals of a proposed category on past turns."""
+"""The commands about categories: list, grant, check, and rehearse a proposed one on past turns."""
 
-from turnkeeper.config.surfaces import Surface
+from turnkeeper.config.surfaces import Later, Panel, Surface
 
-SURFACE = Surface(name="rehearsal", offers={"categories rehearse": "agent_runtime.cli.rehearse:command"})
+SURFACE = Surface(
+    name="categories",
+    place=20,
+    commands={
+        "categories": Later(
+            "agent_runtime.cli.categories:app", "Categories: what each kind of standing work may do.", Panel.KNOW
+        ),
+    },
+    offers={"categories rehearse": "agent_runtime.cli.rehearse:command"},
+    also=("agent_runtime.cli.categories", "agent_runtime.permissions.grant"),
+)

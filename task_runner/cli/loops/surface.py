@@ -1,4 +1,4 @@
-"""The commands about loops."""
+"""Loops: the commands of an author, and the tools of a turn."""
 
 from turnkeeper.config.surfaces import Later, Panel, Surface
 
@@ -7,4 +7,10 @@ _LOOP = Later(
     "Prompts that run repeatedly: on an interval, on a cron expression, or at their own pace.",
     Panel.WORK,
 )
-SURFACE = Surface(name="loops", place=51, commands={"loop": _LOOP})
+SURFACE = Surface(
+    name="loops",
+    place=51,
+    commands={"loop": _LOOP},
+    offers={"loops": "agent_runtime.tools.loops:Loops", "loop-tools": "agent_runtime.tools.loops:loop_tools"},
+    also=("agent_runtime.tools.loops",),
+)

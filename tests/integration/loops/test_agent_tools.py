@@ -259,7 +259,7 @@ async def test_a_call_that_runs_again_after_a_crash_makes_no_second_loop_and_no_
     await runner.service.create_task(wire.CreateTaskRequest(spec=listening))
     answers = []
     for _ in range(2):
-        loops = Loops(runtime.store, runtime.categories, home=looper.home, clock=runtime.clock)
+        loops = Loops(runtime.store, runtime.categories, looper.home, runtime.clock)
         answers.append(
             (await loops.create(call, {"prompt": "p", "every": "15m"}), await loops.emit(other, "built", {}))
         )

@@ -87,7 +87,7 @@ async def test_a_later_call_stands_although_an_earlier_one_is_run_again(paced: B
     await paced.blocked.wait()
     runtime, category = paced.runtime, Category(name="work", tools=frozenset({"loop.wakeup"}))
     turn = TurnContext(turn_id=receipt.turn_id, thread_id=LOOP, channel="main", agent="agent0", category=category)
-    loops = Loops(runtime.store, runtime.categories, home=paced.home, clock=runtime.clock)
+    loops = Loops(runtime.store, runtime.categories, paced.home, runtime.clock)
     for key, delay in (("first", 60), ("second", 5), ("first", 60)):
         await loops.wake(Call(context=turn, key=key), delay)
     paced.go.set()
