@@ -42,9 +42,9 @@ _ALL = """(SELECT agent, key, state, reason, at_us FROM inbox_envelopes
 _COUNTS = f"SELECT agent, state, count(*) AS count, min(at_us) AS oldest_us FROM {_ALL} GROUP BY agent, state"  # noqa: S608
 _READERS = "SELECT *, until_us > extract(epoch FROM clock_timestamp()) * 1000000 AS is_read FROM inboxes"
 _ASIDE = f"SELECT * FROM {_ALL} WHERE state = 'quarantined' ORDER BY agent, at_us, key"  # noqa: S608
-_OF_KEY = "SELECT envelope FROM inbox_envelopes WHERE agent = ? AND key = ? AND state = 'quarantined'"
-_WAITING = """SELECT key, state, envelope FROM inbox_envelopes WHERE agent = ? AND state IN ('waiting', 'claimed')
-    ORDER BY state, number LIMIT ?"""
+_OF_KEY = "SELECT envelope FROM inbox_envelopes WHERE agent = $1 AND key = $2 AND state = 'quarantined'"
+_WAITING = """SELECT key, state, envelope FROM inbox_envelopes WHERE agent = $1 AND state IN ('waiting', 'claimed')
+    ORDER BY state, number LIMIT $2"""
 
 
 class SharedInboxes:
@@ -55,7 +55,7 @@ class SharedInboxes:
 
     def has_inbox(self, agent: str) -> bool:
         """Return whether an agent in a terminal has an inbox."""
-        return any(True for _ in self._ask("SELECT 1 FROM inboxes WHERE agent = ?", agent))
+        return any(True for _ in self._ask("SELECT 1 FROM inboxes WHERE agent = $1", agent))
 
     def inbox_rows(self, hosted: Collection[str]) -> list[Row]:
         """Return a row for each inbox; for an agent hosted here, the reader is a process of this machine."""

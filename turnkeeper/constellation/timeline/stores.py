@@ -9,6 +9,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +120,29 @@ class Stores:
         store = self._store(path)
         if store is None:
             return
-        asked = {"since": wanted.since_us, "until": wanted.until_us, "ids": json.dumps(sorted(wanted.ids))}
         try:
-            for row in store.execute(_within(query, key, wanted), asked):
-                fields = {name: _value(name, row[name]) for name in row.keys() if name not in _OWN}  # noqa: SIM118
-                yield Record(row["at"], path.name, row["kind"], process, plain(fields))
-        except (sqlite3.Error, TurnkeeperError) as error:
+            for row in self._ask(store, *self._within(query, key, wanted)):
+                for told in _each(dict(row)):
+                    fields = {name: _value(name, value) for name, value in told.items() if name not in _OWN}
+                    yield Record(row["at"], path.name, row["kind"], process, plain(fields))
+        except (sqlite3.Error, TurnkeeperError, ValueError) as error:  # ValueError: a text that is no JSON
             self._skipped[path.name] = f"cannot be read: {error}"
+
+    def _ask(self, store: sqlite3.Connection | handover.SharedSnapshot, query: str, *values: Any) -> Iterator[Any]:
+        """Run a query whose parameters are $1, $2 and so on, which both databases understand."""
+        if isinstance(store, handover.SharedSnapshot):
+            return store.execute(query, values)
+        return store.execute(query, {str(number): value for number, value in enumerate(values, 1)})
+
+    def _within(self, query: str, key: str, wanted: Wanted) -> tuple[Any, ...]:
+        """Return the query of the records in a range, and its values. Only a list is written for each database."""
+        named, values = "WHERE at BETWEEN $1 AND $2", list[Any]([wanted.since_us, wanted.until_us])
+        if wanted.ids:
+            is_file, ids = self._shared is None, sorted(wanted.ids)
+            one_of = "IN (SELECT value FROM json_each($3))" if is_file else "= ANY ($3)"
+            named += f" AND ({' OR '.join(f'{name} {one_of}' for name in key.split())})"
+            values.append(json.dumps(ids) if is_file else ids)
+        return f"SELECT * FROM ({query}) AS told {named} ORDER BY at", *values  # noqa: S608  none of it is from outside
 
     def _store(self, path: Path) -> sqlite3.Connection | handover.SharedSnapshot | None:
         """Open a store for reading, as it is now. None if it cannot be read or is missing."""
@@ -142,26 +159,26 @@ class Stores:
                 self._skipped[path.name] = f"cannot be read: {error}"
         return self._open.get(path)
 
-    def _look_up(self, path: Path, query: str) -> Callable[[str], Mapping[str, Any] | None]:
-        """Return a function that finds one row by an id. It finds nothing if the store cannot be read."""
+    def _look_up(self, path: Path, query: str, key: str) -> dict[str, Any] | None:
+        """Return one row by an id; None if there is none, or the store cannot be read."""
+        store = self._store(path)
+        with contextlib.suppress(sqlite3.Error, TurnkeeperError):
+            return next(map(dict, self._ask(store, query, key)), None) if store is not None else None
+        return None
 
-        def find(key: str) -> Mapping[str, Any] | None:
-            store = self._store(path)
-            with contextlib.suppress(sqlite3.Error, TurnkeeperError):
-                row = next(store.execute(query, [key]), None) if store is not None else None
-                return dict(row) if row is not None else None
-            return None
-
-        return find
+    def _task(self, task_id: str) -> dict[str, Any] | None:
+        """Return a task with its agent and its thread, which its definition names."""
+        row = self._look_up(self._home.schedules_db, _TASK, task_id)
+        with contextlib.suppress(ValueError):
+            definition = json.loads(row.pop("definition")) if row is not None else {}
+            thread = definition.get("thread_id") or task_id
+            return row and row | {"agent": definition.get("agent"), "thread_id": "" if thread == "each" else thread}
+        return None
 
     def lookups(self) -> dict[str, Callable[[str], Mapping[str, Any] | None]]:
         """Return the lookups for :class:`Known`, by the names of its parameters."""
-        agent_db = self._home.agent_db
-        return {
-            "turn": self._look_up(agent_db, _TURN),
-            "question": self._look_up(agent_db, "SELECT turn_id FROM interrupts WHERE interrupt_id = ?"),
-            "task": self._look_up(self._home.schedules_db, _TASK),
-        }
+        turn, question = (partial(self._look_up, self._home.agent_db, query) for query in (_TURN, _QUESTION))
+        return {"turn": turn, "question": question, "task": self._task}
 
 
 def shared_url(home: Home) -> str:
@@ -180,12 +197,12 @@ def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in {None, ""}}
 
 
-def _within(query: str, key: str, wanted: Wanted) -> str:
-    named = "WHERE at BETWEEN :since AND :until"
-    if wanted.ids:
-        of = " OR ".join(f"{name} IN (SELECT value FROM json_each(:ids))" for name in key.split())  # noqa: S608
-        named += f" AND ({of})"  # no part of this comes from outside
-    return f"SELECT * FROM ({query}) AS told {named} ORDER BY at"  # noqa: S608
+def _each(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row; for a message with tool calls, one for each call."""
+    if (calls := row.pop("tool_calls_json", None)) is None:
+        yield row
+    for call in json.loads(calls or "[]"):
+        yield row | {"tool": call.get("name"), "call_id": call.get("id")}
 
 
 _KINDS = {
@@ -197,15 +214,9 @@ _KINDS = {
 }
 # Kinds that a trail holds of its own process, and a shared store of all processes.
 TOLD = frozenset(f"{subject}.{what}" for subject, kinds in _KINDS.items() for what in kinds)
-_TURN = """
-SELECT thread_id, channel, agent, task_id, task_name AS task, fire_id FROM turns WHERE turn_id = ?
-"""
-_TASK = """
-SELECT name AS task, channel, json_extract(definition, '$.agent') AS agent,
-    CASE coalesce(json_extract(definition, '$.thread_id'), '') WHEN '' THEN id WHEN 'each' THEN ''
-        ELSE json_extract(definition, '$.thread_id') END AS thread_id
-FROM tasks WHERE id = ?
-"""
+_TURN = "SELECT thread_id, channel, agent, task_id, task_name AS task, fire_id FROM turns WHERE turn_id = $1"
+_QUESTION = "SELECT turn_id FROM interrupts WHERE interrupt_id = $1"
+_TASK = "SELECT name AS task, channel, definition FROM tasks WHERE id = $1"
 # Each query with the ids that find its rows, indexed if the table is large.
 _MOMENTS = (
     ("fired_us", "fire.sent", ""),
@@ -250,9 +261,8 @@ _TURNS = {
     ) AS moments USING (number)
     """: "interrupt_id turn_id",
     """
-    SELECT messages.at_us AS at, 'tool.called' AS kind, turn_id, '' AS fire_id,
-        json_extract(call.value, '$.name') AS tool, json_extract(call.value, '$.id') AS call_id
-    FROM messages, json_each(messages.tool_calls_json) AS call WHERE messages.tool_calls_json <> ''
+    SELECT at_us AS at, 'tool.called' AS kind, turn_id, '' AS fire_id, tool_calls_json
+    FROM messages WHERE tool_calls_json <> ''
     """: "turn_id",
     """
     SELECT settled_at_us AS at, 'fire.' || state AS kind, turn_id, fire_id, attempt, agent, thread_id, channel, reason

@@ -12,7 +12,6 @@ The thread's owner deletes a row in the transaction that handles it; keys that w
 """
 
 import json
-import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
@@ -214,18 +213,8 @@ def _look(thread_id: str, why: str, wish: bytes) -> dict[str, Any]:
     return {"key": key, "thread_id": thread_id, "agent": "", "kind": LOOK, "envelope": wish}
 
 
-# Maps SQLite's functions in queries of stores to PostgreSQL's.
-_SPELLED = (
-    (r"json_each\((:\w+)\)", r"json_array_elements_text(\1::json) AS told(value)"),
-    (r"json_each\(([\w.]+)\) AS (\w+)", r"json_array_elements(nullif(\1, '')::json) AS \2(value)"),
-    (r"json_extract\(([\w.]+), '\$\.(\w+)'\)", r"(\1::json ->> '\2')"),
-    (r"(?<!:):(\w+)", r"%(\1)s"),
-    (r"\?", "%s"),
-)
-
-
 class SharedSnapshot:
-    """A read-only snapshot of a shared database, taken at the first query. Queries are SQLite's.
+    """A read-only snapshot of a shared database, taken at the first query. Parameters of a query are $1, $2 and so on.
 
     Raises, also while rows are read:
         Conflict: a newer version of the program has changed the tables.
@@ -241,7 +230,7 @@ class SharedSnapshot:
             hint = "install turnkeeper[postgres]"
             raise InvalidInput("the driver for PostgreSQL is not installed", where="store URL", hint=hint) from error
         self._error, self._count, self._tuples = psycopg.Error, 0, psycopg.rows.tuple_row
-        self._heard: Collection[str] = ()
+        self._cursor, self._heard = psycopg.RawServerCursor, frozenset[str]()
         self._begins = {"search_path": schema, "statement_timeout": f"{within_s:.0f}s"}
         rows: Any = psycopg.rows.dict_row if named else psycopg.rows.tuple_row
         try:
@@ -275,7 +264,7 @@ class SharedSnapshot:
             for channel in set(channels).difference(self._heard):
                 self._connection.execute(f'LISTEN "{channel}"'.encode())
                 self._connection.commit()
-            self._heard = channels
+            self._heard = frozenset(channels)
             for _ in self._connection.notifies(timeout=seconds, stop_after=1):
                 return
         except self._error as error:
@@ -289,13 +278,11 @@ class SharedSnapshot:
                 (found,) = cursor.execute(f"SELECT version_num FROM {table}".encode()).fetchone() or (None,)  # noqa: S608
                 schema_revision.refuse_newer(found, migrations, "the shared database")
 
-    def execute(self, query: str, values: Any = ()) -> Iterator[Any]:
+    def execute(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
         """Yield the rows of a query, in batches."""
-        for pattern, spelled in _SPELLED:
-            query = re.sub(pattern, spelled, query)
         self._count += 1
         try:
-            with self._connection.cursor(f"read_{self._count}") as cursor:
+            with self._cursor(self._connection, f"read_{self._count}") as cursor:
                 cursor.itersize = 2000
                 cursor.execute(query.encode(), values)
                 yield from cursor
