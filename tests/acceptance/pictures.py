@@ -28,7 +28,7 @@ STATES = ("empty", "usual", "phone", "many", "down", "suspended")
 PATHS = {
     "today": "/ui/", "decisions": "/ui/decisions", "conversations": "/ui/conversations", "tasks": "/ui/tasks",
     "loops": "/ui/loops", "timeline": "/ui/timeline", "timeline-hour": "/ui/timeline?span=1h", "pages": "/ui/pages",
-    "memory": "/ui/memory", "new-task": "/ui/new",
+    "memory": "/ui/memory", "new-task": "/ui/new", "tokens": "/ui/tokens", "machines": "/ui/machines",
 }  # fmt: skip
 USUAL = {
     "conversation": "/ui/conversations/general", "task": "/ui/tasks/digest", "edit": "/ui/tasks/digest/edit",

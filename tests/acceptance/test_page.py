@@ -21,7 +21,7 @@ AXE = ROOT / "tests" / "clients" / "node_modules" / "axe-core" / "axe.min.js"
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 PAGES = (
     *("/ui/", "/ui/decisions", "/ui/conversations", "/ui/conversations/desk", "/ui/tasks", "/ui/tasks/daily", "/ui/tasks/daily/edit", "/ui/new"),
-    *("/ui/tasks/daily/slot", "/ui/loops", "/ui/timeline", "/ui/timeline?span=1m", "/ui/timeline?span=1y", "/ui/pages", "/ui/pages/garden", "/ui/memory", "/ui/find"),
+    *("/ui/tasks/daily/slot", "/ui/loops", "/ui/timeline", "/ui/timeline?span=1m", "/ui/timeline?span=1y", "/ui/pages", "/ui/pages/garden", "/ui/memory", "/ui/find", "/ui/tokens", "/ui/machines"),
 )  # fmt: skip
 
 
@@ -314,12 +314,21 @@ def test_each_list_is_filtered_by_its_search_field_also_without_scripts(tab: Tab
     expect(page.locator("[data-found] li", has_text="Tasks")).to_have_count(0)
 
 
-def test_times_tick_and_tokens_of_the_day_stand_by_task(tab: Tab, constellation: Constellation) -> None:
+def test_times_tick_and_tokens_stand_by_day_and_by_task(tab: Tab, constellation: Constellation) -> None:
     constellation.create("spends", "--in", "1s", "--prompt", "Summarise the garden.", channel="spends")
     constellation.until_outcome("spends", "succeeded")
     page = tab.go("/ui/")
     tokens = page.locator("section", has=page.get_by_role("heading", name="Tokens today"))
     expect(tokens.locator("tr", has_text="all")).to_be_visible()
+    tokens.get_by_role("link", name="Earlier days").click()
+    page.wait_for_url("**/ui/tokens")
+    expect(page.locator(".chart g")).to_have_count(14)
+    page.get_by_role("link", name="spends").click()
+    page.wait_for_url("**/ui/tokens?days=14&task=spends")
+    days = page.locator("section", has=page.get_by_role("heading", name="Days of spends")).locator("tbody tr")
+    expect(days).to_have_count(1)
+    (turn,) = (one for one in constellation.ask("agent-runtime", "turns", "list") if one["task_name"] == "spends")
+    expect(days.locator("td[data-label=read]")).to_have_text(f"{turn['tokens_in']:,}")
     page.goto(f"{tab.origin}/ui/pages")
     page.evaluate(
         """() => { document.getElementById('content').dataset.topics = '';  // so that only the clock changes it
@@ -336,7 +345,7 @@ def test_the_timeline_moves_and_zooms_by_keys_and_a_lane_has_no_overlaps(
     page = tab.go("/ui/timeline")
     lane = page.locator(".lane", has_text="often")
     expect(lane.locator("rect.merged.fired")).to_have_count(1)
-    expect(lane.locator("circle.fired")).to_have_count(0)
+    expect(lane.locator(".mark.fired")).to_have_count(0)
     page.keyboard.press("+")
     page.wait_for_url("**/ui/timeline?span=6h")
     page.wait_for_load_state()
@@ -418,10 +427,10 @@ def test_a_task_is_paused_until_monday_explained_and_resumed(tab: Tab, constella
     page.get_by_role("button", name="Run now").click()
     expect(page.locator("section", has_text="History").last.locator("tbody tr").first).to_contain_text("succeeded")
     page.goto(f"{tab.origin}/ui/timeline")
-    assert page.locator(".lane", has_text="pausing").locator("circle.fired").count() == 1
-    assert page.locator(".lane", has_text="pausing").locator("circle.planned").count() >= 5
+    assert page.locator(".lane", has_text="pausing").locator(".mark.fired").count() == 1
+    assert page.locator(".lane", has_text="pausing").locator(".mark.planned").count() >= 5
     assert page.locator("details tbody tr", has_text="pausing").count() >= 6, "the same as a table"
-    page.locator(".lane", has_text="pausing").locator("a:has(circle.fired)").click()
+    page.locator(".lane", has_text="pausing").locator("a:has(.mark.fired)").click()
     page.wait_for_url("**/ui/tasks/pausing/slot?at=*")
     page.goto(f"{tab.origin}/ui/tasks?state=active&q=pausing")
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -474,8 +483,8 @@ def test_machines_that_share_a_store_are_listed_as_in_status_and_one_that_dies_i
 ) -> None:
     if not isinstance(constellation, TwoMachines):
         pytest.skip("of several machines, which share a server: --database postgres")
-    page = tab.go("/ui/")
-    listed = page.locator("section", has=page.get_by_role("heading", name="Machines"))
+    page = tab.go("/ui/machines")
+    listed = page.locator("section", has=page.get_by_role("heading", name="Machines that share the store"))
     rows = listed.locator("tbody tr")
     for width in (360, 800, 1400):
         page.set_viewport_size({"width": width, "height": 800})

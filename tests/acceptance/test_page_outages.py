@@ -15,7 +15,9 @@ from tests.support.machines import constellation_on, new_home
 from tests.support.program import WEB
 from tests.support.tabs import PATIENCE_MS, Tab, asks, chromium, decision
 from tests.support.web import Web, serving
+from turnkeeper.clock import SystemClock
 from turnkeeper.constellation.supervisor.daemons import AGENT_RUNTIME, TASK_RUNNER, Daemon
+from turnkeeper.gateway.page.stores import outages
 from turnkeeper.storage.locking import holder_pid
 
 pytestmark = [
@@ -305,3 +307,24 @@ def test_a_suspended_daemon_holds_up_no_page_and_an_open_tab_says_so(
     with suspended(constellation, daemon):
         expect(bar(page, daemon)).to_be_visible()
     expect(bar(page, daemon)).to_have_count(0)
+
+
+def test_the_timeline_shows_when_the_runtime_was_away_though_nothing_was_due_and_says_why_on_a_click(
+    tab: Tab, constellation: Constellation
+) -> None:
+    constellation.kill(AGENT_RUNTIME)
+    page = tab.go("/ui/timeline?span=10m")
+    expect(page.get_by_role("link", name=re.compile("agent-runtime: .*does not answer"))).to_be_visible()
+    constellation.until("an outage in the ledger", lambda: recorded(constellation) > 1)
+    constellation.start()
+    expect(bar(page, AGENT_RUNTIME)).to_have_count(0)
+    tab.go("/ui/timeline?span=10m")
+    page.get_by_role("link", name=re.compile("agent-runtime: .*agent runtime away")).last.click()
+    expect(page.locator("tr:target")).to_contain_text("agent runtime away")
+
+
+def recorded(constellation: Constellation) -> float:
+    """Return the seconds of the newest recorded outage of the runtime that lasts."""
+    now = SystemClock().now()
+    found = [one for one in outages(constellation.home, "", now) if one.daemon == AGENT_RUNTIME.name and one.end == now]
+    return max(((one.end - one.begin).total_seconds() for one in found), default=0)

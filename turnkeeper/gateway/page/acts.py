@@ -255,10 +255,10 @@ class Acts:
         try:
             cookie = gateway.sessions.log_in(request.scope["form"].get("token", ""), plain_host=host in PLAIN_HOSTS)
         except TurnkeeperError as error:
-            return self._shell.plain("plain.html", 503, title="Not logged in", error=str(error), login=True)
+            return self._shell.plain("frame/plain.html", 503, title="Not logged in", error=str(error), login=True)
         if cookie is None:
             text = "this token is not valid here, was used before, or is older than a minute; run: turnkeeper web open"
-            return self._shell.plain("plain.html", 403, title="Not logged in", error=text, login=True)
+            return self._shell.plain("frame/plain.html", 403, title="Not logged in", error=text, login=True)
         login_page(gateway.home).unlink(missing_ok=True)
         answer = RedirectResponse("/ui/", 303)
         secure = bool(gateway.settings.web.public_origin) and host not in PLAIN_HOSTS

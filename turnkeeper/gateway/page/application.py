@@ -26,7 +26,7 @@ def surface(gateway: Gateway) -> Offered:
         port = gateway.settings.web.port
         plain = request.headers["host"].rpartition(":")[0] in PLAIN_HOSTS
         by_name = f"http://turnkeeper.localhost:{port}/" if plain else ""
-        return shell.plain("plain.html", title="Log in", error="", login=True, by_name=by_name)
+        return shell.plain("frame/plain.html", title="Log in", error="", login=True, by_name=by_name)
 
     def bounded(answer: Any) -> Any:
         async def handler(request: Request) -> Response:

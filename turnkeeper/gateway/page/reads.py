@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Awaitable
 from datetime import datetime, timedelta
 from functools import partial
 from importlib import import_module
@@ -21,7 +22,8 @@ MOST_FIRES = 50
 MOST_OF_TIMELINE = 1000
 MOST_LANES = 60
 MOST_SAID = 5
-MOST_SPENT = 200  # turns whose tokens are added up
+MOST_READ = 50  # turns among which the newest with a summary are shown
+DAYS = (14, 30, 90)  # that the page of tokens shows
 NEXT = 10
 SPANS = {  # what a timeline shows before now, and after
     "1m": (timedelta(seconds=45), timedelta(seconds=15)),
@@ -42,41 +44,58 @@ class Reads:
         self._shell, self._ask = shell, shell.ask
 
     async def today(self, request: Request) -> Response:
-        """Show pending decisions, failures since yesterday, the next fires, and the daemons."""
+        """Show pending decisions, failures since yesterday, the next fires, and the tokens of the day."""
         times = self._shell.times()
-        cards, fires, tasks, status, machines, turns = await asyncio.gather(
+        midnight = times.now.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+        cards, fires, tasks, turns, (spent, _) = await asyncio.gather(
             self._waiting(),
             self._gone_wrong(times.now - timedelta(days=1), times.now),
             self._ask(schedules.ListTasksRequest()),
-            self._ask(schedules.GetStatusRequest()),
-            self._machines(),
-            self._ask(agents.ListTurnsRequest(limit=MOST_SPENT)),
+            self._ask(agents.ListTurnsRequest(limit=MOST_READ)),
+            self._stored(self._shell.answers.spent(midnight)),
         )
         wrong = views.went_wrong(fires, times.now - timedelta(days=1))[:20]
         zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
-        midnight = times.now.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
-        spent = views.spent_since(turns.turns, midnight)
         return await self._shell.page(
-            request, "today.html", title="Today", topics="tasks turns machines", cards=cards, wrong=wrong,
-            zones=zones, soon=views.soonest(tasks.tasks, NEXT), runner=status, **machines,
-            spent=spent, is_all=sum(one.turns for one in spent) < MOST_SPENT,
+            request, "today.html", title="Today", topics="tasks turns", cards=cards, wrong=wrong,
+            zones=zones, soon=views.soonest(tasks.tasks, NEXT), spent=views.by(spent, "name"),
             said=[turn for turn in turns.turns if turn.summary][:MOST_SAID],
         )  # fmt: skip
 
-    async def _machines(self) -> dict[str, Any]:
-        """Return the machines that share the store and their queues, or the reason why they are unknown."""
+    async def _stored(self, read: Awaitable[Any]) -> tuple[Any, str]:
+        """Return the answer of a store, or else an empty list and the reason why it cannot be read."""
         try:
-            shared = await self._shell.answers.cluster()
+            return await read, ""
         except TurnkeeperError as error:
-            return {"machines": [], "queue": f"The database {error.what}."}
-        if shared is None:
-            return {"machines": None, "queue": ""}
-        nodes = import_module("turnkeeper.storage.nodes")
+            return [], str(error)
+
+    async def machines(self, request: Request) -> Response:
+        """Show the daemons and, if several machines share the store, each of them and the queue."""
+        runner = await self._ask(schedules.GetStatusRequest())
+        shared, problem = await self._stored(self._shell.answers.cluster())
+        nodes: Any = import_module("turnkeeper.storage.nodes") if shared else None
         machines = [
             {**one, "roles": nodes.roles_line(one["roles"]), "ago": nodes.span(one["silent_s"])}
-            for one in nodes.machines(shared.processes)
+            for one in (nodes.machines(shared.processes) if nodes else ())
         ]
-        return {"machines": machines, "queue": nodes.queue_line(shared.queue)}
+        queue = nodes.queue_line(shared.queue) if nodes else f"Not known: {problem}." if problem else ""
+        return await self._shell.page(
+            request, "machines.html", title="Machines", topics="tasks machines", runner=runner, machines=machines,
+            queue=queue,
+        )  # fmt: skip
+
+    async def tokens(self, request: Request) -> Response:
+        """Show the tokens of the last days, by day and by task."""
+        days = next((one for one in DAYS if str(one) == query_of(request, "days")["days"]), DAYS[0])
+        midnight = self._shell.times().now.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+        spent, problem = await self._stored(self._shell.answers.spent(midnight - timedelta(days=days - 1)))
+        name = query_of(request, "task")["task"]
+        dates = [f"{midnight - timedelta(days=back):%Y-%m-%d}" for back in range(days)]
+        by_day = {row[0]: row for row in views.by([one for one in spent if name in {"", one.name}], "day")}
+        return await self._shell.page(
+            request, "tokens.html", title="Tokens", days=days, choices=DAYS, problem=problem, task=name,
+            by_day=[by_day.get(day, (day, 0, 0, 0)) for day in dates], by_task=views.by(spent, "name"),
+        )  # fmt: skip
 
     async def decisions(self, request: Request) -> Response:
         """Show all pending decisions in full."""
@@ -192,8 +211,10 @@ class Reads:
         begin = times.now - back + (back + ahead) / 2 * move
         window = views.Window(begin=begin, now=times.now, end=begin + back + ahead)
         past = schedules.ListFiresRequest(limit=MOST_OF_TIMELINE, without_folded=True)
-        fires, tasks = await asyncio.gather(
-            self._ask(_between(past, window.begin, window.end)), self._ask(schedules.ListTasksRequest())
+        fires, tasks, (outages, unknown) = await asyncio.gather(
+            self._ask(_between(past, window.begin, window.end)),
+            self._ask(schedules.ListTasksRequest()),
+            self._stored(self._shell.answers.outages()),
         )
         armed, planned = [task.id for task in views.soonest(tasks.tasks, MOST_LANES)], schedules.SimulateResponse()
         if armed and window.end > window.now:
@@ -202,7 +223,7 @@ class Reads:
         zones = {task.spec.name: task.spec.timezone for task in tasks.tasks}
         return await self._shell.page(
             request, "timeline.html", title="Timeline", topics="tasks", span=name, window=window, move=move,
-            bands=views.bands_of(fires.fires, window), spans=list(SPANS),
+            bands=views.bands_of(outages, window), unknown=unknown, spans=list(SPANS),
             lanes=views.lanes_of(fires.fires, planned.rows, zones, window),
             cut=bool(fires.next_cursor) or planned.truncated,
         )  # fmt: skip
@@ -261,6 +282,8 @@ class Reads:
             "/ui/tasks/{name}/slot": self.slot,
             "/ui/new": self.new,
             "/ui/timeline": self.timeline,
+            "/ui/machines": self.machines,
+            "/ui/tokens": self.tokens,
             "/ui/find": partial(self.knowledge, kind="find"),
             "/ui/pages": partial(self.knowledge, kind="pages"),
             "/ui/pages/{page_id}": partial(self.knowledge, kind="page"),

@@ -7,6 +7,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from turnkeeper.console.unseen import counted, in_words
 from turnkeeper.errors import TurnkeeperError, Unreachable
 from turnkeeper.gateway.calls import Gateway, Who, status_of, who_of
 from turnkeeper.gateway.keys import Note, Settle
-from turnkeeper.gateway.page import text, views
+from turnkeeper.gateway.page import stores, text, views
 from turnkeeper.rpc.channel import daemon_of, method_of
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
@@ -45,6 +46,7 @@ def environment() -> Environment:
     made.filters |= {"markdown": text.markdown, "tone": views.tone, "path": lambda part: quote(str(part), safe="")}
     made.globals |= {
         "span": text.span,
+        "took": text.span,
         "pairs_in": text.pairs_in,
         "counted": counted,
         "why_of": views.why_of,
@@ -52,6 +54,7 @@ def environment() -> Environment:
     }
     made.globals |= {"said_in": views.said_in, "cards_in": views.cards_in, "mark_of": views.mark_of}
     made.tests["open"] = lambda turn: turn.status in views.OPEN_TURN
+    made.filters["thousands"] = "{:,}".format
     made.globals |= {"state_of": views.state_of, "in_words": in_words, "is_loop": views.is_loop}
     return made
 
@@ -145,7 +148,27 @@ class Answers:
         if not (url := self._gateway.settings.store.shared_url):
             return None
         nodes = import_module("turnkeeper.storage.nodes")  # imported here: no other home needs it
-        return await self._once(("database", b""), lambda: asyncio.to_thread(nodes.read_cluster, url))
+        return await self._stored("machines", lambda: nodes.read_cluster(url))
+
+    async def outages(self) -> list[stores.Outage]:
+        """Return the times in which a daemon was away, also one that is away now. Raises TurnkeeperError."""
+        settings, now = self._gateway.settings.store, self._gateway.clock.now()
+        read = partial(stores.outages, self._gateway.home, settings.shared_url, now)
+        lasting = [stores.Outage(daemon, "does not answer", since, now) for daemon, since in self.away.items()]
+        return [*await self._stored("outages", read), *lasting]
+
+    async def spent(self, since: datetime) -> list[stores.Spent]:
+        """Return the tokens of turns since then, by day and task. Raises TurnkeeperError."""
+        url = self._gateway.settings.store.shared_url
+        return list(await self._stored(f"spent {since}", partial(stores.spent, self._gateway.home, url, since)))
+
+    async def _stored(self, name: str, read: Callable[[], Any]) -> Any:
+        """Return the rows that a function reads in a store, or raise Unreachable after READ_S."""
+        try:
+            async with asyncio.timeout(READ_S):
+                return await self._once((name, b""), lambda: asyncio.to_thread(read))
+        except TimeoutError:
+            raise Unreachable("does not answer in time", where="the store") from None
 
     async def _once(self, key: tuple[str, bytes], ask: Callable[[], Awaitable[Any]]) -> Any:
         now = self._gateway.clock.monotonic()
@@ -182,7 +205,7 @@ class Shell:
         self.gateway, self.templates = gateway, environment()
         self.answers = Answers(gateway)
         self._turn = self.templates.from_string(
-            '{% from "parts.html" import turn_item with context %}{{ turn_item(turn) }}'
+            '{% from "frame/parts.html" import turn_item with context %}{{ turn_item(turn) }}'
         )
 
     def begin(self) -> Reading:
@@ -264,7 +287,12 @@ class Shell:
         if not isinstance(error, TurnkeeperError):
             raise error
         return await self.page(
-            request, "plain.html", status_of(error), title="This cannot be shown", topics="tasks turns", error=error
+            request,
+            "frame/plain.html",
+            status_of(error),
+            title="This cannot be shown",
+            topics="tasks turns",
+            error=error,
         )
 
     def back(

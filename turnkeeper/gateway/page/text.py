@@ -25,7 +25,6 @@ LONGEST = 20_000  # characters of one text; the command line shows the whole tex
 _LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _LOWEST_HEADING = 6
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?Z")
-_OUTAGE = re.compile(rf"(task runner|agent runtime)[a-z ]* from ({_INSTANT.pattern}) to ({_INSTANT.pattern})")
 _PARTS = re.compile(rf"(`[^`]+`|{_INSTANT.pattern})")
 _MARKS = re.compile(r"^[ \t]*(?:[-*+>]|#{1,6})[ \t]+", re.MULTILINE)
 _NOTHING = Markup("&ndash;")
@@ -105,17 +104,6 @@ def instant(at: Timestamp | datetime | None) -> datetime | None:
     if isinstance(at, Timestamp):
         return at.ToDatetime(UTC) if at.seconds or at.nanos else None
     return at
-
-
-def outages_in(text: str) -> list[tuple[str, datetime, datetime]]:
-    """Return the daemons that a fire's cause names as away, each with the begin and the end of that time.
-
-    >>> said = "agent runtime away from 2026-11-22T19:00:00Z to 2026-11-22T19:30:00Z"
-    >>> [(daemon, f"{begin:%H:%M}", f"{end:%H:%M}") for daemon, begin, end in outages_in(said)]
-    [('agent-runtime', '19:00', '19:30')]
-    """
-    found = _OUTAGE.findall(text)
-    return [(name.replace(" ", "-"), parse_rfc3339(begin), parse_rfc3339(end)) for name, begin, end in found]
 
 
 def zone_of(name: str) -> ZoneInfo | None:

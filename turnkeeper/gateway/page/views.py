@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from turnkeeper.console.unseen import in_words, plain
-from turnkeeper.gateway.page.text import fields, instant, outages_in, pairs_in, pretty, unmarked
+from turnkeeper.gateway.page.stores import Outage, Spent
+from turnkeeper.gateway.page.text import fields, instant, pairs_in, pretty, unmarked
 from turnkeeper.gateway.page.when import typed
 from turnkeeper.rpc import forms
 from turnkeeper.times import format_rough
@@ -231,24 +232,14 @@ def state_of(task: schedules.Task) -> str:
     return in_words(task.state, loop=is_loop(task) or task.kind == "dynamic")
 
 
-class Spent(NamedTuple):
-    """The tokens that models read and wrote in the turns of one task, or of one channel's messages."""
-
-    name: str
-    turns: int
-    tokens_in: int
-    tokens_out: int
-
-
-def spent_since(turns: Iterable[agents.Turn], since: datetime) -> list[Spent]:
-    """Return the tokens of turns that began since then, by task or else by channel, most tokens first."""
-    found: dict[str, Spent] = {}
-    for turn in turns:
-        began, name = instant(turn.started_at), turn.task_name or f"messages in {turn.channel}"
-        if began is not None and began >= since:
-            _, count, read, wrote = found.get(name, Spent(name, 0, 0, 0))
-            found[name] = Spent(name, count + 1, read + turn.tokens_in, wrote + turn.tokens_out)
-    return sorted(found.values(), key=lambda one: (-one.tokens_in - one.tokens_out, one.name))
+def by(spent: Iterable[Spent], key: str) -> list[tuple[str, int, int, int]]:
+    """Return turns, tokens read and tokens written, added up by `day` (newest first) or by `name` (most first)."""
+    found: dict[str, list[int]] = {}
+    for one in spent:
+        sums = found.setdefault(getattr(one, key), [0, 0, 0])
+        sums[:] = sums[0] + one.turns, sums[1] + one.tokens_in, sums[2] + one.tokens_out
+    rows = [(name, turns, read, wrote) for name, (turns, read, wrote) in found.items()]
+    return sorted(rows, reverse=True) if key == "day" else sorted(rows, key=lambda row: (-row[2] - row[3], row[0]))
 
 
 def counts_of(tasks: Iterable[schedules.Task]) -> list[tuple[str, int]]:
@@ -426,31 +417,35 @@ class Window:
 
 
 class Band(NamedTuple):
-    """A time in which a daemon was away: its position and width in percent."""
+    """A time in which a daemon was away: its position and width in percent, and the reason."""
 
     daemon: str
     x: float
     width: float
     begin: datetime
     end: datetime
+    says: str
 
 
-def bands_of(fires: Iterable[schedules.Fire], window: Window) -> list[Band]:
-    """Return when each daemon was away, as the causes of fires say; overlapping times of one daemon are one."""
-    spans: list[tuple[str, datetime, datetime]] = []
-    for daemon, begin, end in sorted({one for fire in fires for one in outages_in(fire.cause)}):
+def bands_of(outages: Iterable[Outage], window: Window) -> list[Band]:
+    """Return the outages in the window; those of one daemon that touch are one, and the shortest are left out."""
+    spans: list[Outage] = []
+    for one in sorted(outages, key=lambda one: (one.daemon, one.begin)):
         last = spans[-1] if spans else None
-        if last and last[0] == daemon and begin <= last[2]:
-            spans[-1] = (daemon, last[1], max(end, last[2]))
+        if last and last.daemon == one.daemon and one.begin <= last.end + _TOUCH:
+            says = last.says if one.says in last.says else f"{last.says}, then {one.says}"
+            spans[-1] = Outage(one.daemon, says, last.begin, max(one.end, last.end))
         else:
-            spans.append((daemon, begin, end))
+            spans.append(one)
     return [
-        Band(daemon, window.x(begin), round(window.x(end) - window.x(begin), 3), begin, end)
-        for daemon, begin, end in spans
-        if begin < window.end and end > window.begin
+        Band(daemon, window.x(begin), round(window.x(end) - window.x(begin), 3), begin, end, says)
+        for daemon, says, begin, end in spans
+        if begin < window.end and end > window.begin and end - begin >= _SHORTEST
     ]
 
 
+_SHORTEST = timedelta(seconds=1)  # a daemon that starts takes less
+_TOUCH = timedelta(seconds=10)  # a daemon that runs records its presence every 5 s
 _MERGED = frozenset({"fired", "planned", "skipped"})
 CLOSE = 1.2  # percent of a lane within which two marks would touch
 _MOST_TICKS = 12
@@ -493,5 +488,5 @@ def _mark(fire: schedules.Fire, at: datetime, window: Window) -> Mark:
     x = window.x(due if kind == "skipped" else began)
     late = window.x(began) - window.x(due) if kind != "skipped" and fire.late_s >= 1 else 0.0
     ran = window.x(ended) - window.x(began) if kind != "skipped" else 0.0
-    text = ": ".join(filter(None, [fire.outcome, why_of(fire)]))
+    text = ": ".join(filter(None, [in_words(fire.outcome), why_of(fire)]))
     return Mark(kind=kind, x=x, late=round(max(late, 0), 3), ran=round(max(ran, 0), 3), at=at, text=text)

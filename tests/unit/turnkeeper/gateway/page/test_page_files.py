@@ -15,7 +15,7 @@ def test_the_vendored_script_is_what_its_makers_published() -> None:
 
 
 def test_no_page_has_a_script_or_a_style_of_its_own() -> None:
-    for template in (FOLDER / "templates").iterdir():
+    for template in (FOLDER / "templates").rglob("*.html"):
         text = template.read_text()
         assert " style=" not in text
         assert "<style" not in text

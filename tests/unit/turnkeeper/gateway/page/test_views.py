@@ -9,6 +9,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from turnkeeper.gateway.page import acts, reads, shell, text, views
+from turnkeeper.gateway.page.stores import Outage, Spent
 from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
 
@@ -187,15 +188,13 @@ def test_a_short_timeline_shows_all_of_last_night() -> None:
     assert reads.SPANS["24h"][0] >= timedelta(hours=24)
 
 
-def test_tokens_of_a_day_are_added_up_by_task_and_by_the_channel_of_messages() -> None:
-    def turn(hours: float, task: str = "", **more: Any) -> agents.Turn:
-        return agents.Turn(task_name=task, channel="desk", started_at=stamp(NOW - timedelta(hours=hours)), **more)
-
-    turns = [
-        turn(1, "news", tokens_in=10, tokens_out=1), turn(2, "news", tokens_in=20, tokens_out=2),
-        turn(3, tokens_in=100, tokens_out=7), turn(30, "news", tokens_in=1000),
+def test_tokens_are_added_up_by_day_newest_first_and_by_task_most_first() -> None:
+    spent = [
+        Spent("2026-11-22", "news", 2, 30, 3), Spent("2026-11-22", "messages in desk", 1, 100, 7),
+        Spent("2026-11-21", "news", 1, 1000, 0),
     ]  # fmt: skip
-    assert views.spent_since(turns, NOW - timedelta(days=1)) == [("messages in desk", 1, 100, 7), ("news", 2, 30, 3)]
+    assert views.by(spent, "day") == [("2026-11-22", 3, 130, 10), ("2026-11-21", 1, 1000, 0)]
+    assert views.by(spent, "name") == [("news", 3, 1030, 3), ("messages in desk", 1, 100, 7)]
 
 
 @pytest.mark.parametrize("span", reads.SPANS)
@@ -222,19 +221,26 @@ def test_neighbours_on_a_lane_are_one_mark_with_their_number_and_exceptions_stan
     assert [mark.kind for mark in lane.odd] == ["failed", "failed"]
 
 
-def test_outages_are_those_that_causes_name_by_daemon_and_overlapping_ones_are_one() -> None:
+def test_outages_of_one_daemon_that_touch_are_one_band_with_each_reason_once() -> None:
     window = views.Window(begin=NOW - timedelta(hours=10), now=NOW, end=NOW + timedelta(hours=10))
 
-    def away(begin: float, end: float, says: str = "agent runtime away") -> str:
-        first, last = ((NOW - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ") for hours in (begin, end))
-        return f"{says} from {first} to {last}"
+    def away(begin: float, end: float, says: str = "away", daemon: str = "agent-runtime") -> Outage:
+        return Outage(daemon, says, NOW - timedelta(hours=begin), NOW - timedelta(hours=end))
 
-    both = f"{away(8, 7, 'task runner not running')}, then {away(2, 1)}"
-    causes = [away(5, 4), away(4.5, 3), both, away(30, 20), ""]
-    fires = [fire("succeeded", NOW - timedelta(hours=1), cause=cause) for cause in causes]
-    assert [(band.daemon, band.x, band.width) for band in views.bands_of(fires, window)] == [
-        ("agent-runtime", 25.0, 10.0), ("agent-runtime", 40.0, 5.0), ("task-runner", 10.0, 5.0),
-    ]  # fmt: skip
+    found = [
+        away(2, 1),
+        away(5, 4),
+        away(8, 7, "not running", "task-runner"),
+        away(4.001, 3, "hung"),
+        away(3.5, 3),
+        away(30, 20),
+        away(0.5, 0.4999),
+    ]
+    assert [(band.daemon, band.x, band.width, band.says) for band in views.bands_of(found, window)] == [
+        ("agent-runtime", 25.0, 10.0, "away, then hung"),
+        ("agent-runtime", 40.0, 5.0, "away"),
+        ("task-runner", 10.0, 5.0, "not running"),
+    ]
 
 
 def test_a_lane_has_a_mark_for_each_fire_with_its_lateness_and_length_and_for_what_is_planned() -> None:
