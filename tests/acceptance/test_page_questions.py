@@ -25,6 +25,7 @@ from langgraph.types import interrupt
 
 def order(state):
     question = {"question": "Order the hose at 12.50 EUR?", "options": ["yes", "wait a week", "never"]}
+    question |= {"allows_text": "words" in state["messages"][-1].content}
     return {"messages": [AIMessage(f"I heard: {interrupt(question)}")]}
 
 
@@ -40,7 +41,8 @@ def asking(home: Home, tmp_path: Path) -> Iterator[Constellation]:
     made.command("turnkeeper", "init", "--graph", f"{tmp_path / 'shop.py'}:graph")
     made.start()
     for name in ("hose", "seeds", "soil"):
-        made.create(name, "--in", "1s", "--prompt", "Shall we?", channel=name)
+        prompt = "Ask, and take other words too." if name == "soil" else "Ask."
+        made.create(name, "--in", "1s", "--prompt", prompt, channel=name)
     for name in ("hose", "seeds", "soil"):
         made.until_outcome(name, "interrupted")
     yield made
@@ -75,6 +77,7 @@ def test_a_question_is_answered_by_its_buttons_by_a_key_or_in_words(page: Page, 
     expect(cards["hose"]).to_contain_text("Order the hose at 12.50 EUR?")
     expect(cards["hose"].locator(".options button")).to_have_text(["1 yes", "2 wait a week", "3 never"])
     expect(cards["hose"].get_by_role("button", name="Approve")).to_have_count(0)
+    expect(cards["hose"].get_by_text("Another answer")).to_have_count(0)
     page.set_viewport_size({"width": 390, "height": 844})
     cards["hose"].get_by_role("button", name="wait a week").click()
     expect(page.get_by_role("status")).to_contain_text("Answer: “wait a week”. The agent continues with your answer.")

@@ -37,6 +37,12 @@ MOST_KEPT = 500  # answers that are kept for the time when their daemon is away
 PROBES = (agents.ListChannelsRequest(), schedules.GetStatusRequest())  # one for each daemon; each page sends them
 
 
+_CALLED = (  # functions that templates call by their names
+    *(text.span, text.pairs_in, counted, in_words, views.why_of, views.skips, views.said_in, views.cards_in),
+    *(views.mark_of, views.state_of, views.is_loop),
+)
+
+
 def environment() -> Environment:
     """Return the template environment: it escapes each value, and an undefined name is an error."""
     made = Environment(
@@ -44,18 +50,9 @@ def environment() -> Environment:
         lstrip_blocks=True, auto_reload=False, finalize=text.printed,
     )  # fmt: skip
     made.filters |= {"markdown": text.markdown, "tone": views.tone, "path": lambda part: quote(str(part), safe="")}
-    made.globals |= {
-        "span": text.span,
-        "took": text.span,
-        "pairs_in": text.pairs_in,
-        "counted": counted,
-        "why_of": views.why_of,
-        "skips": views.skips,
-    }
-    made.globals |= {"said_in": views.said_in, "cards_in": views.cards_in, "mark_of": views.mark_of}
-    made.tests["open"] = lambda turn: turn.status in views.OPEN_TURN
     made.filters["thousands"] = "{:,}".format
-    made.globals |= {"state_of": views.state_of, "in_words": in_words, "is_loop": views.is_loop}
+    made.tests["open"] = lambda turn: turn.status in views.OPEN_TURN
+    made.globals |= {"took": text.span} | {one.__name__: one for one in _CALLED}
     return made
 
 

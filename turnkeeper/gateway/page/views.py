@@ -101,7 +101,8 @@ def card_of_interrupt(one: agents.Interrupt) -> Card:
     shown = pretty(one.args_json)
     if one.kind == "question":
         value = question.value if not calls else calls[0]["args"] if len(calls) == 1 else calls
-        shown = json.dumps(value, indent=2, ensure_ascii=False) if isinstance(value, dict | list) else ""
+        is_more = isinstance(value, list) or (isinstance(value, dict) and value.keys() - _SHOWN)
+        shown = json.dumps(value, indent=2, ensure_ascii=False) if is_more else ""
     missing = "" if one.kind == "proposal" else one.missing_scope  # the category grants it, but is not autonomous
     facts = {"missing scope": missing, "category": one.category, "only this once": one.once_only}
     facts = {name: said for name, said in facts.items() if f" {said} " not in f" {one.question} "}  # said once
@@ -125,6 +126,7 @@ def _ways(one: agents.Interrupt, asks: forms.Request | None, question: forms.Que
     return ["approve", "reject", "edit", *(["for_task"] if one.task_name and not one.once_only else [])]
 
 
+_SHOWN = {"question", "options", "allows_text"}  # of a graph's question: the card shows them as text and buttons
 _NO_PAGE = "it is marked as accepted in this channel; no page changes"
 
 
