@@ -1,5 +1,6 @@
 """Results reach people: real daemons, a signed webhook, a mail server and a command, all on loopback."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -219,3 +220,20 @@ def test_bad_input_is_refused_and_nothing_is_written(
     assert (done.returncode, said in done.stderr) == (EXIT_USAGE, True), done.stderr
     assert "Traceback" not in done.stderr
     assert stopped.ask("turnkeeper", "deliver", "list") == []
+
+
+def test_a_task_that_follows_another_gets_its_answer_as_data_once(constellation: Constellation) -> None:
+    allow(constellation)
+    add(constellation, "chain", "--event", "answers", "--on", "success", "--task", "first")
+    with delivering(constellation):
+        constellation.create("second", "--on", "answers", "--filter", "data.outcome=succeeded", "--debounce", "0s")
+        constellation.create("first", "--in", "1s", "--prompt", "Summarise the day.")
+        constellation.await_outcome("second", "succeeded")
+        answer = next(
+            turn["messages"][-1]["text"]
+            for turn in constellation.conversation()
+            if (turn["trigger"] or {})["task"] == "first"
+        )
+        prompt = constellation.conversation()[-1]["messages"][0]["text"]
+        assert json.dumps(answer)[1:-1] in prompt
+    assert len(constellation.history("second")) == 1

@@ -18,11 +18,11 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings
 from turnkeeper.config.surfaces import offered
 from turnkeeper.constellation.delivery import outbox, targets
-from turnkeeper.constellation.delivery.follow import Follower, Settler, digest_of
+from turnkeeper.constellation.delivery.follow import Follower, Settler, digest_of, event_of
 from turnkeeper.constellation.delivery.outbox import GATHERED, SETTLING, Delivery
 from turnkeeper.constellation.delivery.send import Refused, send
 from turnkeeper.constellation.supervisor.escalation import escalate
-from turnkeeper.errors import TurnkeeperError
+from turnkeeper.errors import InvalidInput, TurnkeeperError
 from turnkeeper.rpc.channel import AsyncCaller
 from turnkeeper.rpc.process import Failpoints, Progress, keep_running
 from turnkeeper.rpc.server import UnixServer, keep_reachable, run_daemon
@@ -43,9 +43,10 @@ class Courier:
     """Settles and sends the rows that are due."""
 
     def __init__(
-        self, home: Home, settings: Settings, store: Database, settler: Settler, *, clock: Clock, log: EventLog
+        self, home: Home, settings: Settings, store: Database, daemons: AsyncCaller, *, clock: Clock, log: EventLog
     ) -> None:
-        self._home, self._allowed, self._store, self._settler = home, settings.delivery.allow, store, settler
+        self._home, self._allowed, self._store, self._daemons = home, settings.delivery.allow, store, daemons
+        self._settler = Settler(store, daemons, clock, partial(offered, "decision link", home))
         self._clock, self._log, self.failpoints = clock, log, Failpoints(os.environ)
         self.wake = asyncio.Event()
 
@@ -90,8 +91,14 @@ class Courier:
     async def _send(self, row: Delivery, target: targets.Target) -> None:
         self.failpoints.reach("delivery.sending")
         try:
-            why = await send(target, row.key, row.kind, row.body, self._clock.now(), allowed=self._allowed)
-        except Refused as error:
+            if target.event:
+                await self._daemons.EmitEvent(event_of(target.event, row))
+            why = (
+                ""
+                if target.event
+                else await send(target, row.key, row.kind, row.body, self._clock.now(), allowed=self._allowed)
+            )
+        except (Refused, InvalidInput) as error:
             await self._give_up(row, str(error))
             return
         self.failpoints.reach("delivery.sent")
@@ -153,20 +160,14 @@ async def serve(home: Home, lock: ProcessLock) -> None:
     )
     store = outbox.open_outbox(home)
     assert store is not None
-    courier = Courier(
-        home,
-        settings,
-        store,
-        Settler(store, daemons, clock, partial(offered, "decision link", home)),
-        clock=clock,
-        log=log,
-    )
+    courier = Courier(home, settings, store, daemons, clock=clock, log=log)
     follower, progress = (
         Follower(store, daemons, courier.wake.set, courier.failpoints),
         Progress(home, PROCESS, os.getpid()),
     )
     parts: list[asyncio.Task[Any]] = []
     try:
+        await store.run(partial(outbox.begin, now=clock.now()))
         await health.start()
         log.emit("process.started")
         parts = [

@@ -55,6 +55,9 @@ def add(
         str, typer.Option(help="Send by a URL of apprise: mailtos://…, slack://…, tgram://…, ntfy://…; -: asked for.")
     ] = "",
     command: Annotated[str, typer.Option(help="Run this shell command; the text is in TURNKEEPER_TEXT.")] = "",
+    event: Annotated[
+        str, typer.Option(help="Emit this event of the home: tasks that wait for it get the answer.")
+    ] = "",
     on: Annotated[list[Kind] | None, typer.Option(help="What to deliver; default all three.")] = None,
     task: Annotated[list[str] | None, typer.Option(help="Only of this task; may be repeated.")] = None,
     channel: Annotated[list[str] | None, typer.Option(help="Only of this channel; may be repeated.")] = None,
@@ -83,7 +86,9 @@ def add(
     times = {"quiet": quiet, "digest": digest, "timezone": tz or settings.scheduler.timezone}
     try:
         made = targets.Target.model_validate(
-            {"webhook": webhook, "service": service, "command": command, "secret": secret} | given | times
+            {"webhook": webhook, "service": service, "command": command, "event": event, "secret": secret}
+            | given
+            | times
         )
     except ValidationError as error:
         found = error.errors(include_url=False)[0]
@@ -157,6 +162,8 @@ def test(name: Name) -> None:
     """
     place, now = console.home(), SystemClock().now()
     target = targets.one(targets.read(place), name)
+    if target.event:
+        raise InvalidInput("is an event, of which there is no try", where=name, hint=f"turnkeeper emit {target.event}")
     data = {"task": "a try", "channel": "", "outcome": "succeeded", "reason": "", "text": "This is a try."}
     body = json.dumps({"type": "task.succeeded", "timestamp": rfc3339(now), "data": data})
     key = f"msg_{SystemEntropy().hex(32)}"

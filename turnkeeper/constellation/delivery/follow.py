@@ -15,7 +15,7 @@ from turnkeeper.console.unseen import plain
 from turnkeeper.constellation.delivery import outbox, targets
 from turnkeeper.constellation.delivery.outbox import SETTLING, WAITING, Delivery
 from turnkeeper.errors import NotFound
-from turnkeeper.rpc.channel import AsyncCaller, Greeting
+from turnkeeper.rpc.channel import AsyncCaller
 from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage.database import Database
 from turnkeeper.times import rfc3339, to_us
@@ -28,6 +28,7 @@ KIND_OF = {"succeeded": "success", "failed": "failure", "rejected": "failure", "
 AGAIN_S = (0.2, 1.0, 5.0, 30.0)  # until the ledger is asked again about a fire that is still open
 NEWEST_TURNS = 20
 LONGEST_ANSWER = 100_000  # characters
+LONGEST_IN_EVENT = 24_000  # bytes of an answer in the data of an event
 _State = agents.TurnEvent.State
 
 
@@ -55,21 +56,14 @@ class Follower:
         self._store, self._daemons, self._wake, self._failpoints = store, daemons, wake, failpoints
 
     async def run(self) -> None:
-        """Read until the stream ends. The first start reads only what comes after it."""
+        """Read until the stream ends."""
         last = await self._store.run(outbox.place)
-        asked = agents.WatchTurnsRequest(details=True, from_now=last is None)
-        if last is not None:
-            asked.incarnation, asked.after_sequence = last.incarnation, last.sequence
-
-        def greeted(said: Greeting) -> None:
-            if last is None:
-                self._store.submit(lambda store: outbox.move(store, outbox.Place(said.incarnation, said.after, 0)))
-
-        async for event in self._daemons.WatchTurns(asked, greeted=greeted):
+        asked = agents.WatchTurnsRequest(details=True, incarnation=last.incarnation, after_sequence=last.sequence)
+        async for event in self._daemons.WatchTurns(asked):
             row = taken(event)
             at_us = to_us(event.at.ToDatetime(UTC))
-            # Another incarnation is a restored store, which sends all its events: the older ones were delivered.
-            is_new = last is None or event.incarnation == last.incarnation or at_us > last.at_us
+            # Another incarnation sends all its events, at the first start and after a restore: skip the older ones.
+            is_new = event.incarnation == last.incarnation or at_us > last.at_us
             if row is not None:
                 here = outbox.Place(event.incarnation, event.sequence, at_us)
                 self._failpoints.reach("delivery.heard")
@@ -161,6 +155,15 @@ class Settler:
     def _about(self, row: Delivery) -> dict[str, Any]:
         names = ("task", "task_id", "channel", "fire_id", "turn_id")
         return {name: getattr(row, name) for name in names}
+
+
+def event_of(name: str, row: Delivery) -> schedules.EmitEventRequest:
+    """Return the event that a result becomes: a known key counts once. A long text is cut, as prompts have a limit."""
+    data = json.loads(row.body)["data"]
+    data["text"] = str(data.get("text", "")).encode()[:LONGEST_IN_EVENT].decode("utf-8", "ignore")
+    return schedules.EmitEventRequest(
+        name=name, data_json=json.dumps(data, ensure_ascii=False), event_id=row.key.replace("_", "-")
+    )
 
 
 def digest_of(name: str, rows: list[Delivery], now: Any) -> Delivery:

@@ -94,10 +94,15 @@ def open_outbox(home: Home, *, read_only: bool = False) -> Database | None:
     return Database(in_schema(url, SCHEMA) if url else path, migrations=MIGRATIONS, read_only=read_only)
 
 
-def place(connection: Connection) -> Place | None:
-    """Return how far the events were read. None before the first start."""
-    found = connection.execute(select(*list(followed.c)[1:]).where(followed.c.peer == _PEER)).first()
-    return None if found is None else Place(*found)
+def begin(connection: Connection, now: datetime) -> None:
+    """Record the first start: only what happens from now on is delivered. Later starts change nothing."""
+    first = Place("", 0, to_us(now))._asdict()
+    connection.execute(upsert(followed, [followed.c.peer]).values(peer=_PEER, **first))
+
+
+def place(connection: Connection) -> Place:
+    """Return how far the events were read."""
+    return Place(*connection.execute(select(*list(followed.c)[1:]).where(followed.c.peer == _PEER)).one())
 
 
 def move(connection: Connection, to: Place) -> None:

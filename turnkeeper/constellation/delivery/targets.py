@@ -28,12 +28,13 @@ _SECRET_BYTES = 32
 
 
 class Target(BaseModel):
-    """One place where results go. Exactly one of `webhook`, `service` and `command` is set.
+    """One place where results go. Exactly one of `webhook`, `service`, `command` and `event` is set.
 
     Attributes:
         webhook: an http or https URL; each request is signed with `secret`.
         service: a URL of apprise: mailto, slack, tgram, ntfy and many others.
         command: a shell command; the delivery is in its variables and, as JSON, on its standard input.
+        event: the name of an event of this home, for which tasks wait; its data is the result.
         on: what is delivered.
         tasks: the names of the tasks; empty for all.
         channels: the channels; empty for all.
@@ -47,6 +48,7 @@ class Target(BaseModel):
     webhook: str = ""
     service: str = ""
     command: str = ""
+    event: str = ""
     secret: str = ""
     on: tuple[Kind, ...] = Field(KINDS, min_length=1)
     tasks: tuple[str, ...] = ()
@@ -57,8 +59,8 @@ class Target(BaseModel):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if sum(map(bool, (self.webhook, self.service, self.command))) != 1:
-            raise ValueError("give exactly one of --webhook, --service and --command")
+        if sum(map(bool, (self.webhook, self.service, self.command, self.event))) != 1:
+            raise ValueError("give exactly one of --webhook, --service, --command and --event")
         try:
             times = [time.fromisoformat(text) for text in (*filter(None, self.quiet.split("-")), self.digest) if text]
             _ = self.zone
@@ -77,7 +79,9 @@ class Target(BaseModel):
         """The kind of the target, and for a URL its scheme or its host: what may be shown."""
         if self.webhook:
             return f"webhook {self.webhook.split('/')[2].rpartition('@')[2]}"
-        return f"service {self.service.partition(':')[0]}" if self.service else "command"
+        if self.service:
+            return f"service {self.service.partition(':')[0]}"
+        return f"event {self.event}" if self.event else "command"
 
     def wants(self, kind: str, task: str, channel: str) -> bool:
         """Return True if a result of this kind, of this task and channel, goes to the target."""
