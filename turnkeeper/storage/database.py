@@ -36,6 +36,7 @@ MOST_TRIES = 10  # the most tries of a unit on a server
 _CONFLICTS = {"40001", "40P01"}  # PostgreSQL's codes for units that can be retried unchanged
 _READ_ONLY = "25006"  # its code for a write on a read-only server
 CACHE_KB = 16_384  # KiB of pages; a process grows by it as its file does. The system caches files, too.
+_FOR_WRITES = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"cache_size=-{CACHE_KB}")
 
 
 class Call:
@@ -98,6 +99,7 @@ class WorkerThread:
         self._largest = 1 if others else LARGEST_BATCH
         self._queue: queue.SimpleQueue[list[Call] | None] = queue.SimpleQueue()
         self._held: list[Call] = []
+        self._timer: asyncio.TimerHandle  # of the calls that are held
         self._open = True
         self._guard = threading.Lock()
         self._serves = [serve, *others]
@@ -152,13 +154,15 @@ class WorkerThread:
             self._check_open()
             held, self._held = self._held, []
             self._queue.put([*held, call])
+            if held and held[0].loop is call.loop:  # otherwise the loop finds nothing to do when its timer ends
+                self._timer.cancel()
 
     def _hold(self, call: Call, loop: asyncio.AbstractEventLoop, hold_s: float) -> None:
         with self._guard:
             self._check_open()
             self._held.append(call)
             if len(self._held) == 1:
-                loop.call_later(hold_s, self._let_go, self._held)
+                self._timer = loop.call_later(hold_s, self._let_go, self._held)
 
     def flush(self) -> None:
         """Run calls that are held back without further delay."""
@@ -322,7 +326,8 @@ class Database:
         try:
             _migrate(self._engine, migrations, str(self.path), read_only=read_only, upgrade=upgrade)
             self._connections = [self._engine.connect() for _ in range(1 if isinstance(place, Path) else connections)]
-            self._near = _open_near(place) if inline and isinstance(place, Path) else None
+            quick = _open_file(place, read_only=True, timeout_s=0.0) if inline and isinstance(place, Path) else None
+            self._near = near = quick.connect() if quick is not None else None
         except DatabaseError as error:
             self._engine.dispose()
             raise unopened(judged(error.orig or error, str(self.path)), str(self.path), "a store") from error
@@ -336,8 +341,7 @@ class Database:
         first, *others = (partial(run, connection) for connection in self._connections)
         self._thread = WorkerThread(f"db-{name}", first, where=str(self.path), others=others)
         self.check: Callable[[Connection], None] | None = None
-        near = self._near
-        self._quick = InlineReader(lambda work: _read(near, work), self._thread) if near is not None else self._thread
+        self._quick = InlineReader(partial(_read, near), self._thread) if near is not None else self._thread
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in the next transaction; return its result once on disk. An exception undoes this work alone.
@@ -385,10 +389,10 @@ def _transaction(connection: Connection, begin: str) -> Iterator[Any]:
         yield driver
         driver.execute("COMMIT")
     finally:
-        if driver.in_transaction:
-            driver.execute("ROLLBACK")
         if connection.in_transaction():
             connection.rollback()
+        if driver.in_transaction:
+            driver.execute("ROLLBACK")
 
 
 def _read(connection: Connection, work: Callable[[Connection], T]) -> T:
@@ -535,28 +539,21 @@ def _prepare_session(connection: Any, _record: object) -> None:
     connection.cursor_factory = RowByRow
 
 
-def _open_file(path: Path, *, read_only: bool) -> Engine:
+def _open_file(path: Path, *, read_only: bool, timeout_s: float = 10.0) -> Engine:
+    """Open a file; its connections wait up to `timeout_s` for a lock."""
+    mode, begin, pragmas = ("ro", "BEGIN", ["query_only=ON"]) if read_only else ("rw", "BEGIN IMMEDIATE", _FOR_WRITES)
     if not read_only:
         path.touch(mode=0o600, exist_ok=True)
-    mode = "ro" if read_only else "rw"
-    options = {"check_same_thread": False, "timeout": 10, "cached_statements": 512}
+    options = {"check_same_thread": False, "timeout": timeout_s, "cached_statements": 512, "isolation_level": None}
     engine = create_engine(f"sqlite:///file:{path}?mode={mode}&uri=true", poolclass=StaticPool, connect_args=options)
-    event.listen(engine, "connect", _prepare_read if read_only else _prepare_write)
-    begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
+    event.listen(engine, "connect", lambda connection, _record: _prepare(connection, pragmas))
     event.listen(engine, "begin", lambda connection: _begin(connection, begin))
     return engine
 
 
-def _prepare_write(connection: Any, _record: object) -> None:
-    connection.isolation_level = None
-    cache = f"cache_size=-{CACHE_KB}"
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=10000", cache):
+def _prepare(connection: Any, pragmas: Sequence[str]) -> None:
+    for pragma in pragmas:
         connection.execute(f"PRAGMA {pragma}")
-
-
-def _prepare_read(connection: Any, _record: object) -> None:
-    connection.isolation_level = None
-    connection.execute("PRAGMA query_only=ON")
 
 
 def _begin(connection: Connection, statement: str) -> None:
@@ -564,11 +561,3 @@ def _begin(connection: Connection, statement: str) -> None:
     driver: Any = connection.connection.dbapi_connection
     if not driver.in_transaction:
         connection.exec_driver_sql(statement)
-
-
-def _open_near(path: Path) -> Connection:
-    """Open another connection to a file, for reads that wait for no lock."""
-    near = _open_file(path, read_only=True).connect()
-    driver: Any = near.connection.dbapi_connection
-    driver.execute("PRAGMA busy_timeout=0")
-    return near
