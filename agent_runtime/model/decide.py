@@ -7,7 +7,7 @@ read the facts again, and decide again.
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 MOST_TRIES = 5
 UNFINISHED = ("running", "interrupted", "paused")
@@ -95,11 +95,13 @@ class ThreadState:
 
     Attributes:
         inputs: those of the given turns whose input is in the checkpoint.
+        end: LangGraph's snapshot, if no steps are left; otherwise None.
     """
 
     position: Position = Position.NONE
     inputs: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
+    end: Any = None
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class Notifier:
 
 PRUNING_S = 0.05  # interval between requests for pruning that was postponed
 MOST_ROUNDS = 10  # decisions about one trigger: a crashed turn, a stored decision, a pause, then the trigger itself
-_ENDINGS = {"cancelled": "was cancelled", "failed": "failed"}
+_ENDINGS = {"cancelled": "was cancelled before it finished", "failed": "failed before it finished"}
 # The result of an action: True if it is done, False if it waits for the next process, None if the facts changed
 # before the action took effect, so that a new decision is needed.
 Do = Callable[[Item, Decision, Facts], Awaitable[bool | None]]
@@ -233,7 +233,8 @@ class Turns:
     async def _start(self, item: Item, _decision: Decision, facts: Facts) -> bool:
         trigger = self._engines.catalog.setup(_trigger(item), facts.newest)
         turn = await self._told(trigger.turn_id, "start", self._store.begin(trigger))
-        return await self._run(turn, _input(turn, facts.newest.status if facts.newest else ""), "start")
+        order = _input(turn, facts.newest.status if facts.newest else "", facts.thread.end)
+        return await self._run(turn, order, "start")
 
     async def _told(self, turn_id: str, begin: str, write: Awaitable[TurnRecord]) -> TurnRecord:
         """Return the written turn; log that a turn is about to begin if the store delays the write."""
@@ -492,8 +493,6 @@ def _trigger(item: Item) -> Trigger:
     return item.trigger
 
 
-def _input(turn: TurnRecord, before: str) -> Input:
-    note = (
-        f"The turn before this one on this thread {_ENDINGS[before]} before it finished." if before in _ENDINGS else ""
-    )
-    return Input(prompt=turn.prompt, payload_json=turn.payload_json, note=note, input_json=turn.input_json)
+def _input(turn: TurnRecord, before: str, end: Any = None) -> Input:
+    note = f"The turn before this one on this thread {_ENDINGS[before]}." if before in _ENDINGS else ""
+    return Input(prompt=turn.prompt, payload_json=turn.payload_json, note=note, input_json=turn.input_json, end=end)

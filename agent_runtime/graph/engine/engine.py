@@ -43,12 +43,14 @@ class Input:
         payload_json: a JSON object with the prompt, or empty.
         note: how the turn before ended, if that matters; else empty.
         input_json: a JSON object with fields of the graph's input, or empty.
+        end: the thread's end, if it was just read.
     """
 
     prompt: str
     payload_json: str = ""
     input_json: str = ""
     note: str = ""
+    end: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +149,8 @@ class _Progress:
         """Return the step with the tokens of all models in the turn, even if no message of the graph reports them."""
         if self.usage is None:
             now = self.subagents.unreported({line.tool_call_id for line in step.messages or ()})
+            if now == step.subagent_tokens:
+                return step
             more_in, more_out = now[0] - step.subagent_tokens[0], now[1] - step.subagent_tokens[1]
             return replace(
                 step, tokens_in=step.tokens_in + more_in, tokens_out=step.tokens_out + more_out, subagent_tokens=now
@@ -213,13 +217,14 @@ class Engine:
         """Return the thread's position, and the turns among `turn_ids` whose input is in its checkpoint."""
         snapshot = await self._graph.aget_state(_config(thread_id))
         if snapshot.created_at is None:
-            return ThreadState()
+            return ThreadState(end=snapshot)
         seen = {str(message.id) for message in inputs.messages_of(snapshot.values)}
         seen.add(str((snapshot.metadata or {}).get("turn_id", "")))
         standing = await self._stop(thread_id)
         pending = frozenset(item.id for item in (*snapshot.interrupts, *([standing] if standing else [])))
         position = Position.INTERRUPTED if pending else Position.OPEN if _steps_left(snapshot) else Position.END
-        return ThreadState(position=position, inputs=frozenset(seen & set(turn_ids)), pending=pending)
+        end = snapshot if position is Position.END else None
+        return ThreadState(position=position, inputs=frozenset(seen & set(turn_ids)), pending=pending, end=end)
 
     async def last_message(self, thread_id: str) -> str:
         """Return the id of the thread's last message, or an empty string."""
@@ -369,7 +374,7 @@ class Engine:
     async def _given(self, order: Order, context: TurnContext) -> tuple[Any, str]:
         """Return the input of the graph, and the last message before the turn."""
         if isinstance(order, Input):
-            values = (await self.seal(context.thread_id)).values
+            values = (order.end or await self.seal(context.thread_id)).values
             # Our own agent's briefing includes the handoff; an author's graph gets it only in a field for it.
             fields = self._schema.with_handoff(order.input_json, context.handoff)
             if not self._schema.keeps_messages:
@@ -420,7 +425,7 @@ class Engine:
             if part["ns"]:
                 continue
             newest, asked_any = part["data"], asked_any or bool(part["interrupts"])
-            newer = replace(self._step(part["data"], mark, before), wake_after_s=wake)
+            newer = self._step(part["data"], mark, before, wake_after_s=wake)
             step = await progress.record(progress.counted(newer))
             used = step.tokens_in + step.tokens_out
             if used > context.category.tokens:
@@ -479,7 +484,7 @@ class Engine:
         called = [*([progress.usage] if progress.usage is not None else []), *self._callbacks(turn.turn_id)]
         return config | ({"callbacks": called} if called else {})
 
-    def _step(self, values: Any, mark: str, before: str, *, at_end: bool = False) -> Step:
+    def _step(self, values: Any, mark: str, before: str, *, at_end: bool = False, **known: Any) -> Step:
         messages = inputs.messages_of(values)
         own = inputs.after(messages, mark)
         if self._schema.keeps_messages:
@@ -490,7 +495,7 @@ class Engine:
             own = inputs.after(messages, before) if own is None else own
             lines = inputs.said_or_outcome(own or (), self._schema.outcome(values) if at_end else "")
         tokens_in, tokens_out = model_output.tokens_of(own or ())
-        return Step(messages=lines, tokens_in=tokens_in, tokens_out=tokens_out)
+        return Step(messages=lines, tokens_in=tokens_in, tokens_out=tokens_out, **known)
 
 
 class Engines:

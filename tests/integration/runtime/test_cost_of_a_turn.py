@@ -25,7 +25,7 @@ from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 THREADS = {
     "db-agent": 2,  # the turn begins; it ends
-    "checkpoints-read": 3,  # the newest of its thread
+    "checkpoints-read": 2,  # the newest of its thread: before it is decided, and by LangGraph
     "checkpoints-write": 5,  # its input, and one for each step, with what the step wrote
     "inbox": 3,  # put, claimed, archived
     "graph": 2,  # LangChain's, for each call of a model that is not async
