@@ -314,6 +314,17 @@ def test_a_value_is_read_as_typer_reads_it_though_pydantic_is_left_out_where_not
     assert compared > 5000
 
 
+def test_typer_is_patched_nowhere_no_object_of_it_has_a_function_in_place_of_a_method() -> None:
+    checked = 0
+    for path, command in COMMANDS.items():
+        parameters = command.get_params(typer.Context(command, info_name=path[-1]))
+        for one in (command, *parameters):
+            methods = {name for name in dir(type(one)) if callable(getattr(type(one), name))}
+            assert not methods & vars(one).keys() - {"callback", "help"}, (path, one)
+            checked += 1
+    assert checked > 1000
+
+
 def test_what_help_says_of_a_command_before_it_is_imported_is_the_first_sentence_of_the_commands_help() -> None:
     said = 0
     for path, program in COMMANDS.items():

@@ -13,6 +13,7 @@ from task_runner.cli.client import NameArgument, complete_channel, complete_name
 from task_runner.model.fields import FIELDS, INSTANT
 from turnkeeper import console
 from turnkeeper.clock import SystemClock
+from turnkeeper.console.lists import columns
 from turnkeeper.console.unseen import from_words, in_words, plain
 from turnkeeper.errors import InvalidInput, Unreachable
 from turnkeeper.times import format_rough
@@ -203,12 +204,12 @@ def next_(
         getattr(request, "from").FromDatetime(texts.time_of(from_, "--from", tz or task.spec.timezone))
     answer = runner().call(request)
     rows = [texts.row_of(nominal) for nominal in answer.nominals]
-    columns = [
+    shown = [
         texts.time_column("NEXT", "nominal_at", day=True),
         console.Column(f"IN {answer.timezone}", lambda row: _in_its_zone(row["local"])),
         texts.time_column("DUE", "due_at", day=True, wide=True),
     ]
-    console.show_rows(rows, columns, output, name_key="nominal_at", footer=answer.schedule)
+    console.show_rows(rows, shown, output, name_key="nominal_at", footer=answer.schedule)
     if answer.HasField("on"):
         console.note(f"fires when {answer.on} comes{'' if not rows else ', besides these times'}")
     texts.note_if_idle(task)
@@ -256,18 +257,10 @@ def history(
     console.show_rows(rows, [*of_task, *_COLUMNS], output, name_key="fire_id", footer=footer)
 
 
-_COLUMNS = [
-    texts.time_column("NOMINAL", "nominal_at"),
-    texts.time_column("FIRED", "fired_at"),
-    console.Column("LATE", lambda row: "-" if row["late_s"] is None else format_rough(row["late_s"]), right=True),
-    texts.outcome_column("OUTCOME", "outcome"),
-    console.Column("REASON", lambda row: ": ".join(filter(None, (row["reason"], row["cause"]))) or "-"),
-    texts.column("COUNT", "count", right=True),
-    texts.column("KIND", "kind"),
-    texts.column("TRY", "attempt", right=True),
-    texts.column("FIRE", "fire_id", "-", wide=True),
-    texts.time_column("FIRST", "first_nominal_at", wide=True),
-    texts.time_column("LAST", "last_nominal_at", wide=True),
-    texts.time_column("ENDED", "ended_at", wide=True),
-    texts.column("TURN", "turn_id", "-", wide=True),
-]
+_COLUMNS = columns(
+    "NOMINAL=nominal_at FIRED=fired_at #LATE=late_s OUTCOME REASON #COUNT KIND #TRY=attempt +FIRE=fire_id "
+    "+FIRST=first_nominal_at +LAST=last_nominal_at +ENDED=ended_at +TURN=turn_id",
+    late_s=lambda row: "-" if row["late_s"] is None else format_rough(row["late_s"]),
+    outcome=lambda row: in_words(row["outcome"] or "-"),
+    reason=lambda row: ": ".join(filter(None, (row["reason"], row["cause"]))) or "-",
+)

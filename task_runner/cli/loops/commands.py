@@ -16,6 +16,8 @@ from task_runner.model.fields import SCHEDULES
 from task_runner.model.words import read_words, schedule_of
 from turnkeeper import console
 from turnkeeper.console.commands import App
+from turnkeeper.console.lists import columns
+from turnkeeper.console.unseen import in_words
 from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.pages import page_of
 from turnkeeper.times import parse_duration
@@ -204,25 +206,16 @@ def _show(now: datetime, output: console.Output, cut: Mapping[str, Any], *, ende
     console.show_page(shown, named, output, name_key="id", page=told, footer=" · ".join(notes))
 
 
-_COLUMNS = [  # a narrow terminal omits the last ones
-    texts.column("ID", "id"),
-    console.Column("INTERVAL", lambda row: row["schedule"].removesuffix(", exactly")),
-    console.Column("ITERATION", lambda row: f"#{row['iteration']}", right=True),
-    console.Column("PROMPT", lambda row: row["prompt"][:_LONGEST_PROMPT]),
-    console.Column(
-        "STATE", lambda row: "put off" if row["put_off"] and row["state"] == "active" else texts.state_of(row)
-    ),
-    texts.time_column("NEXT", "next_fire_at"),
-    texts.time_column("LAST", "last_fire_at"),
-    texts.column("MODE", "mode"),
-    texts.column("TARGET", "agent"),
-    texts.column("NAME", "name", wide=True),
-    texts.outcome_column("RESULT", "last_outcome", wide=True),
-    texts.column("CATEGORY", "category", wide=True),
-    texts.column("CHANNEL", "channel", wide=True),
-    texts.column("THREAD", "thread_id", wide=True),
-    console.Column("REASON", lambda row: row["reason"] or row["put_off"] or "", wide=True),
-]
+_COLUMNS = columns(  # a narrow terminal omits the last ones
+    "ID INTERVAL=schedule #ITERATION PROMPT STATE NEXT=next_fire_at LAST=last_fire_at MODE TARGET=agent +NAME "
+    "+RESULT=last_outcome +CATEGORY +CHANNEL +THREAD=thread_id +REASON",
+    schedule=lambda row: row["schedule"].removesuffix(", exactly"),
+    iteration=lambda row: f"#{row['iteration']}",
+    prompt=lambda row: row["prompt"][:_LONGEST_PROMPT],
+    state=lambda row: "put off" if row["put_off"] and row["state"] == "active" else texts.state_of(row),
+    last_outcome=lambda row: in_words(row["last_outcome"] or "-"),
+    reason=lambda row: row["reason"] or row["put_off"] or "",
+)
 
 
 app = App("Prompts that run repeatedly: on an interval, on a cron expression, or at their own pace.")
