@@ -176,6 +176,8 @@ class World:
         self.task_id = ""
         self.told: list[LogRecord] = []
         self.watch: Callable[[Outgoing], None] = lambda outgoing: None
+        self._task: Task | None = None  # as the store has it; read again after each transaction
+        self._rows: list[Fire] | None = None
         with engine.begin() as connection:
             chains = CHAINS.sorted_tables if engine.dialect.name != "sqlite" else []
             for table in (*reversed(metadata.sorted_tables), *chains):
@@ -185,6 +187,7 @@ class World:
 
     def run(self, work: Callable[[Session], T]) -> T:
         """Run one transaction; if the process is about to die, nothing of it is on disk."""
+        self._task = self._rows = None
         with self.engine.begin() as connection:
             done = work(Session(connection, lambda: self.now))
             if self.dies:
@@ -198,12 +201,18 @@ class World:
         self.stepped_back = True  # a runner that starts looks at its cursors
 
     def task(self) -> Task:
-        return self.run(lambda session: session.tasks.snapshots([self.task_id])[0].task)
+        if self._task is None:
+            with self.engine.begin() as connection:
+                session = Session(connection, lambda: self.now)
+                self._task = session.tasks.snapshots([self.task_id])[0].task
+        return self._task
 
     def rows(self) -> list[Fire]:
-        with self.engine.begin() as connection:
-            query = select(fires).where(fires.c.task_id == self.task_id).order_by(fires.c.entry_id)
-            return [fire_of(row) for row in connection.execute(query)]
+        if self._rows is None:
+            with self.engine.begin() as connection:
+                query = select(fires).where(fires.c.task_id == self.task_id).order_by(fires.c.entry_id)
+                self._rows = [fire_of(row) for row in connection.execute(query)]
+        return self._rows
 
     def check_records(self) -> None:
         """The chain is whole, and tells of the ledger what the ledger tells."""

@@ -206,6 +206,10 @@ def test_both_ways_decide_the_same(stores: tuple[Any, Any]) -> None:
     (TwoWays.engine, TwoWays.other), ShortWorld.short = stores, 0
     fall_due()
     assert ShortWorld.short > 8, "hardly anything took the short way"
+
+
+def test_both_ways_decide_the_same_whatever_else_happens(stores: tuple[Any, Any]) -> None:
+    TwoWays.engine, TwoWays.other = stores
     run_state_machine_as_test(TwoWays, settings=type(FEW)(FEW, max_examples=4))
 
 
