@@ -37,15 +37,12 @@ from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.mailbox.acceptor import Acceptor, TerminalDeliveries
 from agent_runtime.mailbox.agent_messages import AgentMessages, Outboxes
 from agent_runtime.mailbox.mailboxes import Mailboxes
-from agent_runtime.mailbox.shared import Ownership, SharedMailboxes
 from agent_runtime.model.graphs import Catalog, Graphs
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import hosted
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.permissions.judge import Narrowing, judge
-from agent_runtime.service.requests import read_again, read_fire
 from agent_runtime.service.servicer import RULES, Runtime, Servicer
-from agent_runtime.service.streams import Relay
 from agent_runtime.store.database import open_database
 from agent_runtime.store.schema import audit
 from agent_runtime.store.turn_store import Store
@@ -64,7 +61,7 @@ from turnkeeper.config.settings import Settings, load_settings, staffed
 from turnkeeper.config.started import add_files
 from turnkeeper.config.surfaces import offered, required
 from turnkeeper.entropy import Entropy, SystemEntropy
-from turnkeeper.errors import EXIT_FAILURE, Conflict, InvalidInput, MachineTrouble, NotFound, Unreachable
+from turnkeeper.errors import EXIT_FAILURE, Conflict, MachineTrouble, Unreachable
 from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.process import Failpoints, Progress, keep_running, settle_heap
 from turnkeeper.rpc.pruning import BelievedTime, Pruning
@@ -75,7 +72,7 @@ from turnkeeper.storage.damage import StoreWatch
 from turnkeeper.storage.database import Database, make_schemas
 from turnkeeper.storage.identity import require, take
 from turnkeeper.storage.locking import ProcessLock, ReaderLock
-from turnkeeper.storage.server.handover import FOLLOWED, NEWS, OUTCOMES, SCHEMA, WORDS, listen, tell
+from turnkeeper.storage.server.handover import SCHEMA
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.v1 import agent_runtime_pb2
 from turnkeeper.v1.agent_runtime_pb2_grpc import add_AgentRuntimeServicer_to_server
@@ -133,7 +130,7 @@ async def assemble(
         saver = await open_saver(url or home.checkpoints_db, fenced=bool(url))
         stack.push_async_callback(saver.aclose)
         beat = None if shares is None else await _first_beat(database, shares, settings, entropy)
-        basis = _Basis(
+        basis = Basis(
             home=home, settings=settings, environ=environ, clock=clock, entropy=entropy, log=log, database=database,
             saver=saver, graphs=graphs, stack=stack, url=url, beat=beat,
         )  # fmt: skip
@@ -334,25 +331,8 @@ def _builder(home: Home, settings: Settings, environ: Mapping[str, str], clock: 
     return lambda _specs, _middleware, saver: opened.bind(saver)
 
 
-def _lacked(data: bytes, categories: Categories, catalog: Catalog) -> list[str]:
-    """Return the facts on which a fire depends but that this machine cannot use; empty for a damaged request."""
-    found = []
-    try:
-        request = agent_runtime_pb2.FireRequest.FromString(data)
-        categories.get(request.category)
-    except (InvalidInput, NotFound):
-        found.append(f"category {request.category}")
-    except Exception:  # noqa: BLE001  who reads it whole says what is wrong with it
-        return []
-    try:
-        catalog.require(request.graph)
-    except Conflict:
-        found.append(f"graph {catalog.graph_of(request.graph)}")
-    return found
-
-
 @dataclass(frozen=True, kw_only=True)
-class _Basis:
+class Basis:
     """The dependencies from which the parts of a runtime are made."""
 
     home: Home
@@ -433,71 +413,8 @@ class _Basis:
         how: dict[str, Any] = {"process": PROCESS, "clock": self.clock, "entropy": self.entropy}
         if not self.url:
             return Mailboxes(*where, **how)
-        beside = open_database(self.url)
-        self.stack.callback(beside.close)
-        beside.check = nodes.refuse_restored(self.clock)
-        ownership = Ownership(beside, self.home.run / "owner", clock=self.clock, entropy=self.entropy, log=self.log)
-        ownership.agents = hosted(self.settings)
-        ownership.lacks = lambda data: _lacked(data, categories, self.graphs.catalog)
-        if self.beat is not None:
-            beat, digests, catalog = self.beat, self._digests_of_graphs(), self.graphs.catalog
-            ownership.lacking, ownership.others = lambda: beat.lacking, lambda: beat.others
-            store.right.digest_of_graph = lambda name: digests.get(f"graph {catalog.graph_of(name)}", "")
-            self.beat.on_gone = partial(nodes.alert, self.home, self.log.emit)
-            self.beat.on_seen = partial(nodes.date_alerts, self.home)
-            self.beat.owner, self.beat.facts = lambda: ownership.owner, self._facts(categories)
-
-        def trouble(why: str) -> None:
-            self.log.emit("store.unreachable", reason=why)
-
-        async def say(channel: str, said: str) -> None:
-            await self.database.run(lambda connection: tell(connection, channel, said))
-
-        relay = Relay(live, say, self.clock, node=self.entropy.hex(12))
-
-        def on_news(channel: str, said: str) -> None:
-            if channel in {FOLLOWED, WORDS}:
-                relay.heard(channel, said)
-                return
-            for signal_ in (arrived, store.events, store.conversations):
-                signal_.notify()
-
-        async def listening() -> None:
-            heard = self.settings.store.heard(NEWS, OUTCOMES, FOLLOWED, WORDS)
-            await asyncio.gather(
-                listen(self.url, on_news, trouble, self.clock, heard), *([relay.run()] if heard else [])
-            )
-
-        return SharedMailboxes(
-            *where,
-            **how,
-            database=self.database,
-            ownership=ownership,
-            works="runtime" in self.settings.node.roles,
-            read_fire=lambda data: read_fire(agent_runtime_pb2.FireRequest.FromString(data), categories.get),
-            read_again=lambda data: read_again(agent_runtime_pb2.FireRequest.FromString(data)),
-            on_taken=self.saver.acontinue,
-            listening=listening,
-        )
-
-    def _digests_of_graphs(self) -> dict[str, str]:
-        return {f"graph {name}": one.digest for name, one in self.graphs.opened.items()}
-
-    def _facts(self, categories: Categories) -> Callable[[], dict[str, str]]:
-        """Return a function that describes the categories, graphs and settings of this machine."""
-        same = {name: nodes.digest(said) for name, said in self.settings.common.items()}
-        same |= self._digests_of_graphs() | {nodes.AGENTS: " ".join(hosted(self.settings))}
-
-        def now() -> dict[str, str]:
-            found = categories.all()
-            return same | {
-                f"category {one.name}": nodes.digest(one.category.to_dict())
-                if one.category
-                else nodes.UNUSABLE + one.problem[:300]
-                for one in found
-            }
-
-        return now
+        shared: Mailboxes = required("shared-mailboxes", self, store, arrived, categories, live)
+        return shared
 
     def _trouble(self, working: worker.Worker) -> str:
         """Describe the trouble of a store, the inboxes, calls of a turn, a trigger without a turn, or the log."""

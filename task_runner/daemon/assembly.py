@@ -13,7 +13,6 @@ from typing import Any
 from task_runner.daemon.reads import PROCESS, defaults_of
 from task_runner.dispatcher import dispatcher as sending
 from task_runner.dispatcher import outcomes
-from task_runner.dispatcher import shared as cluster
 from task_runner.dispatcher.runtime_client import Runtime
 from task_runner.scheduler import firing, planning
 from task_runner.scheduler.loop import LONGEST_WAIT_S, Loop
@@ -28,6 +27,7 @@ from task_runner.store.store import Session, Store
 from turnkeeper.clock import SharedClock, SystemClock, booted_at
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import Settings, load_settings
+from turnkeeper.config.surfaces import required
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.errors import Unreachable
 from turnkeeper.rpc import callers
@@ -38,7 +38,7 @@ from turnkeeper.storage.chain import Recorder, Signer, signer_of
 from turnkeeper.storage.database import make_schemas
 from turnkeeper.storage.identity import require, take
 from turnkeeper.storage.locking import ProcessLock
-from turnkeeper.storage.server.handover import OUTCOMES, TASKS
+from turnkeeper.storage.server.handover import LOOK_S, OUTCOMES, TASKS
 from turnkeeper.storage.server.url import in_schema
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2, schedules_pb2
@@ -65,10 +65,10 @@ class Runner:
     store: Store
     service: operations.Service
     loop: Loop
-    dispatcher: sending.Dispatcher | cluster.SharedHandover
-    follower: outcomes.Follower | cluster.SharedFollower
-    runtime_events: outcomes.RuntimeEvents | cluster.SharedRuntimeEvents
-    listener: cluster.Listener | None
+    dispatcher: Any
+    follower: Any
+    runtime_events: Any
+    listener: Any
     canceller: sending.Canceller
     pruner: Pruning
     presence: Presence
@@ -102,7 +102,7 @@ async def assemble(home: Home, *, daemon: bool, staggered: bool = True, **how: A
     dispatcher, follower, runtime_events = _exchange(store, runtime, entropy, common, sends)
     loop = Loop(
         store, clock=clock, log=log, failpoints=failpoints, changed=changed, planned=planned,
-        handover=dispatcher, asking=dispatcher.asking, longest_wait_s=cluster.POLL_S if shared else LONGEST_WAIT_S,
+        handover=dispatcher, asking=dispatcher.asking, longest_wait_s=LOOK_S if shared else LONGEST_WAIT_S,
     )  # fmt: skip
     concerned = (changed, dispatcher.work, dispatcher.asking, runtime_events.changed)
 
@@ -155,33 +155,28 @@ def _presence(home: Home, store: Store, clock: SystemClock, beat: nodes.Beat | N
     return Presence(store, clock=clock, last_seen=last_seen, booted_at=booted_at())
 
 
-def _exchange(
-    store: Store, runtime: Runtime, entropy: Entropy, common: Any, sends: Any
-) -> tuple[
-    sending.Dispatcher | cluster.SharedHandover,
-    outcomes.Follower | cluster.SharedFollower,
-    outcomes.RuntimeEvents | cluster.SharedRuntimeEvents,
-]:
+def _exchange(store: Store, runtime: Runtime, entropy: Entropy, common: Any, sends: Any) -> tuple[Any, Any, Any]:
     """Return the parts that send fires to the runtime, record outcomes, and record events inside turns."""
     own = partial(sending.Dispatcher, store, runtime, entropy=entropy)
-    sender = (partial(cluster.SharedHandover, store) if store.is_shared else own)(**sends, **common)
+    shared: Any = required("shared-runner") if store.is_shared else None
+    sender = (partial(shared.handover, store) if shared else own)(**sends, **common)
     wakes = outcomes.Wakes(
         planning=sends["changed"], dispatch=sender.work, lost=sender.lost, asking=sender.asking
     )  # fmt: skip
     common = common | {"wakes": wakes}
-    if store.is_shared:
-        return sender, cluster.SharedFollower(store, **common), cluster.SharedRuntimeEvents(store, **common)
+    if shared:
+        return sender, shared.follower(store, **common), shared.events(store, **common)
     common |= {"entropy": entropy}
     return sender, outcomes.Follower(store, runtime, **common), outcomes.RuntimeEvents(store, runtime, **common)
 
 
 def _listener(
     settings: Settings, concerned: Sequence[asyncio.Event], follower: Any, runtime_events: Any, common: Any
-) -> cluster.Listener | None:
+) -> Any:
     if not settings.store.is_shared:
         return None
     wakened = {TASKS: concerned, OUTCOMES: [follower.news, runtime_events.changed]}
-    return cluster.Listener(settings.store, wakened, **common)
+    return required("shared-runner").listener(settings.store, wakened, **common)
 
 
 async def _opened(
@@ -210,7 +205,7 @@ async def _opened(
     return (
         clock,
         store,
-        cluster.SharedRuntime.of(store, clock, home.socket(_RUNTIME), identity),
+        required("shared-runner").runtime.of(store, clock, home.socket(_RUNTIME), identity),
         beat if daemon else None,
     )
 
@@ -257,7 +252,8 @@ def deliver(home: Home) -> int:
             try:
                 await runner.follower.ask_about_open(again=False)
                 await runner.loop.tick()
-                return await runner.dispatcher.send_all()
+                sent: int = await runner.dispatcher.send_all()
+                return sent
             finally:
                 if runner.beat is not None:  # otherwise other machines would soon consider this one gone
                     await runner.beat.leave()

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from task_runner.dispatcher import outcomes
 from task_runner.dispatcher.dispatcher import Pace, first_late_s, key_of, plan_what_was_left, stop_hopeless
@@ -32,6 +32,20 @@ from turnkeeper.times import from_us
 
 POLL_S = 1.0  # longest time between two checks if no notification arrives
 _LIMIT = 500  # turn events per transaction
+
+
+class Parts(NamedTuple):
+    """The kinds of a runner's parts for a shared store."""
+
+    runtime: type["SharedRuntime"]
+    handover: type["SharedHandover"]
+    follower: type["SharedFollower"]
+    events: type["SharedRuntimeEvents"]
+    listener: type["Listener"]
+
+
+def parts() -> Parts:
+    return Parts(SharedRuntime, SharedHandover, SharedFollower, SharedRuntimeEvents, Listener)
 
 
 class SharedRuntime(Runtime):

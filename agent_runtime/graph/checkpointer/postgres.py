@@ -26,7 +26,7 @@ _MAKING = "SELECT pg_advisory_xact_lock(1667787892)"  # serializes processes tha
 class CheckpointDatabase(Checkpoints):
     """The checkpoints of a PostgreSQL database, written by one process; with `fenced`, by its threads' owners."""
 
-    def __init__(self, url: str, *, fenced: bool = False) -> None:
+    def __init__(self, url: str, fenced: bool = False) -> None:
         """Open the database, and make missing tables.
 
         Raises:

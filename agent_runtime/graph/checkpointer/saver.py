@@ -21,6 +21,7 @@ from agent_runtime.graph.checkpointer import rows
 from agent_runtime.graph.checkpointer.groups import Checkpoints, Leased, Work
 from agent_runtime.graph.checkpointer.sqlite import CheckpointFile
 from agent_runtime.model.lease import current
+from turnkeeper.config.surfaces import required
 from turnkeeper.entropy import SystemEntropy
 from turnkeeper.storage.database import WorkerThread
 
@@ -369,9 +370,8 @@ def _get_all(connection: Any, places: Sequence[tuple[str, str, str]]) -> Sequenc
 def _open(place: Path | str, *, fenced: bool) -> Checkpoints:
     if isinstance(place, Path):
         return CheckpointFile(place)
-    from agent_runtime.graph.checkpointer.postgres import CheckpointDatabase  # noqa: PLC0415  psycopg, where it is asked for
-
-    return CheckpointDatabase(place, fenced=fenced)
+    shared: Checkpoints = required("shared-checkpoints", place, fenced)
+    return shared
 
 
 async def open_saver(place: Path | str, *, fenced: bool = False) -> GroupedSaver:

@@ -25,7 +25,7 @@ from langgraph.graph import START, StateGraph
 from agent_runtime.graph.checkpointer import saver as savers
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.checkpointer.sqlite import SCHEMA, CheckpointFile
-from agent_runtime.graph.engine import engine
+from agent_runtime.graph.engine import patches
 from tests.support.awkward import NAMES, TEXTS
 from tests.support.postgres import Places
 from tests.support.saving import another, at, checkpoint
@@ -131,7 +131,7 @@ async def test_what_was_put_is_read_by_whoever_asks_next(saver: GroupedSaver) ->
 async def test_a_task_of_a_workflow_begins_once_what_those_before_it_returned_is_on_disk(
     saver: GroupedSaver, monkeypatch: pytest.MonkeyPatch, blocking: bool
 ) -> None:
-    assert engine.AsyncPregelLoop.aaccept_push is engine._accept_push  # which importing the engine has put there
+    assert patches.AsyncPregelLoop.aaccept_push is patches._accept_push  # which importing the engine has put there
     monkeypatch.setattr(savers, "HELD_S", 3600.0)
     on_disk, begun = [], threading.Barrier(2 if blocking else 1)
 

@@ -10,7 +10,7 @@ from langgraph.func import entrypoint, task
 from sqlalchemy import Connection, text
 
 from agent_runtime.graph.checkpointer.saver import GroupedSaver
-from agent_runtime.graph.engine import engine
+from agent_runtime.graph.engine import patches
 from agent_runtime.model.lease import Fenced, Lease, under
 from agent_runtime.store import leases
 from tests.integration.runtime.test_checkpointer import META, holding
@@ -153,7 +153,7 @@ async def test_an_owner_that_was_stopped_in_a_task_of_a_workflow_begins_no_other
 
     @entrypoint(checkpointer=saver)
     async def workflow(_: str) -> None:
-        assert engine.AsyncPregelLoop.aaccept_push is engine._accept_push
+        assert patches.AsyncPregelLoop.aaccept_push is patches._accept_push
         await step("one")
         await step("two")
 

@@ -422,7 +422,7 @@ async def test_without_notifications_a_turn_of_another_machine_comes_whole(
     home: Home, shared_url: str, elsewhere: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover, "notify", lambda *_about: None)
-    monkeypatch.setattr("agent_runtime.daemon.assembly.tell", lambda *_about: None)
+    monkeypatch.setattr("agent_runtime.daemon.cluster.parts.tell", lambda *_about: None)
     desk = Desk(home, shared=shared_url)
     await desk.open()
     try:

@@ -1,0 +1,112 @@
+"""The inboxes of a runtime whose store other machines share, with the notifications between them."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from agent_runtime.daemon.assembly import PROCESS, Basis
+from agent_runtime.graph.engine.model_output import LiveOutput
+from agent_runtime.mailbox.shared import Ownership, SharedMailboxes
+from agent_runtime.model.graphs import Catalog
+from agent_runtime.model.signal import Signal
+from agent_runtime.model.trigger import hosted
+from agent_runtime.permissions.categories import Categories
+from agent_runtime.service.requests import read_again, read_fire
+from agent_runtime.service.streams import Relay
+from agent_runtime.store.database import open_database
+from agent_runtime.store.turn_store import Store
+from turnkeeper.errors import Conflict, InvalidInput, NotFound
+from turnkeeper.storage import nodes
+from turnkeeper.storage.server.handover import FOLLOWED, NEWS, OUTCOMES, WORDS, listen, tell
+from turnkeeper.v1 import agent_runtime_pb2
+
+
+def open_mailboxes(
+    basis: Basis, store: Store, arrived: Signal, categories: Categories, live: LiveOutput
+) -> SharedMailboxes:
+    """Open the inboxes of this machine's agents, and report to the other machines what it can do."""
+    beside = open_database(basis.url)
+    basis.stack.callback(beside.close)
+    beside.check = nodes.refuse_restored(basis.clock)
+    ownership = Ownership(beside, basis.home.run / "owner", clock=basis.clock, entropy=basis.entropy, log=basis.log)
+    ownership.agents = hosted(basis.settings)
+    ownership.lacks = lambda data: _lacked(data, categories, basis.graphs.catalog)
+    if basis.beat is not None:
+        beat, digests, catalog = basis.beat, _digests_of_graphs(basis), basis.graphs.catalog
+        ownership.lacking, ownership.others = lambda: beat.lacking, lambda: beat.others
+        store.right.digest_of_graph = lambda name: digests.get(f"graph {catalog.graph_of(name)}", "")
+        basis.beat.on_gone = partial(nodes.alert, basis.home, basis.log.emit)
+        basis.beat.on_seen = partial(nodes.date_alerts, basis.home)
+        basis.beat.owner, basis.beat.facts = lambda: ownership.owner, _facts(basis, categories)
+
+    def trouble(why: str) -> None:
+        basis.log.emit("store.unreachable", reason=why)
+
+    async def say(channel: str, said: str) -> None:
+        await basis.database.run(lambda connection: tell(connection, channel, said))
+
+    relay = Relay(live, say, basis.clock, node=basis.entropy.hex(12))
+
+    def on_news(channel: str, said: str) -> None:
+        if channel in {FOLLOWED, WORDS}:
+            relay.heard(channel, said)
+            return
+        for signal_ in (arrived, store.events, store.conversations):
+            signal_.notify()
+
+    async def listening() -> None:
+        heard = basis.settings.store.heard(NEWS, OUTCOMES, FOLLOWED, WORDS)
+        await asyncio.gather(listen(basis.url, on_news, trouble, basis.clock, heard), *([relay.run()] if heard else []))
+
+    return SharedMailboxes(
+        basis.home,
+        hosted(basis.settings),
+        process=PROCESS,
+        clock=basis.clock,
+        entropy=basis.entropy,
+        database=basis.database,
+        ownership=ownership,
+        works="runtime" in basis.settings.node.roles,
+        read_fire=lambda data: read_fire(agent_runtime_pb2.FireRequest.FromString(data), categories.get),
+        read_again=lambda data: read_again(agent_runtime_pb2.FireRequest.FromString(data)),
+        on_taken=basis.saver.acontinue,
+        listening=listening,
+    )
+
+
+def _digests_of_graphs(basis: Basis) -> dict[str, str]:
+    return {f"graph {name}": one.digest for name, one in basis.graphs.opened.items()}
+
+
+def _facts(basis: Basis, categories: Categories) -> Callable[[], dict[str, str]]:
+    """Return a function that describes the categories, graphs and settings of this machine."""
+    same = {name: nodes.digest(said) for name, said in basis.settings.common.items()}
+    same |= _digests_of_graphs(basis) | {nodes.AGENTS: " ".join(hosted(basis.settings))}
+
+    def now() -> dict[str, str]:
+        found = categories.all()
+        return same | {
+            f"category {one.name}": nodes.digest(one.category.to_dict())
+            if one.category
+            else nodes.UNUSABLE + one.problem[:300]
+            for one in found
+        }
+
+    return now
+
+
+def _lacked(data: bytes, categories: Categories, catalog: Catalog) -> list[str]:
+    """Return the facts on which a fire depends but that this machine cannot use; empty for a damaged request."""
+    found = []
+    try:
+        request = agent_runtime_pb2.FireRequest.FromString(data)
+        categories.get(request.category)
+    except (InvalidInput, NotFound):
+        found.append(f"category {request.category}")
+    except Exception:  # noqa: BLE001  who reads it whole says what is wrong with it
+        return []
+    try:
+        catalog.require(request.graph)
+    except Conflict:
+        found.append(f"graph {catalog.graph_of(request.graph)}")
+    return found

@@ -1,0 +1,17 @@
+"""Stores that several machines share: who owns a thread, and the hand-over of fires."""
+
+from turnkeeper.config.surfaces import Surface
+
+SURFACE = Surface(
+    name="cluster",
+    offers={
+        "shared-mailboxes": "agent_runtime.daemon.cluster.parts:open_mailboxes",
+        "shared-checkpoints": "agent_runtime.graph.checkpointer.postgres:CheckpointDatabase",
+        "shared-runner": "task_runner.dispatcher.shared:parts",
+    },
+    also=(
+        "agent_runtime.graph.checkpointer.postgres",
+        "agent_runtime.mailbox.shared",
+        "task_runner.dispatcher.shared",
+    ),
+)
