@@ -26,7 +26,9 @@ pytestmark = [
     pytest.mark.sqlite_only("a process of this machine that ends or hangs, whatever its store"),
 ]
 FORMER_WAIT_MS = 15_000  # a page waited 20 s for a suspended daemon; it now waits 2 s
-COMPLAINT = re.compile(r"Failed to load resource|net::ERR_|the server responded with a status of 503")
+COMPLAINT = re.compile(
+    r"Failed to load resource|htmx:error: Failed to fetch|net::ERR_|the server responded with a status of 503"
+)
 
 
 @pytest.fixture(scope="module")
