@@ -44,6 +44,7 @@ SQLITE_ALONE: Mapping[str, str] = {
     "tests/integration/lifecycle/test_setup.py": "commands that make a home",
     "tests/integration/lifecycle/test_supervisor.py": "processes of one machine; of several: integration/cluster/test_nodes.py",
     "tests/integration/lifecycle/test_unreachable_daemons.py": "sockets and locks of one machine",
+    "tests/integration/delivery/": "the courier by itself; its rows on a server: acceptance/test_deliveries.py",
     "tests/integration/loops/": "what may be said of loops; how a runner keeps them: integration/runner/test_self_paced_*",
     "tests/integration/peers/": "keys and files of the one home that speaks with peers",
     "tests/integration/web/": "the gateway without daemons",

@@ -74,7 +74,9 @@ class Courier:
     async def _one(self, row: Delivery) -> None:
         try:
             known = targets.read(self._home)
-            if row.state == SETTLING:
+            if not row.body:
+                await self._end(row, outbox.DROPPED, "its text was erased")
+            elif row.state == SETTLING:
                 self.failpoints.reach("delivery.settling")
                 await self._settler.settle(row, known)
                 self.failpoints.reach("delivery.settled")

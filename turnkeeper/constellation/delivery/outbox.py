@@ -168,7 +168,9 @@ def end(connection: Connection, row: Delivery, state: str, now: datetime, reason
 
 def gather(connection: Connection, target: str, up_to: datetime) -> list[Delivery]:
     """Return the rows that wait for the digest of a target and are due by now, oldest first."""
-    waits = (_ROW.state == GATHERED) & (_ROW.target == target) & (_ROW.next_us <= to_us(up_to + LEASE))
+    waits = (
+        (_ROW.state == GATHERED) & (_ROW.target == target) & (_ROW.body != "") & (_ROW.next_us <= to_us(up_to + LEASE))
+    )
     return [Delivery(*row) for row in connection.execute(select(*_ALL).where(waits).order_by(_ROW.number))]
 
 

@@ -47,7 +47,7 @@ TEXTS: Mapping[str, Collection[str]] = {
     "effects": ("result_json",),
     "handoffs": ("text",),
     "cancels": ("reason",),
-    "deliveries": ("reason",),
+    "deliveries": ("body", "reason"),
     "memory": ("key", "text"),
     "revalidations": ("note",),
     "fires": ("reason",),
@@ -166,7 +166,8 @@ class Eraser:
         """Take the home. With `pages`, also erase from pages: history, proposals, deviations and attachments."""
         self._home, self._pages = home, pages
         self._held = ExitStack()
-        self._stores = [path for path in (home.schedules_db, home.agent_db, home.checkpoints_db) if path.exists()]
+        stores = (home.schedules_db, home.agent_db, home.checkpoints_db, home.root / "state" / "delivery.db")
+        self._stores = [path for path in stores if path.exists()]
         self._open_turns: frozenset[str] = frozenset()
         self._open_threads: frozenset[str] = frozenset()
 

@@ -1,0 +1,149 @@
+"""What the courier makes of rows that are due: a digest, a target that is gone, a fire that is still open."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.receivers import Hook, opened
+from turnkeeper.bus.event_log import EventLog
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings
+from turnkeeper.constellation.delivery import outbox, targets
+from turnkeeper.constellation.delivery.__main__ import Courier
+from turnkeeper.constellation.delivery.follow import taken
+from turnkeeper.constellation.delivery.outbox import GATHERED, WAITING, Delivery
+from turnkeeper.constellation.upkeep.erase import Chosen, Eraser, mask_of
+from turnkeeper.errors import Unreachable
+from turnkeeper.storage.database import Database
+from turnkeeper.times import to_us
+from turnkeeper.v1 import agent_runtime_pb2 as agents
+from turnkeeper.v1 import schedules_pb2 as schedules
+
+
+class Daemons:
+    """Both daemons: a fire as the ledger has it, and no conversation."""
+
+    def __init__(self) -> None:
+        self.fire = schedules.Fire(outcome="running")
+        self.away = False
+
+    async def GetFire(self, _asked: schedules.GetFireRequest) -> schedules.Fire:
+        if self.away:
+            raise Unreachable("task-runner cannot be reached")
+        return self.fire
+
+    async def GetConversation(self, _asked: agents.GetConversationRequest) -> agents.Conversation:
+        return agents.Conversation()
+
+
+class Bench:
+    """A courier over a file, whose due rows are taken by hand."""
+
+    def __init__(self, home: Home, hook: Hook) -> None:
+        home.create()
+        home.config.write_text(f'[delivery]\nallow = ["{hook.place}"]\n')
+        self.home, self.url, self.daemons, self.clock = home, f"http://{hook.place}/", Daemons(), SystemClock()
+        found = outbox.open_outbox(home)
+        assert found is not None
+        self.store: Database = found
+        log = EventLog(home.logs, "delivery", self.clock)
+        self.courier = Courier(home, load_settings(home), found, self.daemons, clock=self.clock, log=log)  # type: ignore[arg-type]
+
+    def row(self, key: str, target: str, state: str = WAITING) -> Delivery:
+        now = to_us(self.clock.now())
+        body = {"data": {"task": key, "outcome": "succeeded", "text": f"of {key}", "reason": ""}}
+        return Delivery(key, "success", state, now, now, target=target, body=json.dumps(body))
+
+    async def put(self, *rows: Delivery) -> None:
+        await self.store.run(lambda it: outbox.put(it, rows))
+
+    async def round(self) -> None:
+        """Take what is due, once."""
+        due = await self.store.run(lambda it: outbox.take_due(it, self.clock.now(), 8))
+        for row in due:
+            await self.courier._one(row)
+
+    async def states(self) -> dict[str, str]:
+        rows = await self.store.run(lambda it: outbox.rows_of(it, limit=10))
+        return {str(row["kind"]) + " " + str(row["key"])[:4]: str(row["state"]) for row in rows}
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    with opened(Hook()) as made:
+        yield made
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, hook: Hook) -> AsyncIterator[Bench]:
+    made = Bench(Home(root=tmp_path / "home"), hook)
+    yield made
+    made.store.close()
+
+
+async def test_results_that_wait_for_the_digest_go_out_as_one(bench: Bench, hook: Hook) -> None:
+    targets.add(bench.home, "daily", targets.Target(webhook=bench.url, digest="08:00"))
+    await bench.put(bench.row("one", "daily", GATHERED), bench.row("two", "daily", GATHERED))
+    await bench.round()
+    assert hook.requests == []
+    await bench.round()
+    (request,) = hook.requests
+    assert (request.said["type"], request.said["data"]["text"]) == (
+        "digest",
+        "one succeeded: of one\n\ntwo succeeded: of two",
+    )
+    assert set((await bench.states()).values()) == {"delivered"}
+    await bench.round()
+    assert len(hook.requests) == 1
+
+
+async def test_what_waits_for_a_target_that_was_removed_is_dropped(bench: Bench, hook: Hook) -> None:
+    await bench.put(bench.row("one", "gone"))
+    await bench.round()
+    assert (await bench.states(), hook.requests) == ({"success one": "dropped"}, [])
+
+
+async def test_a_fire_is_delivered_once_its_ledger_shows_the_end_and_not_while_it_is_retried(
+    bench: Bench, hook: Hook
+) -> None:
+    targets.add(bench.home, "ops", targets.Target(webhook=bench.url))
+    event: Any = agents.TurnEvent(
+        state=agents.TurnEvent.FAILED, fire_id="f@1", turn_id="t1", task_name="news", thread_id="x"
+    )
+    event.at.FromDatetime(datetime(2026, 11, 20, tzinfo=UTC))
+    failed = taken(event)
+    assert failed is not None
+    await bench.put(failed)
+    await bench.round()
+    bench.daemons.away = True
+    await bench.store.run(lambda it: outbox.release(it, bench.clock.now()))
+    await bench.round()
+    assert hook.requests == []
+    bench.daemons.away = False
+    bench.daemons.fire = schedules.Fire(outcome="succeeded", attempt=2, turn_id="t2")
+    bench.daemons.fire.ended_at.FromDatetime(datetime(2026, 11, 20, tzinfo=UTC))
+    for _ in range(2):
+        await bench.store.run(lambda it: outbox.release(it, bench.clock.now()))
+        await bench.round()
+    (request,) = hook.requests
+    assert (request.said["type"], request.said["data"]["attempt"]) == ("task.succeeded", 2)
+
+
+async def test_a_text_that_was_erased_is_no_longer_in_the_outbox_and_is_not_sent(bench: Bench, hook: Hook) -> None:
+    targets.add(bench.home, "ops", targets.Target(webhook=bench.url))
+    await bench.put(bench.row("one", "ops"), bench.row("two", "ops")._replace(turn_id="t1"))
+    bench.store.close()
+    with Eraser(bench.home, pages=False) as eraser:
+        chosen, mask = Chosen(turns=frozenset({"t1"})), mask_of(["of one"])
+        eraser.erase(mask, chosen, eraser.find(mask, chosen), bench.clock.now())
+    again = Bench(bench.home, hook)
+    await again.round()
+    (request,) = hook.requests
+    assert request.said["data"]["text"] == "******"
+    assert await again.states() == {"success one": "delivered", "success two": "dropped"}
+    again.store.close()
