@@ -37,6 +37,7 @@ _TOOLS = columns("TOOL=name SCOPE EFFECT GRANTED_BY=granted_by", effect=lambda r
 _UNGUARDABLE = columns("NOT_GUARDED=where WHY")
 _SERVER = "it calls a LangGraph server: the call fails unless you run a server and give the project its URL"
 _CATCHES = "a call there that needs approval fails the turn: grant it, or do not catch langgraph.errors.GraphBubbleUp"
+_REPEATS = "a call there runs again after your answer to a later one: call one tool in a node, or use a ToolNode"
 _ONCE = "a factory is called when the runtime starts, with an empty config: no --config of a task reaches it"
 _NOTES = (
     ("made_once", "made once", _ONCE),
@@ -45,6 +46,7 @@ _NOTES = (
     ("calls_inside", "tools in tools", "each such call is judged separately, even inside an approved call"),
     ("asks", "asks you", "the graph asks you itself, even if a category grants the call"),
     ("catches", "catches", _CATCHES),
+    ("repeats", "runs again", _REPEATS),
     ("calls_server", "calls server", _SERVER),
     ("reads_terminal", "fails", "a turn has no terminal, so a call of input() fails it; ask with interrupt()"),
 )

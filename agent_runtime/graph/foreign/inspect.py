@@ -86,6 +86,7 @@ class Inspection:
         inside: by tool name, the names of the tools that the tool calls, from its function or its metadata.
         catching: functions that catch every error of a tool call, and so the guard's question too.
         at_terminal: functions that read from a terminal, which no turn has.
+        repeating: functions that call a tool and then ask again, so that the first call runs again after the answer.
         asking: paths of nodes that ask a question themselves, by `interrupt()` or LangChain's middleware.
     """
 
@@ -100,6 +101,7 @@ class Inspection:
     asking: tuple[str, ...] = ()
     catching: tuple[str, ...] = ()
     at_terminal: tuple[str, ...] = ()
+    repeating: tuple[str, ...] = ()
 
 
 def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
@@ -142,9 +144,17 @@ def inspect_graph(graph: Pregel[Any, Any, Any, Any]) -> Inspection:
         clients=tuple(sorted({where for where, function in functions if _makes_client(function)})),
         inside={one.name: called for one in tools if (called := _called_in(one))},
         asking=tuple(sorted(asking)),
-        catching=tuple(sorted({_path(where, one.__name__) for where, one in functions if _catches_questions(one)})),
-        at_terminal=tuple(sorted({_path(where, one.__name__) for where, one in functions if _reads_terminal(one)})),
+        catching=_those(functions, _catches_questions),
+        at_terminal=_those(functions, _reads_terminal),
+        repeating=_those(functions, _repeats_calls),
     )
+
+
+def _those(
+    functions: Sequence[tuple[str, types.FunctionType]], does: Callable[[types.FunctionType], bool]
+) -> tuple[str, ...]:
+    """Return the paths of the author's functions that do something."""
+    return tuple(sorted({_path(where, one.__name__) for where, one in functions if not _of_library(one) and does(one)}))
 
 
 def _called_in(held: BaseTool) -> tuple[str, ...]:
@@ -265,18 +275,28 @@ def _makes_client(function: types.FunctionType) -> bool:
 
 def _catches_questions(function: types.FunctionType) -> bool:
     """Return whether an author's function calls a tool, or something named like one, and catches every error."""
-    if _of_library(function):
-        return False
+    attempts = [node for node in ast.walk(_syntax(function)) if isinstance(node, ast.Try) and _keeps_all(node.handlers)]
+    return any(_tool_calls(function, part) for one in attempts for part in one.body)
+
+
+def _repeats_calls(function: types.FunctionType) -> bool:
+    """Return whether an author's function calls tools twice or in a loop, or a tool and `interrupt`."""
+    syntax = _syntax(function)
+    calls = _tool_calls(function, syntax)
+    asks = [one for one in ast.walk(syntax) if isinstance(one, ast.Call) and ast.unparse(one.func) == "interrupt"]
+    loops = [one for one in ast.walk(syntax) if isinstance(one, ast.For | ast.AsyncFor | ast.While | ast.ListComp)]
+    return len(calls) + min(len(calls), len(asks)) > 1 or any(_tool_calls(function, one) for one in loops)
+
+
+def _tool_calls(function: types.FunctionType, part: ast.AST) -> list[ast.AST]:
+    """Return the calls of tools, or of things named like tools, in a part of a function."""
     cells = zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=True)
     known = {name for name, value in (*cells, *function.__globals__.items()) if isinstance(value, BaseTool)}
-    attempts = [node for node in ast.walk(_syntax(function)) if isinstance(node, ast.Try) and _keeps_all(node.handlers)]
-    return any(_calls_tool(node, known) for one in attempts for part in one.body for node in ast.walk(part))
+    return [node for node in ast.walk(part) if _calls_tool(node, known)]
 
 
 def _reads_terminal(function: types.FunctionType) -> bool:
     """Return whether an author's function waits for input at a terminal."""
-    if _of_library(function):
-        return False
     called = {ast.unparse(node.func) for node in ast.walk(_syntax(function)) if isinstance(node, ast.Call)}
     return bool((called & _AT_TERMINAL) - (function.__globals__.keys() & {"input", "breakpoint"}))
 

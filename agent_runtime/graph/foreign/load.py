@@ -394,6 +394,7 @@ def report(
         "asks": list(opened.inspection.asking),
         "catches": list(opened.inspection.catching),
         "reads_terminal": list(opened.inspection.at_terminal),
+        "repeats": list(opened.inspection.repeating),
         "calls_server": list(opened.inspection.clients),
         "store": store_report(opened.namespaces(default_tier), loaded.store, categories),
         "stops": _stops(loaded.graph),

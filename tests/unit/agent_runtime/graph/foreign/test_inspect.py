@@ -250,6 +250,30 @@ def test_functions_that_let_questions_pass_are_not(function: Any) -> None:
     assert inspect_graph(graph(holding(function))).catching == ()
 
 
+def twice(state: Any) -> Any:
+    return [one.invoke(state), one.invoke(state)]
+
+
+def in_a_loop(state: Any) -> Any:
+    for item in state:
+        one.invoke(item)
+
+
+def then_a_question(state: Any) -> Any:
+    one.invoke(state)
+    return interrupt("Sure?")
+
+
+@pytest.mark.parametrize("function", [twice, in_a_loop, then_a_question])
+def test_functions_whose_first_call_runs_again_after_a_later_question_are_named(function: Any) -> None:
+    assert inspect_graph(graph(holding(function))).repeating == (f"node/{function.__name__}",)
+
+
+@pytest.mark.parametrize("function", [narrow, of_a_model])
+def test_functions_with_one_call_are_not(function: Any) -> None:
+    assert inspect_graph(graph(holding(function))).repeating == ()
+
+
 def test_nodes_that_ask_by_themselves_or_want_a_server_are_named() -> None:
     def asking(_state: Any) -> Any:
         return interrupt("Which bed?")
