@@ -38,7 +38,8 @@ _NEEDED = 1  # highest rank of a column that a table shows with short values rat
 _CUT = "…"
 _BAR_AFTER_S = 1.0
 _ISO = re.compile(r"(?<!--from )(?<!--to )(?<!--at )\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
-_TIME = re.compile(r"(?:\b[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: [A-Z][A-Za-z]{1,4}| [+-]\d\d)?")
+_TIME = r"(?:\b[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: [A-Z][A-Za-z]{1,4}| [+-]\d\d)?"
+_WHOLE = re.compile(rf"{_TIME}|\bturnkeeper [^;·,()]+[^;·,() ]")
 _COMMAND = "turnkeeper "  # a command stays on one line, for copying
 _JOINT = "\ue000"  # stands for a space at which a line must not break
 _REFRESH_S = 2.0
@@ -170,12 +171,12 @@ def say(text: str, indent: int = 0) -> None:
     _write(_broken(plain(text), indent))
 
 
-def _broken(text: str, indent: int) -> str:
-    """Return a text with line breaks that fit the terminal."""
-    width = console().width if sys.stdout.isatty() else 0
+def _broken(text: str, indent: int, file: Any = None) -> str:
+    """Return a text with line breaks that fit the terminal, none within a time or a command."""
+    width = console(file).width if (file or sys.stdout).isatty() else 0
     if width <= 2 * indent or all(_cells(line) <= width for line in text.split("\n")):
         return text
-    whole = _TIME.sub(lambda found: found[0].replace(" ", _JOINT), text)
+    whole = _WHOLE.sub(lambda found: found[0].replace(" ", _JOINT), text)
     wrap = import_module("textwrap").TextWrapper(
         width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
     )
@@ -410,16 +411,23 @@ def show_page(
 
 
 def _show_table(rows: Sequence[Row], columns: Sequence[Column], *, fit: bool) -> None:
-    width = console().width if fit and sys.stdout.isatty() else None
-    lines, hidden = _grid(rows, columns).lines(width)
+    """Print a table. Cut it if it has to `fit` a terminal; else, if it does not, print each row as lines of values."""
+    width = console().width if sys.stdout.isatty() else None
+    lines, hidden = _grid(rows, columns).lines(width if fit else None)
     if any(column.header in hidden and column.rank <= _NEEDED for column in columns):
         lines, hidden = _grid(rows, columns, short=True).lines(width)
-    _print_headed(next(lines), "")
-    for line in lines:
+    head, *rest = lines
+    if width and not fit and max(map(_cells, [head, *rest])) > width:
+        for at, row in enumerate(rows):
+            values = [(column.header.lower(), column.value(row)) for column in columns]
+            _print_headed("", "") if at else None
+            show_record(row, Output.TABLE, name_key="", lines=[one for one in values if one[1] not in {"", "-"}])
+        return
+    _print_headed(head, "")
+    for line in rest:
         _write(line)
-    if hidden and width:
-        text = f"hidden columns: {', '.join(hidden)}; to show them: -o wide"
-        note("\n".join(import_module("textwrap").wrap(text, width)))
+    if hidden:
+        note(f"hidden columns: {', '.join(hidden)}; to show them: -o wide")
 
 
 def _grid(rows: Sequence[Row], columns: Sequence[Column], *, short: bool = False) -> "Grid":
@@ -444,7 +452,11 @@ def show_record(record: Row, output: Output, *, name_key: str, lines: Sequence[t
         for key, value in lines:
             head = f"{key + ':':<{width}} "
             body = plain(value).replace("\n", "\n" + " " * len(head))
-            _print_headed(head, body if _COMMAND in body else _broken(head + body, len(head))[len(head) :])
+            if _COMMAND not in body:
+                body = _broken(head + body, len(head))[len(head) :]
+            elif sys.stdout.isatty() and _cells(head + body.partition("\n")[0]) > console().width:
+                body = "\n  " + plain(value).replace("\n", "\n  ")
+            _print_headed(head, body)
 
 
 def console(file: Any = None) -> Any:
@@ -472,12 +484,13 @@ def note(text: str) -> None:
     if _common.quiet:
         return
     sys.stdout.flush()
-    print(plain(text), file=sys.stderr)  # noqa: T201
+    print(_broken(plain(text), 0, sys.stderr), file=sys.stderr)  # noqa: T201
 
 
 def complain(line: str, detail: str = "") -> None:
     """Print an error: one line, then the detail (a caret under the bad field) if there is one."""
-    _print_headed("error: ", plain(line).replace("\n", " "), "bold red", sys.stderr)
+    head, said = "error: ", _broken("error: " + plain(line).replace("\n", " "), 0, sys.stderr)
+    _print_headed(head, said.removeprefix(head), "bold red", sys.stderr)
     if detail:
         _print_headed("", plain(detail), file=sys.stderr)
 

@@ -1,5 +1,6 @@
 """What is shown on a terminal."""
 
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -34,11 +35,17 @@ def test_a_short_time_is_a_minute_of_this_year_or_a_day_of_another(monkeypatch: 
     assert shown == ["Nov 26 09:30Z", "2027-01-25", ""]
 
 
+def make_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the outputs a terminal of 40 columns."""
+    monkeypatch.setenv("COLUMNS", "40")
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+
+
 def test_hidden_columns_are_named_in_lines_that_end_between_words(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    make_narrow(monkeypatch)
     named = [f"COLUMN-{number}" for number in range(9)]
     shown = [console.Column(name, lambda _row: "x" * 20) for name in named]
     console.show_rows([{"id": "a"}], shown, console.Output.TABLE, name_key="id")
@@ -46,3 +53,33 @@ def test_hidden_columns_are_named_in_lines_that_end_between_words(
     assert max(map(len, said)) <= 40
     assert " ".join(said).startswith("hidden columns: COLUMN-1, COLUMN-2, COLUMN-3")
     assert all(line.endswith((",", ";", "columns:", "wide", "them:", "-o")) for line in said)
+
+
+def test_a_note_ends_its_lines_between_words_and_keeps_a_command_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_narrow(monkeypatch)
+    console.note("1 task · up since 2026-11-27 13:01:50 UTC · 1 decision waiting: turnkeeper approvals list")
+    assert capsys.readouterr().err.splitlines() == [
+        "1 task · up since",
+        "2026-11-27 13:01:50 UTC · 1 decision",
+        "waiting: turnkeeper approvals list",
+    ]
+
+
+def test_a_wide_table_that_a_terminal_cannot_hold_is_shown_row_by_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_narrow(monkeypatch)
+    shown = [console.Column(name, lambda row, name=name: row.get(name, "-")) for name in ("NAME", "NEXT", "PROMPT")]
+    rows = [{"NAME": "a", "NEXT": "at 7", "PROMPT": "word " * 10}, {"NAME": "b"}]
+    console.show_rows(rows, shown, console.Output.WIDE, name_key="NAME")
+    said = re.sub("\x1b[^m]*m", "", capsys.readouterr().out)
+    assert [line.rstrip() for line in said.splitlines()] == [
+        "name:   a",
+        "next:   at 7",
+        "prompt: word word word word word word",
+        "        word word word word",
+        "",
+        "name: b",
+    ]

@@ -395,6 +395,14 @@ def _show_status(rows: list[dict[str, Any]], shared: Any, output: Output, footer
 _CHECKS = columns("CHECK STATE FINDING FIX", finding=lambda row: console.for_people(str(row["finding"] or "-")))
 
 
+def _in_words(row: Mapping[str, Any]) -> str:
+    """Return a check's result in one line, and its fix in another: a table would cut both."""
+    found = console.for_people(str(row["finding"]))
+    return "\n    ".join(
+        filter(None, [f"{row['state']:<6}  {row['check']}{f': {found}' if found else ''}", row["fix"]])
+    )
+
+
 def doctor(output: OutputOption = Output.TABLE) -> None:
     """Check the installation, the processes and the stores, and say how to fix each problem. Changes nothing.
 
@@ -411,7 +419,7 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
             rows.append({"check": check.name, "state": state, "finding": what, "fix": found.fix})
         if not check.findings:
             rows.append({"check": check.name, "state": "ok", "finding": "", "fix": ""})
-    show_rows(rows, _CHECKS, output, name_key="check")
+    show_rows(rows, _CHECKS, output, name_key="check", in_words=_in_words if sys.stdout.isatty() else None)
     if any(row["state"] == "broken" for row in rows):
         raise typer.Exit(EXIT_DEGRADED)
 
