@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_runtime.cli import rows
+from agent_runtime.cli.chat import texts
 from agent_runtime.model.conversation import mark_text
 from agent_runtime.model.mapping import Row, parsed, to_json
 from turnkeeper.clock import SystemClock
@@ -250,14 +251,14 @@ def _message(change: Change, layout: "Layout") -> Iterator[RenderableType]:
         return
     if text := message.text.strip():
         role = message.role if message.role != "trigger" else "note" if change.at else "prompt"
-        yield layout.line(role, said) if (said := rows.fields_text(text, role)) else layout.said(role, text)
+        yield layout.line(role, said) if (said := texts.fields_text(text, role)) else layout.said(role, text)
     for call in message.tool_calls:
         yield tool_call(layout, call.name, call.args_json)
 
 
 def _answer(change: Change, *, wide: bool) -> str:
     """Return a tool's result, after the tool's name if the step has several calls."""
-    text = change.message.text if wide else rows.answer_text(change.message.text)
+    text = change.message.text if wide else texts.answer_text(change.message.text)
     for message in reversed(change.turn.messages[: change.at]):
         named = {call.id: call.name for call in message.tool_calls}
         if named:
@@ -347,7 +348,7 @@ def _interrupt(row: Row, numbers: Numbers) -> Card | Decided:
     commands = [("approve", answer), *always, ("reject", f'{stem}--reject "why"'), ("change", f"{stem}--edit JSON")]
     keys = f"a {number} · r {number} why · e {number} JSON{f' · f {number} for the task' if standing else ''}"
     told = {"title": f"{row['tool']} {rows.needs(row)}", "note": row["question"], "facts": _waits(row)}
-    told["args"] = rows.arguments_text(row["args"])
+    told["args"] = texts.arguments_text(row["args"])
     return _asking(row, number, commands=[*_here(number, keys), *commands], **told)
 
 
@@ -361,7 +362,7 @@ def _plain_question(row: Row, number: int | None) -> Card:
     asks = question_of(row)
     options = [("options", asks.choices)] if asks.options else []
     keys = f"t {number} {option_text(asks.options[0]) if asks.options else f'text · a {number} · r {number}'}"
-    shown = rows.arguments_text(asks.more if asks.text else {})
+    shown = texts.arguments_text(asks.more if asks.text else {})
     told = {"title": row["question"], "note": row["message"], "args": shown, "facts": [*options, *_waits(row)]}
     return _asking(row, number, commands=[*_here(number, keys), *_commands(row, rows.ways(row))], **told)
 
@@ -554,7 +555,7 @@ class Safe:
 
 def _markdown(text: str) -> RenderableType:
     # Show links with their address: a reader cannot see the target of a terminal's link.
-    return _AtMost(Markdown(rows.broken(prose(text)), hyperlinks=False, code_theme="ansi_dark"), 0)
+    return _AtMost(Markdown(texts.broken(prose(text)), hyperlinks=False, code_theme="ansi_dark"), 0)
 
 
 class _Narrow:

@@ -14,8 +14,8 @@ from rich.control import Control
 from rich.segment import ControlType, Segment, Segments
 from rich.text import Text
 
-from agent_runtime.cli import rows
 from agent_runtime.cli.chat import render as drawn
+from agent_runtime.cli.chat import texts
 from agent_runtime.cli.chat.answer import Waiting
 from agent_runtime.model.mapping import to_json
 from turnkeeper.console import note
@@ -51,7 +51,7 @@ class JsonView:
 
 def reported(layout: drawn.Layout, report: wire.GraphReport) -> Any:
     """Return the rendered report of a running graph, after the name of its subgraph."""
-    text = report.text if layout.wide else rows.answer_text(report.text)
+    text = report.text if layout.wide else texts.answer_text(report.text)
     return layout.line("tells", f"{report.source}: {text}" if report.source else text, "dim")
 
 

@@ -36,10 +36,7 @@ _STATES = columns(
 )
 _NO_PEER = "no peer yet: turnkeeper peers invite NAME"
 _PROCESS = "peers"
-_SET = (
-    "nothing listens for peers now: set enabled = true below [peers] in config.toml of the home; run: turnkeeper up; "
-    "if it is set and up, the reason is in: turnkeeper logs"
-)
+_SET = "nothing listens for peers now: set enabled = true below [peers] in config.toml; then turnkeeper up, or see its logs"
 
 
 def _address(place: Home) -> str:

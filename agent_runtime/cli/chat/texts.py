@@ -1,0 +1,91 @@
+"""Texts of messages as a conversation shows them: Markdown, answers of tools, fields and arguments. Pure."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agent_runtime.cli.rows import LONGEST_ARGUMENT, clipped
+from agent_runtime.model.mapping import parsed
+
+LONGEST_ANSWER = 1000
+_ITEM = re.compile(r"\s*(?:[-*+]|\d+[.)])\s")
+_BLOCK = re.compile(r"\s*(?:[-*+]\s|\d+[.)]\s|#|>|\||=|-{2,})")
+
+
+def broken(text: str) -> str:
+    r"""Return Markdown whose line breaks are those of the text, as writers of chat messages expect.
+
+    >>> broken("- one\nThen\nthis")
+    '- one\n\nThen  \nthis'
+    """
+    found, fenced, before = [], False, ""
+    for line in text.splitlines():
+        if not fenced and _ITEM.match(before) and line[:1].strip() and not _ITEM.match(line):
+            found.append("")
+        fenced ^= line.lstrip().startswith(("```", "~~~"))
+        found.append(line)
+        before = line
+    ends = [f"{one}  " if _runs_on(one, then) else one for one, then in zip(found, [*found[1:], ""], strict=True)]
+    return "\n".join(ends) if "```" not in text and "~~~" not in text else "\n".join(found)
+
+
+def _runs_on(line: str, then: str) -> bool:
+    return bool(line.strip() and then.strip()) and not _BLOCK.match(line) and not _BLOCK.match(then)
+
+
+def answer_text(text: str) -> str:
+    """Format a tool's answer in one line; of a JSON object, show each field, and each list by its length.
+
+    >>> answer_text('{"pages": [{"page": "garden"}, {}], "more": false, "title": "Garden"}')
+    'pages: 2, more: false, title: Garden'
+    >>> answer_text("no such page")
+    'no such page'
+    """
+    value = parsed(text) if text.lstrip().startswith("{") else None
+    if not isinstance(value, dict) or not value:
+        return clipped(text, LONGEST_ANSWER)
+    return clipped(", ".join(f"{key}: {_field(one)}" for key, one in value.items()), LONGEST_ANSWER)
+
+
+def fields_text(text: str, role: str) -> str:
+    """Format an agent's JSON object as one line per field, with nested values indented; empty for any other text.
+
+    >>> print(fields_text('{"sky": "rain", "report": {"depth": 7, "at": ["pond", "brook"]}, "late": null}', "agent"))
+    sky: rain
+    report:
+      depth: 7
+      at:
+        - pond
+        - brook
+    late: -
+    >>> fields_text('[1]', "agent"), fields_text("{not JSON", "agent"), fields_text('{"a": 1}', "author")
+    ('', '', '')
+    """
+    value = parsed(text) if role == "agent" and text.lstrip().startswith("{") else None
+    return "\n".join(_lines_of(value)) if isinstance(value, dict) and value else ""
+
+
+def _lines_of(value: object, indent: str = "") -> Iterator[str]:
+    """Yield the lines of an object or a list; a list's items follow dashes."""
+    named = (
+        value.items() if isinstance(value, dict) else [("", one) for one in value] if isinstance(value, list) else []
+    )
+    for name, one in named:
+        head = f"{indent}{name}:" if name else f"{indent}-"
+        if isinstance(one, dict | list) and one:
+            yield head
+            yield from _lines_of(one, f"{indent}  ")
+        else:
+            said = str(one) if isinstance(one, str) else "-" if one in (None, [], {}) else json.dumps(one)
+            yield f"{head} " + said.replace("\n", f"\n{indent}  ")
+
+
+def _field(value: object) -> str:
+    if isinstance(value, list):
+        return str(len(value))
+    return clipped(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), LONGEST_ARGUMENT)
+
+
+def arguments_text(args: Mapping[str, Any]) -> str:
+    return "\n".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in args.items())
