@@ -36,7 +36,7 @@ _STATES = columns(
 )
 _NO_PEER = "no peer yet: turnkeeper peers invite NAME"
 _PROCESS = "peers"
-_SET = "nothing listens for peers now: set enabled = true below [peers] in config.toml; then turnkeeper up, or see its logs"
+_SET = "nothing listens for peers now: set enabled = true below [peers] in config.toml; run: turnkeeper up, or logs"
 
 
 def _address(place: Home) -> str:
