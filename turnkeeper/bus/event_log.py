@@ -156,11 +156,11 @@ def record_act(folder: Path, program: str, command: str, subject: str, clock: Cl
 
 def _line(record: Mapping[str, Any]) -> bytes:
     """Return a record as one line of JSON in ASCII, without control characters."""
-    with contextlib.suppress(TypeError):  # only the slower encoder accepts these: long integers, lone surrogates
+    try:
         line = orjson.dumps(record, default=str, option=_AS_JSON_DOES)
-        if line.isascii() and b"\x7f" not in line:
-            return line
-    return f"{_JSON.encode(record)}\n".encode()
+    except TypeError:  # only the slower encoder accepts these: long integers, lone surrogates
+        line = b"\x7f"
+    return line if line.isascii() and b"\x7f" not in line else f"{_JSON.encode(record)}\n".encode()
 
 
 def read_events(folder: Path, prefix: str = "events") -> Iterator[dict[str, Any]]:
