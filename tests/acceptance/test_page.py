@@ -190,8 +190,9 @@ def test_several_proposals_are_decided_at_once_and_only_those_that_are_ticked(
     page.keyboard.press("a")
     expect(page.get_by_role("alert")).to_contain_text("nothing is ticked")
     for name in ("first", "second"):
-        box.locator(f"[name='pick-{ids[name]}']").check()
-    box.get_by_role("button", name="Accept what is ticked").click()
+        box.locator(f"[name='pick-{ids[name]}']").focus()
+        page.keyboard.press("Space")
+    page.keyboard.press("a")
     expect(page.get_by_role("status")).to_contain_text("Accepted: 2 proposals: Catch-up for papers-first")
     rest = {one["candidate_id"] for one in constellation.ask("agent-runtime", "candidates", "list")}
     assert rest == {one["candidate_id"] for one in listed} - {ids["first"], ids["second"]}

@@ -33,7 +33,7 @@ function close(details) {
 
 document.addEventListener('keydown', (event) => {
   if (one('dialog[open]')) return; // the palette has keys of its own
-  const field = event.target.closest?.('input, textarea, select');
+  const field = event.target.closest?.('input:not([type=checkbox]), textarea, select'); // what one types into
   const opened = event.target.closest?.('details[open]');
   if (event.key === 'Escape') {
     const drop = opened ?? one('.drop[open]');
