@@ -69,6 +69,8 @@ def prepare() -> None:
         *(f"{package}.cli" for package in PACKAGES.values()),
     ):
         import_module(name)  # import here, once, everything that a program imports
+    with suppress(ImportError):
+        import_module("langchain_openai")  # of an extra; a start with a model of it loads it
     _import_surfaces()
     templates.use()
     templates.make()
