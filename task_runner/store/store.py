@@ -18,9 +18,9 @@ from task_runner.store.fires import Fires
 from task_runner.store.reading import MIGRATIONS
 from task_runner.store.rows import Cause, Counts, Outage
 from task_runner.store.schema import audit, fires, follow, outages, stoppages
-from task_runner.store.shared import Shared
 from task_runner.store.tasks import Tasks
 from turnkeeper.clock import Clock, SystemClock
+from turnkeeper.config.surfaces import required
 from turnkeeper.entropy import Entropy, SystemEntropy
 from turnkeeper.storage import nodes
 from turnkeeper.storage.chain import Recorder
@@ -68,8 +68,8 @@ class Session:
         return [*self.outages.listed(), *self.stoppages.listed()]
 
     @property
-    def shared(self) -> Shared:
-        return Shared(self._connection)
+    def shared(self) -> Any:
+        return required("shared-rows", self._connection)
 
     def alone(self, name: str) -> bool:
         """Take the right to do the work `name` until this transaction ends. False if another runner has it."""

@@ -8,10 +8,12 @@ SURFACE = Surface(
         "shared-mailboxes": "agent_runtime.daemon.cluster.parts:open_mailboxes",
         "shared-checkpoints": "agent_runtime.graph.checkpointer.postgres:CheckpointDatabase",
         "shared-runner": "task_runner.dispatcher.shared:parts",
+        "shared-rows": "task_runner.store.shared:Shared",
     },
     also=(
         "agent_runtime.graph.checkpointer.postgres",
         "agent_runtime.mailbox.shared",
         "task_runner.dispatcher.shared",
+        "task_runner.store.shared",
     ),
 )
