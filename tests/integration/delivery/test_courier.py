@@ -15,10 +15,11 @@ from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings
 from turnkeeper.constellation.delivery import outbox, targets
 from turnkeeper.constellation.delivery.__main__ import Courier
-from turnkeeper.constellation.delivery.follow import taken
+from turnkeeper.constellation.delivery.follow import Follower, taken
 from turnkeeper.constellation.delivery.outbox import GATHERED, WAITING, Delivery
 from turnkeeper.constellation.upkeep.erase import Chosen, Eraser, mask_of
 from turnkeeper.errors import Unreachable
+from turnkeeper.rpc.process import Failpoints
 from turnkeeper.storage.database import Database
 from turnkeeper.times import to_us
 from turnkeeper.v1 import agent_runtime_pb2 as agents
@@ -147,3 +148,23 @@ async def test_a_text_that_was_erased_is_no_longer_in_the_outbox_and_is_not_sent
     assert request.said["data"]["text"] == "******"
     assert await again.states() == {"success one": "delivered", "success two": "dropped"}
     again.store.close()
+
+
+async def test_the_first_start_and_a_restored_store_deliver_nothing_of_before(bench: Bench) -> None:
+    async def heard(incarnation: str, *days: int) -> list[str]:
+        async def events(_asked: agents.WatchTurnsRequest) -> AsyncIterator[agents.TurnEvent]:
+            for sequence, day in enumerate(days, 1):
+                event = agents.TurnEvent(state=agents.TurnEvent.SUCCEEDED, fire_id=f"f@{day}", incarnation=incarnation)
+                event.sequence = sequence
+                event.at.FromDatetime(datetime(2026, 11, day, tzinfo=UTC))
+                yield event
+
+        bench.daemons.WatchTurns = events  # type: ignore[attr-defined]
+        await Follower(bench.store, bench.daemons, lambda: None, Failpoints({})).run()  # type: ignore[arg-type]
+        due = await bench.store.run(lambda it: outbox.take_due(it, datetime(2027, 1, 1, tzinfo=UTC), 8))
+        return [row.fire_id for row in due]
+
+    await bench.store.run(lambda it: outbox.begin(it, datetime(2026, 11, 2, tzinfo=UTC)))
+    assert await heard("a", 1, 3) == ["f@3"]
+    assert await heard("a", 4) == ["f@4"]
+    assert await heard("restored", 1, 3, 4, 5) == ["f@5"]

@@ -64,16 +64,16 @@ class Follower:
             at_us = to_us(event.at.ToDatetime(UTC))
             # Another incarnation sends all its events, at the first start and after a restore: skip the older ones.
             is_new = event.incarnation == last.incarnation or at_us > last.at_us
-            if row is not None:
+            if row is not None and is_new:
                 here = outbox.Place(event.incarnation, event.sequence, at_us)
                 self._failpoints.reach("delivery.heard")
-                await self._store.run(partial(_record, row=row, here=here, is_new=is_new))
+                await self._store.run(partial(_record, row=row, here=here))
                 self._failpoints.reach("delivery.written")
                 self._wake()
 
 
-def _record(store: Any, row: Delivery, here: outbox.Place, is_new: bool) -> None:
-    outbox.put(store, [row] if is_new else [])
+def _record(store: Any, row: Delivery, here: outbox.Place) -> None:
+    outbox.put(store, [row])
     outbox.move(store, here)
 
 
