@@ -3,7 +3,6 @@
 `serve` runs the daemon itself in the foreground.
 """
 
-import asyncio
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,15 +14,13 @@ from typing import Any
 from agent_runtime.model.mapping import Row, to_json
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
-from turnkeeper.config.surfaces import required
 from turnkeeper.console import home, named_home, note
 from turnkeeper.errors import Conflict, TurnkeeperError, Unreachable, the_one
 from turnkeeper.rpc.channel import Caller
-from turnkeeper.storage.locking import ProcessLock, is_held
+from turnkeeper.storage.locking import is_held
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 PROCESS = "agent-runtime"
-LONGEST_IMPORT_S = 600.0
 _WANTS_OBJECT = ("has no attribute 'get'", "is not subscriptable", "indices must be integers")  # in a graph's error
 ANSWER_S, LOOK_S = 3.0, 0.1  # seconds that a command waits for a graph to fail on its answer; between polls
 Ask = Callable[..., Any]  # of a request, and of its method if it is not named after it
@@ -85,19 +82,6 @@ def again(decided: Row, error: str) -> str:
         return f"the question is pending again; answer differently: {command} …"
     yes = {"approve": '{"approved": true}', "reject": '{"approved": false}'}.get(decided["decision"], "{…}")
     return f"the question is pending again; its node may expect an object: {command} '{yes}'"
-
-
-def import_threads(request: Any) -> Any:
-    """Import threads: through the daemon, or into the store if the daemon does not run."""
-    place = named_home()
-    if request.dry_run and not place.agent_db.exists():
-        return required("threads-import-look", request)
-    try:
-        with closing(runtime()) as caller:
-            return caller.ImportThreads(request, deadline_s=LONGEST_IMPORT_S)
-    except Unreachable:
-        with ProcessLock(place, PROCESS):
-            return asyncio.run(import_module("agent_runtime.daemon.assembly").import_threads(place, request))
 
 
 change_in_conversation = partial(change, surface="conversation")

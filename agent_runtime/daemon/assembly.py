@@ -14,7 +14,6 @@ from contextlib import (
     AsyncExitStack,
     ExitStack,
     asynccontextmanager,
-    closing,
     nullcontext,
     suppress,
 )
@@ -37,7 +36,7 @@ from agent_runtime.graph.offline.model import NAME as OFFLINE
 from agent_runtime.mailbox.acceptor import Acceptor, TerminalDeliveries
 from agent_runtime.mailbox.agent_messages import AgentMessages, Outboxes
 from agent_runtime.mailbox.mailboxes import Mailboxes
-from agent_runtime.model.graphs import Catalog, Graphs
+from agent_runtime.model.graphs import Graphs
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import hosted
 from agent_runtime.permissions.categories import Categories
@@ -61,7 +60,7 @@ from turnkeeper.config.settings import Settings, load_settings, staffed
 from turnkeeper.config.started import add_files
 from turnkeeper.config.surfaces import offered, required
 from turnkeeper.entropy import Entropy, SystemEntropy
-from turnkeeper.errors import EXIT_FAILURE, Conflict, MachineTrouble, Unreachable
+from turnkeeper.errors import EXIT_FAILURE, Conflict, MachineTrouble
 from turnkeeper.rpc.callers import Door
 from turnkeeper.rpc.process import Failpoints, Progress, keep_running, settle_heap
 from turnkeeper.rpc.pruning import BelievedTime, Pruning
@@ -161,23 +160,6 @@ async def check(home: Home) -> None:
             graphs.default.require()
         else:
             make_model(settings.model, home, clock=SystemClock(), environ=os.environ)
-
-
-async def import_threads(home: Home, request: Any) -> Any:
-    """Import threads into a home without a running daemon; load no graph. The caller holds the process's lock."""
-    settings = staffed(load_settings(home), home)
-    if settings.store.is_shared:
-        raise Unreachable(f"{PROCESS} does not run", where="[store]", hint="start it with: turnkeeper up")
-    clock, entropy = SystemClock(), SystemEntropy()
-    require(home, home.agent_db, home.checkpoints_db)
-    with closing(open_database(home.agent_db, upgrade=not request.dry_run)) as database:
-        store, saver = await Store.take_over(database, clock, entropy), await open_saver(home.checkpoints_db)
-        try:
-            catalog = offered("catalog", settings, home) or Catalog()
-            parts = store, saver, Categories(home, settings).get, catalog, lambda _thread_id: None
-            return await required("threads-import", *parts).import_threads(request)
-        finally:
-            await saver.aclose()
 
 
 async def serve(home: Home, lock: ProcessLock) -> None:
@@ -475,6 +457,7 @@ class Basis:
         self.stack.callback(observers.close)
         how["callbacks"] = observers.callbacks
         engines: dict[str, Engine] = {}
+        how["events"] = offered("run-events")
         for name, one in self._graphs().items():
             of_author = one is not None and (name != default or foreign)
             graph = (
@@ -491,7 +474,7 @@ class Basis:
             allow = budget.check if of_author else None
             how["hash_of"] = partial(gate.hash_of, self.graphs.catalog.label(name))
             engines[name] = Engine(graph, self.saver, foreign=of_author, allow=allow, **how)
-        return Engines(engines, self.graphs.catalog)
+        return Engines(engines, self.graphs.catalog, how["events"])
 
     def _names(self, opened: Any) -> Namespaces:
         tier = self.settings.memory.default_tier

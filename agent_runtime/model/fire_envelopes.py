@@ -24,7 +24,14 @@ from turnkeeper.times import rfc3339
 _MARK = "@@"
 _IN_FORMS = ("source", "grant", "read_only", "sender", "parent", "hops", "via")  # the same for all fires of a form
 _SPARSE = (*triggers.ON_APPROVALS, *triggers.OF_GRAPH)  # a form has gaps only for those that its fires set
-_ANY_TEXT = ("prompt", "payload_json", "context_json", "config_json", "input_json")  # other texts are printable ASCII
+_ANY_TEXT = (
+    "prompt",
+    "payload_json",
+    "context_json",
+    "config_json",
+    "input_json",
+    "run_json",
+)  # other texts are printable ASCII
 _MOST_FORMS = 1024
 _PLAIN_LABEL = re.compile(r"[ -!#-;=?-~]{1,128}", re.ASCII)  # printable, without markup
 _GAPS = {name: f"{_MARK}{name}{_MARK}" for name in triggers.Trigger.__dataclass_fields__ if name not in _IN_FORMS}

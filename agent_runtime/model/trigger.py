@@ -58,7 +58,7 @@ INSTANTS = frozenset({"nominal_at", "due_at", "fired_at", "first_nominal_at", "l
 _LONGEST_ATTEMPT = 10  # digits
 _NOT_DIGESTED = frozenset({"grant", "digest", "turn_id", "traceparent", "via"})
 _OF_AGENTS = frozenset({"sender", "parent", "hops"})  # only in messages of agents; absent in older envelopes
-OF_GRAPH = ("graph", "context_json", "config_json", "input_json")
+OF_GRAPH = ("graph", "context_json", "config_json", "input_json", "run_json")
 ON_APPROVALS = ("approval_reminder_s", "approval_escalation_s", "approval_timeout_s")
 _SPARSE = (*ON_APPROVALS, *OF_GRAPH, "via")  # left out if empty
 

@@ -90,7 +90,7 @@ class TurnContext:
         asks: True if a call beyond the category asks the author; False in a read-only loop, which refuses the call.
         unanswered: True if an approval of this turn expired; then the turn asks nothing more.
         graph: the graph's name as categories use it; empty for the default graph.
-        context_json, config_json: JSON objects for the graph, or empty.
+        context_json, config_json, run_json: JSON objects for the graph, or empty.
     """
 
     turn_id: str
@@ -115,6 +115,7 @@ class TurnContext:
     graph: str = ""
     context_json: str = ""
     config_json: str = ""
+    run_json: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +180,8 @@ class Assignment:
             reminder and an alert, and expires; 0 for never.
         graph: the name of a graph or an assistant; empty for the thread's graph, or the default one.
         context_json, config_json, input_json: JSON objects for that graph, or empty.
+        run_json: the options of a client's run as a JSON object; then `input_json` is the graph's whole input, and the
+            prompt only shows it. Empty for any other turn.
         via: the surface that an author's message came by; not part of its identity.
     """
 
@@ -211,6 +214,7 @@ class Assignment:
     context_json: str = ""
     config_json: str = ""
     input_json: str = ""
+    run_json: str = ""
     via: str = ""
 
 

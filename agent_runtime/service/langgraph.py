@@ -1,5 +1,7 @@
 """The methods of the runtime that LangGraph's clients need: states of threads, descriptions of graphs, withdrawal."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 from sqlalchemy import Connection, update
@@ -7,11 +9,12 @@ from sqlalchemy import Connection, update
 from agent_runtime.graph.engine.engine import Engine
 from agent_runtime.graph.engine.states import no_state, schemas_of, state_of, to_json
 from agent_runtime.model.decide import UNFINISHED
+from agent_runtime.model.mapping import to_message
 from agent_runtime.service.servicer import Runtime
 from agent_runtime.service.thread_records import LARGEST_METADATA, get_thread, is_within
 from agent_runtime.service.threads import ThreadImport
 from agent_runtime.store.schema import thread_records
-from agent_runtime.store.turn_reads import bearing_on_thread, newest_on_thread
+from agent_runtime.store.turn_reads import bearing_on_thread, get_turn, newest_on_thread
 from turnkeeper.config.json_text import read_object
 from turnkeeper.errors import Conflict, NotFound
 from turnkeeper.rpc.callers import current
@@ -26,7 +29,7 @@ class LangGraph:
     """The methods of the service, over the parts of a running runtime."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime, self._store = runtime, runtime.store
+        self._runtime, self._store, self.closing = runtime, runtime.store, False
         parts = runtime.store, runtime.checkpoints, runtime.categories.get, runtime.catalog, runtime.worker.answered
         self.ImportThreads = ThreadImport(*parts).import_threads
 
@@ -82,6 +85,48 @@ class LangGraph:
                 if len(found) >= limit:
                     break
         return wire.ListStatesResponse(states_json=found)
+
+    async def WatchRun(  # noqa: N802
+        self, request: wire.WatchRunRequest, context: Any
+    ) -> AsyncIterator[wire.RunEvent]:
+        """Send the events of a thread's runs, then live; of a turn that ran elsewhere or before, its state.
+
+        Raises NotFound.
+        """
+        engine = await self._engine(request.thread_id)
+        await context.send_initial_metadata(())
+        ring, told = self._runtime.engines.events.ring(request.thread_id), ("", "")
+        after = request.after or ring.start_of(request.turn_id, resumed=request.resumed)
+        while not self.closing:
+            news, stored = ring.changed.next(), self._store.conversations.next()
+            for event in ring.after(after):
+                after = event.number
+                if request.turn_id in {"", event.turn_id}:
+                    yield to_message(wire.RunEvent, event)
+            turn = await self._store.read(self._bearing, request)
+            here = turn is None or turn.status == "running" or ring.running == turn.turn_id
+            if turn is not None and not here and (turn.turn_id, turn.status) not in {told, ring.stopped}:
+                engine = engine or await self._engine(request.thread_id)
+                shown = [("values", await self._values(engine, request)), ("status", {"status": turn.status})]
+                begun = [("status", {"status": "running"})] if told[0] != turn.turn_id else []
+                told = turn.turn_id, turn.status
+                for mode, data in (*begun, *shown):
+                    yield wire.RunEvent(turn_id=turn.turn_id, mode=mode, data_json=to_json(data))
+                continue
+            waits = [asyncio.ensure_future(one.wait()) for one in (news, stored)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for one in waits:
+                one.cancel()
+
+    @staticmethod
+    def _bearing(connection: Connection, request: wire.WatchRunRequest) -> Any:
+        if request.turn_id:
+            return get_turn(connection, request.turn_id)
+        return bearing_on_thread(connection, request.thread_id)
+
+    @staticmethod
+    async def _values(engine: Engine | None, request: wire.WatchRunRequest) -> Any:
+        return {} if engine is None else (await engine.graph.aget_state(_config(request.thread_id, "", ""))).values
 
     async def WithdrawThread(self, request: wire.WithdrawThreadRequest, _context: Any) -> wire.Thread:  # noqa: N802
         """Hide a thread from every list. Raises NotFound, or Conflict while a turn of it is not over."""

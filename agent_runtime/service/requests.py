@@ -105,7 +105,7 @@ def read_message(
 ) -> triggers.Trigger:
     """Convert an author's message to a thread of a channel to a trigger. Raises InvalidInput, Conflict."""
     text = _text(request.text, LONGEST_MESSAGE, "text")
-    if not text.strip():
+    if not text.strip() and not request.run_json:
         raise InvalidInput("is empty", where="text")
     return triggers.Trigger(
         source="message",

@@ -87,7 +87,7 @@ RULES = Rules(
         {
             *("GetTurn", "ListTurns", "WatchTurns", "ListThreads", "GetThread", "ListChannels", "GetConversation"),
             *("WatchConversation", "ListInterrupts", "ListExceptions", "ListCandidates", "ListCategories"),
-            *("ListGraphs", "DescribeGraph", "GetState", "ListStates", "ListPages", "GetPage"),
+            *("ListGraphs", "DescribeGraph", "GetState", "ListStates", "WatchRun", "ListPages", "GetPage"),
             *("GetAttachment", "ListAttachments", "ListDeviations", "GetDeviation", "ListRevalidation"),
             *("ListMemory", "GetMemory", "SearchMemory", "ListMemoryNamespaces"),
         }
@@ -357,7 +357,7 @@ class Servicer(WorkspaceService):
         self.CancelTurn = lookup.cancel_turn
         self.SendMessage = messages.send_message
         self.Fire = self._fires.fire
-        self._of_surfaces = offered("rpc", runtime) or AgentRuntimeServicer()  # type: ignore[abstract]
+        self._of_surfaces: Any = offered("rpc", runtime) or AgentRuntimeServicer()  # type: ignore[abstract]
 
     def __getattr__(self, method: str) -> Any:
         """Return a method that a surface implements; without the surface, it is not implemented."""
@@ -369,6 +369,7 @@ class Servicer(WorkspaceService):
 
     def close(self) -> None:
         """End the streams that have no end of their own, so that the server can stop at once."""
+        self._of_surfaces.closing = True
         self._closing = True
         self._store.events.notify()
         self._store.conversations.notify()

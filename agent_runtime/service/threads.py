@@ -2,19 +2,27 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from agent_runtime.graph.checkpointer import threads_file
-from agent_runtime.graph.checkpointer.saver import GroupedSaver
-from agent_runtime.graph.engine.inputs import past_turns
+from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
+from agent_runtime.graph.engine.states import past_turns
 from agent_runtime.model.graphs import Catalog
 from agent_runtime.model.turn import PastThread
+from agent_runtime.permissions.categories import Categories
 from agent_runtime.service.requests import CONVERSATION, GetCategory, read_label, usable
+from agent_runtime.store.database import open_database
 from agent_runtime.store.turn_reads import is_imported
 from agent_runtime.store.turn_store import Store
-from turnkeeper.errors import InvalidInput
+from turnkeeper.clock import SystemClock
+from turnkeeper.config.home import Home
+from turnkeeper.config.settings import load_settings, staffed
+from turnkeeper.config.surfaces import offered
+from turnkeeper.entropy import SystemEntropy
+from turnkeeper.errors import InvalidInput, Unreachable
+from turnkeeper.storage.identity import require
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
@@ -119,3 +127,20 @@ def _channel(thread_id: str, channel: str) -> str:
         hint = "an id is 1 to 128 printable ASCII characters without a slash; name those to import with --thread"
         raise InvalidInput(what, where="thread_id", hint=hint) from error
     return read_label(channel, "channel") if channel else thread_id
+
+
+async def import_alone(home: Home, request: wire.ImportThreadsRequest) -> wire.ImportThreadsResponse:
+    """Import threads into a home without a running daemon; load no graph. The caller holds the process's lock."""
+    settings = staffed(load_settings(home), home)
+    if settings.store.is_shared:
+        raise Unreachable("agent-runtime does not run", where="[store]", hint="start it with: turnkeeper up")
+    clock, entropy = SystemClock(), SystemEntropy()
+    require(home, home.agent_db, home.checkpoints_db)
+    with closing(open_database(home.agent_db, upgrade=not request.dry_run)) as database:
+        store, saver = await Store.take_over(database, clock, entropy), await open_saver(home.checkpoints_db)
+        try:
+            catalog = offered("catalog", settings, home) or Catalog()
+            parts = store, saver, Categories(home, settings).get, catalog, lambda _thread_id: None
+            return await ThreadImport(*parts).import_threads(request)
+        finally:
+            await saver.aclose()

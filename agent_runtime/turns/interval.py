@@ -22,7 +22,7 @@ RECORD_S = 0.25  # the longest delay before new messages are stored
 OVERDUE_S = 1.0  # after the time limit, at which the graph was cancelled once
 _COPIED = (  # the fields that a turn's context copies from its row
     *("turn_id", "thread_id", "channel", "agent", "read_only", "fire_id", "task_name", "prompt"),
-    *("nominal_at", "stands_for", "context_json", "config_json"),
+    *("nominal_at", "stands_for", "context_json", "config_json", "run_json"),
 )
 
 

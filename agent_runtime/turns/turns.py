@@ -481,6 +481,8 @@ class Turns:
 
     def _stopped(self, turn: TurnRecord, state: str) -> None:
         self._log.emit("turn.stopped", turn_id=turn.turn_id, thread_id=turn.thread_id, state=state)
+        if self._engines.events is not None:
+            self._engines.events.stopped(turn.thread_id, turn.turn_id, state)
 
     async def _turn(self, turn_id: str) -> TurnRecord:
         turn = await self._store.look(get_turn, turn_id)
@@ -495,4 +497,5 @@ def _trigger(item: Item) -> Trigger:
 
 def _input(turn: TurnRecord, before: str, end: Any = None) -> Input:
     note = f"The turn before this one on this thread {_ENDINGS[before]}." if before in _ENDINGS else ""
-    return Input(prompt=turn.prompt, payload_json=turn.payload_json, note=note, input_json=turn.input_json, end=end)
+    given = {name: getattr(turn, name) for name in ("prompt", "payload_json", "input_json", "run_json")}
+    return Input(note=note, end=end, **given)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.constellation import AGENT_RUNTIME
 from tests.support.langgraph import Lg, constellation_with_web, said
+from tests.support.machines import TwoMachines
 from tests.support.postgres import Server
 
 pytestmark = pytest.mark.process
@@ -232,9 +233,11 @@ def test_post_threads_thread_id_history(lg: Lg) -> None:
     made = lg.thread()
     first, second = lg.turn(made), lg.turn(made, "And now?")
     states = lg.ask("POST", f"/threads/{made}/history", {"limit": 5})
-    assert [one["checkpoint"]["checkpoint_id"] for one in states] == [second, first]
+    assert states[0] == lg.ask("GET", f"/threads/{made}/state")
+    assert states[0]["metadata"]["run_id"] == second != first
     before = lg.ask("POST", f"/threads/{made}/history", {"before": states[0]["checkpoint"]})
-    assert before == states[1:]
+    assert states[0]["checkpoint_id"] not in [one["checkpoint_id"] for one in before]
+    assert lg.ask("POST", f"/threads/{made}/history", {"metadata": {"run_id": "another"}}) == []
 
 
 def test_get_threads_thread_id_history(lg: Lg, thread: str) -> None:
@@ -252,7 +255,12 @@ def test_post_threads_thread_id_runs(lg: Lg) -> None:
     lg.ask("POST", "/threads/made-by-a-run/runs", RUN | {"if_not_exists": "create"})
     lg.refused("POST", f"/threads/{made}/runs", RUN | {"assistant_id": "nobody"}, status=404)
     lg.refused("POST", f"/threads/{made}/runs", RUN | {"webhook": "http://127.0.0.1/"})
-    lg.refused("POST", f"/threads/{made}/runs", RUN | {"input": said([{"type": "image_url"}])})
+    picture = [
+        {"type": "text", "text": "What is it?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}},
+    ]
+    kept = lg.ask("POST", f"/threads/{lg.thread()}/runs/wait", RUN | {"input": said(picture, id="p")})["messages"][0]
+    assert (kept["id"], kept["content"]) == ("p", picture)
     lg.ask("POST", f"/threads/{made}/runs", "not an object", status=422)
 
 
@@ -271,7 +279,7 @@ def test_a_message_with_an_id_or_a_key_is_taken_once(lg: Lg) -> None:
 
 def test_a_stale_or_forking_checkpoint_is_refused(lg: Lg) -> None:
     made = lg.thread()
-    first, second = lg.turn(made), lg.turn(made)
+    first, second = (lg.turn(made) and lg.ask("GET", f"/threads/{made}/state")["checkpoint_id"] for _ in range(2))
     assert "not forked" in lg.refused("POST", f"/threads/{made}/runs", RUN | {"checkpoint": {"checkpoint_id": first}})
     configured = {"config": {"configurable": {"checkpoint_id": first}}}
     assert "not forked" in lg.refused("POST", f"/threads/{made}/runs", RUN | configured)
@@ -291,6 +299,9 @@ def test_post_threads_thread_id_runs_stream(lg: Lg) -> None:
     found = lg.stream(f"/threads/{made}/runs/stream", RUN | {"stream_mode": modes, "stream_subgraphs": True})
     names = [name for name, _ in found]
     assert (names[0], names[-1]) == ("metadata", "end")
+    if isinstance(lg.constellation, TwoMachines):  # a run's events are in the memory of the machine that runs it
+        assert set(names) == {"metadata", "values", "end"}
+        return
     assert set(names) == {"metadata", "values", "messages", "updates", "end"}
     spoken: dict[str, str] = {}
     for name, data in found:
@@ -307,7 +318,8 @@ def test_where_a_run_is_has_no_prefix(lg: Lg) -> None:
         assert location == f"{answer.headers['content-location']}/stream?stream_mode=updates"
         assert location.startswith(f"/threads/{made}/runs/turn-")
         answer.read()
-    assert {name for name, _ in lg.stream(location)} == {"metadata", "updates", "end"}
+    if not isinstance(lg.constellation, TwoMachines):
+        assert {name for name, _ in lg.stream(location)} == {"metadata", "updates", "end"}
 
 
 def test_post_threads_thread_id_runs_wait(lg: Lg) -> None:
@@ -361,15 +373,15 @@ def test_a_busy_thread_takes_the_next_message_in_line_or_refuses_it_if_asked_to(
     assert (lg.ask("GET", f"{place}/{run['run_id']}")["status"], len(kept["__interrupt__"])) == ("pending", 1)
 
 
-def test_of_one_key_eight_answers_are_under_way_at_once_and_a_ninth_begins_nothing(lg: Lg) -> None:
+def test_of_one_key_thirty_two_answers_are_under_way_at_once_and_one_more_begins_nothing(lg: Lg) -> None:
     place, key = f"/threads/{lg.thread()}", {"x-api-key": lg.web.key("many", "work")}
     with ExitStack() as stack:
-        for _ in range(8):
+        for _ in range(32):
             answer = stack.enter_context(lg.http.stream("GET", f"{place}/stream", headers=key))
             assert answer.status_code == 200
         for way in ("wait", "stream"):
             said = lg.refused("POST", f"{place}/runs/{way}", RUN, status=503, headers=key)
-            assert "8 of one client; close another" in said
+            assert "32 of one client; close another" in said
         assert lg.ask("GET", f"{place}/runs", headers=key) == [], "it was begun"
         run = lg.ask("POST", f"{place}/runs", RUN, headers=key)
         lg.ask("GET", f"{place}/runs/{run['run_id']}/join", status=429, headers=key)
@@ -424,7 +436,7 @@ def test_get_threads_thread_id_runs_run_id_join(lg: Lg, thread: str) -> None:
 def test_get_threads_thread_id_runs_run_id_stream(lg: Lg, thread: str) -> None:
     place = f"/threads/{thread}/runs/{lg.turn(thread)}/stream"
     whole = lg.stream(f"{place}?stream_mode=values&stream_mode=updates")
-    assert {name for name, _ in whole} == {"metadata", "values", "updates", "end"}
+    assert [name for name, _ in whole] == ["metadata", "values", "end"], "a run that is over shows its state"
     again = lg.stream(f'{place}?stream_mode=["values","updates"]', headers={"last-event-id": "3.2"})
     assert [name for name, _ in again] == ["metadata", "values", "end"], "the newest whole values, not the pieces"
 
@@ -471,7 +483,7 @@ def test_post_threads_thread_id_stream_events(lg: Lg) -> None:
     lg.turn(made)
     body = {"channels": ["values", "messages", "lifecycle"]}
     found = lg.stream(f"/threads/{made}/stream/events", body, until="values")
-    assert [name for name, _ in found][:2] == ["lifecycle", "messages"]
+    assert [name for name, _ in found] == ["lifecycle", "values"]
     assert all(data["type"] == "event" and data["event_id"] for _, data in found)
     lg.ask("POST", f"/threads/{made}/stream/events", {}, status=422)
 

@@ -372,7 +372,9 @@ def the_requests() -> str:
         "[LangGraph API](../langgraph-api.md) explains them. Any other request is 404."
     )
     rows = ((f"`{request}`", answers[request]) for request in sorted(offered, key=[*answers].index))
-    return page("Requests of the LangGraph API", says, table(("request", "answer"), rows))
+    options = tomllib.loads(REQUESTS.with_name("langgraph_options.toml").read_text(encoding="utf-8"))
+    of_runs = ("## Options of runs\n", table(("asked for", "answer"), options.items()))
+    return page("Requests of the LangGraph API", says, table(("request", "answer"), rows), *of_runs)
 
 
 PAGES: dict[str, Callable[[], str]] = {

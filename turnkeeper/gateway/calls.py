@@ -20,6 +20,7 @@ from turnkeeper.rpc.channel import AsyncCaller
 PROGRAM = "gateway"
 MOST_STREAMS = 64
 MOST_OF_ONE = 8
+MOST_OF_API = 32  # of one key of LangGraph's clients: they open several streams for each thread
 _STATUS: dict[type[errors.TurnkeeperError], int] = {
     errors.InvalidInput: 422,
     errors.NotFound: 404,
@@ -100,7 +101,7 @@ class Streams:
 
     def full(self, who: Who) -> bool:
         """Return True if one more stream would be too many."""
-        return self._open.total() >= MOST_STREAMS or self._open[_client(who)] >= MOST_OF_ONE
+        return self._open.total() >= MOST_STREAMS or self._open[_client(who)] >= most_of(who)
 
     def leave(self, name: str) -> None:
         self._open[name] -= 1
@@ -109,6 +110,11 @@ class Streams:
     @property
     def open(self) -> int:
         return self._open.total()
+
+
+def most_of(who: Who) -> int:
+    """Return how many streams a client may have open at once."""
+    return MOST_OF_API if who.surface == "api" else MOST_OF_ONE
 
 
 def _client(who: Who) -> str:

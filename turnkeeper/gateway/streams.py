@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from turnkeeper.gateway.calls import MOST_OF_ONE, MOST_STREAMS, Streams
+from turnkeeper.gateway.calls import MOST_STREAMS, Streams, most_of
 
 PING_S = 15.0
 SLOWEST_S = 20.0  # seconds to send one event
@@ -51,7 +51,8 @@ class EventStream:
         """Send the events. If too many streams are open, answer 429 without starting the source."""
         name = self._streams.enter(scope["who"])
         if name is None:
-            detail = f"at most {MOST_STREAMS} streams are open at once, and {MOST_OF_ONE} of one client; close another"
+            most = most_of(scope["who"])
+            detail = f"at most {MOST_STREAMS} streams are open at once, and {most} of one client; close another"
             await JSONResponse({"detail": detail}, 429, {"retry-after": "5"})(scope, receive, send)
             return
         leaving = asyncio.create_task(_gone(receive))

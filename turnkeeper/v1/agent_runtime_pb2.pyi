@@ -83,6 +83,7 @@ class FireRequest(_message.Message):
     CONTEXT_JSON_FIELD_NUMBER: _builtins.int
     CONFIG_JSON_FIELD_NUMBER: _builtins.int
     INPUT_JSON_FIELD_NUMBER: _builtins.int
+    RUN_JSON_FIELD_NUMBER: _builtins.int
     fire_id: _builtins.str
     task_id: _builtins.str
     task_name: _builtins.str
@@ -112,6 +113,8 @@ class FireRequest(_message.Message):
     """likewise for LangGraph's `configurable`"""
     input_json: _builtins.str
     """likewise the fields of the graph's input, beside the prompt"""
+    run_json: _builtins.str
+    """as in SendMessageRequest"""
     @_builtins.property
     def nominal_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -148,10 +151,11 @@ class FireRequest(_message.Message):
         context_json: _builtins.str = ...,
         config_json: _builtins.str = ...,
         input_json: _builtins.str = ...,
+        run_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["catch_up", b"catch_up", "due_at", b"due_at", "fired_at", b"fired_at", "nominal_at", b"nominal_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "approval_escalation_s", b"approval_escalation_s", "approval_reminder_s", b"approval_reminder_s", "approval_timeout_s", b"approval_timeout_s", "attempt", b"attempt", "catch_up", b"catch_up", "category", b"category", "channel", b"channel", "config_json", b"config_json", "context_json", b"context_json", "due_at", b"due_at", "fire_id", b"fire_id", "fired_at", b"fired_at", "graph", b"graph", "input_json", b"input_json", "kind", b"kind", "nominal_at", b"nominal_at", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "timezone", b"timezone", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "approval_escalation_s", b"approval_escalation_s", "approval_reminder_s", b"approval_reminder_s", "approval_timeout_s", b"approval_timeout_s", "attempt", b"attempt", "catch_up", b"catch_up", "category", b"category", "channel", b"channel", "config_json", b"config_json", "context_json", b"context_json", "due_at", b"due_at", "fire_id", b"fire_id", "fired_at", b"fired_at", "graph", b"graph", "input_json", b"input_json", "kind", b"kind", "nominal_at", b"nominal_at", "payload_json", b"payload_json", "prompt", b"prompt", "read_only", b"read_only", "run_json", b"run_json", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "timezone", b"timezone", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -583,6 +587,7 @@ class Turn(_message.Message):
     GRAPH_FIELD_NUMBER: _builtins.int
     VIA_FIELD_NUMBER: _builtins.int
     TASK_ID_FIELD_NUMBER: _builtins.int
+    RUN_JSON_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     thread_id: _builtins.str
     channel: _builtins.str
@@ -611,6 +616,8 @@ class Turn(_message.Message):
     via: _builtins.str
     """of an author's turn, by what it was asked for, PROGRAM/SURFACE/KEY; empty where unknown"""
     task_id: _builtins.str
+    run_json: _builtins.str
+    """the options of a client's run"""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -641,10 +648,11 @@ class Turn(_message.Message):
         graph: _builtins.str = ...,
         via: _builtins.str = ...,
         task_id: _builtins.str = ...,
+        run_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "ended_at", b"ended_at", "started_at", b"started_at", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "agent", b"agent", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "category", b"category", "channel", b"channel", "ended_at", b"ended_at", "error", b"error", "fire_id", b"fire_id", "graph", b"graph", "sequence", b"sequence", "started_at", b"started_at", "state", b"state", "status", b"status", "summary", b"summary", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "via", b"via", "wake_after_s", b"wake_after_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s", "agent", b"agent", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "category", b"category", "channel", b"channel", "ended_at", b"ended_at", "error", b"error", "fire_id", b"fire_id", "graph", b"graph", "run_json", b"run_json", "sequence", b"sequence", "started_at", b"started_at", "state", b"state", "status", b"status", "summary", b"summary", "task_id", b"task_id", "task_name", b"task_name", "thread_id", b"thread_id", "tokens_in", b"tokens_in", "tokens_out", b"tokens_out", "trigger", b"trigger", "turn_id", b"turn_id", "via", b"via", "wake_after_s", b"wake_after_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wake_after_s: _TypeAlias = _typing.Literal["wake_after_s"]  # noqa: Y015
     _WhichOneofArgType__wake_after_s: _TypeAlias = _typing.Literal["_wake_after_s", b"_wake_after_s"]  # noqa: Y015
@@ -988,6 +996,7 @@ class SendMessageRequest(_message.Message):
     LOOK_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
     CATEGORY_FIELD_NUMBER: _builtins.int
+    RUN_JSON_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     text: _builtins.str
     thread_id: _builtins.str
@@ -1008,6 +1017,10 @@ class SendMessageRequest(_message.Message):
     """which hosted agent answers; empty: agent0"""
     category: _builtins.str
     """of the turn; empty: conversation"""
+    run_json: _builtins.str
+    """The options of a client's run, a JSON object: then input_json is the graph's whole input, and the text only shows it.
+    Of: stream_modes, interrupt_before, interrupt_after, config {recursion_limit, tags, metadata, …}, metadata.
+    """
     def __init__(
         self,
         *,
@@ -1024,10 +1037,11 @@ class SendMessageRequest(_message.Message):
         look: _builtins.bool = ...,
         agent: _builtins.str = ...,
         category: _builtins.str = ...,
+        run_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "category", b"category", "channel", b"channel", "config_json", b"config_json", "context_json", b"context_json", "graph", b"graph", "input_json", b"input_json", "keep_loop", b"keep_loop", "look", b"look", "new_thread", b"new_thread", "request_id", b"request_id", "text", b"text", "thread_id", b"thread_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "category", b"category", "channel", b"channel", "config_json", b"config_json", "context_json", b"context_json", "graph", b"graph", "input_json", b"input_json", "keep_loop", b"keep_loop", "look", b"look", "new_thread", b"new_thread", "request_id", b"request_id", "run_json", b"run_json", "text", b"text", "thread_id", b"thread_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2645,6 +2659,71 @@ class WithdrawThreadRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WithdrawThreadRequest: _TypeAlias = WithdrawThreadRequest  # noqa: Y015
+
+@_typing.final
+class WatchRunRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THREAD_ID_FIELD_NUMBER: _builtins.int
+    TURN_ID_FIELD_NUMBER: _builtins.int
+    RESUMED_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    thread_id: _builtins.str
+    turn_id: _builtins.str
+    """only of this turn, from its beginning"""
+    resumed: _builtins.bool
+    """of that turn, only what came after it last waited"""
+    after: _builtins.int
+    """a number: only the events after it"""
+    def __init__(
+        self,
+        *,
+        thread_id: _builtins.str = ...,
+        turn_id: _builtins.str = ...,
+        resumed: _builtins.bool = ...,
+        after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "resumed", b"resumed", "thread_id", b"thread_id", "turn_id", b"turn_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchRunRequest: _TypeAlias = WatchRunRequest  # noqa: Y015
+
+@_typing.final
+class RunEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TURN_ID_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    DATA_JSON_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """in the thread, while the runtime runs; 0 for the state in the store, which no event tells"""
+    turn_id: _builtins.str
+    mode: _builtins.str
+    """of LangGraph's stream; or protocol, lifecycle, status"""
+    data_json: _builtins.str
+    @_builtins.property
+    def namespace(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        turn_id: _builtins.str = ...,
+        mode: _builtins.str = ...,
+        namespace: _abc.Iterable[_builtins.str] | None = ...,
+        data_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_json", b"data_json", "mode", b"mode", "namespace", b"namespace", "number", b"number", "turn_id", b"turn_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunEvent: _TypeAlias = RunEvent  # noqa: Y015
 
 @_typing.final
 class Page(_message.Message):

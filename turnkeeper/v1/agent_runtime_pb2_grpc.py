@@ -179,6 +179,11 @@ class AgentRuntimeStub(object):
                 request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.WithdrawThreadRequest.SerializeToString,
                 response_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.FromString,
                 _registered_method=True)
+        self.WatchRun = channel.unary_stream(
+                '/turnkeeper.v1.AgentRuntime/WatchRun',
+                request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchRunRequest.SerializeToString,
+                response_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.RunEvent.FromString,
+                _registered_method=True)
         self.ListPages = channel.unary_unary(
                 '/turnkeeper.v1.AgentRuntime/ListPages',
                 request_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.ListPagesRequest.SerializeToString,
@@ -478,6 +483,13 @@ class AgentRuntimeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchRun(self, request, context):
+        """The events of a thread's runs, from the newest run's beginning or as the request says, then live.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListPages(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -742,6 +754,11 @@ def add_AgentRuntimeServicer_to_server(servicer, server):
                     servicer.WithdrawThread,
                     request_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.WithdrawThreadRequest.FromString,
                     response_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.SerializeToString,
+            ),
+            'WatchRun': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchRun,
+                    request_deserializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchRunRequest.FromString,
+                    response_serializer=turnkeeper_dot_v1_dot_agent__runtime__pb2.RunEvent.SerializeToString,
             ),
             'ListPages': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPages,
@@ -1617,6 +1634,33 @@ class AgentRuntime(object):
             '/turnkeeper.v1.AgentRuntime/WithdrawThread',
             turnkeeper_dot_v1_dot_agent__runtime__pb2.WithdrawThreadRequest.SerializeToString,
             turnkeeper_dot_v1_dot_agent__runtime__pb2.Thread.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/turnkeeper.v1.AgentRuntime/WatchRun',
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.WatchRunRequest.SerializeToString,
+            turnkeeper_dot_v1_dot_agent__runtime__pb2.RunEvent.FromString,
             options,
             channel_credentials,
             insecure,

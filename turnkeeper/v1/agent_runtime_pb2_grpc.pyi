@@ -96,6 +96,8 @@ class AgentRuntimeStub:
     """Hides a thread from every list; its turns stay in the conversation until they are erased. Refused while a turn of it
     is not over.
     """
+    WatchRun: _grpc.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchRunRequest, _agent_runtime_pb2.RunEvent]
+    """The events of a thread's runs, from the newest run's beginning or as the request says, then live."""
     ListPages: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListPagesRequest, _agent_runtime_pb2.ListPagesResponse]
     GetPage: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetPageRequest, _agent_runtime_pb2.Page]
     PutPage: _grpc.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutPageRequest, _agent_runtime_pb2.Page]
@@ -192,6 +194,8 @@ class AgentRuntimeAsyncStub(AgentRuntimeStub):
     """Hides a thread from every list; its turns stay in the conversation until they are erased. Refused while a turn of it
     is not over.
     """
+    WatchRun: _aio.UnaryStreamMultiCallable[_agent_runtime_pb2.WatchRunRequest, _agent_runtime_pb2.RunEvent]  # type: ignore[assignment]
+    """The events of a thread's runs, from the newest run's beginning or as the request says, then live."""
     ListPages: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.ListPagesRequest, _agent_runtime_pb2.ListPagesResponse]  # type: ignore[assignment]
     GetPage: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.GetPageRequest, _agent_runtime_pb2.Page]  # type: ignore[assignment]
     PutPage: _aio.UnaryUnaryMultiCallable[_agent_runtime_pb2.PutPageRequest, _agent_runtime_pb2.Page]  # type: ignore[assignment]
@@ -459,6 +463,14 @@ class AgentRuntimeServicer(metaclass=_abc_1.ABCMeta):
         """Hides a thread from every list; its turns stay in the conversation until they are erased. Refused while a turn of it
         is not over.
         """
+
+    @_abc_1.abstractmethod
+    def WatchRun(
+        self,
+        request: _agent_runtime_pb2.WatchRunRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_agent_runtime_pb2.RunEvent], _abc.AsyncIterator[_agent_runtime_pb2.RunEvent]]:
+        """The events of a thread's runs, from the newest run's beginning or as the request says, then live."""
 
     @_abc_1.abstractmethod
     def ListPages(

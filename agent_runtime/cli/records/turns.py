@@ -2,18 +2,18 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from agent_runtime.cli.client import Ask, change, complete_channel, find, import_threads, read, rows
+from agent_runtime.cli.client import Ask, change, complete_channel, find, read, rows
 from agent_runtime.cli.rows import FOR_PEOPLE, clipped, span
 from agent_runtime.model.decide import FINISHED
 from agent_runtime.model.mapping import Row, to_json
 from agent_runtime.model.turn import LONGEST_SUMMARY
 from turnkeeper import console as terminal
 from turnkeeper.config.json_text import read_object, read_value
+from turnkeeper.config.surfaces import offered
 from turnkeeper.console import Output, OutputOption, note, show_record, show_rows
 from turnkeeper.console.commands import App
 from turnkeeper.console.lists import Listed, columns, lines_of, listing, shown
@@ -53,10 +53,6 @@ _THREADS = columns(
     status=lambda row: in_words(row["status"]),
     waiting=lambda row: str(row["waiting"] or "-"),
     tokens=_all_tokens,
-)
-
-_IMPORTED = columns(
-    "THREAD=thread_id CHANNEL STATE #TURNS #CHECKPOINTS WAITS", waits=lambda row: "for you" if row["waits"] else "-"
 )
 
 
@@ -241,42 +237,10 @@ def _value(text: str) -> Any:
         return text
 
 
-@threads_app.command("import")
-def import_(
-    file: Annotated[Path, typer.Argument(help="A checkpoints.sqlite, as langgraph-checkpoint-sqlite writes it.")],
-    thread: Annotated[
-        list[str] | None, typer.Option("--thread", help="Only the thread of this id; may be repeated.")
-    ] = None,
-    channel: Annotated[
-        str, typer.Option("--channel", help="Their channel; default: for each thread a channel with its id.")
-    ] = "",
-    category: Annotated[str, typer.Option("--category", help="Category of their turns; default conversation.")] = "",
-    graph: Annotated[str, typer.Option("--graph", help="Their graph; default: the default graph.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be imported.")] = False,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Import the threads of your own LangGraph program with their history: all of them, or none.
-
-    The file is only read. A second import changes nothing; it is refused if a thread has continued in the file since.
-
-    Example: turnkeeper threads import ./checkpoints.sqlite
-    """
-    path = str(file.expanduser().absolute())
-    request = wire.ImportThreadsRequest(
-        path=path, thread_ids=thread or (), channel=channel, category=category, graph=graph, dry_run=dry_run
-    )
-    found = [to_json(one) for one in import_threads(request).threads]
-    waiting = [row["channel"] for row in found if row["waits"] and row["state"] == "imported"]
-    footer = "" if found else "the file has no threads"
-    if found:
-        see = f"see: turnkeeper conversation show {found[0]['channel']}"
-        footer = "nothing was written: this is a dry run" if dry_run else see
-    show_rows(found, _IMPORTED, output, name_key="thread_id", footer=footer)
-    if waiting and not dry_run:
-        note(f"waiting for you: {len(waiting)}; see: turnkeeper approvals list")
-
-
 def _thread(given: str) -> Row:
     exact = rows(read, wire.ListThreadsRequest(thread_id=given))
     all_ = exact or rows(read, wire.ListThreadsRequest(limit=_MOST_LOOKED_AT))
     return find(all_, "thread_id", given, "thread")
+
+
+offered("threads-import-command", threads_app)

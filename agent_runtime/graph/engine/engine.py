@@ -4,8 +4,9 @@ No other module runs graphs. This module knows threads, checkpoints and messages
 """
 
 import asyncio
+import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -44,11 +45,13 @@ class Input:
         note: how the turn before ended, if that matters; else empty.
         input_json: a JSON object with fields of the graph's input, or empty.
         end: the thread's end, if it was just read.
+        run_json: the options of a client's run, whose input is `input_json` alone; empty for any other turn.
     """
 
     prompt: str
     payload_json: str = ""
     input_json: str = ""
+    run_json: str = ""
     note: str = ""
     end: Any = None
 
@@ -186,20 +189,22 @@ class Engine:
         callbacks: Callable[[str], Sequence[Any]] = lambda _turn_id: (),
         answered: model_output.Answered | None = None,
         hash_of: Callable[[str], str] = lambda _tool: "",
+        events: Any = None,
     ) -> None:
         """Make an engine of a graph that was compiled with `checkpoints`.
 
         An author's graph (`foreign`) has no `TurnContext`: it gets the defaults of its own context, and its guard uses
         `current_turn`. `allow` is called before each interval; its error fails the turn. The graph's errors never show
         one of the `secrets`. LangChain's `callbacks` of a turn are used in each of its intervals. `answered` records
-        each model call of an author's graph. `hash_of` returns the digest of a tool of the graph.
+        each model call of an author's graph. `hash_of` returns the digest of a tool of the graph. `events` records the
+        events of runs, if a surface reads them.
         """
         self._graph = graph
         self._checkpoints = checkpoints
         self._foreign = foreign
         self._allow = allow
         self._secrets = secrets
-        self._live = live
+        self._live, self._events = live, events
         self._callbacks, self._answered, self._hash_of = callbacks, answered, hash_of
         self._schema = inputs.read_schema(graph)
         self._stops = foreign and stops.stops_anywhere(graph)
@@ -218,9 +223,8 @@ class Engine:
         snapshot = await self._graph.aget_state(_config(thread_id))
         if snapshot.created_at is None:
             return ThreadState(end=snapshot)
-        seen = {str(message.id) for message in inputs.messages_of(snapshot.values)}
-        seen.add(str((snapshot.metadata or {}).get("turn_id", "")))
-        standing = await self._stop(thread_id)
+        seen = {str((snapshot.metadata or {}).get("turn_id", ""))}  # an input may have no message, or no id
+        standing = await self._stop(thread_id, snapshot)
         pending = frozenset(item.id for item in (*snapshot.interrupts, *([standing] if standing else [])))
         position = Position.INTERRUPTED if pending else Position.OPEN if _steps_left(snapshot) else Position.END
         end = snapshot if position is Position.END else None
@@ -236,7 +240,7 @@ class Engine:
         snapshot = await self._graph.aget_state(_config(thread_id))
         recorded = self._questions.get(thread_id, {})
         raised = await questions.read_questions(self._graph, _config(thread_id), snapshot, recorded, self._hash_of)
-        if (standing := await self._stop(thread_id)) is not None:
+        if (standing := await self._stop(thread_id, snapshot)) is not None:
             raised = (*raised, standing.question())
         before = (snapshot.metadata or {}).get(BEFORE, "")
         step = self._step(snapshot.values, mark, before, at_end=not _steps_left(snapshot) and not raised)
@@ -250,9 +254,10 @@ class Engine:
         returned = await reports.returned(self._checkpoints, snapshot, self._schema)
         return Ended(stopped="end", step=step, returned=returned)
 
-    async def _stop(self, thread_id: str) -> stops.Stop | None:
+    async def _stop(self, thread_id: str, snapshot: Any) -> stops.Stop | None:
         """Return the stop at which the graph waits on a thread; None if there is none or the graph was continued."""
-        return await stops.find(*self._at(thread_id)) if self._stops else None
+        stops_here = self._stops or any((snapshot.metadata or {}).get(name) for name in stops.WHEN)
+        return await stops.find(*self._at(thread_id)) if stops_here else None
 
     async def run(
         self,
@@ -377,6 +382,9 @@ class Engine:
             values = (order.end or await self.seal(context.thread_id)).values
             # Our own agent's briefing includes the handoff; an author's graph gets it only in a field for it.
             fields = self._schema.with_handoff(order.input_json, context.handoff)
+            if self._schema.is_whole(order.prompt, fields, order.run_json):
+                window = None if self._foreign else inputs.OF_AUTHOR
+                return self._schema.raw(context.turn_id, fields, inputs.messages_of(values), window)
             if not self._schema.keeps_messages:
                 said = order.prompt, order.payload_json, order.note, fields
                 return self._schema.value(context.turn_id, *said), _last_id(values)
@@ -388,10 +396,35 @@ class Engine:
             own = self._schema.beside_messages(fields)
             return own | {"messages": [*forgotten, *inputs.dangling(before), *own.get("messages", ()), *messages]}, ""
         given: Any = Command(resume=dict(order.values)) if isinstance(order, Answers) else None
-        if self._schema.keeps_messages:
+        if self._schema.keeps_messages and not context.run_json:
             return given, ""
         snapshot = await self._graph.aget_state(_config(context.thread_id))
         return given, str((snapshot.metadata or {}).get(BEFORE, ""))
+
+    async def _parts(
+        self, given: Any, context: TurnContext, before: str, progress: _Progress, control: RunControl
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """Run the graph; yield its states and custom events. The events that a client's run asks for are recorded."""
+        run = json.loads(context.run_json or "{}")
+        recorder = self._events.begin(context, run) if self._events is not None and run else None
+        # An author's graph may ask to be woken, even from a subgraph. Streaming that costs more tasks.
+        modes = {"values", *(["custom"] if self._foreign else []), *(recorder.modes if recorder else ())}
+        stream = self._graph.astream(
+            given,
+            self._run_config(context, before, progress, run, recorder.callbacks if recorder else ()),
+            context=self._context(context),
+            stream_mode=[*modes],
+            subgraphs=self._foreign or (recorder is not None and recorder.subgraphs),
+            durability="sync",
+            version="v2",
+            control=control,
+            **{name: run[name] for name in stops.WHEN if run.get(name)},
+        )
+        async for part in stream:
+            if recorder is not None:
+                recorder.take(part)
+            if part["type"] in {"values", "custom"}:
+                yield part
 
     async def _stream(
         self, order: Order, context: TurnContext, mark: str, progress: _Progress, control: RunControl
@@ -400,21 +433,10 @@ class Engine:
         if over is not None:
             return over
         given, before = await self._given(order, context)
-        stream = self._graph.astream(
-            given,
-            self._run_config(context, before, progress),
-            context=self._context(context),
-            # An author's graph may ask to be woken, even from a subgraph. Streaming that costs more tasks.
-            stream_mode=["values", "custom"] if self._foreign else ["values"],
-            subgraphs=self._foreign,
-            durability="sync",
-            version="v2",
-            control=control,
-        )
         wake: int | None = None
         newest, asked_any = None, False
         told = reports.Reports(self._live if self._foreign else None, context, progress.count)
-        async for part in stream:
+        async for part in self._parts(given, context, before, progress, control):
             if part["ns"] or part["type"] == "custom":
                 told.take(part)
             if part["type"] == "custom":
@@ -432,7 +454,8 @@ class Engine:
                 raise TokenLimit(f"used {used} tokens, its category allows {context.category.tokens}")
         # After an input, the stream holds every question that the graph asks. After a resume, it leaves out a question
         # that was pending before, and an author's graph may stop by itself: then only the checkpoint shows the result.
-        if isinstance(order, Input) and not self._foreign and newest is not None and not asked_any:
+        whole = isinstance(order, Input) and not self._foreign and not context.run_json
+        if whole and newest is not None and not asked_any:
             ended = Ended(stopped="end", step=self._step(newest, mark, before, at_end=True))
         else:
             ended = await self.look(context.thread_id, mark)
@@ -452,7 +475,9 @@ class Engine:
 
     async def _past_stop(self, order: Order, thread_id: str, mark: str) -> tuple[Order, Ended | None]:
         """Apply the author's decision about a stop of the graph; return the order to run, or the interval's result."""
-        standing = await self._stop(thread_id) if not isinstance(order, Input) else None
+        if isinstance(order, Input):
+            return order, None
+        standing = await self._stop(thread_id, await self._graph.aget_state(_config(thread_id)))
         if standing is None:
             return order, None
         answers = dict(order.values) if isinstance(order, Answers) else {}
@@ -475,18 +500,26 @@ class Engine:
             return turn
         return self._configured.made(turn.context_json, turn.config_json)[0]
 
-    def _run_config(self, turn: TurnContext, before: str, progress: _Progress) -> dict[str, Any]:
-        config = _config(turn.thread_id, turn=turn, before=before)
+    def _run_config(
+        self, turn: TurnContext, before: str, progress: _Progress, run: Mapping[str, Any], more: Sequence[Any]
+    ) -> dict[str, Any]:
+        """Return the config of an interval: our keys, and what a client's run may add."""
+        config, asked = _config(turn.thread_id, turn=turn, before=before, run=run), run.get("config") or {}
+        config |= {
+            name: asked[name] for name in ("recursion_limit", "tags", "run_name", "max_concurrency") if name in asked
+        }
         if self._foreign:
             config["configurable"] = (
                 self._configured.made(turn.context_json, turn.config_json)[1] | config["configurable"]
             )
-        called = [*([progress.usage] if progress.usage is not None else []), *self._callbacks(turn.turn_id)]
+        called = [*([progress.usage] if progress.usage is not None else []), *self._callbacks(turn.turn_id), *more]
         return config | ({"callbacks": called} if called else {})
 
     def _step(self, values: Any, mark: str, before: str, *, at_end: bool = False, **known: Any) -> Step:
         messages = inputs.messages_of(values)
         own = inputs.after(messages, mark)
+        if self._schema.keeps_messages and own is None and before:
+            own = inputs.after(messages, before)
         if self._schema.keeps_messages:
             lines = None if own is None else inputs.said(own)
             if lines is not None and own is not None and at_end:
@@ -501,9 +534,9 @@ class Engine:
 class Engines:
     """The engines of a runtime, one for each usable graph."""
 
-    def __init__(self, engines: Mapping[str, Engine], catalog: Catalog) -> None:
+    def __init__(self, engines: Mapping[str, Engine], catalog: Catalog, events: Any = None) -> None:
         self._engines = engines
-        self.catalog = catalog
+        self.catalog, self.events = catalog, events
 
     def of(self, graph: str) -> Engine:
         """Return the engine of a graph or assistant. Raises Conflict if it cannot run now."""
@@ -538,10 +571,16 @@ def _steps_left(snapshot: Any) -> list[str]:
     return [task.name for task in snapshot.tasks]
 
 
-def _config(thread_id: str, *, turn: TurnContext | None = None, before: str = "") -> dict[str, Any]:
-    """Return the run's config. Each checkpoint's metadata holds the turn and its grant."""
-    metadata = {"turn_id": turn.turn_id, "grant": canonical(turn.category.to_dict())} if turn else {}
-    return {"configurable": {"thread_id": thread_id}, "metadata": metadata | ({BEFORE: before} if before else {})}
+def _config(
+    thread_id: str, *, turn: TurnContext | None = None, before: str = "", run: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the run's config. Each checkpoint's metadata holds the turn and its grant, and a client's own keys."""
+    ours = {"turn_id": turn.turn_id, "grant": canonical(turn.category.to_dict())} if turn else {}
+    ours |= {BEFORE: before} if before else {}
+    ours |= {name: json.dumps(run[name]) for name in stops.WHEN if run and run.get(name)}
+    given = {**((run or {}).get("config") or {}).get("metadata", {}), **((run or {}).get("metadata") or {})}
+    metadata = {key: value for key, value in given.items() if key not in {BEFORE, *stops.WHEN}} | ours
+    return {"configurable": {"thread_id": thread_id}, "metadata": metadata}
 
 
 def _last_id(values: Any) -> str:

@@ -14,17 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cached_property
 from inspect import isclass
-from itertools import pairwise
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.messages.utils import convert_to_messages
+from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from typing_extensions import is_typeddict
 
-from agent_runtime.model.turn import PastTurn, Said, ToolUse
+from agent_runtime.model.turn import Said, ToolUse
 from agent_runtime.model.words import shortened
 from turnkeeper.config.json_text import check_configurable
 from turnkeeper.errors import InvalidInput
@@ -32,11 +32,10 @@ from turnkeeper.errors import InvalidInput
 MESSAGES = "messages"
 STRUCTURED = "structured_response"  # the field of LangChain's agents
 INPUT = "input"
+START = "(start)"  # in place of a message's id: the turn's own messages are all of the thread's
 PROMPT_FIELDS = ("prompt", INPUT)
 HANDOFF = "turnkeeper_handoff"  # the field of an author's graph for the handoff of the session before
 LONGEST_OUTCOME = 4000  # characters of an output in the conversation
-_IMPORTED = "(imported)"  # the prompt of a thread that begins without one
-_WHOLE = ("__root__", "__end__")  # channels of a state without fields, and of an entrypoint's result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,7 @@ def size(message: AnyMessage) -> int:
 
 def after(messages: Sequence[AnyMessage], mark: str) -> Sequence[AnyMessage] | None:
     """Return the messages after the one with id `mark`; all for an empty mark; None if that message is missing."""
-    if not mark:
+    if not mark or mark == START:
         return messages
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].id == mark:
@@ -197,6 +196,35 @@ class InputSchema:
             )
         return self.checked(given, "input", but=MESSAGES) if given or not self._needs_only_messages else {}
 
+    def is_whole(self, prompt: str, input_json: str, run_json: str) -> bool:
+        """Return True if `input_json` is the graph's whole input: of a client's run, or with messages of its own."""
+        return bool(run_json) or (self.keeps_messages and not prompt and MESSAGES in json.loads(input_json or "{}"))
+
+    def raw(self, turn_id: str, input_json: str, known: Sequence[AnyMessage], window: Window | None) -> tuple[Any, str]:
+        """Return a whole input, and the last message of the state with it, after which the turn's own messages begin.
+
+        Each message has an id. Calls that an earlier turn left without an answer are answered, unless the input
+        answers them. With a `window`, messages before it are removed. Raises InvalidInput.
+        """
+        last = str(known[-1].id) if known else START
+        if not self.keeps_messages:
+            return self.value(turn_id, "", "", "", input_json), last
+        given = self.checked(json.loads(input_json or "{}"), "input", but=MESSAGES)
+        try:
+            said = convert_to_messages(given[MESSAGES] if isinstance(given.get(MESSAGES), list) else [given[MESSAGES]])
+        except KeyError:
+            return given, last
+        except (ValueError, TypeError, NotImplementedError) as error:
+            raise InvalidInput(f"holds no messages: {error}"[:300], where=MESSAGES) from error
+        for at, message in enumerate(said):
+            message.id = message.id or f"{turn_id}-in{at}"
+        answered = {one.tool_call_id for one in said if isinstance(one, ToolMessage)}
+        left = [one for one in dangling(known) if isinstance(one, ToolMessage) and one.tool_call_id not in answered]
+        forgotten = outgrown(known, window) if window is not None else []
+        whole: Any = [*forgotten, *left, *said]
+        after_it: Any = add_messages(cast("Any", [*known]), whole)
+        return given | {MESSAGES: whole}, str(after_it[-1].id) if after_it else START
+
     def with_handoff(self, input_json: str, handoff: str) -> str:
         """Return the fields of a turn's input with the handoff, if the graph's input has a field for it."""
         if not any(field.name == HANDOFF for field in self.fields):
@@ -234,7 +262,9 @@ class InputSchema:
     def unread(self, prompt: str, payload_json: str, input_json: str) -> str:
         """Say why the graph would not read a turn's prompt; empty if it would. Raises InvalidInput as `value` does."""
         fields = self.with_handoff(input_json, "")
-        if self.keeps_messages:
+        if self.is_whole(prompt, fields, ""):
+            self.raw("", fields, (), None)
+        elif self.keeps_messages:
             self.beside_messages(fields)
             opening("", prompt, payload_json, "")
         else:
@@ -427,36 +457,12 @@ def with_payload(prompt: str, payload_json: str) -> str:
     return f"{prompt}\n\nPayload: {payload_json}" if payload_json else prompt
 
 
-def past_turns(values: Mapping[str, Any]) -> list[PastTurn]:
-    """Return the conversation of an imported thread's state; a turn begins at each message of a person."""
-    messages: list[Any] = [one for one in messages_of(values) if isinstance(one, BaseMessage)]
-    begins = [at for at, message in enumerate(messages) if isinstance(message, HumanMessage)]
-    turns = [_past_turn(messages[start:end]) for start, end in pairwise([*begins, len(messages)])]
-    if begins and begins[0] == 0:
-        return turns
-    lines = said_or_outcome(messages[: begins[0] if begins else None], "" if begins else _outcome_of(values))
-    return [PastTurn(prompt=_IMPORTED, mark="", lines=lines), *turns]
-
-
-def _past_turn(messages: Sequence[AnyMessage]) -> PastTurn:
-    return PastTurn(prompt=str(messages[0].text), mark=str(messages[0].id or ""), lines=said(messages[1:]))
-
-
 def said_or_outcome(lines: Sequence[AnyMessage], outcome: str) -> tuple[Said, ...]:
     """Return the messages of a turn of a graph without message input, or else its output."""
     told = said(lines)
     if not outcome or any(line.role == "agent" and line.text.strip() for line in told):
         return told
     return (*told, Said(role="agent", text=outcome))
-
-
-def _outcome_of(values: Mapping[str, Any]) -> str:
-    """Return a thread's state as one line of JSON with limited length, for a graph without messages; may be empty."""
-    whole = next((values[name] for name in _WHOLE if name in values), None)
-    kept = {name: value for name, value in values.items() if not (":" in name or name.startswith("__"))}
-    shown = {name: value for name, value in kept.items() if name != MESSAGES and not _is_empty(value)}
-    found = whole if whole is not None else shown
-    return shortened(_json(found), LONGEST_OUTCOME) if found else ""
 
 
 def with_structured(lines: tuple[Said, ...], own: Sequence[AnyMessage], values: Any) -> tuple[Said, ...]:

@@ -1,21 +1,36 @@
-"""States and schemas of a graph as LangGraph's API has them."""
+"""States and schemas of a graph as LangGraph's API has them, and the turns in an imported thread's state."""
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, get_type_hints
 
+from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
 
 from agent_runtime.graph.engine.engine import BEFORE
-from agent_runtime.graph.engine.inputs import read_context, read_schema
+from agent_runtime.graph.engine.inputs import (
+    LONGEST_OUTCOME,
+    MESSAGES,
+    as_json,
+    messages_of,
+    read_context,
+    read_schema,
+    said,
+    said_or_outcome,
+)
+from agent_runtime.model.turn import PastTurn
+from agent_runtime.model.words import shortened
 
 _OURS = frozenset({"grant", "turn_id", BEFORE})  # keys of a checkpoint's metadata that no client needs
+_IMPORTED = "(imported)"  # the prompt of a thread that begins without one
+_WHOLE = ("__root__", "__end__")  # channels of a state without fields, and of an entrypoint's result
 _MESSAGES = {"type": "array", "items": {"type": "object"}}
 
 
@@ -118,3 +133,31 @@ def _field(name: str, hint: Any) -> dict[str, Any]:
         return _MESSAGES if name == "messages" else TypeAdapter(hint).json_schema()
     except (PydanticUserError, NameError):
         return {}
+
+
+def past_turns(values: Mapping[str, Any]) -> list[PastTurn]:
+    """Return the conversation of an imported thread's state; a turn begins at each message of a person."""
+    messages: list[Any] = [one for one in messages_of(values) if isinstance(one, BaseMessage)]
+    begins = [at for at, message in enumerate(messages) if isinstance(message, HumanMessage)]
+    turns = [_past_turn(messages[start:end]) for start, end in pairwise([*begins, len(messages)])]
+    if begins and begins[0] == 0:
+        return turns
+    lines = said_or_outcome(messages[: begins[0] if begins else None], "" if begins else _outcome_of(values))
+    return [PastTurn(prompt=_IMPORTED, mark="", lines=lines), *turns]
+
+
+def _past_turn(messages: Sequence[AnyMessage]) -> PastTurn:
+    return PastTurn(prompt=str(messages[0].text), mark=str(messages[0].id or ""), lines=said(messages[1:]))
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str | list | dict | tuple | set) and not value)
+
+
+def _outcome_of(values: Mapping[str, Any]) -> str:
+    """Return a thread's state as one line of JSON with limited length, for a graph without messages; may be empty."""
+    whole = next((values[name] for name in _WHOLE if name in values), None)
+    kept = {name: value for name, value in values.items() if not (":" in name or name.startswith("__"))}
+    shown = {name: value for name, value in kept.items() if name != MESSAGES and not _is_empty(value)}
+    found = whole if whole is not None else shown
+    return shortened(json.dumps(as_json(found), ensure_ascii=False), LONGEST_OUTCOME) if found else ""

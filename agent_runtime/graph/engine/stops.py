@@ -24,6 +24,7 @@ from turnkeeper.rpc import forms
 LONGEST_STATE = 4000  # characters of the state that the author is shown
 _OF_LANGGRAPH = frozenset({"source", "step", "parents"})
 _WAYS = ("approve", "reject", "edit")
+WHEN = ("interrupt_before", "interrupt_after")  # the options of a client's run, and the keys of checkpoints' metadata
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,16 +80,24 @@ async def _why(graph: Any, here: Any, saver: BaseCheckpointSaver[Any], level: St
     if here is None or not level.tasks or any(task.interrupts for task in level.tasks):
         return ""
     found = await saver.aget_tuple(level.config)
-    if found is None or not (here.interrupt_before_nodes or here.interrupt_after_nodes):
+    before_nodes, after_nodes = (_nodes(here, level, name) for name in WHEN)
+    if found is None or not (before_nodes or after_nodes):
         return ""
-    before = should_interrupt(found.checkpoint, here.interrupt_before_nodes, _tasks(here, level))
+    before = should_interrupt(found.checkpoint, before_nodes, _tasks(here, level))
     if before:
         return f"it stops before {', '.join(task.name for task in before)}"
-    if not here.interrupt_after_nodes or level.parent_config is None or (level.metadata or {}).get("source") != "loop":
+    if not after_nodes or level.parent_config is None or (level.metadata or {}).get("source") != "loop":
         return ""
     earlier = await graph.aget_state(level.parent_config)
-    after = should_interrupt(found.checkpoint, here.interrupt_after_nodes, _tasks(here, earlier))
+    after = should_interrupt(found.checkpoint, after_nodes, _tasks(here, earlier))
     return f"it stops after {', '.join(task.name for task in after)}" if after else ""
+
+
+def _nodes(graph: Any, level: StateSnapshot, when: str) -> Any:
+    """Return the steps at which a graph stops: those it was compiled with, and at the root those of a client's run."""
+    compiled: Any = getattr(graph, f"{when}_nodes")
+    asked: Any = json.loads(str((level.metadata or {}).get(when) or "null")) if not _place(level) else None
+    return "*" if "*" in (asked, compiled) else [*(compiled or ()), *(asked or ())]
 
 
 def _tasks(graph: Any, level: StateSnapshot) -> Sequence[Any]:

@@ -37,6 +37,7 @@ TEXTS: Mapping[str, Collection[str]] = {
         "context_json",
         "config_json",
         "input_json",
+        "run_json",
     ),
     "messages": ("text", "tool_calls_json"),
     "interrupts": ("args_json", "question", "message", "edited_json", "once_only"),

@@ -1,7 +1,7 @@
 """Shared code of the LangGraph API's handlers: callers, request bodies, assistants, and the state of threads."""
 
 import asyncio
-from collections import OrderedDict
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -13,18 +13,17 @@ from starlette.responses import JSONResponse
 from turnkeeper.clock import Clock
 from turnkeeper.config.json_text import read_value
 from turnkeeper.errors import Exhausted, InvalidInput, NotFound, Unreachable, meant
-from turnkeeper.gateway.calls import MOST_OF_ONE, MOST_STREAMS, Gateway, Who, need, who_of
+from turnkeeper.gateway.calls import MOST_OF_API, MOST_STREAMS, Gateway, Who, need, who_of
 from turnkeeper.gateway.door import LARGEST_BODY
 from turnkeeper.gateway.keys import Scope
-from turnkeeper.gateway.lg.approvals import Served
-from turnkeeper.gateway.lg.conversation import FINISHED, OWN, is_over, thread_of
+from turnkeeper.gateway.lg.approvals import Served, to_interrupt
+from turnkeeper.gateway.lg.conversation import FINISHED, OWN, thread_of
 from turnkeeper.gateway.lg.requests import Once, checked
 from turnkeeper.gateway.streams import EventStream
 from turnkeeper.times import rfc3339
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 _DEEPEST = 128  # nesting levels of a body: an edited tool call may have 100
-MOST_TURNS = 200  # newest turns of a thread whose messages are shown
 MOST_LISTED = 1000  # threads or crons in one answer
 MOST_READ = 5000  # newest threads that a search reads
 LOOK_S = 1.0  # seconds between polls of a turn that its conversation does not show
@@ -111,15 +110,6 @@ class Api:
         self.since = self.now()
         self.default = gateway.settings.default_graph
         self.default = OWN if self.default == "default" else self.default
-        self._started: OrderedDict[str, str] = OrderedDict()
-
-    def begun(self, thread_id: str, turn_id: str = "") -> str:
-        """Return the newest run that a client of the newer protocol started on a thread; a `turn_id` replaces it."""
-        if turn_id:
-            self._started[thread_id] = turn_id
-        while len(self._started) > MOST_READ:
-            self._started.popitem(last=False)
-        return self._started.get(thread_id, "")
 
     def now(self) -> str:
         """Return the current time in the clients' format."""
@@ -137,7 +127,7 @@ class Api:
     def need_room(self, request: Request) -> None:
         """Raise Exhausted if the answer to this request would exceed the limit of streams, before any work begins."""
         if self.gateway.streams.full(who_of(request)):
-            detail = f"at most {MOST_STREAMS} streams are open at once, and {MOST_OF_ONE} of one client"
+            detail = f"at most {MOST_STREAMS} streams are open at once, and {MOST_OF_API} of one client"
             raise Exhausted(detail, hint="close another, or start the run without waiting for it")
 
     def asks(self, request: Request, scope: Scope = Scope.READ) -> tuple[Who, Any]:
@@ -175,10 +165,20 @@ class Api:
         found: wire.Thread = await runtime.GetThread(wire.GetThreadRequest(thread_id=thread_id))
         return found
 
-    async def turns(self, runtime: Any, thread_id: str, limit: int = MOST_TURNS) -> list[wire.ConversationTurn]:
-        """Return the newest turns of a thread, oldest first."""
-        request = wire.GetConversationRequest(thread_id=thread_id, limit=limit)
-        return list((await runtime.GetConversation(request)).turns)
+    async def values(self, runtime: Any, thread_id: str, asked: Iterable[wire.Interrupt]) -> dict[str, Any]:
+        """Return the newest values of a thread's state, with its pending approvals."""
+        state = await self.state(runtime, thread_id)
+        waits = [to_interrupt(one) for one in asked]
+        return {**state["values"], **({"__interrupt__": waits} if waits else {})}
+
+    async def state(self, runtime: Any, thread_id: str, **how: Any) -> dict[str, Any]:
+        """Return a state of a thread. Raises NotFound."""
+        found: dict[str, Any] = json.loads(
+            (await runtime.GetState(wire.GetStateRequest(thread_id=thread_id, **how))).state_json
+        )
+        if not isinstance(found["values"], dict):
+            found["values"] = {"value": found["values"]}
+        return found
 
     async def asked(self, runtime: Any, thread_id: str = "", status: str = "pending") -> list[wire.Interrupt]:
         """Return the approvals of a thread or of all threads, by default the pending ones."""
@@ -187,15 +187,15 @@ class Api:
 
     async def shown(self, who: Who, runtime: Any, thread: wire.Thread, *, values: bool = True) -> dict[str, Any]:
         """Return a thread in the client's format, and record the approvals that it shows."""
-        asked = await self.asked(runtime, thread.thread_id) if thread.waiting else []
-        self.served.show(who.key, thread.thread_id, asked)
-        turns = await self.turns(runtime, thread.thread_id) if values else None
-        return thread_of(thread, turns, asked, self.name_of(thread.graph), assistant_id(self.name_of(thread.graph)))
+        asked = await self.seen(who, runtime, thread.thread_id) if thread.waiting else []
+        found = (await self.state(runtime, thread.thread_id))["values"] if values else None
+        return thread_of(thread, found, asked, self.name_of(thread.graph), assistant_id(self.name_of(thread.graph)))
 
-    def show(self, who: Who, thread_id: str, turns: Iterable[wire.ConversationTurn]) -> None:
-        """Record which approvals of these turns a client is shown."""
-        asked = [one for turn in turns for one in turn.interrupts if one.status == "pending"]
+    async def seen(self, who: Who, runtime: Any, thread_id: str) -> list[wire.Interrupt]:
+        """Return the pending approvals of a thread, and record that a client is shown them."""
+        asked = await self.asked(runtime, thread_id)
         self.served.show(who.key, thread_id, asked)
+        return asked
 
 
 class Followed:
@@ -206,20 +206,15 @@ class Followed:
         status: the last status seen of that turn; empty before that.
     """
 
-    def __init__(self, runtime: Any, clock: Clock, thread_id: str, turn_id: str) -> None:
+    def __init__(self, runtime: Any, clock: Clock, thread_id: str, turn_id: str, *, resumed: bool = False) -> None:
         self._runtime, self._clock, self._thread_id = runtime, clock, thread_id
-        self.turn_id = turn_id
-        self.known: dict[str, wire.ConversationTurn] = {}
+        self.turn_id, self._resumed = turn_id, resumed
         self.status = self.error = ""
         self.ended = False
+        self.after = 0
 
-    @property
-    def turns(self) -> list[wire.ConversationTurn]:
-        """The known turns in the order of their start."""
-        return sorted(self.known.values(), key=lambda turn: turn.number)
-
-    async def changes(self) -> AsyncGenerator[wire.ConversationTurn]:
-        """Yield changes, both whole turns and text of running turns, until the turn is over or waits for a person.
+    async def changes(self) -> AsyncGenerator[wire.RunEvent]:
+        """Yield the events of the turn, until it is over or waits for a person; of all turns if none is named.
 
         While the daemon is away, keep trying; raise Unreachable if it stays away.
         """
@@ -231,23 +226,26 @@ class Followed:
                     yield change
             except Unreachable:
                 away += 1
+                self.after = 0  # a runtime that starts again counts from one
                 if away > LONGEST_AWAY:
                     raise
                 await self._clock.sleep(AWAY_S)
 
-    async def _watched(self) -> AsyncGenerator[wire.ConversationTurn]:
-        request = wire.WatchConversationRequest(thread_id=self._thread_id, limit=MOST_TURNS, live=True)
-        async with aclosing(self._runtime.WatchConversation(request)) as stream:
+    async def _watched(self) -> AsyncGenerator[wire.RunEvent]:
+        of = self.turn_id
+        request = wire.WatchRunRequest(thread_id=self._thread_id, turn_id=of, resumed=self._resumed, after=self.after)
+        async with aclosing(self._runtime.WatchRun(request)) as stream:
             upcoming: asyncio.Future[Any] | None = None
             try:
-                while not self.ended:
+                while not self.ended and of == self.turn_id:
                     upcoming = upcoming or asyncio.ensure_future(anext(stream, None))
                     await asyncio.wait({upcoming}, timeout=LOOK_S)
                     if upcoming.done():
                         change, upcoming = upcoming.result(), None
                         if change is None:
                             return
-                        self._take(change)
+                        self.after = change.number or self.after
+                        await self._take(change)
                         yield change
                     elif self.turn_id:
                         await self._look()
@@ -256,21 +254,22 @@ class Followed:
                     upcoming.cancel()
                     await asyncio.gather(upcoming, return_exceptions=True)
 
-    def _take(self, change: wire.ConversationTurn) -> None:
-        if change.HasField("speech"):
+    async def _take(self, change: wire.RunEvent) -> None:
+        if change.mode != "status" or not self.turn_id:
             return
-        self.known[change.turn_id] = change
-        if change.turn_id == self.turn_id:
-            self.status, self.error = change.status, change.error
-            self.ended = is_over(change)
+        self.status = json.loads(change.data_json)["status"]
+        if self.status in FINISHED:
+            self.ended = True
+            self.error = (await self._runtime.GetTurn(wire.GetTurnRequest(turn_id=self.turn_id))).error
+        elif self.status == "interrupted":
+            waits = wire.ListInterruptsRequest(thread_id=self._thread_id, status="pending")
+            self.ended = bool((await self._runtime.ListInterrupts(waits)).interrupts)
 
     async def _look(self) -> None:
-        """Request the turn itself: a silent turn is not shown, and a message may be kept or answer a question."""
+        """Request the turn itself: a message may be kept, or become the answer to a question."""
         turn = await self._runtime.GetTurn(wire.GetTurnRequest(turn_id=self.turn_id))
         if turn.turn_id != self.turn_id:
-            self.turn_id = turn.turn_id
-            if (shown := self.known.get(turn.turn_id)) is not None:
-                self._take(shown)
-        else:  # seen so twice: its last text may still be on the way
+            self.turn_id, self.after = turn.turn_id, 0
+        else:
             self.ended = turn.status in FINISHED | {"kept", "held"} and self.status == turn.status
             self.status, self.error = turn.status, turn.error

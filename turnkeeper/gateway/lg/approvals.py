@@ -31,15 +31,17 @@ MOST_SERVED = 4096
 
 
 def to_interrupt(asked: wire.Interrupt) -> dict[str, Any]:
-    """Return an approval as an interrupt."""
+    """Return an approval as an interrupt; a graph's own question has the value that the graph gave."""
+    if asked.kind == "question" and not _calls(asked):
+        return {"id": asked.interrupt_id, "value": value_of(asked)}
     return {"id": asked.interrupt_id, "value": value_of(asked), "when": "during", "resumable": True, "ns": []}
 
 
-def value_of(asked: wire.Interrupt) -> dict[str, Any]:
-    """Return the part of an approval that a person sees."""
+def value_of(asked: wire.Interrupt) -> Any:
+    """Return the part of an approval that a person sees; of a plain question, the graph's own value."""
     calls = _calls(asked)
     if not calls:
-        return _question(asked)
+        return forms.question_of(asked).value or plain(asked.question)
     named = [
         {"name": one.tool, "args": one.args, "arguments": one.args, "description": _seen(one.note, one.args)}
         for one in calls
@@ -67,18 +69,6 @@ def _seen(note: str, args: Any) -> str:
     written = as_json(args)
     hides = written != json.dumps(args, ensure_ascii=False)
     return plain(note) + (f" Hidden characters, escaped: {written}" if hides else "")
-
-
-def _question(asked: wire.Interrupt) -> dict[str, Any]:
-    question = forms.question_of(asked)
-    value, ignores = question.value, not question.is_closed
-    config = {"allow_respond": True, "allow_ignore": ignores, "allow_accept": False, "allow_edit": False}
-    action = {"action": "question", "args": value if isinstance(value, dict) else {}}
-    answer = (
-        f"Answer it in an inbox, on the page, or with: turnkeeper approvals resolve {asked.interrupt_id} --answer TEXT"
-    )
-    described = f"{plain(asked.question)}\n\n{answer}"
-    return {"action_request": action, "config": config, "description": described, "turnkeeper": _about(asked)}
 
 
 def _about(asked: wire.Interrupt) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from turnkeeper.errors import InvalidInput
-from turnkeeper.gateway.lg.conversation import read_prompt, time_of
+from turnkeeper.gateway.lg.conversation import shown, time_of
 from turnkeeper.gateway.lg.requests import graph_options, refuse, refuse_options
 from turnkeeper.v1 import schedules_pb2 as wire
 
@@ -56,8 +56,8 @@ def spec_of(
     _change(spec, body)
     if not spec.cron:
         raise InvalidInput("is missing", where="schedule", hint="give five fields, such as '0 9 * * *'")
-    if not spec.prompt:
-        read_prompt(body.get("input"))
+    if not spec.prompt and not spec.input_json:
+        raise InvalidInput("is missing", where="input", hint="give the fields of the graph's input")
     return spec
 
 
@@ -90,8 +90,8 @@ def _change(spec: wire.TaskSpec, body: Mapping[str, Any]) -> None:
             spec.end_at = _text(body, "end_time")
     if body.get("input") is not None:
         given = _object(body, "input")
-        spec.prompt = read_prompt(given.get("messages"))[0]
-        rest = {key: value for key, value in given.items() if key != "messages"}
+        spec.prompt = _only_text(given.get("messages"))
+        rest = {key: value for key, value in given.items() if key != "messages" or not spec.prompt}
         spec.input_json = json.dumps(rest, ensure_ascii=False) if rest else ""
     if strategy := body.get("multitask_strategy"):
         spec.overlap = _OVERLAP[strategy]
@@ -99,8 +99,19 @@ def _change(spec: wire.TaskSpec, body: Mapping[str, Any]) -> None:
         setattr(spec, field, value)
 
 
+def _only_text(messages: object) -> str:
+    """Return the text of messages that are one message of a person with text alone; empty for any others."""
+    one = messages[0] if isinstance(messages, list) and len(messages) == 1 else messages
+    if isinstance(one, dict) and not isinstance(one.get("content"), str):
+        return ""
+    return shown(one)[0] if isinstance(one, dict | str) else ""
+
+
 def _check(body: Mapping[str, Any]) -> None:
     refuse_options(body, PERMITTED)
+    config = body.get("config") if isinstance(body.get("config"), dict) else {}
+    if other := next((name for name, value in (config or {}).items() if name != "configurable" and value), ""):
+        refuse(f"config.{other}", "only configurable is supported for crons", "leave it out, or start runs with it")
     if body.get("on_run_completed") not in {None, "keep"}:
         refuse("on_run_completed", "threads are kept", "leave it out; the answer says keep")
     if body.get("multitask_strategy") not in {None, *_OVERLAP}:
@@ -167,7 +178,8 @@ def cron_of(task: wire.Task, assistant_id: str) -> dict[str, Any]:
     """Return a task as a cron; if the task has no cron expression, the schedule is text for people."""
     spec, metadata = task.spec, metadata_of(task)
     thread_id = spec.thread_id if spec.thread_id not in {"", "each"} else None
-    said = {"messages": [{"role": "user", "content": spec.prompt}], **json.loads(spec.input_json or "{}")}
+    said = {"messages": [{"role": "user", "content": spec.prompt}]} if spec.prompt else {}
+    said |= json.loads(spec.input_json or "{}")
     payload = {
         "assistant_id": assistant_id,
         "input": said,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from turnkeeper.errors import InvalidInput
-from turnkeeper.gateway.lg.conversation import read_prompt
+from turnkeeper.gateway.lg.conversation import shown
 
 MODES = frozenset(
     {
@@ -20,13 +20,9 @@ MODES = frozenset(
     }
 )
 _IDS = frozenset({"thread_id", "run_id", "assistant_id", "graph_id", "user_id", "checkpoint_id", "checkpoint_ns"})
-_STEPS = "compile the graph with it: each stop then asks you"
 _REFUSED = {
-    "interrupt_before": ("steps of a run are the graph's own", _STEPS),
-    "interrupt_after": ("steps of a run are the graph's own", _STEPS),
     "webhook": ("there are no webhooks for runs", "set [notify] command, or make a task with --on task.succeeded"),
     "after_seconds": ("a message is accepted at once", "make a cron, or: turnkeeper task create NAME --in DURATION"),
-    "metadata": ("a turn has no metadata", "put them on the thread: threads.update(THREAD_ID, metadata=…)"),
     "feedback_keys": ("there is no feedback", "leave it out"),
     "supersteps": ("a thread's record is not written over HTTP", "use: turnkeeper threads import FILE"),
     "ttl": ("threads are kept", "leave it out"),
@@ -36,9 +32,13 @@ RUN = frozenset(
         *("assistant_id", "input", "command", "config", "context", "stream_mode", "stream_subgraphs", "if_not_exists"),
         *("stream_resumable", "checkpoint", "checkpoint_id", "checkpoint_during", "multitask_strategy", "thread_id"),
         *("on_disconnect", "on_completion", "durability", "strict_resume", "langsmith_tracer"),
+        *("interrupt_before", "interrupt_after", "metadata"),
     }
 )
 _FORK = "the record of a thread is not forked: Edit and Regenerate are not offered"
+_CONFIG: Mapping[str, type] = {"recursion_limit": int, "max_concurrency": int, "run_name": str, "metadata": dict}
+LONGEST_SHOWN = 4000  # characters of an input without a human message, in the conversation
+NOT_STREAMED = frozenset({"events", "lifecycle"})  # modes of which nothing is sent
 MOST_UNSURE = 1024
 
 
@@ -90,10 +90,6 @@ def graph_options(body: Mapping[str, Any]) -> dict[str, str]:
     config, context = body.get("config") or {}, body.get("context") or {}
     if not isinstance(config, dict) or not isinstance(context, dict):
         raise InvalidInput("is not an object", where="config" if not isinstance(config, dict) else "context")
-    for name, value in config.items():
-        if name != "configurable" and value not in (None, [], {}, ""):
-            hint = "a category limits a turn's calls, seconds and tokens; leave it out"
-            refuse(f"config.{name}", "only configurable is supported", hint)
     given = config.get("configurable") or {}
     if not isinstance(given, dict):
         raise InvalidInput("is not an object", where="config.configurable")
@@ -102,15 +98,39 @@ def graph_options(body: Mapping[str, Any]) -> dict[str, str]:
     return {field: json.dumps(value, ensure_ascii=False) for field, value in said.items() if value}
 
 
+def run_options(body: Mapping[str, Any], modes: Collection[str]) -> dict[str, Any]:
+    """Return the options of a run that its turn keeps. Raises InvalidInput."""
+    found: dict[str, Any] = {"stream_modes": sorted({"messages" if one == "messages-tuple" else one for one in modes})}
+    for name in ("interrupt_before", "interrupt_after"):
+        if (nodes := body.get(name)) not in (None, []):
+            if nodes != "*" and not _are_texts(nodes):
+                raise InvalidInput("is not a list of nodes", where=name, hint="give the nodes' names, or '*'")
+            found[name] = nodes
+    found |= {"metadata": body["metadata"]} if body.get("metadata") else {}
+    config: dict[str, Any] = {}
+    for name, value in (body.get("config") or {}).items():
+        if name == "configurable" or value in (None, [], {}, ""):
+            continue
+        fits = _are_texts(value) if name == "tags" else isinstance(value, _CONFIG.get(name, ()))
+        if name != "tags" and name not in _CONFIG:
+            refuse(f"config.{name}", "the option is unknown", f"give {', '.join(sorted(_CONFIG))} or tags")
+        if not fits:
+            kind = "list of texts" if name == "tags" else _CONFIG[name].__name__
+            raise InvalidInput("has the wrong type", where=f"config.{name}", hint=f"give a value of type {kind}")
+        config[name] = value
+    return found | ({"config": config} if config else {})
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """A client's request for a run.
 
     Attributes:
         assistant: the id or the name of the assistant.
-        text: the human message; empty if a decision is made instead.
-        message_id: the id of that message, if the client gives one.
-        rest: fields of the input besides the messages.
+        text: shows the input in the conversation; empty if a decision is made instead.
+        message_id: the id of the last human message, if the client gives one.
+        input: the graph's whole input.
+        run: the options that the turn keeps.
         resume: `command.resume`.
         decides: whether `command.resume` is present; its value may be None.
         rejects: `goto` names the end: reject all pending approvals, as agent-chat-ui's "Mark as Resolved" asks.
@@ -122,12 +142,14 @@ class RunRequest:
     assistant: str
     text: str = ""
     message_id: str = ""
-    rest: Mapping[str, Any]
+    input: Mapping[str, Any]
+    run: Mapping[str, Any]
     resume: Any = None
     decides: bool = False
     rejects: bool = False
     checkpoint_id: str = ""
     modes: frozenset[str] = frozenset({"values"})
+    subgraphs: bool = False
     if_busy: str = "enqueue"
     must_exist: bool = True
     options: Mapping[str, str]
@@ -142,17 +164,20 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
         cancel = "cancel the run first: runs.cancel(THREAD_ID, RUN_ID)"
         refuse("multitask_strategy", "a message cannot cancel a turn, and a turn's effects stay", cancel)
     command = _command(body.get("command"))
-    text, message_id, rest = ("", "", {}) if command else _input(body.get("input"))
+    text, message_id, given = ("", "", {}) if command else _input(body.get("input"))
+    modes = read_modes(body.get("stream_mode"))
     return RunRequest(
         assistant=_assistant(body),
         text=text,
         message_id=message_id,
-        rest=rest,
+        input=given,
+        run=run_options(body, modes),
         resume=command.get("resume"),
         decides="resume" in command,
         rejects=command.get("goto") == "__end__",
         checkpoint_id=_checkpoint(body),
-        modes=read_modes(body.get("stream_mode")),
+        modes=modes,
+        subgraphs=bool(body.get("stream_subgraphs")),
         if_busy=str(busy),
         must_exist=body.get("if_not_exists") != "create",
         options=graph_options(body),
@@ -178,15 +203,14 @@ def _command(command: object) -> dict[str, Any]:
 
 
 def _input(given: object) -> tuple[str, str, dict[str, Any]]:
-    if not isinstance(given, dict):
-        hint = "give input={'messages': [{'role': 'user', 'content': 'TEXT'}]}, or command={'resume': …}"
+    """Return the text that shows an input, the id of its last human message, and the input."""
+    if given is None:
+        hint = "give input={…}, the fields of the graph's input, or command={'resume': …}"
         raise InvalidInput("is missing", where="input", hint=hint)
-    rest = {key: value for key, value in given.items() if key != "messages" and value is not None}
-    if rest.get("context") == {}:
-        del rest["context"]  # agent-chat-ui puts it there, usually empty
-    if "messages" not in given and rest:
-        return "", "", rest
-    return *read_prompt(given.get("messages")), rest
+    whole = given if isinstance(given, dict) else {"input": given}
+    rest = {key: value for key, value in whole.items() if not (key == "context" and value == {})}
+    text, message_id = shown(rest.get("messages"))
+    return text or json.dumps(rest, ensure_ascii=False)[:LONGEST_SHOWN], message_id, rest
 
 
 def _checkpoint(body: Mapping[str, Any]) -> str:

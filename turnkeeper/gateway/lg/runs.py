@@ -1,7 +1,7 @@
 """Handlers of runs: send a message, make a decision, follow a turn to its end."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -15,9 +15,9 @@ from turnkeeper.gateway.calls import Who, need
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
 from turnkeeper.gateway.lg.approvals import rejection
-from turnkeeper.gateway.lg.conversation import FINISHED, run_of, run_status, turn_statuses, values_of
-from turnkeeper.gateway.lg.events import Event, RunEvents
-from turnkeeper.gateway.lg.requests import RunRequest, check_newest, checked, read_modes, read_run, refuse
+from turnkeeper.gateway.lg.conversation import FINISHED, run_of, run_status, turn_statuses
+from turnkeeper.gateway.lg.events import Event, RunStream
+from turnkeeper.gateway.lg.requests import NOT_STREAMED, RunRequest, check_newest, checked, read_modes, read_run, refuse
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 _BUSY = frozenset({"accepted", "running", "paused", "interrupted"})
@@ -77,8 +77,8 @@ class Runs:
         name, graph = await self._api.graph_of(runtime, asked.assistant)
         thread = await self._thread(runtime, thread_id, asked)
         if asked.checkpoint_id:
-            newest = await self._api.turns(runtime, thread_id, 1)
-            check_newest(asked.checkpoint_id, newest[-1].turn_id if newest else "")
+            newest = await self._api.state(runtime, thread.thread_id)
+            check_newest(asked.checkpoint_id, newest["checkpoint_id"] or "")
         if asked.decides or asked.rejects:
             return Started(thread_id, await self._decide(who, runtime, thread_id, asked), name), asked
         sent = await self._send(who, runtime, thread, graph, asked, key)
@@ -125,7 +125,7 @@ class Runs:
         if asked.if_busy == "reject" and (thread.status in _BUSY or thread.waiting):
             raise Conflict("the thread is busy", where="multitask_strategy", hint="wait for its run, or give enqueue")
         place = who.key, thread.thread_id, graph
-        about = json.dumps([*place, asked.text, asked.rest, dict(asked.options)], sort_keys=True)
+        about = json.dumps([*place, asked.input, asked.run, dict(asked.options)], sort_keys=True)
         name = f"{thread.thread_id}/{asked.message_id}" if asked.message_id else ""
         id_ = self._api.once.id_of(about, key or name, who.key)
         request = wire.SendMessageRequest(
@@ -134,7 +134,8 @@ class Runs:
             thread_id=thread.thread_id,
             request_id=id_,
             graph=graph,
-            input_json=json.dumps(asked.rest, ensure_ascii=False) if asked.rest else "",
+            input_json=json.dumps(asked.input, ensure_ascii=False),
+            run_json=json.dumps(asked.run, ensure_ascii=False),
             config_json=asked.options.get("config_json", ""),
             context_json=asked.options.get("context_json", ""),
         )
@@ -181,50 +182,43 @@ class Runs:
         self._api.need_room(request)
         who, runtime, started, asked = await self._started(request)
         modes = "&".join(f"stream_mode={mode}" for mode in sorted(asked.modes))
-        resumed, events = asked.decides or asked.rejects, RunEvents(started.turn_id, asked.modes)
+        inner, resumed = bool(asked.subgraphs), asked.decides or asked.rejects
+        events = RunStream(started.turn_id, asked.modes, subgraphs=inner)
         told = self._events(who, runtime, started, events, resumed=resumed)
-        return self._api.event_stream(told, started.headers(f"/stream?{modes}"))
+        return self._api.event_stream(told, started.headers(f"/stream?{modes}") | not_streamed(asked.modes))
 
     async def join_stream(self, request: Request) -> Any:
         """Stream a run's events until it is over or waits; to a client that reconnects, also the current state."""
         who, runtime = self._api.asks(request)
         turn = await self._turn(runtime, request)
-        modes = read_modes(_modes_in(request))
-        resumed, started = "last-event-id" in request.headers, Started(turn.thread_id, turn.turn_id, "")
-        events = RunEvents(turn.turn_id, modes, turn.sequence)
+        modes, started = read_modes(_modes_in(request)), Started(turn.thread_id, turn.turn_id, "")
+        events = RunStream(turn.turn_id, modes)
         query = f"?{request.url.query}" if request.url.query else ""
-        told = self._events(who, runtime, started, events, resumed=resumed)
-        return self._api.event_stream(told, started.headers(f"/stream{query}"))
+        over = turn.status in FINISHED and ("last-event-id" in request.headers or "values")
+        told = self._events(who, runtime, started, events, resumed=False, skips=over)
+        return self._api.event_stream(told, started.headers(f"/stream{query}") | not_streamed(modes))
 
     async def _events(
-        self, who: Who, runtime: Any, started: Started, events: RunEvents, *, resumed: bool
+        self, who: Who, runtime: Any, started: Started, events: RunStream, *, resumed: bool, skips: bool | str = False
     ) -> AsyncIterator[bytes]:
+        """Yield a run's events; `skips` is True to send only the state at its end, or a mode that is left out."""
         yield written(events.begin())
-        followed = lg.Followed(runtime, self._api.gateway.clock, started.thread_id, started.turn_id)
+        clock, at = self._api.gateway.clock, (started.thread_id, started.turn_id)
+        followed = lg.Followed(runtime, clock, *at, resumed=resumed)
         async with aclosing(followed.changes()) as changes:
             async for change in changes:
-                if change.HasField("speech"):
-                    told = events.heard(change.turn_id, change.speech)
-                elif started.turn_id in followed.known or followed.turn_id in followed.known:
-                    if resumed:
-                        events.follower.skip(followed.known[followed.turn_id])
-                        resumed = False
-                    self._api.show(who, started.thread_id, followed.turns)
-                    told = events.recorded(change, followed.turns)
-                else:
-                    continue  # earlier turns are included with the run's first step
-                for one in told:
+                for one in events.take(change) if skips not in (True, change.mode) else ():
                     yield written(one)
-        self._api.show(who, started.thread_id, followed.turns)
-        for one in events.values(followed.turns):
+        asked = await self._api.seen(who, runtime, started.thread_id)
+        for one in (*events.waiting(asked), *events.values(await self._api.values(runtime, started.thread_id, asked))):
             yield written(one)
         yield written(events.end(followed.status, followed.error))
 
     async def wait(self, request: Request) -> Any:
         """Start a run and answer with the thread's values once it is over or waits."""
         self._api.need_room(request)
-        who, runtime, started, _ = await self._started(request)
-        return self._values(who, runtime, started)
+        who, runtime, started, asked = await self._started(request)
+        return self._values(who, runtime, started, resumed=asked.decides or asked.rejects)
 
     async def join(self, request: Request) -> Any:
         """Answer with the thread's values once a run is over or waits."""
@@ -232,25 +226,23 @@ class Runs:
         turn = await self._turn(runtime, request)
         return self._values(who, runtime, Started(turn.thread_id, turn.turn_id, ""))
 
-    def _values(self, who: Who, runtime: Any, started: Started) -> Any:
+    def _values(self, who: Who, runtime: Any, started: Started, *, resumed: bool = False) -> Any:
         """Answer with the values. Until they are ready, send spaces to keep the connection open."""
-        followed = lg.Followed(runtime, self._api.gateway.clock, started.thread_id, started.turn_id)
+        at = started.thread_id, started.turn_id
+        followed = lg.Followed(runtime, self._api.gateway.clock, *at, resumed=resumed)
 
         async def values() -> AsyncIterator[bytes]:
             async with aclosing(followed.changes()) as changes:
                 async for _ in changes:
                     yield b" "
-            self._api.show(who, started.thread_id, followed.turns)
-            yield json.dumps(self._final(followed), ensure_ascii=False).encode()
+            asked = await self._api.seen(who, runtime, started.thread_id)
+            found: Any = await self._api.values(runtime, started.thread_id, asked)
+            if run_status(followed.status) == "error":
+                found = {"__error__": {"error": "TurnFailed", "message": followed.error or "the turn failed"}}
+            yield json.dumps(found, ensure_ascii=False).encode()
 
         headers = started.headers("/join")
         return self._api.long_answer(values(), headers)
-
-    @staticmethod
-    def _final(followed: lg.Followed) -> dict[str, Any]:
-        if run_status(followed.status) == "error":
-            return {"__error__": {"error": "TurnFailed", "message": followed.error or "the turn failed"}}
-        return values_of(followed.turns)
 
     async def _turn(self, runtime: Any, request: Request) -> wire.Turn:
         """Return the turn in a request's path. Raises NotFound, also if the turn belongs to another thread."""
@@ -341,6 +333,12 @@ def need_decide() -> None:
     """Refuse a decision with a key that lacks the scope. Raises Denied."""
     hint = "make another key: turnkeeper web keys make NAME --scope decide"
     raise Denied("this key may not decide", where="command.resume", hint=hint)
+
+
+def not_streamed(modes: Collection[str]) -> dict[str, str]:
+    """Return the header that names the requested modes of which nothing is sent."""
+    left = sorted(NOT_STREAMED & set(modes))
+    return {"x-turnkeeper-not-streamed": ", ".join(left)} if left else {}
 
 
 def _modes_in(request: Request) -> list[str]:

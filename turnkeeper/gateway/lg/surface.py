@@ -8,11 +8,13 @@ SURFACE = Surface(
     mount=Mount("/lg", "turnkeeper.gateway.lg.application:surface"),
     offers={
         "rpc": "agent_runtime.service.langgraph:LangGraph",
-        "threads-import": "agent_runtime.service.threads:ThreadImport",
-        "threads-import-look": "agent_runtime.service.threads:read_only",
+        "run-events": "agent_runtime.graph.engine.run_events:RunEvents",
+        "threads-import-command": "agent_runtime.cli.thread_import:add",
     },
     also=(
+        "agent_runtime.cli.thread_import",
         "agent_runtime.graph.checkpointer.threads_file",
+        "agent_runtime.graph.engine.run_events",
         "agent_runtime.graph.engine.states",
         "agent_runtime.service.langgraph",
         "agent_runtime.service.threads",

@@ -15,8 +15,8 @@ from turnkeeper.gateway import streams
 from turnkeeper.gateway.calls import Who
 from turnkeeper.gateway.keys import Scope
 from turnkeeper.gateway.lg import api as lg
-from turnkeeper.gateway.lg.conversation import FINISHED, checkpoint, holds, run_status, state_of, states_of, thread_of
-from turnkeeper.gateway.lg.events import CHANNELS, Event, RunEvents, ThreadEvents
+from turnkeeper.gateway.lg.conversation import FINISHED, holds, run_status, state_with, thread_of
+from turnkeeper.gateway.lg.events import CHANNELS, PROTOCOL_MODES, Event, RunStream, ThreadProtocol
 from turnkeeper.gateway.lg.requests import MODES, refuse, refuse_options
 from turnkeeper.gateway.lg.runs import Runs, written
 from turnkeeper.v1 import agent_runtime_pb2 as wire
@@ -25,6 +25,7 @@ _CREATE = frozenset({"thread_id", "metadata", "if_exists"})
 _SEARCH = frozenset({"metadata", "status", "ids", "limit", "offset", "sort_by", "sort_order", "select"})
 _STATUSES = ("idle", "busy", "interrupted", "error")
 _THREAD_MODES = frozenset({"run_modes", "lifecycle", "state_update"})
+SETTLE_S = 0.25
 DELETES = 100  # attempts to withdraw a thread whose turns were cancelled
 _KEPT = "a thread's record is kept, and is not written over HTTP"
 
@@ -129,52 +130,55 @@ class Threads:
 
     async def state(self, request: Request) -> Response:
         """Answer with the newest state of a thread."""
-        who, runtime = self._api.asks(request)
-        turns = await self._turns(who, runtime, request)
-        state = state_of(request.path_params["thread_id"], turns)
+        inner = request.query_params.get("subgraphs", "").lower() in {"1", "true"}
+        state = await self._state(request, subgraphs=inner)
         return lg.reply(lg.selected(state, request.query_params.getlist("select")))
 
-    async def _turns(self, who: Who, runtime: Any, request: Request) -> list[wire.ConversationTurn]:
-        """Return the turns of the thread in a request's path, and record the approvals shown. Raises NotFound."""
+    async def _state(self, request: Request, **how: Any) -> dict[str, Any]:
+        """Return a state of the thread in a request's path, and record the approvals shown. Raises NotFound."""
+        who, runtime = self._api.asks(request)
         thread_id = request.path_params["thread_id"]
-        await self._api.thread(runtime, thread_id)
-        turns = await self._api.turns(runtime, thread_id)
-        self._api.show(who, thread_id, turns)
-        return turns
+        state = await self._api.state(runtime, thread_id, **how)
+        asked = [] if how.get("checkpoint_id") else await self._api.seen(who, runtime, thread_id)
+        return state_with(state, asked)
 
     async def state_at(self, request: Request) -> Response:
-        who, runtime = self._api.asks(request)
-        wanted = request.path_params.get("checkpoint_id")
-        if wanted is None:
-            given = (await lg.read_body(request)).get("checkpoint")
-            wanted = given.get("checkpoint_id") if isinstance(given, dict) else None
-        for state in states_of(request.path_params["thread_id"], await self._turns(who, runtime, request)):
-            if wanted in (None, state["checkpoint"]["checkpoint_id"]):
-                return lg.reply(state)
-        raise NotFound(f"no checkpoint {str(wanted)[:80]!r}", hint="a checkpoint has the id of a turn of the thread")
+        wanted: Any = {"checkpoint_id": request.path_params.get("checkpoint_id")}
+        if request.method == "POST":
+            body = await lg.read_body(request)
+            wanted = body.get("checkpoint") if isinstance(body.get("checkpoint"), dict) else {}
+            wanted["subgraphs"] = bool(body.get("subgraphs"))
+        known = ("checkpoint_id", "checkpoint_ns", "subgraphs")
+        return lg.reply(await self._state(request, **{name: wanted[name] for name in known if wanted.get(name)}))
 
     async def history(self, request: Request) -> Response:
-        """Answer with the states of a thread, one per turn, newest first."""
+        """Answer with the kept states of a thread, newest first."""
         who, runtime = self._api.asks(request)
         body = await lg.read_body(request) if request.method == "POST" else dict(request.query_params)
-        states = states_of(request.path_params["thread_id"], await self._turns(who, runtime, request))
-        before = body.get("before")
+        before, limit = body.get("before"), lg.number(body.get("limit"), "limit", 10)
         before = before.get("checkpoint_id") if isinstance(before, dict) else before
-        if before:
-            ids = [state["checkpoint"]["checkpoint_id"] for state in states]
-            states = states[ids.index(before) + 1 :] if before in ids else []
-        states = states[: lg.number(body.get("limit"), "limit", 10)]
-        return lg.reply([lg.selected(state, body.get("select")) for state in states])
+        place, thread_id = body.get("checkpoint"), request.path_params["thread_id"]
+        asked = wire.ListStatesRequest(
+            thread_id=thread_id,
+            before=str(before or ""),
+            limit=limit,
+            metadata_json=_metadata(body),
+            checkpoint_ns=str(place.get("checkpoint_ns") or "") if isinstance(place, dict) else "",
+        )
+        found = [json.loads(text) for text in (await runtime.ListStates(asked)).states_json if limit]
+        if found and not before:
+            found[0] = state_with(found[0], await self._api.seen(who, runtime, thread_id))
+        return lg.reply([lg.selected(state, body.get("select")) for state in found])
 
     async def write_state(self, request: Request) -> Response:
         """Reject a thread's pending approvals, as agent-inbox asks; refuse all other writes."""
-        who, runtime = self._api.asks(request, Scope.DECIDE)
+        _, runtime = self._api.asks(request, Scope.DECIDE)
         body, thread_id = await lg.read_body(request), request.path_params["thread_id"]
         if body.get("values") is not None or body.get("as_node") != "__end__":
             refuse("values", _KEPT, "send a message, or decide: command={'resume': …}")
-        await self._turns(who, runtime, request)
-        turn_id = await self._runs.reject_all(runtime, thread_id)
-        return lg.reply({"checkpoint": checkpoint(thread_id, turn_id)})
+        await self._api.thread(runtime, thread_id)
+        await self._runs.reject_all(runtime, thread_id)
+        return lg.reply({"checkpoint": (await self._api.state(runtime, thread_id))["checkpoint"]})
 
     async def delete(self, request: Request) -> Response:
         """Cancel the thread's turns, then withdraw it: its conversation stays until the home's owner erases it."""
@@ -207,43 +211,34 @@ class Threads:
         refuse("thread_ids", "threads are deleted one by one", "use threads.delete(THREAD_ID)")
 
     async def stream(self, request: Request) -> Any:
-        """Stream all events of a thread until the client disconnects."""
-        who, runtime = self._api.asks(request)
+        """Stream the events of all runs of a thread that begin from now on, until the client disconnects."""
+        _, runtime = self._api.asks(request)
         thread_id = request.path_params["thread_id"]
         await self._api.thread(runtime, thread_id)
         given = request.query_params.getlist("stream_mode") or ["run_modes"]
         modes = {"state_update": {"values"}, "lifecycle": set()}.get(given[0], MODES)
         if not set(given) <= _THREAD_MODES:
             raise InvalidInput("unknown mode", where="stream_mode", hint=f"one of {', '.join(sorted(_THREAD_MODES))}")
-        before, events = await self._api.turns(runtime, thread_id), RunEvents("", modes)
-        for turn in before:
-            events.follower.skip(turn)
-        done = {turn.turn_id: turn.status for turn in before}
-        return self._api.event_stream(self._told(who, runtime, thread_id, events, done))
+        newest = await runtime.ListTurns(wire.ListTurnsRequest(thread_id=thread_id, limit=200))
+        done = {turn.turn_id for turn in newest.turns if turn.status in FINISHED}
+        return self._api.event_stream(self._told(runtime, thread_id, frozenset(modes), done))
 
-    async def _told(
-        self, who: Who, runtime: Any, thread_id: str, events: RunEvents, done: dict[str, str]
-    ) -> AsyncIterator[bytes]:
+    async def _told(self, runtime: Any, thread_id: str, modes: frozenset[str], done: set[str]) -> AsyncIterator[bytes]:
+        streams_of: dict[str, RunStream] = {}
         followed = lg.Followed(runtime, self._api.gateway.clock, thread_id, "")
         async with aclosing(followed.changes()) as changes:
             async for change in changes:
-                if change.HasField("speech"):
-                    told = list(events.heard(change.turn_id, change.speech))
-                else:
-                    self._api.show(who, thread_id, followed.turns)
-                    told = list(events.recorded(change, followed.turns))
-                    told += self._changed(change, done)
-                for one in told:
+                if change.turn_id in done:
+                    continue
+                if change.turn_id not in streams_of:
+                    streams_of[change.turn_id] = RunStream(change.turn_id, modes)
+                    yield written(streams_of[change.turn_id].begin())
+                for one in streams_of[change.turn_id].take(change):
                     yield written(one)
-
-    @staticmethod
-    def _changed(turn: wire.ConversationTurn, done: dict[str, str]) -> list[Event]:
-        """Return the events for a run's start or end; both if the run is over when it is first seen."""
-        before, done[turn.turn_id] = done.get(turn.turn_id, ""), turn.status
-        told = [] if before else [Event("metadata", {"run_id": turn.turn_id, "attempt": 1})]
-        if before != turn.status and turn.status in FINISHED:
-            told.append(Event("run_done", {"run_id": turn.turn_id, "status": run_status(turn.status)}))
-        return told
+                status = json.loads(change.data_json)["status"] if change.mode == "status" else ""
+                if status in FINISHED:
+                    done.add(change.turn_id)
+                    yield written(Event("run_done", {"run_id": change.turn_id, "status": run_status(status)}))
 
     async def command(self, request: Request) -> Response:
         """Answer a command of the newer protocol; a refusal is also an answer."""
@@ -261,7 +256,9 @@ class Threads:
         self, who: Who, runtime: Any, thread_id: str, method: object, params: dict[str, Any]
     ) -> dict[str, Any]:
         if method == "run.start":
-            body = {key: value for key, value in params.items() if key != "metadata"} | {"if_not_exists": "create"}
+            body = {**params, "if_not_exists": "create", "stream_mode": [*PROTOCOL_MODES]}
+            if params.get("input") is not None and not isinstance(params["input"], dict | list):
+                body = await self._answer(runtime, thread_id, body)
         elif method == "input.respond":
             entries = params.get("responses") or [params]
             if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
@@ -273,8 +270,14 @@ class Threads:
         else:
             raise InvalidInput(f"no command {str(method)[:40]!r}", where="method", hint="run.start or input.respond")
         started, _ = await self._runs.start(who, runtime, thread_id, body)
-        self._api.begun(thread_id, started.turn_id)
         return {"run_id": started.turn_id, "thread_id": started.thread_id}
+
+    async def _answer(self, runtime: Any, thread_id: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer that a plain value is to the only question of a waiting thread; RemoteGraph resumes so."""
+        asked = await self._api.asked(runtime, thread_id)
+        if len(asked) != 1:
+            return body
+        return {"assistant_id": body["assistant_id"], "command": {"resume": {asked[0].interrupt_id: body["input"]}}}
 
     async def _assistant(self, runtime: Any, thread_id: str) -> str:
         return self._api.name_of((await self._api.thread(runtime, thread_id)).graph)
@@ -286,24 +289,26 @@ class Threads:
         channels = body.get("channels")
         if not isinstance(channels, list) or not channels:
             raise InvalidInput("is not a list of channels", where="channels", hint=f"of {', '.join(sorted(CHANNELS))}")
-        await self._api.thread(runtime, thread_id)
-        return self._api.event_stream(self._protocol(who, runtime, thread_id, ThreadEvents(channels)))
+        thread = await self._api.thread(runtime, thread_id)
+        told = self._protocol(who, runtime, thread_id, ThreadProtocol(body, self._api.name_of(thread.graph)), body)
+        return self._api.event_stream(told)
 
-    async def _protocol(self, who: Who, runtime: Any, thread_id: str, events: ThreadEvents) -> AsyncIterator[bytes]:
-        newest = await runtime.ListTurns(wire.ListTurnsRequest(thread_id=thread_id, limit=1))
-        since = self._api.begun(thread_id) or (newest.turns[0].turn_id if newest.turns else "")
+    async def _protocol(
+        self, who: Who, runtime: Any, thread_id: str, events: ThreadProtocol, body: dict[str, Any]
+    ) -> AsyncIterator[bytes]:
         followed = lg.Followed(runtime, self._api.gateway.clock, thread_id, "")
-        begun = not since
+        followed.after = body["since"] if isinstance(body.get("since"), int) else 0
         async with aclosing(followed.changes()) as changes:
             async for change in changes:
-                begun = begun or change.turn_id == since
-                if not begun:
-                    continue
-                if change.HasField("speech"):
-                    told = events.heard(change.turn_id, change.speech)
-                else:
-                    self._api.show(who, thread_id, followed.turns)
-                    told = events.recorded(change, followed.turns)
+                told = events.take(change)
+                if change.mode == "status":
+                    status = json.loads(change.data_json)["status"]
+                    if status == "interrupted":  # the SDK then ends its other streams, which may have just begun
+                        await self._api.gateway.clock.sleep(SETTLE_S)
+                    asked = await self._api.seen(who, runtime, thread_id) if status == "interrupted" else []
+                    of = wire.GetTurnRequest(turn_id=change.turn_id)
+                    why = (await runtime.GetTurn(of)).error if status in FINISHED else ""
+                    told = events.status(change, status, why, asked)
                 for one in told:
                     yield streams.event(json.dumps(one, ensure_ascii=False), name=one["method"], id_=one["event_id"])
 

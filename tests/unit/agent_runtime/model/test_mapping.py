@@ -43,6 +43,7 @@ NO_TURN = {
     "graph",
     "via",
     "task_id",
+    "run_json",
 }
 DESCRIBED = {"metadata_json", "created_at", "updated_at"}
 DETAILS = {"channel", "task_id", "task_name", "category", "via"}

@@ -56,15 +56,13 @@ def test_what_a_client_would_not_show_of_the_arguments_is_written_out_beside_the
         assert shown["args"] == hidden
         assert '{"text": "hello\\udb40\\udc41\\u200b"}' in shown["description"]
     assert "written out" not in to_interrupt(call())["value"]["action_requests"][0]["description"]
-    assert to_interrupt(question(question="Which\u202e day?"))["value"]["description"].isascii()
+    assert to_interrupt(question(question="Which\u202e day?"))["value"].isascii()
 
 
-def test_a_question_is_shown_in_the_legacy_form_and_names_another_way_to_answer() -> None:
-    value = to_interrupt(question())["value"]
-    assert value["config"]["allow_respond"]
-    assert not value["config"]["allow_accept"]
-    assert "Which day?" in value["description"]
-    assert "turnkeeper approvals resolve q1 --answer TEXT" in value["description"]
+def test_a_question_is_shown_with_the_graphs_own_value() -> None:
+    value = {"question": "Which day?", "options": ["Monday"], "note": {"of": 1}}
+    assert to_interrupt(question(args_json=json.dumps({"value": value})))["value"] == value
+    assert to_interrupt(question())["value"] == "Which day?", "an earlier version kept the text alone"
 
 
 OF_BOTH = [
@@ -137,7 +135,7 @@ def test_a_program_resumes_with_any_value_and_an_inbox_sends_what_a_person_typed
     made = decide(asked, value)
     assert (made.decision, made.message, made.args_json) == ("answer", message, args)
     assert (rejection(asked).decision, rejection(asked).args_json) == ("answer", "false")
-    assert value_of(asked)["config"]["allow_ignore"] is False, "a rejection is none of the options"
+    assert value_of(asked) == {"options": ["yes", "no"]}, "a rejection is none of the options"
     assert rejection(question()).decision == "reject"
 
 

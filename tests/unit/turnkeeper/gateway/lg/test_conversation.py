@@ -1,5 +1,6 @@
 """Turns as runs, conversations as messages and states, and what clients send."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,28 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper.errors import InvalidInput
+from turnkeeper.gateway.lg.approvals import to_interrupt
 from turnkeeper.gateway.lg.conversation import (
     ANY,
-    messages_of,
-    read_prompt,
     run_of,
     run_status,
-    state_of,
-    states_of,
+    shown,
+    state_with,
     thread_of,
     thread_status,
     turn_statuses,
-    values_of,
 )
 from turnkeeper.gateway.lg.requests import Once, check_newest, read_run
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 RUN = ("pending", "running", "success", "error", "interrupted")
-
-
-def turn(turn_id: str, status: str = "succeeded", *said: tuple[str, str], **rest: Any) -> wire.ConversationTurn:
-    messages = [wire.Message(role=role, text=text) for role, text in said]
-    return wire.ConversationTurn(turn_id=turn_id, thread_id="t1", status=status, messages=messages, **rest)
 
 
 def test_each_status_of_a_turn_is_one_of_a_run_and_is_found_by_it() -> None:
@@ -46,36 +40,20 @@ def test_what_waits_for_a_person_says_what_a_threads_status_is() -> None:
     assert {status: thread_status(wire.Thread(status=status)) for status in statuses} == statuses
 
 
-def test_messages_have_the_ids_under_which_their_pieces_are_told() -> None:
-    said = (("author", "Hello"), ("agent", ""), ("tool", "3 pages"), ("agent", "There are 3."))
-    found = messages_of(turn("turn-1", "succeeded", *said))
-    assert [(one["type"], one["id"]) for one in found] == [
-        ("human", "turn-1-in0"), ("ai", "turn-1-0"), ("tool", "turn-1-1"), ("ai", "turn-1-2"),
-    ]  # fmt: skip
-
-
-def test_there_is_a_state_for_each_turn_and_its_parent_is_the_turn_before() -> None:
-    turns = [turn("turn-1", "succeeded", ("author", "a")), turn("turn-2", "running", ("author", "b"))]
-    newest, first = states_of("t1", turns)
-    assert newest["parent_checkpoint"] == first["checkpoint"]
-    assert (newest["next"], first["next"], first["parent_checkpoint"]) == (["agent"], [], None)
-    assert [len(one["values"]["messages"]) for one in (newest, first)] == [2, 1]
-    assert newest == state_of("t1", turns)
-
-
-def test_a_thread_without_turns_has_no_checkpoint() -> None:
-    assert state_of("t1", [])["checkpoint"] is None
-    assert states_of("t1", []) == []
-
-
-def test_what_waits_is_in_the_state_its_task_and_the_values() -> None:
+def test_what_waits_has_the_form_of_clients_in_the_state_and_its_task() -> None:
     asked = wire.Interrupt(interrupt_id="i1", kind="permission", tool="put", status="pending", args_json="{}")
-    turns = [turn("turn-1", "interrupted", ("author", "a"), interrupts=[asked])]
-    state = state_of("t1", turns)
-    assert [one["id"] for one in state["interrupts"]] == ["i1"]
-    assert state["tasks"][0]["interrupts"] == state["interrupts"]
-    assert [one["id"] for one in values_of(turns)["__interrupt__"]] == ["i1"]
-    assert "__interrupt__" not in state["values"]
+    inside = {"id": "i1", "value": {"kind": "permission"}}
+    stop = wire.Interrupt(interrupt_id="i2", kind="question", args_json='{"value": "Go on?"}', status="pending")
+    state = state_with({"tasks": [{"interrupts": [inside]}], "interrupts": [inside]}, [asked, stop])
+    assert [one["id"] for one in state["interrupts"]] == ["i1", "i2"]
+    assert state["tasks"][0]["interrupts"] == state["interrupts"][:1]
+    assert state["interrupts"][0]["value"]["action_requests"][0]["name"] == "put"
+
+
+def test_a_graphs_own_question_goes_out_as_the_graph_wrote_it() -> None:
+    value = {"question": "Which?", "options": ["a", "b"], "note": 1}
+    asked = wire.Interrupt(interrupt_id="i1", kind="question", args_json=json.dumps({"value": value}))
+    assert to_interrupt(asked) == {"id": "i1", "value": value}
 
 
 def test_each_approval_of_a_thread_has_a_key_of_its_own() -> None:
@@ -94,37 +72,50 @@ def test_a_cancelled_run_says_why() -> None:
     assert (run["status"], run["cancel_reason"]) == ("interrupted", "cancelled by the author")
 
 
-@pytest.mark.parametrize("content", ["Hello", ["Hello"], [{"type": "text", "text": "Hello"}]])
+@pytest.mark.parametrize("content", ["Hello", ["Hello"], [{"type": "text", "text": "Hello"}, {"type": "image_url"}]])
 @pytest.mark.parametrize("role", [{"type": "human"}, {"role": "user"}, {"role": "human"}])
-def test_the_text_of_a_persons_last_message_is_read(content: object, role: dict[str, str]) -> None:
+def test_an_input_is_shown_by_the_text_of_a_persons_last_message(content: object, role: dict[str, str]) -> None:
     messages = [{"type": "human", "content": "before"}, {**role, "content": content, "id": "m"}, {"type": "ai"}]
-    assert read_prompt(messages) == ("Hello", "m")
+    assert shown(messages) == ("Hello", "m")
 
 
 def test_a_message_may_be_a_text_or_a_pair() -> None:
-    assert read_prompt("Hello") == ("Hello", "")
-    assert read_prompt([["user", "Hello"]]) == ("Hello", "")
+    assert shown("Hello") == ("Hello", "")
+    assert shown([["user", "Hello"]]) == ("Hello", "")
 
 
 @pytest.mark.parametrize("messages", [None, [], [{"type": "ai", "content": "x"}], [{"type": "human", "content": " "}]])
-def test_no_message_is_invented(messages: object) -> None:
-    with pytest.raises(InvalidInput, match="no human message"):
-        read_prompt(messages)
+def test_an_input_without_a_persons_text_is_shown_as_json(messages: object) -> None:
+    assert shown(messages)[0] == ""
+    asked = read_run({"assistant_id": "agent0", "input": {"messages": messages, "topic": "x"}})
+    assert (json.loads(asked.text), asked.input) == (asked.input, {"messages": messages, "topic": "x"})
 
 
-def test_a_picture_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="image_url"):
-        read_prompt([{"role": "user", "content": [{"type": "image_url", "image_url": "data:"}]}])
+def test_an_input_that_is_no_object_is_the_graphs_only_value() -> None:
+    assert read_run({"assistant_id": "agent0", "input": [1, 2]}).input == {"input": [1, 2]}
+
+
+def test_the_options_of_a_run_are_kept_with_its_turn() -> None:
+    config = {"recursion_limit": 5, "tags": ["a"], "metadata": {"k": 1}, "configurable": {"size": 2}}
+    asked = read_run(
+        BODY | {"config": config, "metadata": {"a": 1}, "interrupt_before": ["x"], "stream_mode": "custom"}
+    )
+    assert asked.run == {
+        "stream_modes": ["custom"], "interrupt_before": ["x"], "metadata": {"a": 1},
+        "config": {"recursion_limit": 5, "tags": ["a"], "metadata": {"k": 1}},
+    }  # fmt: skip
+    assert asked.options == {"config_json": '{"size": 2}'}
 
 
 BODY: dict[str, Any] = {"assistant_id": "agent0", "input": {"messages": [{"role": "user", "content": "Hi"}]}}
 REFUSED = [
-    ({"interrupt_before": "*"}, "interrupt_before"), ({"webhook": "http://x"}, "webhook"),
+    ({"interrupt_before": "x"}, "interrupt_before"), ({"webhook": "http://x"}, "webhook"),
     ({"after_seconds": 3}, "after_seconds"), ({"multitask_strategy": "interrupt"}, "multitask_strategy"),
     ({"multitask_strategy": "rollback"}, "multitask_strategy"), ({"on_completion": "delete"}, "on_completion"),
     ({"command": {"goto": "agent"}}, "command.goto"), ({"command": {"update": {"a": 1}}}, "command.update"),
-    ({"config": {"recursion_limit": 5}}, "config.recursion_limit"), ({"stream_mode": "all"}, "stream_mode"),
-    ({"metadata": {"a": 1}}, "metadata"), ({"assistant_id": ""}, "assistant_id"), ({"input": None}, "input"),
+    ({"config": {"recursion_limit": "5"}}, "config.recursion_limit"), ({"config": {"callbacks": [1]}}, "config.callbacks"),
+    ({"stream_mode": "all"}, "stream_mode"),
+    ({"config": {"tags": [1]}}, "config.tags"), ({"assistant_id": ""}, "assistant_id"), ({"input": None}, "input"),
     ({"unheard_of": 1}, "unheard_of"),
 ]  # fmt: skip
 

@@ -93,8 +93,8 @@ REFUSED = [
     ({"multitask_strategy": "rollback"}, "multitask_strategy"),
     ({"webhook": "https://example.org"}, "webhook"),
     ({"interrupt_before": ["agent"]}, "interrupt_before"),
-    ({"input": {}}, "no human message"),
-    ({"input": None}, "no human message"),
+    ({"input": {}}, "input: is missing"),
+    ({"input": None}, "input: is missing"),
     ({"schedule": ""}, "schedule"),
     ({"metadata": {"long": "x" * 80}}, "metadata.long"),
     ({"config": {"recursion_limit": 5}}, "config.recursion_limit"),
@@ -105,3 +105,11 @@ REFUSED = [
 def test_what_a_task_does_not_have_is_refused_with_the_reason(body: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         made(**body)
+
+
+def test_an_input_that_is_more_than_one_text_is_the_tasks_whole_input() -> None:
+    given = {"messages": [], "value": "init", "items": []}
+    spec = made(input=given)
+    assert (spec.prompt, json.loads(spec.input_json)) == ("", given)
+    two = {"messages": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hello"}]}
+    assert json.loads(made(input=two).input_json) == two
