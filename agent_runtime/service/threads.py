@@ -3,26 +3,32 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import Connection
 
 from agent_runtime.graph.checkpointer import threads_file
 from agent_runtime.graph.checkpointer.saver import GroupedSaver, open_saver
 from agent_runtime.graph.engine.states import past_turns
 from agent_runtime.model.graphs import Catalog
-from agent_runtime.model.turn import PastThread
+from agent_runtime.model.trigger import FIRST_AGENT, Trigger
+from agent_runtime.model.turn import LONGEST_SUMMARY, PastThread
 from agent_runtime.permissions.categories import Categories
 from agent_runtime.service.requests import CONVERSATION, GetCategory, read_label, usable
+from agent_runtime.store import turn_reads, turn_writes
 from agent_runtime.store.database import open_database
-from agent_runtime.store.turn_reads import is_imported
 from agent_runtime.store.turn_store import Store
+from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.clock import SystemClock
 from turnkeeper.config.home import Home
 from turnkeeper.config.settings import load_settings, staffed
 from turnkeeper.config.surfaces import offered
 from turnkeeper.entropy import SystemEntropy
-from turnkeeper.errors import InvalidInput, Unreachable
+from turnkeeper.errors import Conflict, InvalidInput, Unreachable
 from turnkeeper.storage.identity import require
+from turnkeeper.times import to_us
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
 
@@ -76,7 +82,10 @@ class ThreadImport:
                     for one in fresh:
                         by_channel.setdefault(channels[one.thread_id], []).append(one)
                     await self._write(
-                        copy, str(path), fresh, lambda: self._store.import_threads(by_channel, grant, graph)
+                        copy,
+                        str(path),
+                        fresh,
+                        lambda: self._store.import_threads(by_channel, import_thread, {"grant": grant, "graph": graph}),
                     )
         for one in fresh if not request.dry_run else ():
             if one.waits:
@@ -144,3 +153,47 @@ async def import_alone(home: Home, request: wire.ImportThreadsRequest) -> wire.I
             return await ThreadImport(*parts).import_threads(request)
         finally:
             await saver.aclose()
+
+
+def is_imported(connection: Connection, thread: PastThread) -> bool:
+    """Return True if this exact thread was already imported, False if its id is unknown.
+
+    Raises:
+        Conflict: the thread was imported with another history, or a thread with this id began here.
+    """
+    taken = turn_reads.get_keys(connection, [thread.key]).get(thread.key)
+    if taken is not None and taken.digest == thread.digest:
+        return True
+    name, hint = f"thread {thread.thread_id!r}", "leave it out: name those to import with --thread"
+    if taken is not None:
+        raise Conflict(f"{name} continued there after its import, and is kept here as it is", hint=hint)
+    if turn_reads.newest_on_thread(connection, thread.thread_id) is not None:
+        raise Conflict(f"{name} exists here with another history", hint=hint)
+    return False
+
+
+def import_thread(connection: Connection, at: datetime, thread: PastThread, epoch: int, **given: Any) -> None:
+    """Write the turns of a thread that ran elsewhere. The last turn waits for its author if the thread does."""
+    if is_imported(connection, thread):
+        return
+    for number, turn in enumerate(thread.turns, 1):
+        last = number == len(thread.turns)
+        trigger = Trigger(
+            source="message",
+            key=thread.key,
+            turn_id=turn_id_of("import", thread.thread_id, number),
+            thread_id=thread.thread_id,
+            agent=FIRST_AGENT,
+            prompt=turn.prompt,
+            digest=thread.digest,
+            **given,
+        )
+        waits = last and thread.waits
+        ended = {"status": "interrupted"} if waits else {"status": "succeeded", "ended_at_us": to_us(at)}
+        turn_writes.add_turn(connection, trigger, epoch=epoch, at=at, after_message=turn.mark, **ended)
+        turn_writes.put_transcript(connection, trigger.turn_id, turn.lines, at, known=0)
+        turn_writes.change_turn(
+            connection, trigger.turn_id, summary=turn_writes.last_words(connection, trigger.turn_id)[:LONGEST_SUMMARY]
+        )
+        if last:
+            turn_writes.add_key(connection, trigger, became="turn", at=at)

@@ -16,7 +16,7 @@ from agent_runtime.model.mapping import from_row
 from agent_runtime.model.trigger import AGENT_KINDS, ASIDE, WAKES, Trigger
 from agent_runtime.store.schema import cancels, delegations, interrupts, keys, messages, turn_events, turns
 from agent_runtime.store.turn_events import REVIEWS
-from turnkeeper.errors import Conflict, InvalidInput
+from turnkeeper.errors import InvalidInput
 from turnkeeper.rpc.forms import question_of
 from turnkeeper.storage.statements import Statement, among, listed, unindexed
 from turnkeeper.times import from_us
@@ -78,23 +78,6 @@ def newest_that_decides(connection: Connection, thread_id: str, *, besides: str 
     others = turns.c.kind.not_in([ASIDE, *AGENT_KINDS.values()])
     query = select(turns).where(turns.c.thread_id == thread_id, turns.c.turn_id != besides, others)
     return _turn_or_none(_first(connection, query.order_by(turns.c.number.desc())))
-
-
-def is_imported(connection: Connection, thread: model.PastThread) -> bool:
-    """Return True if this exact thread was already imported, False if its id is unknown.
-
-    Raises:
-        Conflict: the thread was imported with another history, or a thread with this id began here.
-    """
-    taken = get_keys(connection, [thread.key]).get(thread.key)
-    if taken is not None and taken.digest == thread.digest:
-        return True
-    name, hint = f"thread {thread.thread_id!r}", "leave it out: name those to import with --thread"
-    if taken is not None:
-        raise Conflict(f"{name} continued there after its import, and is kept here as it is", hint=hint)
-    if newest_on_thread(connection, thread.thread_id) is not None:
-        raise Conflict(f"{name} exists here with another history", hint=hint)
-    return False
 
 
 def bearing_on_thread(connection: Connection, thread_id: str, *, besides: str = "") -> model.TurnRecord | None:

@@ -17,7 +17,7 @@ from agent_runtime.model.approval import AuthorDecision, RaisedInterrupt, canoni
 from agent_runtime.model.decide import FINISHED, MOST_TRIES, Facts, Incoming
 from agent_runtime.model.signal import Signal
 from agent_runtime.model.trigger import Trigger, TriggerHeader
-from agent_runtime.model.turn import LONGEST_SUMMARY, Category, InterruptRecord, PastThread, Said, TurnRecord
+from agent_runtime.model.turn import LONGEST_SUMMARY, InterruptRecord, PastThread, Said, TurnRecord
 from agent_runtime.permissions.exceptions import ForTask, StandingException
 from agent_runtime.store import exceptions, mail, records, turn_reads, turn_writes
 from agent_runtime.store.database import take_lease
@@ -448,20 +448,18 @@ class Store:
         connection: Connection,
         at: datetime,
         threads: Mapping[str, Sequence[PastThread]],
-        grant: Category,
-        graph: str,
+        write: Callable[..., None],
+        given: Mapping[str, Any],
     ) -> None:
         """Write threads that ran elsewhere with their turns, by channel: all or none.
 
-        The last turn of a thread that waits for its author waits here too; its question is read from its checkpoint.
-        Raises Conflict as :func:`agent_runtime.store.turn_reads.is_imported`.
+        `write` writes one, unless it is known. The last turn of a thread that waits for its author waits here too; its
+        question is read from its checkpoint.
         """
         for channel, each in threads.items():
             for thread in each:
-                if not turn_reads.is_imported(connection, thread):
-                    how: dict[str, Any] = {"channel": channel, "grant": grant, "graph": graph}
-                    turn_writes.import_thread(connection, at, thread, self.right.epoch, **how)
-                    self._look(connection, at, thread.thread_id, "imported")
+                write(connection, at, thread, self.right.epoch, channel=channel, **given)
+                self._look(connection, at, thread.thread_id, "imported")
 
     @_transaction
     def hold(self, connection: Connection, at: datetime, trigger: Trigger, held_by: tuple[str, ...]) -> None:

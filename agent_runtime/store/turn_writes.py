@@ -17,11 +17,9 @@ from agent_runtime.model import trigger as triggers
 from agent_runtime.model.mapping import from_row
 from agent_runtime.model.trigger import OF_GRAPH, WAKES, Trigger, TriggerHeader, from_meta
 from agent_runtime.model.turn import (
-    LONGEST_SUMMARY,
     Assignment,
     InterruptRecord,
     KeyRecord,
-    PastThread,
     Said,
     ToolUse,
     TurnRecord,
@@ -31,7 +29,6 @@ from agent_runtime.store import records, turn_reads
 from agent_runtime.store.mail import add_delegation
 from agent_runtime.store.schema import cancels, candidates, interrupts, kept_messages, keys, messages, token_days, turns
 from agent_runtime.store.turn_events import add_event
-from turnkeeper.bus.letters import turn_id_of
 from turnkeeper.errors import NotFound
 from turnkeeper.storage.statements import Statement, number_in_order, storable, upsert
 from turnkeeper.times import to_us
@@ -259,29 +256,6 @@ def release_held(connection: Connection, thread_id: str, at: datetime, *, why: s
     for key in held:
         add_event(connection, key, "RELEASED", at, trigger="fire", error=why)
     return tuple(key.turn_id for key in held)
-
-
-def import_thread(connection: Connection, at: datetime, thread: PastThread, epoch: int, **given: Any) -> None:
-    """Write the turns of a thread that ran elsewhere. The last turn waits for its author if the thread does."""
-    for number, turn in enumerate(thread.turns, 1):
-        last = number == len(thread.turns)
-        trigger = Trigger(
-            source="message",
-            key=thread.key,
-            turn_id=turn_id_of("import", thread.thread_id, number),
-            thread_id=thread.thread_id,
-            agent=triggers.FIRST_AGENT,
-            prompt=turn.prompt,
-            digest=thread.digest,
-            **given,
-        )
-        waits = last and thread.waits
-        ended = {"status": "interrupted"} if waits else {"status": "succeeded", "ended_at_us": to_us(at)}
-        add_turn(connection, trigger, epoch=epoch, at=at, after_message=turn.mark, **ended)
-        put_transcript(connection, trigger.turn_id, turn.lines, at, known=0)
-        change_turn(connection, trigger.turn_id, summary=last_words(connection, trigger.turn_id)[:LONGEST_SUMMARY])
-        if last:
-            add_key(connection, trigger, became="turn", at=at)
 
 
 def asked_and_not(connection: Connection, turn: TurnRecord) -> tuple[str, str, str]:
