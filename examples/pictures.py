@@ -116,7 +116,7 @@ def photograph(address: str, path: Path) -> None:
     """Write what the page shows in Chromium to a picture."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
-        page = browser.new_page(viewport={"width": 1180, "height": 780}, locale="en-GB", color_scheme="light")
+        page = browser.new_page(viewport={"width": 1180, "height": 740}, locale="en-GB", color_scheme="light")
         page.goto(address)
         page.wait_for_url("**/ui/")
         page.wait_for_load_state("networkidle")
