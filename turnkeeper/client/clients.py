@@ -36,8 +36,8 @@ class AsyncTurnkeeper(Operations):
 
         Args:
             home: the state directory; default TURNKEEPER_HOME or `~/.turnkeeper`.
-            program: the program's name: letters, digits, `.`, `_` and `-`. Records of its acts name it.
-            patience: how long calls that may be repeated wait for a daemon that does not answer.
+            program: the program's name: letters, digits, `.`, `_` and `-`. The records of its acts contain the name.
+            patience: how long a call that is safe to repeat waits for a daemon that does not answer.
             timeout: the longest duration of one call.
 
         Raises:

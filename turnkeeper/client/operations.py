@@ -357,7 +357,7 @@ class Operations:
         return values.task_of(await self._transport.call(request))
 
     async def _whole(self, turn: runtime.Turn) -> values.Turn:
-        """Return a turn with its messages from the conversation; a silent turn has none there."""
+        """Return a turn with its messages, read from the conversation. For a silent turn there are none."""
         request = runtime.GetConversationRequest(thread_id=turn.thread_id, limit=_PAGE)
         while turn.thread_id:
             page = await self._again(request)
@@ -388,7 +388,7 @@ class Operations:
                 await self._rest(request, patience, error)
 
     async def _stream(self, request: Message, greeted: Greeted) -> AsyncGenerator[Any]:
-        """Yield the items of a stream; after a restart of the daemon, those of the request as it is by then."""
+        """Yield the items of a stream. If the daemon restarts, send `request` again, as the caller has changed it."""
         patience = self._patience()
         while True:
             try:
@@ -407,7 +407,7 @@ class Operations:
         return bool(self._patience_s) and self._home.socket(daemon_of(request)).exists()
 
     async def _rest(self, request: Message, deadline: float, error: Unreachable) -> None:
-        """Wait before the next attempt; raise the error if the daemon will not return, or not before the deadline."""
+        """Wait before the next attempt. Raise the error after the deadline, or if the daemon will not return."""
         if SystemClock().monotonic() >= deadline or not self._may_return(request):
             raise error
         await self._transport.pause(_AGAIN_S)

@@ -92,7 +92,7 @@ class Fire:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Why a task did or did not run at a time: a word, sentences, and the ledger entry if there is one."""
+    """The reason why a task did or did not run at a time: a word, sentences, and the ledger entry if there is one."""
 
     at: datetime | None
     verdict: str
@@ -106,7 +106,7 @@ class Sent:
 
     Attributes:
         duplicate: a message with the same request id was accepted before.
-        continues: the thread already had turns.
+        continues: True if the thread already had turns.
         takes_over: the self-paced task that this message ends.
         answers: the question that this message answers, as it was asked; None if it answers none.
     """
@@ -313,7 +313,7 @@ _Read = Callable[[WireMessage], Any]
 
 
 def read(kind: type[T], message: WireMessage, **given: Any) -> T:
-    """Return a wire message as a value: copy each field by its name, except for the given ones."""
+    """Return a wire message as a value: copy each field by its name, except the fields in `given`."""
     kinds: Any = (kind, type(message))
     plan = _plan(*kinds)
     return kind(**{name: get(message) for name, get in plan.items() if name not in given}, **given)

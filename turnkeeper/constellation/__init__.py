@@ -1,1 +1,1 @@
-"""The constellation: the processes as a whole. It knows them by argv, health, files and the wire alone."""
+"""The constellation: all processes together. This package knows them only by argv, health, files and RPC calls."""

@@ -1,9 +1,9 @@
 """The restart child: detached, in a new session, so that it survives its parent.
 
-Preflight first: a restart that could not succeed is refused and leaves everything running. Then, in this order: the
-draft of the handoff, stop agent-runtime (never the supervisor, never the runner), start it, wait until it reports that
-it serves, deliver the handoff. Every step checks the files for what an earlier child has done, so after a kill at any
-step the next child continues.
+The child refuses a restart that could not succeed, and leaves everything running. Otherwise it writes the draft of the
+handoff, stops agent-runtime (never the supervisor or the runner), starts it, waits until it reports that it serves, and
+delivers the handoff. Every step checks the files for what an earlier child has done, so the next child continues after
+a kill at any step.
 """
 
 import os
@@ -85,7 +85,7 @@ class Restarter:
         return str(errors[0]) if errors else daemons.refusal(self._home, self._daemon, self._environ)
 
     def _start(self) -> None:
-        """Start the daemon, unless an earlier child did. Write the start to disk before it is made."""
+        """Start the daemon, unless an earlier child did. Before that, record the start on disk."""
         with between_ticks(self._home):
             before = recall(self._home, self._daemon.name)
             ours = isinstance(before.revive, Revive) and before.revive.id == self._id  # not of the stopped process
@@ -127,7 +127,7 @@ class Restarter:
 
 
 def main(argv: Sequence[str], daemon: Daemon = daemons.AGENT_RUNTIME) -> int:
-    """Carry out the restart that was claimed on the home that `argv` names. Return the exit code."""
+    """Carry out the claimed restart of the home in `argv`. Return the exit code."""
     home = Home(root=Path(argv[0]))
     try:
         with ProcessLock(home, RESTARTER.name):

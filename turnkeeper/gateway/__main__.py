@@ -32,12 +32,12 @@ from turnkeeper.rpc.server import UnixServer, keep_reachable, run_daemon
 from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "web"
-NICE = 10  # on a busy processor, a page waits rather than a fire
+NICE = 10  # if processor time is scarce, pages wait, and fires do not
 HEADERS_S = 10.0  # seconds for the first line and the headers of a request
 MOST_CONNECTIONS = 256
 SPARE_CONNECTIONS = 64  # for unknown clients; beyond this number they displace each other
 LARGEST_REST = 256 << 10  # bytes of a body that may arrive after its request was answered
-MOST_LINES = 20  # per minute, of complaints from the libraries
+MOST_LINES = 20  # log lines of the libraries per minute
 _STOP_GRACE_S = 2
 _HEAD, _BARE = re.compile(rb"(?s).*?(?:\n\r?\n|$)"), re.compile(rb"(?<!\r)\n")
 
@@ -46,7 +46,7 @@ class Strict(h11.Connection):
     """Parses requests as strictly as every proxy: refuses a request that two parsers could read differently."""
 
     def next_event(self) -> Any:
-        """Return the next event. Raises RemoteProtocolError if a line ends in LF alone, or if two lengths are given."""
+        """Return the next event. Raises RemoteProtocolError for a line that ends in LF alone or both length headers."""
         if self.their_state is h11.IDLE:
             head = _HEAD.match(self.trailing_data[0])
             if head is not None and _BARE.search(head[0]):

@@ -15,7 +15,7 @@ from turnkeeper.gateway.keys import Keys
 
 
 def offered(gateway: Gateway) -> dict[str, Offered]:
-    """Return the installed surfaces by path; without those whose extra is not installed."""
+    """Return the installed surfaces by path, except those whose extra is not installed."""
     mounts = (surface.mount for surface in surfaces().values() if surface.mount)
     served = (one for one in mounts if not one.package or find_spec(one.package))
     return {one.path: imported(one.target)(gateway) for one in sorted(served, reverse=True)}

@@ -20,7 +20,7 @@ from turnkeeper.rpc.channel import AsyncCaller
 PROGRAM = "gateway"
 MOST_STREAMS = 64
 MOST_OF_ONE = 8
-MOST_OF_API = 32  # of one key of LangGraph's clients: they open several streams for each thread
+MOST_OF_API = 32  # per key of LangGraph's clients, which open several streams for each thread
 _STATUS: dict[type[errors.TurnkeeperError], int] = {
     errors.InvalidInput: 422,
     errors.NotFound: 404,
@@ -86,7 +86,7 @@ async def refuse(_request: HTTPConnection, error: Exception) -> Response:
 
 
 class Streams:
-    """Counts open streams: at most 64 in all, and 8 per session or key."""
+    """Counts open streams: at most :data:`MOST_STREAMS` in all, and :func:`most_of` per session or key."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()

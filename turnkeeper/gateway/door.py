@@ -169,7 +169,7 @@ class Door:
             await self._clock.sleep(min(_LONGEST_WAIT_S, 0.05 * 2.0 ** min(count, 10)))
 
     def _with(self, extra: Mapping[str, str], scope: Any, send: Any) -> Any:
-        """Return `send`, which adds headers, and ends a long answer once its key is revoked or its browser logs out."""
+        """Return a `send` that adds headers, and ends a long answer once its key is revoked or its browser logs out."""
         added = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in extra.items()]
 
         async def sent(message: Any) -> None:
@@ -190,7 +190,7 @@ class Door:
         return True
 
     async def _check_change(self, request: Request, receive: Any) -> None:
-        """Refuse a change that was not sent by a page of this session; parse the fields of the others."""
+        """Refuse a change that was not sent by a page of this session. Parse the fields of other changes."""
         if request.method in _SAFE or surface_of(request.url.path) != "web":
             return
         if request.headers.get("origin") != self._own(request):
@@ -209,7 +209,7 @@ class Door:
 
 
 def _bounded(request: Request, receive: Any) -> Any:
-    """Return `receive` with a body that is bounded in size and in time. Raises HTTPException 413 for its header."""
+    """Return a `receive` that limits the body in size and in time. Raises HTTPException 413 for a too large length."""
     length = request.headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or int(length) > LARGEST_BODY:
         raise HTTPException(413, f"a request may have at most {LARGEST_BODY >> 20} MiB")

@@ -32,7 +32,7 @@ MOST_SESSIONS = 64
 TOKEN_S = 60.0
 SESSION_S = 86_400.0  # without a request
 SAVE_S = 600.0  # between two writes of the times of requests
-PLAIN = "p"  # in a token that is also valid at 127.0.0.1
+PLAIN = "p"  # marks a token that is also valid at 127.0.0.1
 _LARGEST_BYTES = 1 << 18
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = re.compile(r"tk-([0-9a-f]{12})-([0-9a-f]{64})")
@@ -201,10 +201,10 @@ class Note:
 
     Attributes:
         tone: good, warn, bad, or unsure if the daemon did not answer.
-        path: of the page that first showed the note; empty before that.
+        path: the path of the page that first showed the note; empty before that.
         until: when that page stops showing it, on the monotonic clock.
-        undo: the path to which a button posts that takes the change back; empty if there is none.
-        settle: finds out whether an unsure change was made, and says so here; returns False while that is unknown.
+        undo: the path to which an undo button posts; empty if there is no such button.
+        settle: finds out whether an unsure change was made, and updates the note; returns False while it is unknown.
     """
 
     tone: str

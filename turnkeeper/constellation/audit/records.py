@@ -19,7 +19,7 @@ _RECORDS = "SELECT number, at_us, body, content_hash, hash FROM audit ORDER BY n
 _HAS_OWN = "SELECT to_regclass('audit_records') IS NOT NULL"
 _OWN_RECORDS = "SELECT chain, number, at_us, body, content_hash, hash FROM audit_records ORDER BY chain, number"
 _OWN_ENDS = "SELECT chain, node, number, hash, signature FROM audit_chains ORDER BY chain"
-_SAME_TIME_US = 60_000_000  # records of two machines about one thing, in either order
+_SAME_TIME_US = 60_000_000  # the longest time between two machines' records of one event
 
 
 class Table(NamedTuple):
@@ -27,8 +27,8 @@ class Table(NamedTuple):
 
     Attributes:
         key: the field of a record that names a row.
-        query: the recorded rows: names; numbers, which grow; end times, in microseconds; then the values of a record's
-            fields.
+        query: selects the recorded rows: the row's name; its number, which grows; its end time in microseconds; then
+            the values of `fields`.
         fields: the fields of a record, in the order of the query.
         noun: the name of a row in messages.
     """
@@ -53,7 +53,7 @@ TABLES = {
         Table(
             "skip",
             "entry",
-            # A run of skipped times grows, and an entry that waited for its fire may end as one.
+            # An entry for skipped times grows, and an entry that waited for its fire may become such an entry.
             "SELECT entry_id, 0, 0 FROM fires WHERE NOT is_open AND outcome <> 'pruned' AND fire_id IS NULL",
             (),
             "the entry of the ledger",
@@ -150,7 +150,7 @@ def _is_new(snapshot: Any, store: str) -> bool:
 def _heads_gone(path: Path, snapshot: Any, store: str) -> tuple[list[str], list[str]]:
     """Return the faults and the notes about signed heads that the chain records and the file lacks.
 
-    A crash between both writes may leave one out of the file. If the file has none of them, it was removed.
+    A crash between the two writes may leave one head out of the file. If the file has no heads, it was removed.
     """
     told = {fact["signature"] for fact in map(_fact, records(snapshot, store)) if fact.get("kind") == "head"}
     gone = told - {line["head"]["signature"] for line in _heads(path)}
@@ -209,7 +209,7 @@ def records(snapshot: Any, store: str) -> Iterator[Line]:
 
 
 def _record(store: str, number: Any, at_us: Any, body: Any, content: object, found: object) -> Line:
-    """Return a record. A value of a wrong type, which only another program writes, becomes one that matches no hash."""
+    """Return a record. Replace a value of a wrong type, which only another program writes: it then matches no hash."""
     hashes = {"content_hash": _hexadecimal(content), "hash": _hexadecimal(found)}
     places = {"number": number if isinstance(number, int) else 0, "at_us": at_us if isinstance(at_us, int) else 0}
     return {"store": store, **places, "body": body if isinstance(body, str | None) else "", **hashes}
@@ -284,7 +284,7 @@ def _of_table(
     pruned_us: int,
     erased: set[tuple[str, Any, str]],
 ) -> Iterator[str]:
-    """Compare the rows of a table, except erased texts. Remove compared records from `told`."""
+    """Yield each difference between a table's rows and their records, except erased texts. Remove these from `told`."""
     for name, number, ended_us, *values in snapshot.execute(table.query):
         facts = told.pop((table.kind, name), None)
         if facts is None:
@@ -307,7 +307,7 @@ def _reaches(value: object, least: int) -> bool:
 
 
 def _changed(table: Table, fact: Line, values: Sequence[Any]) -> Iterator[str]:
-    """Yield the fields of a record that differ from its row. A field that an earlier version did not record matches."""
+    """Yield the fields of a record that differ from its row. Skip fields that the record lacks."""
     for field, value in zip(table.fields, values, strict=True):
         if field in fact and fact[field] not in _forms(field, value):
             yield field
@@ -323,7 +323,7 @@ def _forms(field: str, value: Any) -> Sequence[Any]:
 
 
 def _as_written_later(category: str) -> Iterator[str]:
-    """Yield a category from before graphs in the form of later versions, because some records have its hash."""
+    """Yield a category without graphs as later versions write it, because some records have the hash of that form."""
     with suppress(ValueError, TypeError):
         said = {"graphs": [""], **json.loads(category)}
         yield json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

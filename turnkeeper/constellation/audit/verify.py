@@ -5,10 +5,10 @@ The module needs only Python and `cryptography`, so the recipient of an export c
     python verify.py history.jsonl [PUBLIC_KEY ...]
 
 Each line of an export is one JSON object: a `record` of a chain, in order, or a `head`, which signs a chain up to a
-record. A record's `content_hash` is the SHA-256 of its `body`; its `hash` is the SHA-256 of the hash before it,
-followed by its content's and by its `at_us` in decimal digits. A pruned record has no body, and a later record of the
-kind `pruned` says so. If machines share a store, records and heads also name the `chain`: a machine's public key,
-which signs its end. Give the public keys that you trust, 64 hexadecimal digits each; without any, every key is
+record. A record's `content_hash` is the SHA-256 of its `body`; its `hash` is the SHA-256 of the previous record's
+`hash`, its own `content_hash`, and its `at_us` in decimal digits. A pruned record has no body, and a later record of
+the kind `pruned` says so. If machines share a store, records and heads also name the `chain`: the public key of the
+machine that signs it. Give the public keys that you trust, 64 hexadecimal digits each; without any, every key is
 accepted, and the signing keys are listed.
 """
 
@@ -41,7 +41,7 @@ class Chain:
     Attributes:
         key: the public key whose chain it is; empty if a store has one chain for all.
         bodiless: the numbers of records without a body.
-        pruned: the number up to which the chain itself says that records were pruned.
+        pruned: the number up to which records were pruned, as a record of the chain says.
         signed: the number up to which it is signed.
     """
 
@@ -57,7 +57,7 @@ class Chain:
         return f"{self.store} by {self.node} ({self.key[:8]})" if self.key else self.store
 
     def take(self, record: Mapping[str, Any]) -> Iterator[str]:
-        """Take the next record. Yield its faults."""
+        """Check the next record. Yield its faults."""
         number, body = record["number"], record["body"]
         content, found = bytes.fromhex(record["content_hash"]), bytes.fromhex(record["hash"])
         if number != self.number + 1:
@@ -156,7 +156,7 @@ class _History:
             if not chain.key and (head["store"], head["signature"]) not in recorded and head["through"] >= chain.pruned:
                 what = f"no record tells that it was signed up to {head['through']}: one was removed"
                 self.faults.append(f"{chain.name}: {what}")
-            if not chain.key or "since_at" not in head:  # a seen head does not prove the present end
+            if not chain.key or "since_at" not in head:  # a seen head does not prove where the chain ends now
                 chain.signed = max(chain.signed, head["through"])
             self.keys.add(head["public"])
         self.faults += [f"{chain.name}: {fault}" for chain in self.chains.values() for fault in chain.end()]
@@ -252,7 +252,7 @@ def told(outcome: Outcome) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Check the file that is named first. Return 0 if every record is unchanged."""
+    """Check the file that the first argument names. Return 0 if every record is unchanged."""
     with Path(arguments[0]).open(encoding="utf-8") as file:
         outcome = check(map(json.loads, file), arguments[1:])
     sys.stdout.writelines(f"{line}\n" for line in told(outcome))

@@ -31,16 +31,16 @@ from turnkeeper.storage.locking import ProcessLock
 
 PROCESS = "delivery"
 VIA = "delivery/api"
-NICE = 10  # with little processor time, a delivery waits rather than a fire
+NICE = 10  # if processor time is scarce, deliveries wait, and fires do not
 MOST_AT_ONCE = 8
-LOOK_S = 1.0  # between two looks at the outbox, which another machine may have changed
+LOOK_S = 1.0  # between two reads of the outbox, which another machine may have changed
 AGAIN_S = 1.0  # before the next attempt to reach a daemon that is away
 PRUNE_EVERY_S = 3600.0
 _GRACE_S = 2.0
 
 
 class Courier:
-    """Settles and sends the rows that are due."""
+    """The worker that settles and sends the rows that are due."""
 
     def __init__(
         self, home: Home, settings: Settings, store: Database, daemons: AsyncCaller, *, clock: Clock, log: EventLog
@@ -51,7 +51,7 @@ class Courier:
         self.wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Take rows as they become due, until cancelled."""
+        """Process rows as they become due, until cancelled."""
         pruned_at = self._clock.monotonic() - PRUNE_EVERY_S
         if not self._store.is_shared:
             await self._store.run(lambda store: outbox.release(store, self._clock.now()))
@@ -138,7 +138,7 @@ class Courier:
 
 
 async def _follow(follower: Follower, clock: Clock, log: EventLog) -> None:
-    """Follow the runtime until cancelled. While it is away, try again."""
+    """Follow the runtime until cancelled. While the runtime is away, try again."""
     said = ""
     while True:
         try:
@@ -151,7 +151,7 @@ async def _follow(follower: Follower, clock: Clock, log: EventLog) -> None:
 
 
 async def serve(home: Home, lock: ProcessLock) -> None:
-    """Serve until SIGTERM or SIGINT. The caller holds the process's lock, which is kept."""
+    """Serve until SIGTERM or SIGINT. The caller holds the process's lock; this function restores its file if needed."""
     clock, settings, stop = SystemClock(), load_settings(home), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -1,4 +1,4 @@
-"""`turnkeeper deliver`: the targets of deliveries, and what became of each delivery."""
+"""`turnkeeper deliver`: the targets of deliveries, and the state of each delivery."""
 
 import asyncio
 import json
@@ -106,7 +106,7 @@ def add(
 
 
 def _check_url(target: targets.Target, allowed: tuple[str, ...]) -> None:
-    """Raise InvalidInput for what is no URL of its kind, Denied for a host that is not allowed."""
+    """Raise InvalidInput if the target's URL is not of its kind, Denied if its host is not allowed."""
     if target.service and "://" not in target.service:
         raise InvalidInput("is not a URL of apprise, such as mailtos://USER:PASSWORD@HOST", where="--service")
     if not target.webhook:

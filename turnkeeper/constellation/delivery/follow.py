@@ -1,7 +1,7 @@
-"""From turn events to deliveries: what ended or asks is written into the outbox, then given to the targets.
+"""Turn events become deliveries: each ended fire and each question gets a row in the outbox, then goes to its targets.
 
-Reading an event and writing its row is one transaction, so that no event is lost or taken twice. A fire is delivered
-once, by its outcome in the ledger: a failed attempt that is retried is no result yet.
+One transaction writes an event's row and the position in the stream, so no event is lost or taken twice. A fire is
+delivered once, with its outcome in the ledger: a failed attempt that will be retried is not a result.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from turnkeeper.v1 import schedules_pb2 as schedules
 ENDED = frozenset({"SUCCEEDED", "SILENT", "DELIVERED", "FAILED", "CANCELLED"})
 UNSENT = frozenset({"silent", "delivered", "paused"})  # reasons of fires that succeeded without an answer for people
 KIND_OF = {"succeeded": "success", "failed": "failure", "rejected": "failure", "cancelled": "failure"}
-AGAIN_S = (0.2, 1.0, 5.0, 30.0)  # until the ledger is asked again about a fire that is still open
+AGAIN_S = (0.2, 1.0, 5.0, 30.0)  # pauses before asking the ledger again about a fire that is still open
 NEWEST_TURNS = 20
 LONGEST_ANSWER = 100_000  # characters
 LONGEST_IN_EVENT = 24_000  # bytes of an answer in the data of an event
@@ -33,7 +33,7 @@ _State = agents.TurnEvent.State
 
 
 def taken(event: agents.TurnEvent) -> Delivery | None:
-    """Return the row for a turn event. None if nothing is delivered of it."""
+    """Return the outbox row for a turn event. None if the event leads to no delivery."""
     state, at_us = _State.Name(event.state), to_us(event.at.ToDatetime(UTC))
     if state == "INTERRUPTED":
         key, kind = f"{event.turn_id}:{event.sequence}:asks", "waits"
@@ -49,7 +49,7 @@ def taken(event: agents.TurnEvent) -> Delivery | None:
 
 
 class Follower:
-    """Reads the turn events of the runtime into the outbox."""
+    """The reader of the runtime's turn events, which writes them into the outbox."""
 
     def __init__(self, store: Database, daemons: AsyncCaller, wake: Callable[[], None], failpoints: Failpoints) -> None:
         """Call `wake` after each new row."""
@@ -78,10 +78,10 @@ def _record(store: Any, row: Delivery, here: outbox.Place) -> None:
 
 
 class Settler:
-    """Turns a row about a turn into deliveries to the targets that want it."""
+    """Replaces a row about a turn by deliveries to the targets that want it."""
 
     def __init__(self, store: Database, daemons: AsyncCaller, clock: Any, links: Any) -> None:
-        """`links` makes the address that decides a question; it returns an empty text, or None, if there is none."""
+        """Take `links`, which returns the address at which a question is decided; empty or None if there is none."""
         self._store, self._daemons, self._clock, self._links = store, daemons, clock, links
 
     async def settle(self, row: Delivery, known: targets.Targets) -> None:
@@ -111,7 +111,7 @@ class Settler:
         )  # fmt: skip
 
     async def _end(self, row: Delivery) -> list[tuple[str, str, dict[str, Any]]] | None:
-        """Return the result of a fire by its ledger; None while the fire is open."""
+        """Return the result of a fire from the ledger: empty if it is not delivered, None while the fire is open."""
         try:
             fire = await self._daemons.GetFire(schedules.GetFireRequest(fire_id=row.fire_id))
         except NotFound:  # its task's history was deleted
@@ -130,7 +130,7 @@ class Settler:
         return [(row.key, kind, data)]
 
     async def _questions(self, row: Delivery) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return the questions that a turn asks and that wait still."""
+        """Return the pending questions of a turn."""
         asked = agents.ListInterruptsRequest(thread_id=json.loads(row.body)["thread"])
         found = (await self._daemons.ListInterrupts(asked)).interrupts
         return [
@@ -158,7 +158,7 @@ class Settler:
 
 
 def event_of(name: str, row: Delivery) -> schedules.EmitEventRequest:
-    """Return the event that a result becomes: a known key counts once. A long text is cut, as prompts have a limit."""
+    """Return the event for a result. Its id is the row's key, so it counts once. Cut texts that no prompt can hold."""
     data = json.loads(row.body)["data"]
     data["text"] = str(data.get("text", "")).encode()[:LONGEST_IN_EVENT].decode("utf-8", "ignore")
     return schedules.EmitEventRequest(
@@ -167,7 +167,7 @@ def event_of(name: str, row: Delivery) -> schedules.EmitEventRequest:
 
 
 def digest_of(name: str, rows: list[Delivery], now: Any) -> Delivery:
-    """Return one delivery in place of many that waited for the digest of a target."""
+    """Return one delivery that replaces those that waited for the digest of a target."""
     said = [json.loads(row.body)["data"] for row in rows]
     lines = "\n\n".join(f"{one['task']} {one['outcome']}: {one['text'] or one['reason']}" for one in said)
     body = {"type": "digest", "timestamp": rfc3339(now), "data": {"text": lines, "results": said}}
@@ -179,5 +179,5 @@ def digest_of(name: str, rows: list[Delivery], now: Any) -> Delivery:
 
 
 def delivery_key(about: str, target: str) -> str:
-    """Return the key of a delivery: the same for the same result and target, whatever process makes it."""
+    """Return the key of a delivery, which depends only on its result and its target."""
     return f"msg_{hashlib.sha256(f'{about} {target}'.encode()).hexdigest()[:32]}"

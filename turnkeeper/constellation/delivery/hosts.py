@@ -1,7 +1,7 @@
 """The policy of hosts: no delivery goes to this machine or a private network, unless the settings allow the host.
 
-A name is resolved for each request, every address is checked, and the connection goes to a checked address, so that a
-name that resolves otherwise a moment later leads nowhere else. The web reader decides which addresses are public.
+Each request resolves the name, checks every address, and connects to a checked one. So it does not matter if the name
+resolves to another address a moment later. The web reader decides which addresses are public.
 """
 
 import socket
@@ -40,7 +40,7 @@ def resolve(host: str, port: int, allowed: Collection[str]) -> list[Any]:
 
 
 def guard(allowed: Collection[str]) -> list[str]:
-    """Let every later connection of this process that resolves a name keep to the policy. For a child process only.
+    """Apply the policy to every name that this process resolves from now on. Use it only in a child process.
 
     Return a list to which each refusal is added.
     """

@@ -1,11 +1,11 @@
-"""The outbox: every delivery is a row, written before the first try, and removed from the queue once it was taken.
+"""The outbox: every delivery is a row, written before the first try; it leaves the queue once its target accepts it.
 
-A delivery goes out at least once. It keeps its key on every try, so a receiver can tell a repeated one.
+A delivery goes out at least once. Every try has the same key, so a receiver can recognise a repetition.
 
-    settling    a fire's turn ended, or a turn asks; the targets follow once the ledger shows the outcome
-    waiting     it is sent at `next_us`, and again after each failure
-    gathered    it waits for the daily digest of its target
-    delivered, given up, dropped    it is over; its text is removed
+    settling    a fire's turn ended, or a turn asks; deliveries replace the row once the ledger shows the outcome
+    waiting     the delivery is sent at `next_us`, and again after each failure
+    gathered    the delivery waits for the daily digest of its target
+    delivered, given up, dropped    the delivery is over; its text is removed
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ SETTLING, WAITING, GATHERED, DELIVERED, GIVEN_UP, DROPPED = (
 )  # fmt: skip
 OPEN = (SETTLING, WAITING, GATHERED)
 KEPT = timedelta(days=90)
-LEASE = timedelta(seconds=60)  # how long one process works on a row; longer than any single try
+LEASE = timedelta(seconds=60)  # how long one process may work on a row; longer than any single try
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 3600.0
 TRIED_FOR = timedelta(days=3)
 _PEER = "agent-runtime"
@@ -39,10 +39,10 @@ deliveries = Table(
     "deliveries",
     metadata,
     Column("number", NUMBER, Identity(), primary_key=True),
-    Column("key", TEXT, nullable=False, unique=True),  # the receiver tells a repeated delivery by it
+    Column("key", TEXT, nullable=False, unique=True),  # by which a receiver recognises a repeated delivery
     *(Column(name, TEXT, nullable=False) for name in _TEXTS),
     Column("tries", BigInteger, nullable=False),
-    Column("next_us", BigInteger),  # of an open row: when a process takes it next
+    Column("next_us", BigInteger),  # when a process takes an open row next
     Column("made_us", BigInteger, nullable=False),
     Column("ended_us", BigInteger),
 )
@@ -58,7 +58,7 @@ _ROW = deliveries.c
 
 
 class Place(NamedTuple):
-    """How far the turn events of the runtime were read: the store, the sequence in it, and the time of that event."""
+    """A position in the runtime's turn events: the incarnation of its store, and the last event's number and time."""
 
     incarnation: str
     sequence: int
@@ -87,7 +87,7 @@ class Delivery(NamedTuple):
 
 
 def open_outbox(home: Home, *, read_only: bool = False) -> Database | None:
-    """Open the outbox, a file or a schema of the shared database. None if it is only read and was never written."""
+    """Open the outbox: a file, or a schema of the shared database. None if `read_only` and the file does not exist."""
     url, path = load_settings(home).store.shared_url, home.root / "state" / "delivery.db"
     if read_only and not url and not path.exists():
         return None
@@ -95,24 +95,24 @@ def open_outbox(home: Home, *, read_only: bool = False) -> Database | None:
 
 
 def begin(connection: Connection, now: datetime) -> None:
-    """Record the first start: only what happens from now on is delivered. Later starts change nothing."""
+    """Record the first start, so that only later events are delivered. Later starts change nothing."""
     first = Place("", 0, to_us(now))._asdict()
     connection.execute(upsert(followed, [followed.c.peer]).values(peer=_PEER, **first))
 
 
 def place(connection: Connection) -> Place:
-    """Return how far the events were read."""
+    """Return the position up to which the events were read."""
     return Place(*connection.execute(select(*list(followed.c)[1:]).where(followed.c.peer == _PEER)).one())
 
 
 def move(connection: Connection, to: Place) -> None:
-    """Record how far the events were read."""
+    """Record the position up to which the events were read."""
     named = to._asdict()
     connection.execute(upsert(followed, [followed.c.peer], list(named)).values(peer=_PEER, **named))
 
 
 def put(connection: Connection, rows: Iterable[Delivery]) -> None:
-    """Add rows to the outbox. A row whose key is known changes nothing."""
+    """Add rows to the outbox. Ignore a row whose key already exists."""
     for row in rows:
         values = {name: storable(value) if isinstance(value, str) else value for name, value in row._asdict().items()}
         connection.execute(upsert(deliveries, [_ROW.key]).values(**values))
@@ -134,7 +134,7 @@ def next_due(connection: Connection) -> datetime | None:
 
 
 def release(connection: Connection, now: datetime) -> None:
-    """Make rows due whose lease an earlier process held. Only the owner of a file calls this, at its start."""
+    """Make due the rows that an earlier process leased. Only the owner of the file calls this, at its start."""
     soon = _ROW.next_us.between(to_us(now), to_us(now + LEASE))
     connection.execute(update(deliveries).where(soon).values(next_us=to_us(now)))
 
@@ -151,7 +151,7 @@ def postpone(connection: Connection, row: Delivery, at: datetime, **changes: Any
 
 
 def retry(connection: Connection, row: Delivery, now: datetime, reason: str) -> bool:
-    """Record a failed try. Return False if it was the last one."""
+    """Record a failed try. Return False if it was the last try."""
     if now - from_us(row.made_us) >= TRIED_FOR:
         end(connection, row, GIVEN_UP, now, reason, tries=row.tries + 1)
         return False
@@ -161,7 +161,7 @@ def retry(connection: Connection, row: Delivery, now: datetime, reason: str) -> 
 
 
 def end(connection: Connection, row: Delivery, state: str, now: datetime, reason: str = "", **changes: Any) -> None:
-    """Close a row. Its text is removed, because the conversation has it."""
+    """Close a row. Remove its text, because the conversation keeps it."""
     values = {"state": state, "next_us": None, "ended_us": to_us(now), "reason": reason, "body": ""} | changes
     connection.execute(update(deliveries).where(_ROW.key == row.key).values(**values))
 
@@ -175,7 +175,7 @@ def gather(connection: Connection, target: str, up_to: datetime) -> list[Deliver
 
 
 def prune(connection: Connection, now: datetime) -> int:
-    """Delete rows that ended long ago. Return their number."""
+    """Delete rows that ended more than `KEPT` ago. Return their number."""
     return connection.execute(delete(deliveries).where(_ROW.ended_us < to_us(now - KEPT))).rowcount
 
 

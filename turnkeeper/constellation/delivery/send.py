@@ -1,8 +1,8 @@
 """One try of one delivery: to a signed webhook, to a service of apprise, or to a command.
 
 A webhook is signed as the specification of Standard Webhooks says: the headers `webhook-id`, `webhook-timestamp` and
-`webhook-signature`. Services run in a process of their own, `python -m turnkeeper.constellation.delivery.send`, because
-their libraries open their own connections: there every name that is resolved keeps to the policy of hosts.
+`webhook-signature`. A child process, `python -m turnkeeper.constellation.delivery.send`, sends to services, because
+their libraries open connections themselves. In that process, the policy of hosts applies to every resolved name.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _SPELLED = {"success": "succeeded", "failure": "failed", "waits": "waits for you
 
 
 class Refused(TurnkeeperError):
-    """The delivery can never succeed: there is no use in another try."""
+    """The error of a delivery that can never succeed and is not tried again."""
 
 
 def signature(secret: str, key: str, at: datetime, body: bytes) -> Mapping[str, str]:
@@ -61,9 +61,9 @@ def text_of(data: Mapping[str, Any]) -> str:
 
 
 async def send(target: Target, key: str, kind: str, body: str, at: datetime, *, allowed: Collection[str]) -> str:
-    """Send one delivery once. Return why it failed, empty if it was taken. Raises Refused.
+    """Send one delivery once. Return why it failed, empty if the target accepted it. Raises Refused.
 
-    The reason never names the whole address, because an address is often a secret.
+    The reason never contains the whole address, because an address is often a secret.
     """
     try:
         async with asyncio.timeout(LONGEST_S):
@@ -137,13 +137,13 @@ async def _run(argv: list[str], given: str, environ: Mapping[str, str]) -> str:
 
 
 def serve(asked: Mapping[str, Any]) -> str:
-    """Send a text to a service, in this process. Return why it failed, empty if the service took it."""
+    """Send a text to a service, in this process. Return why it failed, empty if the service accepted it."""
     refused = hosts.guard(asked["allowed"])
     try:
         apprise = import_module("apprise")
     except ImportError:
         return f"services need a package: {install_command('turnkeeper[notify]')}"
-    logging.getLogger("apprise").disabled = True  # its errors name the address
+    logging.getLogger("apprise").disabled = True  # its errors contain the address
     sender = apprise.Apprise()
     if not sender.add(asked["address"]):
         return "apprise does not know this kind of address"

@@ -1,4 +1,4 @@
-"""The targets of deliveries: where results go, which ones, and when. Kept in `state/delivery.json`, replaced whole.
+"""The targets of deliveries: where, which and when results go. The file is `state/delivery.json`, replaced whole.
 
 The file holds secrets: the key of a webhook's signature, the address of a chat. Only its owner can read it.
 """
@@ -23,7 +23,7 @@ from turnkeeper.storage.files import replace_whole
 Kind = Literal["success", "failure", "waits"]
 KINDS: tuple[Kind, ...] = ("success", "failure", "waits")
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
-_PREFIX = "whsec_"  # of a secret, as Standard Webhooks writes it
+_PREFIX = "whsec_"  # begins a secret in Standard Webhooks
 _SECRET_BYTES = 32
 
 
@@ -35,7 +35,7 @@ class Target(BaseModel):
         service: a URL of apprise: mailto, slack, tgram, ntfy and many others.
         command: a shell command; the delivery is in its variables and, as JSON, on its standard input.
         event: the name of an event of this home, for which tasks wait; its data is the result.
-        on: what is delivered.
+        on: the kinds of results that are delivered.
         tasks: the names of the tasks; empty for all.
         channels: the channels; empty for all.
         quiet: the hours of each day in which nothing is sent, as HH:MM-HH:MM; empty for none.
@@ -76,7 +76,7 @@ class Target(BaseModel):
 
     @property
     def way(self) -> str:
-        """The kind of the target, and for a URL its scheme or its host: what may be shown."""
+        """The printable form of the target: its kind, and for a URL its scheme or its host."""
         if self.webhook:
             return f"webhook {self.webhook.split('/')[2].rpartition('@')[2]}"
         if self.service:

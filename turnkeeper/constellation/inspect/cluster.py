@@ -12,9 +12,9 @@ from turnkeeper.storage.schema_revision import STORES, known_revisions
 from turnkeeper.storage.statements import AT_STANDBY, loses
 from turnkeeper.times import from_us, rfc3339
 
-OFF_S = 2.0  # seconds between a clock and the database's that are reported
+OFF_S = 2.0  # seconds that a clock may differ from the database's without a report
 OLDEST_SERVER = 15
-MOST_USED = 0.9  # of the server's connections
+MOST_USED = 0.9  # share of the server's connections
 
 
 COLUMNS = columns(
@@ -37,7 +37,7 @@ def of_inboxes(cluster: nodes.Cluster) -> Iterator[Finding]:
 
 
 def of_categories(cluster: nodes.Cluster) -> Iterator[Finding]:
-    """Yield the categories that some machines cannot use and others can, which begin their fires."""
+    """Yield the categories that some machines cannot use. The other machines begin the fires of these categories."""
     rows = [
         row for row in nodes.current(cluster.processes) if (row["role"], row["state"]) == ("agent-runtime", "ready")
     ]

@@ -56,7 +56,7 @@ def _held(home: Home) -> Iterator[Finding]:
 
 
 def outdated(home: Home) -> Iterator[Finding]:
-    """Yield each process with another build or with older settings, and each section that no part reads."""
+    """Yield each process with another build or with older settings, and each section that no installed part reads."""
     with suppress(InvalidInput):  # another check reports faults of the settings
         for daemon in (*EVERY, SUPERVISOR):
             process = process_of(home, daemon)
@@ -227,7 +227,7 @@ class Check:
 
 
 def examine(home: Home, now: float) -> Iterator[Check]:
-    """Run one check after the other. Only read; reading large stores completely takes time."""
+    """Run one check after the other. Change nothing. Reading large stores completely takes time."""
     looks: tuple[tuple[str, Callable[[], Iterator[Finding]]], ...] = (
         ("can start", lambda: _preflight(home)),
         ("runs", lambda: _runs(home)),
@@ -268,7 +268,7 @@ def _listens(home: Home) -> Iterator[Finding]:
     places = [place for one in surfaces().values() for place in one.listens(settings).items()]
     for process, place in places:
         if is_held(home, process):
-            says = home.run / f"{process}.listens"  # the address since its start, whatever the settings say now
+            says = home.run / f"{process}.listens"  # the address since its start; the settings may differ by now
             now, fix = says.read_text() if says.is_file() else place, "turnkeeper down, then turnkeeper up"
             what = f"listens on {now}" if now == place else f"listens on {now}; set since: {place or 'nothing'}"
             yield Finding(process=process, what=what, fix="" if now == place else fix, degraded=False)
@@ -330,7 +330,7 @@ _ENTRY_POINTS = ("agent_runtime.daemon", "task_runner.daemon", "turnkeeper.const
 
 
 def preflight(home: Home) -> list[TurnkeeperError]:
-    """Return everything that would keep a daemon from starting on this home. Empty if it can start."""
+    """Return each error that would keep a daemon from starting on this home. Empty if it can start."""
     return [*_program_errors(), *_missing(home), *_file_errors(home), *_store_errors(home)]
 
 

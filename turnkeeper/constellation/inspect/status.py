@@ -71,12 +71,12 @@ def _markers(found: list[Finding], daemon: known.Daemon) -> list[str]:
 
 
 def decisions(place: Home) -> str:
-    """Return a line about pending decisions and broken graphs. Empty if there are none or no daemon can tell."""
+    """Return a line about pending decisions and broken graphs. Empty if there are none or the runtime is away."""
     try:
         with closing(Caller(place, via=VIA, deadline_s=1.0)) as caller:
             channels = caller.ListChannels(wire.ListChannelsRequest()).channels
             broken = [one.name for one in caller.ListGraphs(wire.ListGraphsRequest()).graphs if one.problem]
-    except TurnkeeperError:  # it cannot be called, or cannot read its store; another check reports that
+    except TurnkeeperError:  # the runtime cannot be called, or cannot read its store; another check reports that
         return ""
     counts = {name: sum(getattr(one, name) for one in channels) for name in ("waiting", "proposed", "deviations")}
     line = waiting_line(**counts)

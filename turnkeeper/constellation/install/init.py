@@ -108,7 +108,7 @@ class Project:
 
 
 class Tasks(StrEnum):
-    """The choice for tasks that name no graph when a home gets another one.
+    """The choice for tasks that name no graph when a home gets another graph.
 
     `move`: `agent0` and all these tasks run the new graph. `keep`: they run the previous graph; the new one has a name.
     """
@@ -121,7 +121,7 @@ def look_at(home: Home, reference: str) -> Project:
     """Load a graph as the runtime would, without changing the home.
 
     Raises:
-        InvalidInput: there is none, or the runtime would refuse it. The error names the fault and its place.
+        InvalidInput: the graph does not exist, or the runtime would refuse it. The error says why, and where.
     """
     return _project(_asked(home, "graph", "check", reference, where=reference))
 
@@ -197,7 +197,7 @@ def _program(home: Home, package: str = "agent_runtime") -> list[str]:
 
 
 def would_move(home: Home, project: Project) -> str:
-    """Return a sentence that names what would run the project's graph instead of another. Empty if nothing would."""
+    """Return a sentence about the agent and the tasks that would change to the project's graph. Empty if none would."""
     settings = load_settings(home)
     before = settings.agents[AGENT].graph if AGENT in settings.agents else ""
     if project.reference in {before, *settings.graphs.values()} or not home.root.exists():
@@ -214,7 +214,7 @@ _MOST_NAMED = 5
 
 
 def take_on(home: Home, project: Project, tasks: Tasks = Tasks.MOVE) -> list[Path]:
-    """Name the graph in `config.toml`, as the one of `agent0` or under its own name, and add a category.
+    """Name the graph in `config.toml`, as the graph of `agent0` or under its own name, and add a category.
 
     The category grants no tool of the project, only the graph's own part of the store.
 

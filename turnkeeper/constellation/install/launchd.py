@@ -1,4 +1,4 @@
-"""launchd: the agents that keep a constellation running on macOS over logins, as the units do for systemd."""
+"""launchd: the agents that keep a constellation running across logins on macOS, like the units of systemd."""
 
 import plistlib
 import sys

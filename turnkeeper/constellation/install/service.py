@@ -57,7 +57,7 @@ def uninstall(manager: _Manager = _THIS_MANAGER) -> None:
 
     Example: turnkeeper service uninstall
     """
-    homes = [Home(root=place) for place in home_places()]  # its services may be named after its former place
+    homes = [Home(root=place) for place in home_places()]  # the home's services may be named after its former place
     removed = [path for one in homes for path in _FILES[manager].uninstall(one, os.environ)]
     for path in removed:
         note(f"removed {path}")

@@ -32,7 +32,7 @@ from turnkeeper.storage.files import replace_whole
 
 _NO_KEY = "none"  # the value that providers' libraries accept if a server needs no key
 _KEY = re.compile(r"[!-&(-\[\]-~]{1,4096}")  # no quote and no backslash, which are special in .env
-_UNKNOWN_YET = "http://"  # the address of a server that is asked for after the model
+_UNKNOWN_YET = "http://"  # stands for the server's address, which is asked for after the model
 
 ModelOption = Annotated[
     str | None,
@@ -150,7 +150,7 @@ def way_of_tasks(place: Home, project: homes.Project, given: homes.Tasks | None,
     """Return whether existing tasks move to a new graph. Ask on a terminal if they could and no option decides.
 
     Raises:
-        Conflict: they could, and no terminal is there for the question.
+        Conflict: existing tasks could move, and there is no terminal on which to ask.
     """
     if given is not None or not (told := homes.would_move(place, project)):
         kept = project.reference in load_settings(place).graphs.values()
@@ -265,7 +265,7 @@ def _asked_key(name: str, base_url: str, *, asks: bool = True) -> str:
     variable = key_name(name)
     if not variable:
         return ""
-    if found := os.environ.get(variable):  # daemons have it only if they were started with it
+    if found := os.environ.get(variable):  # a daemon has it only if it was started with it
         note(f"{variable} of this shell goes into .env in the home")
         return checked_key(found)
     if not (asks and _on_a_terminal()):
@@ -277,7 +277,7 @@ def _asked_key(name: str, base_url: str, *, asks: bool = True) -> str:
 
 
 def checked_key(text: str) -> str:
-    """Return a key without the blanks around it. Empty for none. Raises InvalidInput without repeating the key."""
+    """Return a key without surrounding blanks, empty for no key. Raises InvalidInput, which does not repeat the key."""
     if (key := text.strip()) and not _KEY.fullmatch(key):
         raise InvalidInput("is not one word of printable characters", where="key")
     return key
@@ -308,7 +308,7 @@ def chosen_model(
 
 
 def _kept_url(url: str, name: str, chosen: str) -> str:
-    """Return the present server's address for another model of the same provider. Print if it is kept."""
+    """Return the present server's address if the model's provider stays, else empty. Print what happens to it."""
     if not url or chosen == name:
         return url
     if chosen != OFFLINE and key_name(chosen) == key_name(name):

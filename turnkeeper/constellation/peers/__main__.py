@@ -34,7 +34,7 @@ from turnkeeper.v1 import peers_pb2, peers_pb2_grpc
 
 PROCESS = "peers"
 LOOK_S = 1.0
-NICE = 10  # with little processor time, peers and strangers wait rather than a fire
+NICE = 10  # if processor time is scarce, peers and strangers wait, and fires do not
 _GRACE_S = 2.0
 _SERVICE = peers_pb2.DESCRIPTOR.services_by_name["Peers"]
 
@@ -52,14 +52,14 @@ class Served:
         self.door = Door(self._known(), place.clock, place.log)
 
     async def run(self) -> None:
-        """Look once a second until cancelled."""
+        """Call :meth:`look` once a second until cancelled."""
         while True:
             await self.look()
             self._wake.clear()
             await self._place.clock.wait(self._wake, LOOK_S)
 
     async def look(self) -> None:
-        """Serve exactly the peers in the registry now."""
+        """Start and stop servers and couriers, so that they match the registry."""
         place, now = self._place, self._place.clock.now()
         try:
             found = await asyncio.to_thread(pairing.read_registry, place.home)
@@ -134,7 +134,7 @@ class Served:
 
 
 async def _claimed(home: Home, settings: Settings) -> nodes.Claim | None:
-    """Claim the right to speak with peers for all homes that share the store. Raises Conflict, naming the holder."""
+    """Claim the right to speak with peers for all homes that share the store. Raises Conflict if another has it."""
     if not settings.store.is_shared:
         return None
     make_schemas(settings.store.url)
@@ -146,7 +146,7 @@ async def _claimed(home: Home, settings: Settings) -> nodes.Claim | None:
 
 
 async def _keep(claim: nodes.Claim, clock: SystemClock) -> None:
-    """Keep the claim. Raises Conflict once another home has it, and a fault that lasts longer than the claim."""
+    """Renew the claim. Raises Conflict if another home has it, MachineTrouble if it could not be renewed in time."""
     kept = clock.monotonic()
     while True:
         await clock.sleep(nodes.CLAIM_S / 3)
@@ -166,7 +166,7 @@ def _taken(claim: nodes.Claim) -> Conflict:
 
 
 async def serve(home: Home, lock: ProcessLock) -> None:
-    """Serve until SIGTERM or SIGINT. The caller holds the process's lock, which is kept."""
+    """Serve until SIGTERM or SIGINT. The caller holds the process's lock; this function restores its file if needed."""
     clock, entropy, loaded, stop = SystemClock(), SystemEntropy(), load_settings(home), asyncio.Event()
     settings = loaded.peers
     if not settings.listen:
@@ -199,7 +199,7 @@ async def serve(home: Home, lock: ProcessLock) -> None:
         await served.close()
         await health.stop(_GRACE_S)
         if claim is not None:
-            await asyncio.gather(claim.let_go(), return_exceptions=True)  # otherwise it ends by itself
+            await asyncio.gather(claim.let_go(), return_exceptions=True)  # otherwise the claim expires
         log.emit("process.stopped")
     for error in ended:
         if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""`turnkeeper peers`: pair with another home, show the connections to peers, and part."""
+"""`turnkeeper peers`: pair with another home, show the connections to peers, and end a pairing."""
 
 import asyncio
 import json

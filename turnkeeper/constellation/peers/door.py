@@ -26,7 +26,7 @@ MOST_HANDSHAKES = 16  # at once, of all connections
 MOST_HANDSHAKES_OF_AN_ADDRESS = 4
 MOST_CONNECTIONS = 128
 MOST_OF_A_PEER = 4
-CONNECTIONS_A_SECOND = 20.0  # of all connections; of one address a quarter
+CONNECTIONS_A_SECOND = 20.0  # in all; a quarter of that from one address
 BYTES_A_SECOND = 1 << 20
 BURST_BYTES = 4 << 20
 IDLE_S = 900.0
@@ -34,7 +34,7 @@ _PIECE = 1 << 16
 _TOLD_EVERY_S = 60.0
 _MOST_ADDRESSES = 4096
 _TROUBLE_S = 1.0
-_REFUSED_AT_ONCE, _PAUSE_S = 16, 0.05  # so that a flood costs little: the rest waits in the kernel
+_REFUSED_AT_ONCE, _PAUSE_S = 16, 0.05  # so that a flood costs little: connections wait in the kernel
 
 
 class Bucket:
@@ -69,7 +69,7 @@ class Known:
     Attributes:
         context: the TLS context that trusts exactly these homes.
         roots: their root certificates by fingerprint.
-        sockets: the socket of each one's own server, by fingerprint.
+        sockets: the socket of the server for each home, by fingerprint.
     """
 
     context: ssl.SSLContext

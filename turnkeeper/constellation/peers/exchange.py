@@ -1,8 +1,8 @@
-"""The messages between two homes: those that a peer sends, and those that are sent to it, each once.
+"""The messages from a peer and to a peer, each delivered once.
 
 Each peer has its own server here, so the servicer knows the caller. A message becomes a letter in the outbox of that
 peer's agent, so the runtime treats that agent as the sender, whatever the message says. Waiting messages in that
-agent's inbox go to the peer, in order; each is repeated until the other home has it on disk.
+agent's inbox go to the peer, in order; each is sent again until the other home has it on disk.
 """
 
 import asyncio
@@ -186,7 +186,7 @@ class Courier:
     """The reader of one peer's inbox, which delivers to the peer."""
 
     def __init__(self, place: Place, peer: pairing.Peer, identity: pairing.Identity, wake: asyncio.Event) -> None:
-        """Take the peer to deliver to. `wake` is set when `contact` has changed."""
+        """Deliver to `peer`. Set `wake` whenever `contact` changes."""
         self.contact = Contact()
         self._place, self.peer, self._identity, self._wake = place, peer, identity, wake
         self._ledger = acks.AckLedger(place.home.logs, "peers", place.clock)
@@ -219,7 +219,7 @@ class Courier:
             return inbox, inbox.adopt()
 
     def _claim(self, lock: ReaderLock, inbox: bus.Inbox) -> list[bus.Claimed]:
-        """Claim the waiting messages. Raises Unreachable once the peer is removed: its folder must not return."""
+        """Claim the waiting messages. Raises Unreachable if the peer was removed: its folder must not return."""
         with pairing.kept(self._place.home, self.peer):
             lock.keep()
             return inbox.claim(16)
@@ -321,10 +321,10 @@ class Courier:
 
 
 async def accept(given: pairing.Invitation, own: pairing.Identity, address: str, clock: Clock) -> None:
-    """Pair with the home that made an invitation, which learns of it a moment later. Raises Unreachable, Conflict.
+    """Pair with the home that made an invitation. Retry until that home knows it. Raises Unreachable, Conflict.
 
     Args:
-        clock: the time, and the limit of tries.
+        clock: gives the time, also for the time limit.
     """
     until = clock.monotonic() + ACCEPT_S
     while True:
@@ -340,7 +340,7 @@ async def accept(given: pairing.Invitation, own: pairing.Identity, address: str,
 
 
 async def _reach(address: str) -> None:
-    """Raise Unreachable if no process listens at an address, because a second try is not worth the wait."""
+    """Raise Unreachable if no process listens at an address, because another try would be in vain."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(REACH_S):

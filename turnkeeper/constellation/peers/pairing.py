@@ -1,9 +1,9 @@
 """The identities of a home and its peers: keys and certificates, invitations, and the list of peers.
 
 A home has an ed25519 key, which its peers pin. The key signs a root certificate, which a peer keeps, and certificates
-of a few days for connections. An invitation holds a newly drawn key: its holder can prove possession before a byte of
-its messages is read. The list of peers is `state/peers.json`, replaced whole; the commands and the process `peers`
-change it, each under its lock.
+of a few days for connections. An invitation holds a new key: its holder can prove possession before any byte of a
+message is read. The list of peers is `state/peers.json`, replaced whole. The commands and the process `peers` change
+it, each under its lock.
 """
 
 import base64
@@ -34,7 +34,7 @@ from turnkeeper.storage.files import create, machine_errors, replace_whole
 from turnkeeper.times import parse_rfc3339, rfc3339
 
 SERVER_NAME = "peer.turnkeeper.invalid"  # the same name in every certificate; the key identifies the home
-LASTS = timedelta(days=7)  # a certificate for connections
+LASTS = timedelta(days=7)  # validity of a certificate for connections
 _SLACK = timedelta(hours=1)  # the allowed difference between two clocks
 _ROOT_LASTS = timedelta(days=365 * 50)
 PREFIX = "turnkeeper-peer."
@@ -56,7 +56,7 @@ class Identity:
         return fingerprint_of(self.root)
 
     def pseudonym(self, name: str) -> str:
-        """Return a label for a name of this home. A guess of the name cannot be tested without the key of the home."""
+        """Return a label for a name of this home. Without the home's key, a guess of the name cannot be tested."""
         return hmac.digest(self.key.private_bytes_raw(), name.encode(), "sha256").hex()[:16]
 
     def certificate(self, now: datetime, lasts: timedelta = LASTS) -> tuple[bytes, bytes]:
@@ -98,7 +98,7 @@ def identity_from(secret: bytes, now: datetime) -> Identity:
 
 
 def open_identity(home: Home, entropy: Entropy, now: datetime) -> Identity:
-    """Return the home's identity; make the first one. Raises Corrupt if it was lost, or if other users can read it."""
+    """Return the home's identity, made at the first call. Raises Corrupt if it was lost or other users can read it."""
     path, made = home.keys / "peers.json", home.keys_made("peers")
     make_private(home.keys)
     if not path.exists():
@@ -121,7 +121,7 @@ def open_identity(home: Home, entropy: Entropy, now: datetime) -> Identity:
 
 
 def listed(home: Home) -> list[dict[str, str | None]]:
-    """Return the row of `turnkeeper keys list` for the key that peers know this home by; none before the first."""
+    """Return the row of `turnkeeper keys list` for the key that peers know this home by; empty if there is none."""
     if not (home.keys / "peers.json").exists():
         return []
     own = open_identity(home, SystemEntropy(), SystemClock().now())
@@ -130,7 +130,7 @@ def listed(home: Home) -> list[dict[str, str | None]]:
 
 
 def read_root(der: bytes) -> x509.Certificate:
-    """Parse a root certificate. Raises InvalidInput unless it is of an ed25519 key that signed itself."""
+    """Parse a root certificate. Raises InvalidInput unless it is self-signed with an ed25519 key."""
     with contextlib.suppress(ValueError, TypeError, exceptions.InvalidSignature):
         found = x509.load_der_x509_certificate(der[:_LARGEST_CERTIFICATE])
         found.verify_directly_issued_by(found)
@@ -421,7 +421,7 @@ def kept(home: Home, peer: Peer) -> Iterator[None]:
 
 
 def asked_of(home: Home, name: str) -> Path:
-    """Return the folder with a file for each unanswered message of a peer: named by turn, it holds the key."""
+    """Return the folder of a peer's unanswered messages. A file for each is named by its turn, and holds its key."""
     return home.root / "state" / "peers" / name
 
 

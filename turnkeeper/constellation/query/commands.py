@@ -19,13 +19,13 @@ from turnkeeper.constellation.query.tables import described
 from turnkeeper.errors import Exhausted, InvalidInput
 from turnkeeper.times import parse_duration
 
-MOST_HELD_BYTES = 64 << 20  # rows of an answer that is printed as a whole
-_HELD_AS_OBJECT = 100  # bytes of a value beside its content
+MOST_HELD_BYTES = 64 << 20  # of the rows of an answer that is printed as a whole
+_HELD_AS_OBJECT = 100  # bytes that a value needs besides its content
 Rows = Iterator[Sequence[Any]]
 
 
 class Format(StrEnum):
-    """How the answer is printed."""
+    """The format of the printed answer."""
 
     TABLE = "table"
     JSON = "json"

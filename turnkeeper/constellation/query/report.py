@@ -20,7 +20,7 @@ class Question(NamedTuple):
     """The query of a section, as the parts of one SELECT.
 
     Attributes:
-        at: the column that is compared with the time of the report.
+        at: the column that is compared with the period of the report.
         figures: the columns that are computed for each group.
         condition: a further condition, added with AND or OR.
     """

@@ -22,7 +22,7 @@ _WITHIN_S = 60.0  # of each SELECT
 
 
 class Format(StrEnum):
-    """How the report is written."""
+    """The format of the report."""
 
     HTML = "html"
     JSON = "json"

@@ -1,8 +1,8 @@
 """Runs one SELECT on a snapshot of a home, within limits, on a connection that can do nothing else.
 
 The stores are attached read-only, as they are at the beginning. While SQLite compiles a statement, an allowlist decides
-what the statement may read: the tables of :mod:`turnkeeper.constellation.query.tables`, and the stores' columns that
-these consist of. No hidden text is in any of them, whatever aliases a statement uses.
+what the statement may read: the tables of :mod:`turnkeeper.constellation.query.tables`, and the columns of the stores
+from which they are made. None of these columns is a hidden text, whatever aliases a statement uses.
 
 From a shared database, the columns that a statement needs are copied first, all as of one moment.
 """
@@ -39,7 +39,7 @@ _GRACE_S = 2.0  # for work that cannot be interrupted
 _AGAIN_S = 0.05
 _CHUNK = 500  # rows
 _HINT = "for the tables: turnkeeper query --tables; see docs/query.md"
-_STORES = {"agent": handover.SCHEMA, "schedules": nodes.SCHEMA}  # and their schemas in a shared database
+_STORES = {"agent": handover.SCHEMA, "schedules": nodes.SCHEMA}  # with their schemas in a shared database
 _LONGEST_S = 600.0  # of one query to a shared database
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE}
 _REFUSED_FUNCTIONS = {"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit", "sqlite_log"}
@@ -81,11 +81,11 @@ class Snapshot:
             self._shared.close()
 
     def has(self, table: str) -> bool:
-        """Return True if a table exists. If not, a note tells the reason."""
+        """Return True if a table exists. If not, `notes` has the reason."""
         return ("temp", table, "") in self._allowed
 
     def run(self, statement: str, *, within_s: float, seize: Callable[[], None]) -> Iterator[Sequence[Any]]:
-        """Yield the names of the columns, then each row. `seize` limits the process, once the stores are open.
+        """Yield the names of the columns, then each row. Once the stores are open, call `seize` to limit the process.
 
         Raises:
             Conflict: a daemon began to write in the meantime.
@@ -115,7 +115,7 @@ class Snapshot:
             self._check_alone()
 
     def _check_alone(self) -> None:
-        """Raise Conflict if a process began to write a store that was not open before, because its log was not read."""
+        """Raise Conflict if a process began to write a store that no process had open: its log was not read."""
         for path in self._unlocked:
             if path.with_name(f"{path.name}-wal").exists():
                 raise Conflict("a daemon began to write it meanwhile", where=path.name, hint="ask again")
@@ -132,7 +132,7 @@ class Snapshot:
         run(f"CREATE TEMP TABLE {TRAIL} (at_us INTEGER, source TEXT, event TEXT, process TEXT, fields TEXT)")
         if url := shared_url(self._home):
             self._outline(url)
-        else:  # a view that refers to another store comes first: every turn's fire is then in the ledger
+        else:  # the snapshot of `agent` begins first, so that every turn's fire is in the ledger
             for name, path in (("agent", self._home.agent_db), ("schedules", self._home.schedules_db)):
                 self._attach(name, path)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 2)
@@ -155,7 +155,7 @@ class Snapshot:
             self._connection.execute(f"ATTACH ? AS {name}", [place])
 
     def _outline(self, url: str) -> None:
-        """Create the tables of a shared database, empty. Its snapshot begins now."""
+        """Create the tables of a shared database, empty. The snapshot of the database begins here."""
         try:
             self._shared = handover.SharedSnapshot(url, "", within_s=_LONGEST_S)
             for table, column, schema in self._shared.execute(_OUTLINE):
@@ -172,13 +172,13 @@ class Snapshot:
             self._connection.execute(f'CREATE TABLE {store}."{table}" ({", ".join(map(_quoted, columns))})')
 
     def _make_views(self) -> None:
-        """Create the tables, and note the columns of the stores that they consist of."""
+        """Create the tables, and record the columns of the stores from which they are made."""
         for name, table in TABLES.items():
             made = "TABLE" if table.copied else "VIEW"
             columns = ", ".join(table.columns)
             select = table.select(texts=self._texts)
             self._touched.clear()
-            with contextlib.suppress(sqlite3.OperationalError):  # its store cannot be read, and a note tells it
+            with contextlib.suppress(sqlite3.OperationalError):  # its store cannot be read, and a note says so
                 self._connection.set_authorizer(self._note)
                 self._connection.execute(f"EXPLAIN {select}")
                 self._connection.set_authorizer(None)
@@ -239,7 +239,7 @@ class Snapshot:
             self._load_trails(trails)
 
     def _fetch(self, shared: handover.SharedSnapshot, wanted: dict[str, Any]) -> None:
-        """Copy the data that a statement needs from a shared database: of views only the columns it reads, else all."""
+        """Copy what a statement needs from a shared database: for a view only the columns that it reads, else all."""
         needed: dict[tuple[str, str], set[str]] = {}
         for name, table in wanted.items():
             for store, source, column in self._made_of.get(name, set()):
@@ -311,7 +311,7 @@ def _said(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _limited(connection: sqlite3.Connection, within_s: float) -> Iterator[threading.Event]:
-    """Interrupt the connection after it was busy for so long. End the process if that does not help.
+    """Interrupt the connection after it was busy for `within_s`. End the process if that does not help.
 
     The block sets the event while the connection is busy, so a slow reader of the answer costs no time.
     """
@@ -323,7 +323,7 @@ def _limited(connection: sqlite3.Connection, within_s: float) -> Iterator[thread
             left -= _AGAIN_S if busy.is_set() else 0
             if left <= 0:
                 connection.interrupt()
-            if left <= -_GRACE_S:  # one call of a function takes this long, and ignores interrupts
+            if left <= -_GRACE_S:  # a single call of a function takes this long and ignores interrupts
                 sys.stderr.write(f"error: SQL: took longer than {within_s:g} s; narrow it\n")
                 sys.stderr.flush()
                 os._exit(EXIT_FAILURE)

@@ -1,6 +1,6 @@
 """The tables of `turnkeeper query`: their names, the meaning of a row, and their columns; pure.
 
-The names are stable: the columns of the stores may change, these stay. A column that holds texts of people, models or
+The names are stable, although the columns of the stores may change. A column that holds texts of people, models or
 tools is a :class:`Text`, and null unless the author allows it. Instants are texts, RFC 3339 in UTC; durations are
 seconds.
 """

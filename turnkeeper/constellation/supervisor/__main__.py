@@ -1,6 +1,6 @@
 """The supervisor: a small process that ticks the watchdog when a daemon dies, and at regular intervals.
 
-It holds no state that would be lost with it. The daemons run in separate sessions and survive it; the next supervisor
+It holds no state that its death would lose. The daemons run in separate sessions and survive it; the next supervisor
 finds them by their locks. It imports neither gRPC nor the settings, and sleeps until the kernel reports that a daemon
 ended, a signal arrives or the next tick is due.
 """

@@ -23,7 +23,7 @@ from turnkeeper.errors import TurnkeeperError
 from turnkeeper.rpc.process import last_beat
 from turnkeeper.storage.locking import holder_pid, is_held
 
-STOP_TIMEOUT_S = 75.0  # longer than all graces of the runtime together, so that it is not killed while it drains
+STOP_TIMEOUT_S = 75.0  # longer than all grace periods of the runtime together, so that it can finish
 CHECK_S = 60.0
 POLL_S = 0.05
 _NAMED = re.compile(r"([A-Za-z0-9_.]{1,80}(?:Error|Exception|Interrupt)|Corrupt|Exhausted)\b", re.ASCII)
@@ -140,7 +140,7 @@ def obstacle(home: Home, daemon: Daemon, process: psutil.Process) -> str:
 
 
 def refusal(home: Home, daemon: Daemon, environ: Mapping[str, str]) -> str:
-    """Check in a child process if the daemon could start under these variables. Return why not, else empty.
+    """Return why the daemon could not start under these variables, as a child process finds out. Empty if it could.
 
     The child loads everything that the daemon loads, such as the model with its keys and the author's graph.
     """

@@ -154,7 +154,7 @@ def _by_command(command: str, text: str, environ: Mapping[str, str]) -> str:
 def post(address: str, text: str, timeout_s: float) -> str:
     """POST `{"text": …}`, the form that chat servers accept. Return the reason of a failure, empty if it succeeded.
 
-    The reason never names the address, because the address is often a secret.
+    The reason never contains the address, because the address is often a secret.
     """
     if not address.startswith(("http://", "https://")):
         return _by_apprise(address, text)
@@ -175,7 +175,7 @@ def _by_apprise(address: str, text: str) -> str:
         import apprise  # noqa: PLC0415  an optional extra
     except ImportError:
         return f"this kind of address needs a package: {install_command('turnkeeper[notify]')}"
-    logging.getLogger("apprise").disabled = True  # the error would name the address
+    logging.getLogger("apprise").disabled = True  # the error would contain the address
     sender = apprise.Apprise()
     if not sender.add(address):
         return "apprise does not know this kind of address"

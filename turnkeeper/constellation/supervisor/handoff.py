@@ -5,7 +5,7 @@
 draft in crash-handoffs/ ──► envelope in agent0's inbox ──► copy in restart-archive/ ──► draft removed
 
 Each step is on disk before the next begins. A crash in between leaves the draft, and the next tick continues from the
-files. An envelope with the draft's key is not put again, in whichever of agent0's folders it is by then.
+files. If an envelope with the draft's key is in any of agent0's folders, it is not put again.
 """
 
 import os

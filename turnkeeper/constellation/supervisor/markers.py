@@ -346,7 +346,7 @@ def remember(home: Home, process: str, before: Memory, after: Memory) -> None:
 
 
 def forget(home: Home, process: str, *, keep_start: bool) -> None:
-    """Clear every marker of a daemon's past, as an author's `up` does; with `keep_start`, keep a start's."""
+    """Clear every marker of a daemon's past, as an author's `up` does; with `keep_start`, keep a start's marker."""
     for kind in _BY_PROCESS:
         if not (keep_start and kind is INFLIGHT):
             clear_marker(kind.at(home, process=process))

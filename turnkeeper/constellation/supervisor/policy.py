@@ -27,7 +27,7 @@ class Limits:
         interval_s: between two ticks; a start is verified after one whole interval.
         restarts: the most restarts of a daemon in the window.
         window_s: the length of the window in which restarts count.
-        failed_starts: the most starts in the window after which the daemon never served.
+        failed_starts: the most starts in the window that did not lead to a serving daemon.
         start_timeout_s: the longest time until a daemon serves.
         hang_after_s: the longest time without a change of the counter.
         backoff_s: the pause after the first restart in the window; doubled at each further one.
@@ -61,7 +61,7 @@ class Sight:
         state: `absent`; `starting`: its process runs and does not serve yet; `up`: it has reported that it serves.
         pid: its pid; None if absent.
         beats: its progress counter; None if it is not up.
-        error: the last words of an absent daemon.
+        error: how an absent daemon ended, as far as known.
         waits: True if it is absent because a server that it needs, such as a shared database, does not answer.
     """
 

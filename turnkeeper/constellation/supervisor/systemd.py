@@ -1,4 +1,4 @@
-"""systemd: the user units that keep a constellation running over logins and boots, and the reports to systemd."""
+"""systemd: the user units that keep a constellation running across logins and boots, and the reports to systemd."""
 
 import hashlib
 import os

@@ -31,13 +31,13 @@ def read_now(home: Home) -> list[str]:
     """Return the agents in terminals whose inboxes have a reader now, by name."""
     folder = home.inbox("agent0").parent
     readers = {path.name: _reader(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
-    # These are not terminals; they are stopped with the rest.
+    # Processes of the constellation are not terminals; they are stopped with the rest.
     ours = tuple(one.name for one in (daemons.AGENT_RUNTIME, *daemons.OPTIONAL))
     return [agent for agent, reader in readers.items() if reader and not reader.startswith(ours)]
 
 
 def tell_all(home: Home, *, clock: SystemClock, entropy: Entropy) -> dict[str, str]:
-    """Send each of these agents a shutdown, and wait for them. Return the outcome by name."""
+    """Send a shutdown to each agent whose inbox has a reader, and wait for them. Return the outcome by name."""
     told, how = {}, _untold(home) if shared_url_in(home.config) else {}
     for agent in read_now(home):
         try:
@@ -52,14 +52,14 @@ def tell_all(home: Home, *, clock: SystemClock, entropy: Entropy) -> dict[str, s
 
 
 def _untold(home: Home) -> dict[str, str]:
-    """Return, for each agent in a terminal of this machine, the note that it got no message."""
+    """Return by name, for each agent in a terminal of this machine, a note that the agent got no message."""
     folder = home.inbox("agent0").parent
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     return {agent: _UNTOLD for agent in found if _HOSTED.fullmatch(agent) is None}
 
 
 class _Shutdown:
-    """One agent's envelope."""
+    """The shutdown envelope of one agent."""
 
     def __init__(self, home: Home, agent: str, clock: SystemClock, entropy: Entropy) -> None:
         """Put the envelope. Raises TurnkeeperError."""

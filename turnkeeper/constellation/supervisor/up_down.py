@@ -20,7 +20,7 @@ from turnkeeper.storage.files import why_unwritable
 from turnkeeper.storage.locking import is_held
 
 START_TIMEOUT_S = 120.0
-ANSWER_TIMEOUT_S = 20.0  # counted from the daemon's report that it serves: four of its beats
+ANSWER_TIMEOUT_S = 20.0  # after the daemon has reported that it serves; four of its beats
 
 
 def prepare(home: Home, settings: Settings) -> list[str]:
@@ -54,7 +54,7 @@ def _record_unseen_end(home: Home, daemon: daemons.Daemon, memory: markers.Memor
 def set_workers(home: Home, workers: int, environ: Mapping[str, str]) -> str:
     """Store the number of workers, and stop a runtime that runs with another. Return how it ended, else empty.
 
-    Do not stop it if it could not start again.
+    Do not stop a runtime that could not start again.
 
     Raises:
         TurnkeeperError: it could not start again, under the supervisor's variables or, without one, under `environ`.
@@ -103,7 +103,7 @@ def _require_startable(home: Home, daemon: daemons.Daemon, environ: Mapping[str,
 def bring_up(home: Home, environ: Mapping[str, str]) -> dict[str, bool]:
     """Start or wake the supervisor, and return once every process that should run serves.
 
-    Returns by name, in the order of their start, False for a process that was already running.
+    Return, by name in the order of the starts, True for each process that was started and False if it already ran.
 
     Call :func:`prepare` first.
 
@@ -134,7 +134,7 @@ def bring_down(home: Home, *, force: bool = False, supervisor: bool = True) -> d
     order = (*([daemons.SUPERVISOR] if supervisor else []), *reversed(daemons.EVERY))
     for daemon in order:
         if daemon is not daemons.SUPERVISOR:
-            _end_restart(home)  # the supervisor is gone, so no new one begins
+            _end_restart(home)  # the supervisor is gone, so no new restart begins
         _stop_starting(home, daemon)
         how[daemon.name] = daemons.stop(home, daemon, force=force)
     for daemon in daemons.EVERY:

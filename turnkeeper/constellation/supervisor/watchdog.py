@@ -37,7 +37,7 @@ MOST_TRIES = 3
 KEPT_STATUS_FILES = 50
 _LOCK_PATIENCE_S = 30.0
 _TROUBLE_WAIT_S = 2.0
-_CALM_S = 60.0  # seconds after trouble of the machine until it is alerted again
+_CALM_S = 60.0  # seconds without trouble of the machine after which new trouble is alerted
 _TAIL_BYTES = 4096
 _UNREACHABLE = f"exit code {EXIT_UNREACHABLE}"
 
@@ -74,7 +74,7 @@ class Watchdog:
     ) -> None:
         """Watch `daemons`, by default those that the orders name; `child` carries out planned restarts.
 
-        All are started with `environ`.
+        All are started with the variables in `environ`.
         """
         self._home = home
         self._daemons = daemons
@@ -91,7 +91,7 @@ class Watchdog:
         self.ended: dict[int, str] = {}
         """The ends of this process's children, by pid."""
         self.waiting: dict[str, str] = {}
-        """The last words of daemons that are absent because a server does not answer, by name."""
+        """The last errors of daemons that are absent because a server does not answer, by name."""
 
     @property
     def watched(self) -> Sequence[daemons.Daemon]:
@@ -126,7 +126,7 @@ class Watchdog:
             return None
         self._orders = orders
         if (trouble := why_unwritable(self._home.run)) is not None:
-            raise trouble  # a decision that cannot be written to disk is dropped
+            raise trouble  # decide nothing that cannot be written to disk
         now = self._clock.now().timestamp()
         quiet = is_quiet(self._home, now)
         wake_at = now + orders.limits.interval_s
@@ -279,7 +279,7 @@ class Watchdog:
             write_status(self._home, id_, daemon.name, phase, at, error=error, **more)
 
     def _last_words(self, daemon: daemons.Daemon, memory: markers.Memory) -> str:
-        """Return how a daemon ended, as far as known: never more of its output than our own errors."""
+        """Return how a daemon ended, as far as known. Of its output, include only our own errors."""
         how = self.ended.get(_last_pid(memory), "")
         start = self._log_from.get(daemon.name)
         said = "" if start is None else daemons.last_error(_since(self._home, daemon, start))
@@ -293,7 +293,7 @@ class Watchdog:
 def _last_pid(memory: markers.Memory) -> int:
     """Return the process that was started last, else the one that served last, else 0.
 
-    The end of an earlier process says nothing about this one's.
+    The end of an earlier process says nothing about the end of this one.
     """
     started = memory.revive.pid if isinstance(memory.revive, markers.Revive) else None
     served = memory.stall.pid if isinstance(memory.stall, markers.Stall) else None
@@ -401,7 +401,7 @@ def write_orders(home: Home, orders: Orders, at: datetime) -> None:
 
 
 def is_quiet(home: Home, now: float) -> bool:
-    """Return True if hang alarms are suppressed. Clear windows that are over. An unreadable one counts as open."""
+    """Return True if hang alarms are suppressed. Clear windows that are over. An unreadable window counts as open."""
     quiet = False
     for path in markers.found(home, markers.QUIET):
         epoch = path.name.removeprefix("quiet-until-")

@@ -33,7 +33,7 @@ from turnkeeper.storage.schema_revision import older_stores, told
 from turnkeeper.times import from_us, rfc3339, to_us
 
 _POLL_S = 0.5
-_OVERLAP_US = 10_000_000  # a line is written a little after its time
+_OVERLAP_US = 10_000_000  # a line may be written this long after its time
 
 
 def events(
@@ -105,7 +105,7 @@ def _counted(records: Iterator[Record], seen: Counter[str]) -> Iterator[Record]:
 
 
 def _nothing(seen: Counter[str], chosen: Filter) -> str:
-    """Return a message that no record matched, and which kinds there were."""
+    """Return the message that no record matched, with the kinds that were found."""
     kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(seen.items()))
     if not kinds:
         return "nothing happened in that time; for more of it: --since 7d"
@@ -114,7 +114,7 @@ def _nothing(seen: Counter[str], chosen: Filter) -> str:
 
 
 def instant(text: str, zone: ZoneInfo | None, where: str) -> datetime:
-    """Return a time of the command line, in a zone or the machine's. Raises InvalidInput."""
+    """Parse a time of the command line, in `zone` or else in the machine's zone. Raises InvalidInput."""
     written = time_given(text, past=True)
     try:
         at = datetime.fromisoformat(written)
@@ -125,7 +125,7 @@ def instant(text: str, zone: ZoneInfo | None, where: str) -> datetime:
 
 
 def zone_of(place: Home) -> ZoneInfo | None:
-    """Return the time zone of a home's settings. None for the machine's, also if the settings cannot be read."""
+    """Return the time zone in a home's settings. None if they name none or cannot be read: use the machine's zone."""
     try:
         name = load_settings(place).scheduler.timezone
     except TurnkeeperError as error:
@@ -164,14 +164,14 @@ def _followed(sources: Sources, from_us: int) -> Iterator[Record]:
                 told[line] = record.at_us
                 if record.at_us >= from_us:
                     yield record
-        if sources.stores.is_whole:  # otherwise its records of that time follow once it can be read again
+        if sources.stores.is_whole:  # otherwise read that time again once the database can be read
             from_us = max(from_us, now_us - _OVERLAP_US)
         sys.stdout.flush()
         sources.stores.wait(_POLL_S)
 
 
 def _story(sources: Sources, id_: str) -> list[Record]:
-    """Return every step that belongs to an id, with the changes of processes meanwhile. Raises NotFound."""
+    """Return every step that belongs to an id, and what happened to processes in that time. Raises NotFound."""
     ids, found = frozenset({id_}), list[Record]()
     while True:
         known = Known(**sources.stores.lookups())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 TRAIL = "trail"
-TWIN_WINDOW_US = 60_000_000  # the most between a trail's and a store's record of one step
+TWIN_WINDOW_US = 60_000_000  # the longest time between a trail's and a store's record of one step
 MOST_HELD = 20_000  # records that wait for their twins; if there are more, a step may appear twice
 MOST_KNOWN = 10_000
 LONGEST_STORY = 10_000
@@ -187,7 +187,7 @@ class Filter:
 
     Attributes:
         kinds: kinds, or their part before the dot.
-        agent, task, thread, channel, turn: of the record's subject; a task by its name or id.
+        agent, task, thread, channel, turn: the subject of the records; a task by its name or id.
     """
 
     kinds: frozenset[str] = frozenset()

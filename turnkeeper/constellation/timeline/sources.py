@@ -126,7 +126,7 @@ def _said(path: Path) -> dict[str, str]:
 
 
 def whole_lines(file: Any) -> Iterator[bytes]:
-    """Yield the lines of a trail without their ends: empty for a too long line, none for an unfinished one."""
+    """Yield the lines of a trail without line ends. A line that is too long is empty; omit an unfinished line."""
     while line := file.readline(LONGEST_LINE):
         if line.endswith(b"\n"):
             yield line[:-1]

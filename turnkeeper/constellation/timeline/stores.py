@@ -25,7 +25,7 @@ from turnkeeper.storage.sqlite_files import reader
 from turnkeeper.times import from_us, rfc3339, to_us
 
 FOREVER_US = 253_402_300_799_000_000  # the end of the year 9999
-_SCHEMAS = f"{nodes.SCHEMA}, {handover.SCHEMA}"  # no table that is read here is in both
+_SCHEMAS = f"{nodes.SCHEMA}, {handover.SCHEMA}"  # no table that is read here is in both schemas
 _CHANNELS = (handover.OUTCOMES, handover.TASKS, handover.NEWS)
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS at"
 WAIT_S = 0.25  # for a store that another process has locked
@@ -64,7 +64,7 @@ class Stores:
         self._clock = SharedClock()
 
     def now_us(self) -> int:
-        """Return the time, by the clock of the shared database if this machine's is ahead of it."""
+        """Return the earlier time of this machine's clock and the shared database's clock."""
         self._store(self._home.agent_db)
         if self._shared is not None:
             with contextlib.suppress(Unreachable):
@@ -135,7 +135,7 @@ class Stores:
         return store.execute(query, {str(number): value for number, value in enumerate(values, 1)})
 
     def _within(self, query: str, key: str, wanted: Wanted) -> tuple[Any, ...]:
-        """Return the query of the records in a range, and its values. Only a list is written for each database."""
+        """Return the query of the records in a range, and its values. Only a list of ids depends on the database."""
         named, values = "WHERE at BETWEEN $1 AND $2", list[Any]([wanted.since_us, wanted.until_us])
         if wanted.ids:
             is_file, ids = self._shared is None, sorted(wanted.ids)
@@ -167,7 +167,7 @@ class Stores:
         return None
 
     def _task(self, task_id: str) -> dict[str, Any] | None:
-        """Return a task with its agent and its thread, which its definition names."""
+        """Return a task with its agent and its thread, read from its definition."""
         row = self._look_up(self._home.schedules_db, _TASK, task_id)
         with contextlib.suppress(ValueError):
             definition = json.loads(row.pop("definition")) if row is not None else {}
@@ -212,7 +212,7 @@ _KINDS = {
     "interrupt": ("raised", "resolved", "expired", "reminded", "escalated"),
     "tool": ("called",),
 }
-# Kinds that a trail holds of its own process, and a shared store of all processes.
+# Kinds of records: a trail holds those of its own process, and a shared store those of all processes.
 TOLD = frozenset(f"{subject}.{what}" for subject, kinds in _KINDS.items() for what in kinds)
 _TURN = "SELECT thread_id, channel, agent, task_id, task_name AS task, fire_id FROM turns WHERE turn_id = $1"
 _QUESTION = "SELECT turn_id FROM interrupts WHERE interrupt_id = $1"

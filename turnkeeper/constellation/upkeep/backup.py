@@ -1,6 +1,6 @@
 """Backup: a copy of a home, taken while the daemons run, in which nothing is lost or doubled.
 
-Three moments, in this order: the runner's store, then the bus, then the runtime's two stores at one instant. So a fire
+The parts are copied in this order: the runner's store, the bus, then the runtime's two stores at one instant. So a fire
 that the runner counts as accepted is in the bus's copy, or its key is in the runtime's. A fire that only the runtime
 knows is sent again and recognised as a duplicate. Each store is copied from a snapshot, by SQLite's backup interface.
 
@@ -70,7 +70,7 @@ def back_up(home: Home, target: Path, at: datetime) -> dict[str, Any]:
     try:
         copy = Home(root=fresh)
         (fresh / "state").mkdir(mode=0o700)
-        # A key is removed once no envelope that it sealed is left; not between the copies of the keys and of the bus.
+        # A key is removed once no envelope that it sealed is left. The lock delays that until keys and bus are copied.
         with KeyFile(home).locked(shared=True) if home.keys.is_dir() else nullcontext():
             _copy_files(home, fresh)
             _copy_stores(home, copy, home.schedules_db)

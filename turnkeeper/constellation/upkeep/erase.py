@@ -21,8 +21,8 @@ from turnkeeper.errors import Conflict, InvalidInput, NotFound
 from turnkeeper.storage import chain, sqlite_files
 from turnkeeper.storage.locking import ProcessLock
 
-SHORTEST = 3  # least characters of a search term
-_SHORTEST_ELSEWHERE = 12  # least characters of a turn's text that is searched for outside that turn
+SHORTEST = 3  # fewest characters of a search term
+_SHORTEST_ELSEWHERE = 12  # fewest characters of a turn's text that is searched for outside that turn
 _OWN = frozenset({"config.toml", ".env", "peers.toml", "categories", "tasks", "workspace"})  # the author wrote them
 _LEFT = frozenset({"keys", "run"})
 _WAITING = frozenset({"inbox", "claimed", "outbox", "taken"})
@@ -66,7 +66,7 @@ PAGES: Mapping[str, Collection[str]] = {
     "deviations": ("says", "found", "source", "why", "note"),
     "attachments": ("name", "data"),
 }
-# The columns whose hash a record holds: the record's kind, the column that names its row, the field.
+# The columns whose hash is in a record: the record's kind, the column with the name of its row, the field.
 _HASHED = {
     ("fires", "reason"): ("fire", "fire_id", "reason_hash"),
     ("interrupts", "edited_json"): ("decision", "interrupt_id", "edited_hash"),
@@ -81,7 +81,7 @@ _EMPTY = dict.fromkeys(("args_json", "result_json", "data_json", "metadata_json"
 
 
 def _written(character: str) -> Iterator[bytes]:
-    """Yield the forms of a character in a file: itself, or as JSON writes it, also in JSON in JSON."""
+    """Yield patterns for the forms of a character in a file: plain, or as JSON escapes it, also in nested JSON."""
     yield (rb"\\*" if character in '"\\/' else b"") + re.escape(character.encode())
     if character in "\n\t\r":
         yield rb"\\+" + repr(character)[2].encode()
@@ -98,7 +98,7 @@ def pattern(text: str) -> "re.Pattern[bytes]":
     """
     found = []
     for character in text:
-        forms = (character, character.lower(), character.upper())  # one of them may have several characters
+        forms = (character, character.lower(), character.upper())  # a form may have several characters
         ways = dict.fromkeys(way for form in forms for way in _written(form if len(form) == 1 else character))
         found.append(b"(?:" + b"|".join(ways) + b")")
     return re.compile(b"".join(found))
@@ -251,7 +251,7 @@ class Eraser:
             data = path.read_bytes()
             masked = mask.of_bytes(data)
             if masked is not None and self._judge_file(path.relative_to(self._home.root), Found()):
-                with path.open("r+b") as file:  # the same blocks of the disk, if the file system allows that
+                with path.open("r+b") as file:  # overwrites the same blocks of the disk if the file system allows it
                     file.write(masked)
                     file.flush()
                     os.fsync(file.fileno())

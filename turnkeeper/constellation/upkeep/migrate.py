@@ -4,8 +4,8 @@ All of it moves in one transaction, or none. Each table is counted on both sides
 change; the settings then name the database, so that no daemon continues with the files. If the settings no longer name
 it, a marker requires a takeover first.
 
-And `turnkeeper restore --mark`, after such a database was restored to an earlier time; and `turnkeeper forget`, which
-removes a machine that will not return.
+The module also has `turnkeeper restore --mark`, for such a database that was restored to an earlier time, and
+`turnkeeper forget`, which removes a machine that will not return.
 """
 
 import os
@@ -43,7 +43,7 @@ from turnkeeper.times import from_us, rfc3339
 _NOT_COPIED = frozenset({"alembic_version", "nodes", "slots", "owners", "threads", "audit_chains", "audit_records"})
 _AT_ONCE = 1000
 _SECTION = re.compile(r"^\[store\].*$", re.MULTILINE)
-# Events not taken in yet, and fires sent without an answer: the runtime has them, or never got them.
+# Mark the turn events that the runner has read. Unanswered fires: accept those that the runtime has, resend the others.
 _SETTLED = (
     """UPDATE runtime.turn_events SET taken =
         sequence <= coalesce((SELECT sequence FROM runner.follow WHERE peer = 'agent-runtime'), 0)""",
@@ -118,7 +118,7 @@ def move_into(place: Home, url: str) -> dict[str, int]:
             held.callback(stores[-1].close)
         counts: dict[str, int] = stores[-1].submit(lambda connection: _copy(connection, place)).result()
         says = {"to": shown(url), "at": rfc3339(SystemClock().now())}
-        markers.write_marker(markers.MIGRATED.at(place), says)  # first: the database already has all
+        markers.write_marker(markers.MIGRATED.at(place), says)  # before the settings: the database is complete
         said = place.config.read_text(encoding="utf-8") if place.config.exists() else ""
         begun = said if _SECTION.search(said) else f"{said}\n[store]\n"
         replace_whole(place.config, _SECTION.sub(lambda found: f'{found[0]}\nurl = "{url}"', begun, count=1).encode())
@@ -217,7 +217,7 @@ def _copy_store(connection: Connection, file: Any, schema: str) -> Iterator[tupl
     for table in tables.sorted_tables:
         if table.name in _NOT_COPIED or not sqlite_files.has_table(file, table.name):
             continue
-        if table.name in {"meta", "audit"}:  # opening the stores began them
+        if table.name in {"meta", "audit"}:  # opening the stores wrote rows into them
             connection.execute(table.delete())
         rows = _rows(file, table)
         while batch := [row for _, row in zip(range(_AT_ONCE), rows, strict=False)]:

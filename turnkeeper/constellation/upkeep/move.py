@@ -98,8 +98,8 @@ def _move_and_go_on(old: Home, new: Home, passed: list[Path]) -> None:
 def relocate(old: Home, new: Home, passed: list[Path]) -> Path | None:
     """Move a home on which no process runs. Leave a pointer file in its old place, and update earlier pointer files.
 
-    Returns the place of the old home, if it had to be copied: no process starts on it. No process starts on the copy
-    either before the last pointer is written.
+    Return the new place of the old home if the home had to be copied. No process starts on the old home, and none on
+    the copy before the last pointer is written.
 
     Raises:
         Conflict: a process runs on it.
@@ -157,7 +157,7 @@ def remember(old: Home, new: Home, passed: list[Path]) -> None:
     Args:
         old: the old place, now empty.
         new: the new place.
-        passed: the files that pointed to `old`; if empty, a file is written in its place.
+        passed: the files that pointed to `old`; if empty, a file is written at `old`.
     """
     if not new.run.parent.is_dir():
         hint = "name the directory that now holds the home"

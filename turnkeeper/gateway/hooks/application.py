@@ -1,4 +1,4 @@
-"""What answers below `/hooks`: no caller has a key here, so each request proves itself by its signature."""
+"""The application below `/hooks`. Callers have no key here, so each request proves its origin by a signature."""
 
 import json
 from collections import Counter
@@ -31,7 +31,7 @@ class Hooks:
         self._minute, self._taken = 0, Counter[str]()
 
     async def take(self, request: Request) -> Response:
-        """Emit the event of a request. It is on disk before the answer, and a repeated request has no effect."""
+        """Emit the event of a request. The event is on disk before the answer, and a repeated request has no effect."""
         name = request.path_params["name"]
         hook, body = registry.read(self._gateway.home).get(name), await request.body()
         if hook is None:  # the same answer as for a wrong signature: no name can be guessed
@@ -68,7 +68,7 @@ def _data(body: bytes) -> str:
 
 
 class Links:
-    """The pages of links that decide one question. Opening one changes nothing: programs of chats open links, too."""
+    """The pages of links that decide one question. Opening a link changes nothing: chat programs open links, too."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -85,7 +85,7 @@ class Links:
         return _page(f"{about} waits for you", f"{said}<form method=post>{hidden}{buttons}</form>")
 
     async def decide(self, request: Request) -> Response:
-        """Take the decision, once."""
+        """Send the decision to the runtime, once for each link."""
         asked, form = await self._asked(request), await request.form()
         decision, token = str(form.get("decision", "")), request.path_params["token"]
         if decision not in _VERBS or form.get("args_hash") != asked.args_hash:

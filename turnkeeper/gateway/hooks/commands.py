@@ -1,4 +1,4 @@
-"""`turnkeeper hooks`: the webhooks that this home takes."""
+"""`turnkeeper hooks`: the webhooks that this home accepts."""
 
 import sys
 from typing import Annotated

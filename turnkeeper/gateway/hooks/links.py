@@ -1,6 +1,6 @@
-"""Links that decide one question: each is signed, names its question, ends after a day, and is used once.
+"""Links that decide one question: each is signed, contains its question's id, expires after a day, and is valid once.
 
-Nothing is stored for a link that was not used. A used one leaves an empty file in `state/links-used`.
+Nothing is stored for an unused link. A used link leaves an empty file in `state/links-used`.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ def link_to(home: Home, interrupt_id: str, now: datetime) -> str:
 
 
 def question_of(home: Home, token: str, now: datetime) -> str:
-    """Return the question that a link decides. Raises Denied for a link that is forged, over or used."""
+    """Return the question that a link decides. Raises Denied for a link that is forged, expired or used."""
     found = _TOKEN.fullmatch(token)
     if found is None or not hmac.compare_digest(_mac(home, f"{found[1]}.{found[2]}"), found[3]):
         raise Denied("this link is not one of ours")
@@ -41,7 +41,7 @@ def question_of(home: Home, token: str, now: datetime) -> str:
 
 
 def use(home: Home, token: str) -> None:
-    """Mark a link as used. Raises Conflict if another request did."""
+    """Mark a link as used. Raises Conflict if another request has used it."""
     path = _used(home, token)
     make_private(home.root / "state" / "links-used")
     try:

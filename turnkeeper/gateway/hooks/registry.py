@@ -1,6 +1,6 @@
-"""The webhooks that a home takes: the key of each, and how its sender signs. Kept in `state/hooks.json`.
+"""The webhooks that a home accepts, in `state/hooks.json`: the key of each, and the form of its signatures.
 
-`standard` is the form of Standard Webhooks: id, timestamp and body are signed, and a request is good for five minutes.
+`standard` is the form of Standard Webhooks: id, timestamp and body are signed, and a request is valid for five minutes.
 `github` is GitHub's form: only the body is signed, so a body counts once, however often it arrives.
 """
 
@@ -90,7 +90,7 @@ def check(hook: Hook, headers: Mapping[str, str], body: bytes, now: datetime) ->
 
 
 def _compare(given: list[str], wanted: str) -> None:
-    # Every part is compared, so that the time says nothing.
+    # Every part is compared, so that the duration reveals nothing.
     if True not in [hmac.compare_digest(one.encode(), wanted.encode()) for one in given]:
         raise Denied("its signature does not fit")
 

@@ -19,12 +19,12 @@ from turnkeeper.times import format_duration
 from turnkeeper.v1 import agent_runtime_pb2 as runtime
 from turnkeeper.v1 import schedules_pb2 as runner
 
-MADE_BY = "mcp"  # tag of a task that names the client that created it
+MADE_BY = "mcp"  # key of the tag that holds the client that created a task
 _PROGRAM = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 64
 QUEUED, AWAY = "queued", "not known while agent-runtime is away"
 UNDER_WAY = frozenset({QUEUED, AWAY, "accepted", "kept", "running"})
-_LOOKED_AT = 20  # next times of a task, among which the shortest gap is looked for
+_LOOKED_AT = 20  # next times of a task that are searched for the shortest gap
 _BEAT_S = 5.0  # seconds between progress reports while a tool waits
 
 

@@ -1,6 +1,6 @@
 """Transports of the MCP server: stdin and stdout, as a child of its client, and streamable HTTP.
 
-Over HTTP, the key that the guard identified names the caller, and a session belongs to its key.
+Over HTTP, the key that the door identified is the caller, and a session belongs to its key.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ def surface(gateway: Gateway) -> Offered:
         clock=gateway.clock,
     )
     server, subscribers = make_server(desk)
-    # The guard has already checked Host and Origin, and limits bodies.
+    # The door has already checked Host and Origin, and limits bodies.
     manager = StreamableHTTPSessionManager(server.inner, max_sessions=MOST_SESSIONS)
 
     @asynccontextmanager

@@ -103,7 +103,7 @@ class Acts:
         return self._shell.back(request, said, "/ui/decisions", tone="warn" if does == "reject" else "good")
 
     async def _settle(self, fate: "Fate", note: Note) -> bool:
-        """Say in a note what became of a decision. Return False while that is unknown."""
+        """Write the outcome of a decision into its note. Return False while the outcome is unknown."""
         try:
             listed = await self._shell.answers.ask_within(_LISTS[fate.kind](all=True), READ_S)
         except TurnkeeperError:
@@ -183,7 +183,7 @@ class Acts:
         """Preview a new task with its next times, or create it."""
         form = request.scope["form"]
         given, saves = {key: form.get(key, "") for key in views.NEW}, form.get("do") == "save"
-        who, unsaid = need(request, Scope.WORK), {"name": "new-task", "prompt": "…"}  # of a preview while one types
+        who, unsaid = need(request, Scope.WORK), {"name": "new-task", "prompt": "…"}  # for a preview while one types
         filled = given if saves else {key: given[key].strip() or unsaid.get(key, "") for key in given}
         try:
             spec = views.made(filled, self._now_in(form.get("timezone", "")))
@@ -297,7 +297,7 @@ class Unsure(Unreachable):
 
 @dataclass(frozen=True, kw_only=True)
 class Fate:
-    """A decision of which it is not known whether it was recorded.
+    """A decision that may or may not have been recorded.
 
     Attributes:
         via: the author's identity, as the runtime records it.
@@ -320,7 +320,7 @@ def _waits(one: Any) -> bool:
 
 
 def told(fate: Fate, found: Any) -> tuple[str, str]:
-    """Return the tone and text that say what became of a decision; `found` is its subject, or None if it is gone."""
+    """Return the tone and text of the note about a decision. `found` is the subject of the decision; None if gone."""
     if found is None:
         return "bad", f"Your decision was not recorded: this no longer exists: {fate.about}"
     if _waits(found):

@@ -23,12 +23,12 @@ from turnkeeper.v1 import agent_runtime_pb2 as agents
 from turnkeeper.v1 import schedules_pb2 as schedules
 
 CHANGED, TURN, SPEECH = "changed", "turn", "speech"
-BEAT, BEAT_S = event("", name="beat"), 1.0  # sent while there is nothing else: a tab notices a gateway that hangs
-SETTLE_S = 0.5  # from a change to its hint: further changes follow, and due fires are sent first
+BEAT, BEAT_S = event("", name="beat"), 1.0  # sent if there is nothing else, so that a tab notices a gateway that hangs
+SETTLE_S = 0.5  # from a change to its hint, so that further changes join it and due fires are sent first
 REST_S = 1.0  # between two hints to all tabs
 TABS_A_SECOND = 5  # tabs that reload
 AGAIN_S = 2.0  # before the next attempt to reach a daemon that is away
-PROBE_S = 1.0  # between two questions whether a daemon answers: one that hangs ends no stream
+PROBE_S = 1.0  # between two probes of a daemon: the streams of a hanging daemon do not end
 _PROBES = (agents.ListCategoriesRequest(), schedules.GetStatusRequest())  # cheap, one for each daemon
 _EVERYTHING = ("tasks", "turns", "machines")
 LOOK_S = 5.0  # between two checks of the machines that share the store
@@ -93,7 +93,7 @@ class Changes:
                 await asyncio.gather(*ending, return_exceptions=True)
 
     async def _follow(self, topic: str, part: Callable[[], AsyncIterator[None]]) -> None:
-        """Follow one daemon until cancelled. After each reconnection, report all of its kinds as changed."""
+        """Follow one daemon until cancelled. Whenever its stream ends, report its topic as changed."""
         while True:
             with suppress(TurnkeeperError):
                 async for _ in part():
@@ -102,7 +102,7 @@ class Changes:
             await self._gateway.clock.sleep(AGAIN_S)
 
     async def _probe(self, request: Message) -> None:
-        """Ask a daemon again and again, so that tabs hear when it stops answering, and when it answers again."""
+        """Probe a daemon repeatedly, so that tabs learn when it stops answering, and when it answers again."""
         while True:
             with suppress(TurnkeeperError):
                 await self._answers.ask_within(request, READ_S)
@@ -149,7 +149,7 @@ class Live:
         return EventStream(self._events(request), self._shell.gateway.streams)
 
     async def _events(self, request: Request) -> AsyncIterator[bytes]:
-        queue: asyncio.Queue[bytes] = asyncio.Queue(_MOST_WAITING)  # its source waits while the tab does not read
+        queue: asyncio.Queue[bytes] = asyncio.Queue(_MOST_WAITING)  # the sources wait while the tab does not read
         async with self._changes.reader() as reader:
             parts = [asyncio.create_task(self._hints(reader, queue))]
             if channel := request.query_params.get("channel", ""):

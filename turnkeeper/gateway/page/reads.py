@@ -25,7 +25,7 @@ MOST_SAID = 5
 MOST_READ = 50  # turns among which the newest with a summary are shown
 DAYS = (14, 30, 90)  # that the page of tokens shows
 NEXT = 10
-SPANS = {  # what a timeline shows before now, and after
+SPANS = {  # the time that a timeline shows before and after now
     "1m": (timedelta(seconds=45), timedelta(seconds=15)),
     "10m": (timedelta(minutes=8), timedelta(minutes=2)),
     "1h": (timedelta(minutes=45), timedelta(minutes=15)),
@@ -203,7 +203,7 @@ class Reads:
         )
 
     async def timeline(self, request: Request) -> Response:
-        """Show past and planned fires of a minute up to a year, moved by halves of that time."""
+        """Show past and planned fires of a span from a minute to a year; `move` shifts it by half spans."""
         times, chosen = self._shell.times(), query_of(request, "span", "move")
         name = chosen["span"] if chosen["span"] in SPANS else "24h"
         move = int(chosen["move"]) if re.fullmatch(r"-?\d{1,3}", chosen["move"], re.ASCII) else 0
@@ -229,7 +229,7 @@ class Reads:
         )  # fmt: skip
 
     async def _gone_wrong(self, begin: datetime, end: datetime) -> list[schedules.Fire]:
-        """Return fires of that time that did not end well or were skipped, and the newest of all, newest first."""
+        """Return the fires of a period that failed or were skipped, and the newest with any outcome, newest first."""
         wanted = [
             schedules.ListFiresRequest(outcome=outcome, limit=20)
             for outcome in ("failed", "rejected", "skipped", "cancelled")
@@ -240,7 +240,7 @@ class Reads:
         return sorted(found.values(), key=lambda fire: fire.nominal_at.ToNanoseconds(), reverse=True)
 
     async def knowledge(self, request: Request, *, kind: str) -> Response:
-        """Show the workspace's pages, one page, memory, or whatever has a name with the words of the query."""
+        """Show the workspace's pages, one page, memory, or everything whose name has the words of the query."""
         shown = dict[str, Any](pages=None, page=None, entries=None, found=None, q=query_of(request, "q")["q"])
         if kind == "pages":
             shown["pages"] = (await self._ask(agents.ListPagesRequest(tag=query_of(request, "tag")["tag"]))).pages

@@ -72,7 +72,7 @@ class Silence:
 
 
 class Reading:
-    """The reads of one page: until when it waits for answers, and which daemons did not answer."""
+    """The reads of one page: the time until which it waits for answers, and the daemons that did not answer."""
 
     def __init__(self, until: float) -> None:
         self.until, self.silent = until, dict[str, Silence]()
@@ -148,7 +148,7 @@ class Answers:
         return await self._stored("machines", lambda: nodes.read_cluster(url))
 
     async def outages(self) -> list[stores.Outage]:
-        """Return the times in which a daemon was away, also one that is away now. Raises TurnkeeperError."""
+        """Return the periods in which a daemon was away, also those that still last. Raises TurnkeeperError."""
         settings, now = self._gateway.settings.store, self._gateway.clock.now()
         read = partial(stores.outages, self._gateway.home, settings.shared_url, now)
         lasting = [stores.Outage(daemon, "does not answer", since, now) for daemon, since in self.away.items()]
@@ -184,7 +184,7 @@ class Answers:
 
 
 def _kept_as(request: Message) -> tuple[str, bytes]:
-    """Return the key of a request's kept answer. A period that moves with the time of day counts by its length."""
+    """Return the key of a request's kept answer. Of a period, which moves with the time, only the length counts."""
     fields, length = request.DESCRIPTOR.fields_by_name, 0
     if "from" in fields and "to" in fields:
         request, given = type(request)(), request
@@ -215,7 +215,7 @@ class Shell:
         """Return the answer to a request; while its daemon is away, the newest kept one, or else an empty one.
 
         Raises:
-            Unreachable: there is neither, and the page is about nothing else (`needed`).
+            Unreachable: no answer was kept, and the page is useless without one (`needed`).
             TurnkeeperError: the daemon refused the request.
         """
         daemon, reading = daemon_of(request), _reading.get(None) or self.begin()

@@ -1,6 +1,6 @@
-"""What the page reads in the stores themselves: the times in which nothing was sent, and the tokens of turns.
+"""The page's reads of the stores themselves: the times in which nothing was sent, and the tokens of turns.
 
-No daemon is asked, so this is known while one is down. Each read has a connection of its own, which cannot write.
+The reads ask no daemon, so they work while a daemon is down. Each read has its own connection, which cannot write.
 """
 
 from collections.abc import Generator, Mapping
@@ -54,7 +54,7 @@ def outages(home: Home, url: str, now: datetime) -> list[Outage]:
 
 
 def spent(home: Home, url: str, since: datetime) -> list[Spent]:
-    """Return the tokens of turns that began since then, by local day and name. Raises TurnkeeperError."""
+    """Return the tokens of turns that began at `since` or later, by local day and name. Raises TurnkeeperError."""
     found: dict[tuple[str, str], Spent] = {}
     with closing(_rows(home.agent_db, url, "runtime", _TURNS)) as rows:
         for row in rows:

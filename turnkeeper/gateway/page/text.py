@@ -20,7 +20,7 @@ from turnkeeper.console.unseen import plain, prose
 from turnkeeper.gateway.page.when import in_words
 from turnkeeper.times import format_rough, parse_rfc3339, rfc3339, shown_in, written_time
 
-PAUSES = ("1h", "tomorrow 00:00", "monday 00:00")  # a fire that is due on that day is not skipped
+PAUSES = ("1h", "tomorrow 00:00", "monday 00:00")  # midnight, so that no fire of that day is skipped
 LONGEST = 20_000  # characters of one text; the command line shows the whole text
 _LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _LOWEST_HEADING = 6

@@ -262,7 +262,7 @@ def chosen(tasks: Iterable[schedules.Task], query: Mapping[str, str]) -> list[sc
 
 
 def matching(named: Iterable[tuple[str, str, str]], query: str) -> list[tuple[str, str, str]]:
-    """Return those whose kind and name contain all words of the query.
+    """Return the entries whose kind and name contain all words of the query.
 
     >>> matching([("Tasks", "Daily news", "a"), ("Pages", "News", "b")], "news task")
     [('Tasks', 'Daily news', 'a')]
@@ -318,7 +318,7 @@ def made(form: Mapping[str, str], now: datetime) -> schedules.TaskSpec:
 
 
 def differences(task: schedules.Task, form: Mapping[str, str]) -> list[tuple[str, Sequence[str]]]:
-    """Return the fields that the form changes, each with the lines that leave and the lines that come."""
+    """Return the fields that the form changes, each with its removed and added lines."""
     before = form_of(task)
     sides = {key: (before[key].splitlines(), form[key].splitlines()) for key in before if form[key] != before[key]}
     return [(key, [*difflib.unified_diff(old, new, lineterm="", n=1)][3:]) for key, (old, new) in sides.items()]
@@ -338,7 +338,7 @@ class Mark:
     Attributes:
         kind: planned, fired, failed, skipped, waits.
         late: the width of the bar from its due time to its start.
-        count, to: of neighbours that are drawn as one: how many there are, and the position of the last one.
+        count, to: for neighbours that are drawn as one mark, their number and the position of the last one.
     """
 
     kind: str
@@ -409,7 +409,7 @@ class Window:
         return [(self.x(at), at) for at in found if self.begin < at < self.end]
 
     def label(self, at: datetime) -> str:
-        """Return the text of a dividing line: as much of the time as tells it from its neighbours."""
+        """Return the text of a dividing line: as much of the time as distinguishes it from its neighbours."""
         span = self.end - self.begin
         if span > timedelta(days=10):
             return f"{at.day} {at:%b}"
@@ -430,7 +430,7 @@ class Band(NamedTuple):
 
 
 def bands_of(outages: Iterable[Outage], window: Window) -> list[Band]:
-    """Return the outages in the window; those of one daemon that touch are one, and the shortest are left out."""
+    """Return the outages in the window. Join outages of one daemon that touch. Omit outages shorter than a second."""
     spans: list[Outage] = []
     for one in sorted(outages, key=lambda one: (one.daemon, one.begin)):
         last = spans[-1] if spans else None
@@ -446,7 +446,7 @@ def bands_of(outages: Iterable[Outage], window: Window) -> list[Band]:
     ]
 
 
-_SHORTEST = timedelta(seconds=1)  # a daemon that starts takes less
+_SHORTEST = timedelta(seconds=1)  # the start of a daemon takes less
 _TOUCH = timedelta(seconds=10)  # a daemon that runs records its presence every 5 s
 _MERGED = frozenset({"fired", "planned", "skipped"})
 CLOSE = 1.2  # percent of a lane within which two marks would touch

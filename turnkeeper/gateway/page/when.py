@@ -1,4 +1,4 @@
-"""Schedules in words: what a person types becomes what the runner parses, and what the runner writes becomes words."""
+"""Schedules in words: converts what a person types to the runner's form, and the runner's form to words."""
 
 import re
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def typed(text: str, now: datetime) -> tuple[str, str]:
 
 
 def _weekday(word: str) -> str:
-    """Return the number of a weekday, which its first three letters or more name; empty for any other word."""
+    """Return the number of a weekday, given at least its first three letters; empty for any other word."""
     number, name = _NUMBERS.get(word[:3], ""), word.removesuffix("s")
     return number if number and _WEEKDAYS[int(number)].lower().startswith(name) else ""
 
