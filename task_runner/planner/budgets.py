@@ -1,8 +1,8 @@
-"""Budgets and failures in a row, which pause a task automatically. Pure.
+"""Budgets and consecutive failures, which pause a task automatically. Pure.
 
-The runtime reports the usage of a turn when the turn ends. A task that reaches a limit pauses, with the reason. The
-count restarts on the next day in the task's zone. A limit for a day pauses the task until then, any other until its
-author resumes it. A limit for an hour delays the next wake of a self-paced task until the hour is over.
+The runtime reports the usage of a turn when the turn ends. A daily limit pauses the task until the next day in its time
+zone, when the count restarts. A limit per fire or on failures pauses the task until its author resumes it. An hourly
+limit only delays the next wake of a self-paced task until the hour ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ HOURLY = ("turns_per_hour", "tokens_per_hour")
 DEFAULT_HOURLY = {"turns_per_hour": 600}  # the hourly limit of a self-paced task whose budget sets none
 KEYS = (*(f"{what}_per_{span}" for span in ("fire", "day") for what in ("turns", "seconds", "tokens")), *HOURLY)
 LARGEST = 1_000_000_000_000
-_BUDGET = "budget: "  # begins the reason of a pause
+_BUDGET = "budget: "  # the prefix of the reason for a pause
 _SECOND = timedelta(seconds=1)
 
 
@@ -29,7 +29,7 @@ class Ended:
         fire: the fire after the end of the turn; pending if it is retried.
         spent: how long the turn took.
         tokens: number of tokens that the turn used, in and out.
-        wake_after_s: seconds from the end of the turn to the wake that it asked for; None if it asked for no wake.
+        wake_after_s: seconds from the end of the turn to the wake that the turn asked for; None if it asked for none.
     """
 
     fire: Fire
@@ -40,7 +40,7 @@ class Ended:
 
 
 def check_budget(budget: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return a budget sorted by key. Raises InvalidInput: an unknown key, or a limit that is not positive."""
+    """Return a budget sorted by key. Raises InvalidInput if a key is unknown or a limit is out of range."""
     for key, limit in budget.items():
         if key not in KEYS:
             raise InvalidInput(f"{key[:40]!r} is not a limit", where="budget", hint=f"one of {', '.join(KEYS)}")
@@ -55,7 +55,7 @@ def hourly(definition: Definition) -> Mapping[str, int]:
 
 
 def settle_up(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
-    """Count the turns that ended. Return the task, and why it must pause; the reason is empty if it need not pause."""
+    """Count the ended turns. Return the task and the reason to pause it; the reason is empty if it need not pause."""
     reason = ""
     for turn in ended:
         failures = _failures(task.failures, turn.fire)
@@ -68,7 +68,7 @@ def settle_up(task: Task, ended: Sequence[Ended]) -> tuple[Task, str]:
 
 
 def pauses_until(task: Task, reason: str) -> datetime | None:
-    """Return when a pause for a reason of `settle_up` ends: with the day of the limit; None if it does not end so."""
+    """Return the end of the day if a daily limit is the reason for a pause; None for any other reason."""
     if task.usage is None or not (reason.startswith(_BUDGET) and reason.partition(" is ")[0].endswith("_day")):
         return None
     return datetime.combine(task.usage.day + timedelta(days=1), time(), zone(task.definition.timezone)).astimezone(UTC)

@@ -15,7 +15,7 @@ from task_runner.timetable import LEAST, Timetable
 MISSED = "missed"
 TOO_OLD = "catch_up_window"
 CAPPED = "max_catch_up"
-# The maximum for one task in one plan, even if an older home allows more: one transaction writes all of them.
+# The most fires in one plan of a task, even if an older home allows more, because one transaction writes them all.
 MOST_FIRES = 10_000
 
 
@@ -39,7 +39,7 @@ class CaughtUp:
 def late_fires(unsent: tuple[Fire, ...], due: entries.Due, now: datetime) -> tuple[Fire, ...]:
     """Return the unsent fires that are missed: they are late, or a later scheduled time is already due.
 
-    A fire that waited for an overlapping one is missed only after the grace since its release is over.
+    A fire that waited for an overlapping one is missed only after the grace period that began with its release.
     """
     newest = max((fire.nominal_at for fire in unsent), default=None)
     return tuple(
@@ -87,7 +87,7 @@ def waited_too_long(task: Task, unsent: Iterable[Fire], now: datetime) -> tuple[
 def _too_old(
     task: Task, timetable: Timetable, due: entries.Due, late: tuple[Fire, ...], now: datetime
 ) -> tuple[tuple[Fire, ...], entries.Run | None, entries.Due]:
-    """Split off the misses older than the catch-up window. Return these misses and the rest of the due times."""
+    """Split off the misses older than the catch-up window. Return the old fires, the old times and the rest."""
     window = task.definition.catch_up_window
     if window is None:
         return (), None, due

@@ -1,7 +1,7 @@
-"""Ledger entries: new entries, the next state of entries, and the plan that writes them. Pure.
+"""Ledger entries: functions that create and change them, and the plan that lists the changes. Pure.
 
-Runs of scheduled times are stored as a count and two bounds, never as a list. So ten missed years cost no more than one
-day.
+A run of consecutive scheduled times is stored as a count and two bounds, never as a list. So a run of ten years takes
+no more space than a run of one day.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ from task_runner.timetable import LEAST, Timetable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """A run of scheduled times of one task.
+    """Consecutive scheduled times of one task.
 
     Attributes:
         count: number of scheduled times, at least 1.
@@ -76,7 +76,7 @@ def single(nominal_at: datetime) -> Run:
 
 
 def merged(runs: Iterable[Run | Fire | None]) -> Run:
-    """Return one run that covers all times of several runs and entries; at least one of them covers a time."""
+    """Return one run that covers the times of all these runs and entries. At least one of them must cover a time."""
     present = [run for run in runs if run is not None and run.count]
     return Run(
         count=sum(run.count for run in present),
@@ -86,7 +86,7 @@ def merged(runs: Iterable[Run | Fire | None]) -> Run:
 
 
 def entry(task: Task, run: Run | Fire, outcome: Outcome, **fields: Any) -> Fire:
-    """Return a new entry of a task that covers `run` and is named by its last time; `fields` override its defaults."""
+    """Return a new entry that covers `run`. The `nominal_at` is the last time of `run`, unless `fields` override it."""
     fields.setdefault("nominal_at", run.last_at)
     fields.setdefault("due_at", fields["nominal_at"])
     return Fire(
@@ -108,9 +108,9 @@ def fresh(
     caught_up: bool = False,
     ready_at: datetime | None = None,
 ) -> Fire:
-    """Return the fire of a scheduled time, which covers `run` or that time alone; ready only if `ready_at` is given."""
+    """Return a new fire that covers `run`, or else only `nominal_at`. The fire is ready only if `ready_at` is given."""
     first_at, last_at = (run.first_at, run.last_at) if run else (nominal_at, nominal_at)
-    return Fire(  # Faster than calling `entry`: catch-up makes thousands of fires.
+    return Fire(  # faster than `entry`, because catch-up creates thousands of fires
         task_id=task.id,
         fire_id=fire_id(task.id, nominal_at),
         nominal_at=nominal_at,
@@ -133,7 +133,7 @@ def skipped_run(task: Task, run: Run | Fire, reason: str) -> Fire:
 
 
 def waiting(fire: Fire) -> Fire:
-    """Return a fire that waits for an earlier fire of its task. It has no id yet, so later fires extend it in place."""
+    """Return a fire as waiting for an earlier fire. A waiting entry has no id yet, so later fires can extend it."""
     return replace(fire, outcome=Outcome.WAITING, reason="", fire_id="", send_by=None, ready_at=None)
 
 
@@ -142,17 +142,17 @@ def covering(fire: Fire, run: Run) -> Fire:
 
 
 def settled_skipped(fire: Fire, reason: str, now: datetime) -> Fire:
-    """Return a fire that is withdrawn unsent; it still covers its scheduled times."""
+    """Return an unsent fire as skipped. The fire still covers its scheduled times."""
     return replace(fire, outcome=Outcome.SKIPPED, reason=reason, ready_at=None, ended_at=now)
 
 
 def settled_coalesced(fire: Fire, into: str, now: datetime) -> Fire:
-    """Return a fire that is coalesced into the fire `into`, which now covers its scheduled times."""
+    """Return a fire as coalesced into the entry `into`, which now covers the scheduled times of the fire."""
     return replace(fire, outcome=Outcome.COALESCED, reason=into, count=0, ready_at=None, ended_at=now)
 
 
 def released(fire: Fire, task: Task, now: datetime) -> Fire:
-    """Return a fire that waited for an earlier one, now ready. It counts as on time for one more grace period."""
+    """Return a fire as ready after its wait for an earlier fire. The fire gets a new grace period."""
     ready_at = max(now, fire.due_at)  # the clock may have stepped back after the fire's due time
     return replace(
         fire,
@@ -180,11 +180,11 @@ class Plan:
     """The changes to write, in one transaction.
 
     Attributes:
-        task: the task as it is from now on: cursor, wake, state, counts.
+        task: the task with its new cursor, wake time, state and counts.
         new: entries to insert, by scheduled time.
         changed: entries to replace, by entry id.
-        restored: scheduled times that come again after the clock stepped back: their existing fires cover them again.
-        skipped: the runs of scheduled times that this plan skips, before any run extends an earlier entry.
+        restored: fires that already exist, and whose times recur after the clock stepped back.
+        skipped: the skipped entries of this plan, before they are merged with each other and with earlier entries.
         tail: the newest skipped entry, in `new`, in `changed` or written earlier; None if there is none.
     """
 
@@ -201,8 +201,8 @@ def joined(
 ) -> Plan:
     """Merge adjacent skipped entries of a plan that have the same reason; return the plan.
 
-    The oldest entry grows, even if it was written earlier. A written entry that it absorbs stays in the ledger as
-    coalesced and covers no times.
+    The oldest entry absorbs the later ones, even if an earlier plan wrote it. An absorbed entry that is in the ledger
+    stays there as coalesced, and covers no times.
     """
     skipped = tuple(sorted(filter(_covers_skipped, (*new, *changed)), key=lambda fire: fire.first_at))
     kept = [fire for fire in (*new, *changed) if not _covers_skipped(fire)]
@@ -230,7 +230,7 @@ def joined(
 
 
 def _is_next(timetable: Timetable, tail: Fire, fire: Fire) -> bool:
-    """Return whether a skipped entry follows the newest earlier one without a gap and for the same reason."""
+    """Return True if the skipped entry `fire` follows `tail` without a gap and has the same reason."""
     extends = tail.entry_id >= 0 and fire.reason == tail.reason
     return extends and timetable.next_after(tail.last_at) == fire.first_at
 

@@ -1,8 +1,8 @@
 """Event triggers: decide whether an event fires a task, and queue the fires of events. Pure.
 
 The event that opens a debounce window names the fire. Further events within the window, or before the fire is sent, are
-coalesced into that fire. Each trigger that does not fire is counted in an entry with the reason, so fires, coalesced
-and skipped triggers add up to all triggers.
+coalesced into that fire. Each trigger that does not fire is counted in an entry with the reason. So the fires, the
+coalesced triggers and the skipped triggers add up to all triggers.
 """
 
 from collections import Counter, deque
@@ -44,7 +44,7 @@ class Trigger:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """The state of a task that its triggers are decided by.
+    """The state of a task from which :func:`decide` decides about its triggers.
 
     Attributes:
         open: its open entries, of every kind.
@@ -52,7 +52,7 @@ class Standing:
         opened_at: the time of the event that opened the debounce window of `newest`.
         records: the records of triggers since `opened_at`.
         clock: for a hybrid task, its newest scheduled fire; events close to that fire are coalesced into it.
-        hourly: the time of the event `MOST_AN_HOUR` - 1 fires ago; None if there were fewer fires.
+        hourly: the times of the events that caused its newest fires, oldest first; at most `MOST_AN_HOUR`.
     """
 
     task: model.Task
@@ -100,8 +100,8 @@ def next_step(
 ) -> tuple[model.Task, tuple[model.Fire, ...]]:
     """Return the next state of an active task that only events trigger, and its changed fires.
 
-    Releases the first queued fire if no fire is ahead of it. If the turn ahead waits for its author, continues after an
-    answer (`resumed`), or lost its policy in an edit, no fire asks to cancel that turn any more.
+    Release the first queued fire if no fire is ahead of it. Drop all requests to cancel the turn ahead if that turn
+    waits for its author or continues after an answer (`resumed`), or if the policy is no longer `cancel-running`.
     """
     limit, end = task.definition.max_fires, task.definition.ends_at
     task = model.replace(task, wake_at=ends_after(task.definition, now))
@@ -120,13 +120,13 @@ def next_step(
 
 
 def ends_after(definition: model.Definition, now: datetime) -> datetime | None:
-    """Return the time at which a task ends; None if it has no end or the end has passed."""
+    """Return the first instant after a task's end; None if the task has no end or the end has passed."""
     end = definition.ends_at
     return None if end is None or now > end else end + LEAST
 
 
 def releasing_after(snapshot: model.Snapshot, made: entries.Plan, now: datetime) -> entries.Plan:
-    """Extend a plan: release the event's fire that waited for a fire that this plan ends."""
+    """Extend a plan: if the plan ends the fire ahead of a queued fire of an event, release the queued fire."""
     newest = {row.entry_id: row for row in made.changed}
     rows = [*(newest.get(row.entry_id, row) for row in snapshot.open), *made.new]
     fire = releasing(made.task, [row for row in rows if row.outcome in model.OPEN], now)
@@ -136,7 +136,7 @@ def releasing_after(snapshot: model.Snapshot, made: entries.Plan, now: datetime)
 
 
 def giving_way(opened: Iterable[model.Fire], unsent: Iterable[model.Fire], now: datetime) -> tuple[model.Fire, ...]:
-    """Return the unsent fires as skipped, because a fire of an event is about to be sent instead of them."""
+    """Return the waiting and queued fires as skipped if a fire of an event is unsent; else return no fires."""
     if not is_awaited(opened):
         return ()
     waits = (row for row in unsent if row.outcome is model.Outcome.WAITING or row.is_queued)
@@ -144,7 +144,7 @@ def giving_way(opened: Iterable[model.Fire], unsent: Iterable[model.Fire], now: 
 
 
 def releasing(task: model.Task, rows: Sequence[model.Fire], now: datetime) -> model.Fire | None:
-    """Return the queued fire of an event that may be sent now, as ready; None if there is none."""
+    """Return the first queued fire of an event as ready; None if no such fire is queued or another fire is ahead."""
     if any(_is_ahead(row) for row in rows):
         return None
     line = [row for row in rows if row.kind is model.FireKind.EVENT and row.is_queued]
@@ -152,7 +152,7 @@ def releasing(task: model.Task, rows: Sequence[model.Fire], now: datetime) -> mo
 
 
 def debounced(snapshot: model.Snapshot, timetable: Timetable, now: datetime) -> model.Fire | None:
-    """Return a record of the scheduled times that a hybrid task's event fire covers; None if no time is due."""
+    """Return a record of the due times in the debounce window of a hybrid task; None if there are none."""
     window, task = snapshot.window, snapshot.task
     if window is None:
         return None
@@ -164,7 +164,7 @@ def debounced(snapshot: model.Snapshot, timetable: Timetable, now: datetime) -> 
 
 
 def is_awaited(rows: Iterable[model.Fire]) -> bool:
-    """Return whether a fire of an event is still unsent. Times that come due meanwhile get no fire of their own."""
+    """Return True if a fire of an event is unsent. Scheduled times that come due before it is sent get no fire."""
     return any(row.kind is model.FireKind.EVENT and row.outcome is model.Outcome.PENDING for row in rows)
 
 
@@ -194,7 +194,7 @@ class _Decision:
         self._on: model.EventTrigger = self._task.definition.on
         self._newest, self._opened_at = self.standing.newest, self.standing.opened_at
         self._hourly = list(self.standing.hourly)
-        # Updated when a fire is added, so that no trigger has to search a queue of a thousand fires.
+        # Each new fire updates these values, so that no trigger has to search a queue of a thousand fires.
         rows = [row for row in self.standing.open if row.outcome in model.OPEN and row.kind in model.COUNTED]
         self._waits = any(map(_is_ahead, rows))
         self._halted = any(row.outcome in model.HALTED for row in rows)
@@ -240,7 +240,7 @@ class _Decision:
             return clock
         if newest is None or newest.outcome is model.Outcome.SKIPPED:
             return None
-        # Nor long before the fire: otherwise windows would stay open too long after a clock was set back.
+        # The window also bounds earlier times. Otherwise it would stay open too long after the clock was set back.
         if self._opened_at is not None and model.Window(fire_id="", at=self._opened_at, debounce=debounce).has(at):
             return newest
         lines_up = self._task.definition.overlap is model.Overlap.QUEUE
@@ -254,7 +254,7 @@ class _Decision:
             return LIMIT
         if definition.overlap is model.Overlap.SKIP and self._waits:
             return OVERLAP
-        # Only a queue of external events may have any length; a queue of events from the task's own turns is limited.
+        # With overlap `queue`, the hourly limit applies only to events from inside turns.
         counts = definition.overlap is not model.Overlap.QUEUE or event.name in LIFECYCLE
         recent = [at for at in self._hourly if event.at - HOURLY < at]
         return TOO_MANY if counts and len(recent) >= MOST_AN_HOUR else ""
@@ -289,7 +289,7 @@ class _Decision:
         self.records = {}
 
     def _cut_line(self) -> None:
-        """Skip the oldest fire of the full queue."""
+        """Skip the oldest queued fire if the queue is full."""
         if len(self._line) < self._task.definition.max_catch_up:
             return
         oldest = self._line.popleft()
@@ -317,10 +317,10 @@ class _Decision:
 def supersede(
     snapshot: model.Snapshot, timetable: Timetable, now: datetime, on: model.EventTrigger | None = None
 ) -> entries.Plan:
-    """Settle the unsent fires whose scheduled time or event the task's new definition does not contain.
+    """Skip the unsent fires whose scheduled time or event is not part of the task's new definition.
 
     Args:
-        on: the events that the task fired for before.
+        on: the event trigger of the old definition; None if it had none.
     """
     kept = snapshot.task.definition.on
     same_event = kept is not None and on is not None and kept.event == on.event

@@ -1,7 +1,7 @@
-"""Transitions of a ledger entry: receipts, refusals and turn events. Pure and monotone.
+"""Transitions of a ledger entry after receipts, refusals and turn events. Pure and monotone.
 
-A settled entry never changes. A report about another attempt than the current one is ignored. A repeated report changes
-nothing.
+A settled entry never changes. A report about an attempt other than the current one is ignored. A repeated report
+changes nothing.
 """
 
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ from task_runner.model.task import LONGEST_REASON, MISASKED, OPEN, REFUSED, UNAN
 _SHORTEST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 60.0
 _SHORTEST_RETRY_S = 30.0
-# A retry has already waited, so a short outage of the runtime does not make it missed.
+# The grace of a retry: long enough that a short outage of the runtime does not make the retry missed.
 _RETRY_GRACE = timedelta(minutes=5)
 
 
@@ -50,7 +50,7 @@ FINAL = frozenset(_FINAL_STATES)
 
 
 def sent(fire: Fire, now: datetime) -> Fire:
-    """Return a pending fire as sent; a fire that is sent again keeps the time of the first sending."""
+    """Return a pending fire as sent; a fire that is sent again keeps the time at which it was first sent."""
     return replace(fire, outcome=Outcome.SENT, reason="", ready_at=None, fired_at=fire.fired_at or now)
 
 
@@ -64,14 +64,14 @@ def accepted(fire: Fire, at: datetime, *, attempt: int, turn_id: str) -> Fire:
         outcome=outcome,
         ready_at=None,
         refusals=0,
-        fired_at=fire.fired_at or at,  # it was wrongly recorded as refused, or a restored store had lost its sending
+        fired_at=fire.fired_at or at,  # None after a wrong refusal, or if a restored store is older
         accepted_at=fire.accepted_at or at,
         turn_id=fire.turn_id or turn_id,
     )
 
 
 def refused(fire: Fire, now: datetime, *, attempt: int, why: str) -> Fire:
-    """Return a sent fire that the runtime definitely refused: unsent again, and retried with back-off."""
+    """Return a sent fire as unsent, to be sent again after a back-off, because the runtime refused the fire."""
     if fire.outcome is not Outcome.SENT or attempt != fire.attempt:
         return fire
     pause_s = min(LONGEST_BACKOFF_S, _SHORTEST_BACKOFF_S * 2.0 ** min(fire.refusals, 16))
@@ -86,17 +86,17 @@ def refused(fire: Fire, now: datetime, *, attempt: int, why: str) -> Fire:
 
 
 def forgotten(fire: Fire) -> Fire:
-    """Return a fire that the runtime lost when its store was replaced, to be sent again unchanged."""
+    """Return a fire as sent but not started, to be sent again unchanged, because the runtime lost it with its store."""
     return replace(fire, outcome=Outcome.SENT, started_at=None, turn_id="") if fire.outcome in OPEN else fire
 
 
 def withdrawn(fire: Fire, now: datetime) -> Fire:
-    """Return an accepted fire that no runtime has begun or will begin: unsent again, as it was first committed."""
+    """Return an accepted fire as unsent, as it was first committed. No runtime has begun it or will begin it."""
     return replace(fire, outcome=Outcome.PENDING, reason="", ready_at=now, fired_at=None, turn_id="")
 
 
 def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id: str = "", error: str = "") -> Fire:
-    """Return a fire after a turn event; the same fire if the event changes nothing."""
+    """Return a fire as changed by a turn event; return the same fire if the event changes nothing."""
     if fire.outcome not in OPEN or fire.outcome is Outcome.WAITING or attempt != fire.attempt:
         return fire
     if state is TurnState.RELEASED:
@@ -123,7 +123,7 @@ def turned(fire: Fire, state: TurnState, at: datetime, *, attempt: int, turn_id:
     if state in {TurnState.SUCCEEDED, TurnState.SILENT} and any(said in error for said in (UNANSWERED, REFUSED)):
         outcome, reason = Outcome.REJECTED, ""
     if error.startswith(MISASKED):
-        reason = ""  # Also for a silent turn: its author must learn of the error.
+        reason = ""  # The error replaces `silent` too, because the author must learn of it.
     return replace(known, outcome=outcome, reason=reason or error[:LONGEST_REASON], ended_at=moment)
 
 

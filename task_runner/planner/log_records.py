@@ -1,6 +1,6 @@
-"""The runner's records for the event log: made inside a transaction, written after its commit.
+"""The runner's records for the event log, which are made inside a transaction and written after the commit.
 
-While the store does not answer, other records report the wait (`turnkeeper.bus.event_log.told_if_late`).
+If the store is slow to answer, records about the wait are written at once (`turnkeeper.bus.event_log.told_if_late`).
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Attempt(Protocol):
 
 
 def of_plan(snapshot: Snapshot, plan: Plan, entries: Sequence[Fire]) -> list[LogRecord]:
-    """Return the log records of a written plan; `entries` are its entries with their numbers."""
+    """Return the log records of a written plan; `entries` are the plan's entries with their numbers."""
     before = {fire.entry_id: fire.outcome for fire in snapshot.open}
     events = [skipped(run) for run in plan.skipped]
     for fire in entries:
@@ -73,7 +73,7 @@ def settled(fire: Fire) -> LogRecord:
 
 
 def waiting(what: str) -> LogRecord:
-    """Return the record of a request that the store does not answer; `what` names the request."""
+    """Return the record of a request that the store has not answered; `what` describes the request."""
     return LogRecord("store.waits", {"about": what})
 
 

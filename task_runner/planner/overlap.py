@@ -1,8 +1,8 @@
 """Overlap: decides about a fire that comes due while an earlier fire of its task is open. Pure.
 
 At most one scheduled fire of a task runs at a time. `coalesce` folds all fires that come due meanwhile into one waiting
-entry. `queue` queues them in order. `skip` records them. `cancel-running` is `coalesce` with a waiting entry that also
-asks to cancel the turn that it waits for.
+entry. `queue` queues them in order. `skip` records them as skipped. `cancel-running` works as `coalesce` does, and the
+waiting entry also asks to cancel the running turn.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from task_runner.planner import entries
 
 QUEUE_FULL = "queue_full"
 OVERLAP = "overlap"
-# Marks a waiting entry that asks to cancel the turn before it, so the request is on disk together with the entry.
+# The reason of a waiting entry that asks to cancel the turn ahead. So the request is on disk with the entry.
 CANCELS = Overlap.CANCEL_RUNNING.value
 
 
@@ -36,7 +36,7 @@ def coalesce(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: dat
     """Fold the unsent entries of a task and its new fires into one.
 
     Args:
-        unsent: its waiting and unsent entries, oldest first.
+        unsent: the task's waiting and unsent entries, oldest first.
         fires: new fires, oldest first.
         busy: True if a fire of the task is running, so that the resulting fire waits.
     """
@@ -92,17 +92,17 @@ def queue(task: Task, unsent: Sequence[Fire], fires: Sequence[Fire], now: dateti
 
 
 def skip(task: Task, fires: Sequence[Fire]) -> Lined:
-    """Record new fires as skipped; they never get an id."""
+    """Return records of new fires as skipped. The records have no fire ids."""
     return Lined(new=tuple(entries.skipped_run(task, fire, OVERLAP) for fire in fires))
 
 
 def asking(lined: Lined) -> Lined:
-    """Mark the waiting entry as asking to cancel the turn that it waits for."""
+    """Mark the waiting entry with the request to cancel the turn ahead."""
     return replace(lined, new=tuple(map(_asking, lined.new)), changed=tuple(map(_asking, lined.changed)))
 
 
 def asks_no_more(fires: Iterable[Fire]) -> tuple[Fire, ...]:
-    """Return the entries that ask to cancel a turn, changed so that they only wait for its end."""
+    """Return the entries that ask to cancel the turn ahead, with that request removed."""
     return tuple(replace(fire, reason="") for fire in fires if fire.reason == CANCELS and _stands_behind(fire))
 
 
@@ -111,7 +111,7 @@ def _asking(fire: Fire) -> Fire:
 
 
 def _cut(task: Task, fire: Fire, now: datetime) -> Fire:
-    """Return a fire as skipped because the queue is full; a new fire never gets an id."""
+    """Return a fire as skipped because the queue is full. A new fire becomes a record without a fire id."""
     if fire.entry_id:
         return entries.settled_skipped(fire, QUEUE_FULL, now)
     return entries.skipped_run(task, fire, QUEUE_FULL)
@@ -122,5 +122,5 @@ def _stands_behind(fire: Fire) -> bool:
 
 
 def _ready(fire: Fire, now: datetime) -> Fire:
-    # Not before its due time either, because the clock may have stepped back after the due time.
+    # A fire is never ready before its due time, even if the clock stepped back after that time.
     return replace(fire, ready_at=max(now, fire.due_at)) if fire.ready_at is None else fire

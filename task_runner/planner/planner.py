@@ -1,4 +1,4 @@
-"""Planning of one task: from its stored state and the time to the changes to store. Pure.
+"""Planning of one task: computes the changes to store from the stored state and the time. Pure.
 
 Catch-up decides what fires, and overlap decides when. The rest is bookkeeping: the cursor, the limit on fires, and the
 next time at which anything can change.
@@ -45,7 +45,7 @@ class Lately:
     Attributes:
         complete: True if all reports arrived; otherwise a fire recorded as running may have ended long ago.
         ended_at: the end of the turn of a scheduled fire, if one ended.
-        resumed: True if the author decided, so that the turn continues.
+        resumed: True if a turn continues because the author answered.
     """
 
     complete: bool = True
@@ -68,10 +68,10 @@ def plan(
     """Plan a task at the time `now`.
 
     Args:
-        reachable: True if the runtime is reachable. If it is not, the state of a running fire is unknown. Times that
-            come due stay uncovered until it is reachable, and are then on time or missed like any others.
+        reachable: True if the runtime is reachable. Otherwise the state of a running fire is unknown, so times that
+            come due stay uncovered until the runtime is reachable. They are then on time or missed as usual.
         halted_waits: queue the due times behind a fire that waits for its author, instead of leaving them uncovered.
-            Used before an edit, so that these times stay owed under the old schedule.
+            Callers set it before an edit, so that the old schedule still decides about these times.
         lately: the newest reports about the task's turns.
     """
     task, rows, paced = snapshot.task, _scheduled(snapshot.open), _paced(snapshot.open)
@@ -165,7 +165,7 @@ def pass_over(snapshot: Snapshot, timetable: Timetable, reason: str, now: dateti
 def _put_off(
     caught: CaughtUp, lined: Lined, task: Task, due_at: Callable[[datetime], datetime]
 ) -> tuple[CaughtUp, Lined]:
-    """Make each released fire ready only when it is due, after its jitter."""
+    """Make no fire ready before its due time, which includes the jitter."""
     new, changed = (tuple(put_off(fire, task, due_at) for fire in fires) for fires in (lined.new, lined.changed))
     caught = replace(caught, changed=tuple(put_off(fire, task, due_at) for fire in caught.changed))
     return caught, replace(lined, new=new, changed=changed)
@@ -174,7 +174,7 @@ def _put_off(
 def _given_up(snapshot: Snapshot, due: entries.Due, now: datetime) -> tuple[Fire, ...]:
     """Return unsent fires as skipped if they waited too long or no newer fire can cover them.
 
-    The latter were held or are due for a retry, and times that came due after them were skipped.
+    A fire that no newer fire can cover was held or awaits a retry, and times after it were skipped.
     """
     task, unsent = snapshot.task, _unsent(_scheduled(snapshot.open))
     aged = waited_too_long(task, unsent, now)
@@ -198,7 +198,7 @@ def _unsent(rows: tuple[Fire, ...]) -> tuple[Fire, ...]:
 
 
 def _in_doubt(task: Task, timetable: Timetable, now: datetime, lately: Lately) -> bool:
-    """Return whether a due time may have come due only after the running fire ended."""
+    """Return True if a scheduled time may have come due after the running fire ended."""
     due_at = due_of(task.id, timetable, task.definition.jitter)
     due = entries.fallen_due(timetable, task.cursor_at, now, task.definition.grace, due_at)
     return due.missed is not None or (due.on_time is not None and not lately.complete)
@@ -250,7 +250,7 @@ def _without_schedule(snapshot: Snapshot, timetable: Timetable, now: datetime, l
 
 
 def _stopped(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
-    """Withdraw fires that became unsent after their task was stopped: held, refused or failed fires."""
+    """Withdraw the fires of a stopped task that a hold, a refusal or a failure made unsent again."""
     state, idle = snapshot.task.state, _idle(snapshot)
     if state not in _STOPPED and not (state in _ENDED and self_paced.is_self_paced(snapshot.task.definition)):
         return idle
@@ -261,7 +261,7 @@ def _stopped(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan:
 
 
 def _come_back(snapshot: Snapshot, timetable: Timetable, until: datetime) -> Plan:
-    """End a pause at its set time: times due before it are skipped, later times count as missed."""
+    """End a pause at the time `until`. Skip the times due by then; the next planning decides about later times."""
     back = replace(snapshot.task, state=TaskState.ACTIVE, reason="", wake_at=until)
     return pass_over(replace(snapshot, task=back), timetable, TaskState.PAUSED.value, until)
 
@@ -279,7 +279,7 @@ def _folds(task: Task) -> bool:
 
 
 def _late(task: Task, unsent: tuple[Fire, ...], due: entries.Due, now: datetime, *, busy: bool) -> tuple[Fire, ...]:
-    """Return the unsent fires that catch-up decides about, without the waiting ones while a fire is running."""
+    """Return the late unsent fires, about which catch-up decides; none while a fire is running."""
     if busy:
         return ()
     sendable = tuple(row for row in unsent if row.outcome is Outcome.PENDING and not row.is_queued)
@@ -363,7 +363,7 @@ def _ended(task: Task, timetable: Timetable, now: datetime) -> TaskState | None:
 
 
 def _wake(task: Task, timetable: Timetable, rows: list[Fire], now: datetime, *, full: bool) -> datetime | None:
-    """Return the next time at which planning could change anything. If `full`, only existing fires count."""
+    """Return the next time at which planning could change anything. If `full`, no new fire is possible."""
     wakes = [None if full else timetable.next_after(task.cursor_at)]
     if task.definition.on is not None:
         wakes.append(event_triggers.ends_after(task.definition, now))
@@ -411,7 +411,7 @@ class Alone:
 
 
 def fires_alone(snapshot: Snapshot, timetable: Timetable) -> Alone | None:
-    """Return the plan for a task's next time in advance; None if only `plan` can decide."""
+    """Return the plan for a task's next scheduled time, in advance; None if only `plan` can decide."""
     task, definition = snapshot.task, snapshot.task.definition
     if snapshot.open or snapshot.taken or task.rewound_until or definition.on or definition.jitter:
         return None
@@ -429,7 +429,7 @@ def fires_alone(snapshot: Snapshot, timetable: Timetable) -> Alone | None:
 
 
 def plan_alone(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan | None:
-    """Return the plan of an active task with no open fire and one due time, on time; None for any other task."""
+    """Return the plan of an active task with no open fire and one due time that is on time; None for any other task."""
     alone = fires_alone(snapshot, timetable)
     if alone is None or not alone.goes_at(now):
         return None
@@ -438,7 +438,7 @@ def plan_alone(snapshot: Snapshot, timetable: Timetable, now: datetime) -> Plan 
 
 
 def ahead(snapshot: Snapshot, timetable: Timetable) -> Alone | None:
-    """Return the plan that `plan` will give while a task's next time is on time; None if it may differ."""
+    """Return the plan that `plan` will make while a task's next time is on time; None if the plan may differ."""
     task = snapshot.task
     if task.state is not TaskState.ACTIVE or task.definition.schedule.kind in _WITHOUT_TIMES:
         return None

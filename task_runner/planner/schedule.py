@@ -1,8 +1,8 @@
 """The timetable of a task, and the jitter between a scheduled time and the due time of its fire. Pure.
 
-The jitter of a fire is a hash of the task and the scheduled time: the same after a crash, an edit or on another
-machine, and different for tasks that share a scheduled time. It is always less than the gap to the next scheduled time,
-so the fires of a task stay in the order of their scheduled times.
+The jitter of a fire comes from a hash of the task and the scheduled time. A crash, an edit or another machine does not
+change the jitter. Tasks that share a scheduled time usually differ in it. The jitter is always less than the gap to the
+next scheduled time, so the fires of a task stay in the order of their scheduled times.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def timetable_of(definition: Definition) -> Timetable:
     """Return the timetable of a task. Raises InvalidInput if the schedule cannot be read."""
     return _timetable(
         definition.schedule,
-        # Only `H` in a cron expression depends on the name. Without it, tasks share a timetable.
+        # Only `H` in a cron expression depends on the name. Tasks without an `H` share timetables.
         definition.name if "H" in definition.schedule.text else "",
         definition.timezone,
         definition.start_at,
@@ -94,7 +94,7 @@ def due_of(task_id: str, timetable: Timetable, jitter: timedelta) -> Callable[[d
 
 
 def put_off(fire: Fire, task: Task, due: Callable[[datetime], datetime]) -> Fire:
-    """Return an unsent fire that is not ready before its due time. Its whole grace period counts from its due time."""
+    """Return an unsent scheduled fire as not ready before its due time, from which its full grace period counts."""
     if fire.outcome not in _YET_TO_GO or fire.kind is not FireKind.SCHEDULED:
         return fire
     due_at = due(fire.nominal_at)

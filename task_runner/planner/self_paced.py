@@ -2,7 +2,7 @@
 
 When an armed wake is due, it is committed as a fire of its own kind, numbered by its iteration. No fire is committed
 while another is open. Only the end of a turn, a command or the task's creation arms a wake. So no wake comes during a
-turn, and an end that is reported twice arms one wake. A missed wake always runs exactly once.
+turn, and a turn end that is reported twice arms one wake. A missed wake always runs exactly once.
 """
 
 from collections.abc import Sequence
@@ -53,12 +53,10 @@ def begun(definition: model.Definition, now: datetime, iteration: int = 0) -> mo
 
 
 def turns_ended(task: model.Task, ended: Sequence[Ended]) -> tuple[model.Task, str]:
-    """Count the ended turns of a self-paced task. Return the task, and why it must pause; empty if it need not
-    pause.
-    """
+    """Count the ended turns of a self-paced task. Return the task and the reason to pause it; empty for none."""
     reason = ""
     for turn in ended:
-        if turn.fire.outcome is model.Outcome.PENDING or task.state in _ENDED:  # the fire is retried, or has settled
+        if turn.fire.outcome is model.Outcome.PENDING or task.state in _ENDED:  # a retry follows, or the task is over
             continue
         task, why = _turn_ended(_counted(task, turn), turn)
         reason = reason or why
@@ -133,7 +131,7 @@ def _armed(task: model.Task, ended_at: datetime, delay: timedelta, why: str) -> 
 
 
 def _counted(task: model.Task, turn: Ended) -> model.Task:
-    """Add a turn that ended to the hourly budget; an hour begins with the end of its first turn."""
+    """Count an ended turn in the hourly budget. Each hour begins when its first turn ends."""
     pacing = _pacing(task)
     if turn.fire.kind is model.FireKind.MANUAL:
         return task
@@ -146,7 +144,7 @@ def _counted(task: model.Task, turn: Ended) -> model.Task:
 def earliest_wake(task: model.Task, now: datetime, *, running: int = 0) -> datetime | None:
     """Return when the hourly budget allows the next wake of a self-paced task; None if it allows one now.
 
-    `running` is the number of running turns to count first.
+    `running` is the number of running turns, which also count towards the limit on turns.
     """
     pacing = _pacing(task)
     if pacing.hour_at is None or not pacing.hour_at <= now < pacing.hour_at + HOUR:
@@ -163,7 +161,7 @@ def _used_up(definition: model.Definition, pacing: model.Pacing, running: int = 
 
 
 def rescheduled(task: model.Task, now: datetime, delay: timedelta) -> model.Task:
-    """Set the next wake of a self-paced task on a command; return the task. A task that had ended runs again.
+    """Set the next wake of a self-paced task as a command asks; return the task. An ended task becomes active again.
 
     Raises:
         InvalidInput: the delay is longer than the longest one, or the wake comes after the task's end.
@@ -180,7 +178,7 @@ def rescheduled(task: model.Task, now: datetime, delay: timedelta) -> model.Task
 
 
 def resumed(task: model.Task) -> model.Task:
-    """Resume a task for its author; return the task. The counts that lead to a pause restart at zero."""
+    """Return a task that its author resumes, with the count of setbacks reset to zero."""
     return task if task.pacing is None else model.replace(task, pacing=model.replace(task.pacing, setbacks=0))
 
 
@@ -266,7 +264,7 @@ def _wake(task: model.Task, at: datetime, number: int, now: datetime) -> model.F
 
 
 def wake_due(task: model.Task, at: datetime) -> datetime:
-    """Return the due time of a wake armed for `at`: later by the task's jitter, if it has any."""
+    """Return the due time of a wake armed for `at`: that time plus the jitter of the wake."""
     return due_of(task.id, Never(), task.definition.jitter)(at)
 
 

@@ -1,7 +1,7 @@
 """Cron expressions: croniter parses their fields, and this module searches for the times at which they fire.
 
-croniter knows the dialect: names, lists, ranges, steps, `L`, `#` and macros. This module handles each difference from
-croniter's dialect before it calls croniter; ``docs/reference/schedules.md`` shows them.
+croniter reads names, lists, ranges, steps, `L`, `#` and macros. If the dialect of this module differs from croniter's,
+the module translates an item before it calls croniter; ``docs/reference/schedules.md`` shows the differences.
 :mod:`task_runner.timetable.wall_clock` handles clock changes. A time is fixed if hour and minute are plain lists.
 """
 
@@ -24,7 +24,7 @@ _SHOWN = 72
 _AROUND = " \t\r\n"
 _WORD = re.compile(r"[^ \t]+")
 _MACROS = "@hourly @daily @midnight @weekly @monthly @yearly @annually"
-# The fields in croniter's order. An expression has the same order, except that the seconds stand first.
+# The fields in croniter's order. An expression has the same order, except that the seconds come first.
 _TITLES = ("minute", "hour", "day of month", "month", "weekday", "second")
 _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY, _SECOND = range(6)
 _SUNDAY = 7
@@ -90,7 +90,7 @@ def parse_cron(expression: str, *, name: str, zone: ZoneInfo) -> CronTimetable:
         zone: the zone in whose wall-clock time the expression is written.
 
     Raises:
-        InvalidCron: the expression cannot be read, or it never fires; its `caret` shows where.
+        InvalidCron: the expression cannot be read, or it never fires; the error's `caret` shows where.
     """
     typed = expression.strip(_AROUND)
     # Without an H the name has no effect, and tasks with the same expression share one parsed pattern.
@@ -106,15 +106,14 @@ def otherwise_in_classic_cron(expression: str) -> str:
     Raises:
         InvalidCron: the expression cannot be read, or it never fires.
 
-    Source: Vixie's cron, whose entries keep a flag for such a star.
+    Source: Vixie cron, which stores a flag for a field that begins with a star.
     """
     typed = expression.strip(_AROUND)
     days = _parsed(typed, "").days
     assert isinstance(days, CronDays)
     _, _, _, day, _, weekday = _fields(typed, "")
     classic = replace(days, either=not (day.text.startswith("*") or weekday.text.startswith("*")))
-    # The days that match both fields are a subset of the days that match either. If the counts are equal, so are the
-    # days.
+    # The days that match both fields are a subset of the days that match either, so equal counts mean equal days.
     if classic.count(0, _ALL_SHAPES) == days.count(0, _ALL_SHAPES):
         return ""
     here, there = ("either", "both") if days.either else ("both", "either")
@@ -230,7 +229,7 @@ class _Field:
         return InvalidCron(what, expression=self.expression, start=self.start, width=len(self.text), hint=hint)
 
     def _understood(self, item: str) -> str:
-        """Translate an item into the syntax that makes croniter read it as this dialect defines it."""
+        """Translate an item of this dialect into the equivalent item of croniter."""
         if not item or _NOT_OFFERED.fullmatch(item):
             raise self._explained(item)
         if found := _HASH.fullmatch(item):
@@ -297,7 +296,7 @@ class _Field:
 
 @lru_cache(maxsize=4096)
 def _expanded(index: int, item: str) -> tuple[frozenset[int], frozenset[tuple[int, int]]]:
-    """Return the values or weekdays of the month that croniter reads in an item. Raises croniter's ValueError."""
+    """Parse an item with croniter. Return its values, or its weekdays of the month. Raises croniter's ValueError."""
     fields = ["*"] * (_SECOND + 1 if index == _SECOND else _SECOND)
     fields[index] = item
     expanded, counted = _croniter().expand(" ".join(fields))
@@ -336,11 +335,11 @@ class _Year(NamedTuple):
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class CronDays:
-    """The days that the fields day of month, month and weekday name; day 0 is 1 January 1970.
+    """The days that match the fields day of month, month and weekday. Day 0 is 1 January 1970.
 
     A year has one of fourteen shapes: it is a leap year or not, and it begins on one of seven weekdays. The matching
     days depend only on the shape, so fourteen masks of 366 bits cover all years. The next day is the lowest set bit;
-    the number of days is a count of set bits. Masks are computed on first use, so the value may be shared freely.
+    the number of days is a count of set bits. Each mask is computed on its first use.
 
     A missing local day (Pacific/Apia had no 30 December 2011) still counts as a day of its month: the last Friday of
     that month was the 30th, not the 23rd. A missing day never moves the second Monday of a month.
@@ -368,7 +367,7 @@ class CronDays:
         return any(self._shape(leap=leap, begins_on=weekday) for leap in (True, False) for weekday in range(_WEEK))
 
     def first_from(self, day: int, last: int) -> int | None:
-        """Return the first matching day from `day` on; searches the years up to `last`, so the day may be later."""
+        """Return the first matching day from `day` on, or None. Search to the end of the year of `last`."""
         while day <= last:
             year = self._recent
             if not year.start <= day < year.end:
@@ -380,7 +379,7 @@ class CronDays:
         return None
 
     def last_until(self, day: int, first: int) -> int | None:
-        """Return the last matching day up to `day`; searches the years down to `first`, so the day may be earlier."""
+        """Return the last matching day up to `day`, or None. Search to the start of the year of `first`."""
         while day >= first:
             year = self._year(day)
             rest = year.mask & ((2 << (day - year.start)) - 1)
@@ -438,5 +437,5 @@ class CronDays:
         return both & ((1 << length) - 1)
 
 
-# Tasks whose expressions name the same days share one CronDays.
+# Tasks share one CronDays if their expressions have the same day fields.
 days_of = lru_cache(maxsize=4096)(CronDays)

@@ -4,9 +4,9 @@ A rule consists of days and times of day, like a cron expression. So it shares c
 changes: a time that a gap skips fires when the gap ends, and a time that occurs twice fires the first time. Rules with
 `HOURLY` or `MINUTELY` name wall-clock times too. For elapsed time across a clock change, users choose `every`.
 
-The work for a rule is bounded, because agents write rules too. The days of a year that pass the filter depend on the
-shape of the year. There are 28 shapes, and each shape is filtered once. Nothing lists the times that a COUNT allows:
-the timetable counts up to the requested time, and the next request continues from there.
+The work for a rule is bounded, because agents write rules too. The days of a year that pass the filter depend on its
+first weekday and on its length and those of its neighbours. There are 28 such shapes of a year, each filtered once. The
+times of a rule with a COUNT are counted up to the requested time, and the next request continues from there.
 
 Source: RFC 5545, sections 3.3.10 and 3.8.5.3.
 """
@@ -28,7 +28,7 @@ from turnkeeper.errors import InvalidInput
 _EPOCH_ORDINAL = 719_163
 _LAST = date(9990, 1, 1)
 _MOST_KEPT = 64
-_FEW_DAYS = 7  # up to this interval, days are filtered one by one; above it each period is looked up
+_FEW_DAYS = 7  # up to this interval, days are filtered one by one; above it, periods are computed
 # A rule with a COUNT ends this long after its start, even if fewer times than COUNT have occurred.
 COUNTED_FOR = timedelta(days=73_200)
 _WEEK = 7
@@ -43,7 +43,7 @@ _START = re.compile(
     r"DTSTART(?:;VALUE=DATE(?:-TIME)?|;TZID=(?P<zone>[^:;]+))*:(?P<day>[0-9]{8})(?:T(?P<time>[0-9]{6})(?P<utc>Z?))?",
     re.ASCII | re.IGNORECASE,
 )
-# Key: smallest value, largest value, whether negative values count from the end.
+# By part: the smallest value, the largest value, and whether negative values count from the end.
 _NUMBERS: Mapping[str, tuple[int, int, bool]] = {
     "BYMONTH": (1, 12, False),
     "BYMONTHDAY": (1, 31, True),
@@ -73,7 +73,7 @@ class Frequency(StrEnum):
     DAILY = "DAILY"
 
 
-# The number of periods in one window.
+# The number of periods in a window, which is the unit of the cache.
 _PERIODS = {Frequency.YEARLY: 8, Frequency.MONTHLY: 48, Frequency.WEEKLY: 208, Frequency.DAILY: 1024}
 
 
@@ -83,10 +83,10 @@ class DayFilter:
 
     Attributes:
         months: 1 to 12.
-        month_days, year_days, weeks: days of the month, of the year, and weeks of the year from `week_start` on.
+        month_days, year_days, weeks: days of the month, days of the year, and weeks, which begin on `week_start`.
         weekdays: pairs of weekday (Monday is 0) and its occurrence in the month or year; 0 for every occurrence.
         in_year: True if occurrences of weekdays are counted in the year, False if in the month.
-        positions: positions of the chosen days of a period, among the days that satisfy the other conditions.
+        positions: the positions to choose among the days of a period that satisfy the other conditions.
     """
 
     months: frozenset[int] = frozenset()
@@ -125,7 +125,7 @@ class DayFilter:
         return (weekday, first) in self.weekdays or (weekday, last) in self.weekdays
 
     def _week_of(self, day: date) -> frozenset[int]:
-        """Return the number of a day's week from both ends of the year that contains most of that week."""
+        """Return the number of a day's week, from both ends of the year that contains most of the week."""
         middle = day - timedelta(days=(day.weekday() - self.week_start) % _WEEK) + timedelta(days=3)
         number = (_day_of_year(middle) - 1) // _WEEK + 1
         return frozenset({number, -((_year_length(middle.year) - _day_of_year(middle)) // _WEEK + 1)})
@@ -136,8 +136,8 @@ class RuleDays:
     """The days of a rule, numbered from 1 January 1970. The private fields are only a cache.
 
     Attributes:
-        interval: the number of periods from one to the next that matches.
-        start: a day of the period in which the rule starts; earlier days never match.
+        interval: the distance between matching periods, in periods.
+        start: the day on which the rule starts; earlier days never match.
     """
 
     frequency: Frequency
@@ -148,7 +148,7 @@ class RuleDays:
     _shapes: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def first_from(self, day: int, last: int) -> int | None:
-        """Return the first matching day from `day` on; searches the windows up to `last`, so the day may be later."""
+        """Return the first matching day from `day` on, or None. Search to the end of the window of `last`."""
         day = max(day, _numbered(self.start))
         while day <= last and day < _numbered(_LAST):
             number = self._window_of(day)
@@ -160,7 +160,7 @@ class RuleDays:
         return None
 
     def last_until(self, day: int, first: int) -> int | None:
-        """Return the last matching day up to `day`; searches the windows down to `first`, so the day may be earlier."""
+        """Return the last matching day up to `day`, or None. Search to the start of the window of `first`."""
         first = max(first, _numbered(self.start))
         day = min(day, _numbered(_LAST) - 1)
         while day >= first:
@@ -217,7 +217,7 @@ class RuleDays:
         return found
 
     def _of_year(self, year: int) -> tuple[int, ...]:
-        """Return the days of a year that pass the filter, numbered from 0. The adjacent years decide the first week."""
+        """Return the days of a year that pass the filter, from 0. Week numbers depend on the adjacent years too."""
         first = date(year, 1, 1)
         shape = (first.weekday(), *map(_year_length, (year - 1, year, year + 1)))
         known = self._shapes.get(shape)
@@ -415,7 +415,7 @@ def _start(text: str, zone: ZoneInfo) -> datetime:
         _refuse(f"DTSTART is in {named[:60]}, the task in {zone.key}", "give the task that zone")
     stamp = f"{found['day']}T{found['time'] or '000000'}"
     try:
-        at = datetime.strptime(stamp, "%Y%m%dT%H%M%S")  # noqa: DTZ007  given its zone below, if it is one of UTC
+        at = datetime.strptime(stamp, "%Y%m%dT%H%M%S")  # noqa: DTZ007  a time in UTC gets its zone below
     except ValueError:
         _refuse(f"{stamp} is not a time")
     if not 1970 <= at.year <= 2200:

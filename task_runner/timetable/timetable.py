@@ -1,4 +1,4 @@
-"""The interface of timetables, and the simple ones: an interval, one instant, no time, and bounds around another.
+"""The interface of timetables, and simple timetables: an interval, an instant, no times, and bounds on another one.
 
 Timetables compute with whole seconds since 1970 in UTC.
 """
@@ -162,7 +162,7 @@ class Once(Timetable):
 class Never(Timetable):
     """A timetable without scheduled times."""
 
-    def next_after(self, after: datetime) -> datetime | None:  # noqa: ARG002  as all timetables
+    def next_after(self, after: datetime) -> datetime | None:  # noqa: ARG002  required by the interface
         return None
 
     def last_at_or_before(self, at: datetime) -> datetime | None:  # noqa: ARG002

@@ -1,10 +1,10 @@
 """Conversion of wall-clock times to instants, with one rule for fixed times and another for all others.
 
-A pattern is a set of local times: named times on named days, in seconds since 1970 as a wall clock counts them.
+A pattern is a set of local times: certain times of certain days, in seconds since 1970 as a wall clock counts them.
 
 A **fixed** time fires at the first instant at which the wall clock shows that time or a later one. So if a gap skips
 fixed times, they fire once together when the gap ends. A fixed time that occurs twice fires the first time. Times that
-are not fixed fire at every instant at which the wall clock shows a named time: a repeated hour fires twice, and a
+are not fixed fire at every instant at which the wall clock shows them: a repeated hour fires twice, and a
 skipped hour does not fire.
 """
 
@@ -30,10 +30,10 @@ class DaySet(Protocol):
     """A set of calendar days, numbered from 1 January 1970, which is day 0."""
 
     def first_from(self, day: int, last: int) -> int | None:
-        """Return the first matching day from `day` on; searches the days up to `last`, so the day may be later."""
+        """Return the first matching day from `day` on, or None. Search at least to `last`; the day may be later."""
 
     def last_until(self, day: int, first: int) -> int | None:
-        """Return the last matching day up to `day`; searches the days down to `first`, so the day may be earlier."""
+        """Return the last matching day up to `day`, or None. Search at least to `first`; the day may be earlier."""
 
     def count(self, low: int, high: int) -> int:
         """Return the number of matching days in [low, high)."""
@@ -54,7 +54,7 @@ class DayTimes:
     @staticmethod
     @lru_cache(maxsize=256)
     def of(hours: frozenset[int], minutes: frozenset[int], seconds: frozenset[int]) -> "DayTimes":
-        """Combine each of these hours with each of the minutes and seconds."""
+        """Return the times for all combinations of these hours, minutes and seconds."""
         # The numbers are shared, so a pattern of every minute holds only references.
         of_day = tuple(_MINUTES[60 * hour + minute] for hour in sorted(hours) for minute in sorted(minutes))
         return DayTimes(of_day, tuple(sorted(seconds)))
@@ -104,7 +104,7 @@ class DayTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalPattern:
-    """The local times of a schedule: named times on named days.
+    """The local times of a schedule: each of its times on each of its days.
 
     Attributes:
         fixed: True if hour and minute are plain lists, without a wildcard or a step.
@@ -218,8 +218,8 @@ class WallClock(Timetable):
     def _low(self, stretch: Stretch, second: int) -> int:
         """Return the first local time that belongs to the stretch from `second` on.
 
-        At the start of the stretch, this is the floor of the stretch. In a gap, the floor is lower than the first local
-        time shown, and the fixed times between them fire at the start.
+        At the start of the stretch, this is the floor of the stretch. After a gap, the floor is lower than the first
+        local time shown, and the fixed times between the two fire at the start of the stretch.
         """
         local = second + stretch.offset
         if not self.pattern.fixed:

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from task_runner.timetable.timetable import EARLIEST_S, LATEST_S, SECONDS_PER_DAY
 from turnkeeper.errors import InvalidInput
 
-# Files of the database that do not name a place: they depend on the machine, or are no zone.
+# Files of the database that are no zone, or whose meaning depends on the machine.
 _NO_ZONES = frozenset({"localtime", "posixrules", "Factory", "leapseconds", "tzdata.zi"})
 _NO_FOLDERS = ("posix/", "right/", "SystemV/")
 _BLOCK_BITS = 25  # 2**25 s are 388 days
@@ -76,7 +76,7 @@ class ZoneOffsets:
     _blocks: dict[int, tuple[Stretch, ...]] = field(default_factory=dict)
 
     def at(self, second: int) -> Stretch:
-        """Return the stretch that contains an instant in [EARLIEST_S, LATEST_S); it may be cut at a block's end."""
+        """Return the stretch that contains an instant in [EARLIEST_S, LATEST_S); the end of a block cuts a stretch."""
         number = second >> _BLOCK_BITS
         block = self._blocks.get(number)
         if block is None:
