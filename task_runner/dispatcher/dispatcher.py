@@ -2,7 +2,7 @@
 
 A fire is recorded as `sent` on disk after the stream connects and before its request leaves. If the stream breaks, the
 fire may have arrived or not. It stays `sent` and is sent again with the same id and attempt until the runtime answers,
-regardless of the delay. Only a definite refusal makes a fire unsent again.
+however late that is. Only a definite refusal makes a fire unsent again.
 
 With overlap `cancel-running`, a waiting fire also asks to cancel the turn before it. This request is on disk with the
 fire and survives a restart. It is repeated until the runtime answers or the turn ends. A turn that waits for its author
@@ -43,7 +43,7 @@ _MOST_CANCELLED = 100
 # Sending the same bytes again cannot help; the task itself has to change.
 _HOPELESS = frozenset({code_pb2.INVALID_ARGUMENT, code_pb2.FAILED_PRECONDITION})
 _HELD_S = 2 * ledger.LONGEST_BACKOFF_S  # a held fire is sent again within this time
-_SILENT_AFTER = timedelta(seconds=5)  # an answer that is overdue for longer is recorded
+_SILENT_AFTER = timedelta(seconds=5)  # a longer silence of the runtime is recorded
 _DISPOSITIONS: Mapping[int, str] = {value: name for name, value in wire.FireReceipt.Disposition.items()}
 
 
@@ -60,9 +60,7 @@ class Pace:
     stagger_s: float = 0.2
 
     def goes_on(self, until: datetime, now: datetime) -> bool:
-        """Return whether another fire may be sent: `until` has passed, or is far ahead because the clock stepped
-        back.
-        """
+        """Return True if another fire may be sent: `until` has passed, or lies far ahead after a clock step."""
         return not now < until <= now + timedelta(seconds=self.stagger_s)
 
 
@@ -96,7 +94,7 @@ class Dispatcher:
     ) -> None:
         """Set `changed` whenever a task needs planning, and send no new fire before `planned` is set.
 
-        Another part sets `planned` once all tasks that were late at the start are planned.
+        The planning loop sets `planned` once all tasks that were due at the start are planned.
         """
         self._store, self._runtime = store, runtime
         self._clock, self._log = clock, log
@@ -109,14 +107,14 @@ class Dispatcher:
         self._calm.set()
         self._stagger_until: datetime | None = None
         self._handed: asyncio.Queue[list[tuple[Key, bytes]]] = asyncio.Queue()
-        self._on_hand = 0  # number of fires in the batch
+        self._on_hand = 0  # number of fires in `_handed`
         self._asked_at: datetime | None = None  # the time since which the runtime has owed an answer
         self._kept_back = set[str]()  # the tasks that are recorded as held
         self._takes = False
         self._writing = asyncio.Lock()  # a stream accepts only one message at a time
         self.connected = False
         self.refusal = ""
-        self._held: dict[str, tuple[float, str]] = {}  # by task: the reason why its fires are held, and until when
+        self._held: dict[str, tuple[float, str]] = {}  # by task: until when its fires are held, and why
         self.on_sent: Callable[[Sequence[tuple[float, bool]]], object] = len
         self.traceparent: Callable[[str], str] | None = None
 
@@ -158,7 +156,7 @@ class Dispatcher:
         """Open one stream and use it until it breaks. Raises TurnkeeperError when the stream breaks.
 
         If the runtime refuses our fires, log the refusal once and report it until the runtime accepts them. If the
-        runtime does not answer, record the length of its silence when it answers again.
+        runtime was silent for long before the stream broke, record the silence.
         """
         try:
             await self._serve(await self._runtime.open_stream(_CONNECT_S))
@@ -210,7 +208,7 @@ class Dispatcher:
         return count
 
     async def _plan_what_was_left(self) -> None:
-        """Plan the tasks with a running fire: times that came due while the runtime was unreachable are uncovered."""
+        """Plan the tasks with a running fire, because times may have come due while the runtime was unreachable."""
         done = await self._store.run(partial(plan_what_was_left, now=self._clock.now()))
         self._log.emit_all(done.events)
         self._changed.set()
@@ -245,14 +243,14 @@ class Dispatcher:
                 self._calm.set()
 
     async def _resend(self, stream: FireStream) -> None:
-        """Send all fires that may not have arrived again, unchanged."""
+        """Resend, unchanged, all fires that may not have arrived."""
         after = 0
         while batch := await self._store.read(partial(_unanswered, after=after)):
             await self._write_all(stream, batch)
             after = batch[-1].fire.entry_id
 
     async def _claim(self) -> list[Outgoing]:
-        """Mark the next fires as sent, on disk; return them."""
+        """Record the next fires as sent; return them once that is on disk."""
         room = min(LARGEST_BATCH, MOST_UNANSWERED - len(self._unanswered) - self._on_hand)
         if room <= 0:
             return []
@@ -339,7 +337,7 @@ class Dispatcher:
         self.work.set()
 
     def _note_held(self, receipts: Sequence[wire.FireReceipt]) -> tuple[dict[str, str], set[str]]:
-        """Return the tasks that the runtime holds now, with the reasons, and those that it no longer holds."""
+        """Return the tasks whose fires the runtime now holds, with the reasons, and the tasks whose fires it freed."""
         until, held, freed = self._clock.monotonic() + _HELD_S, dict[str, str](), set[str]()
         for receipt in receipts:
             task = receipt.fire_id.partition("@")[0]
@@ -353,7 +351,7 @@ class Dispatcher:
 
 
 def _note_silence(session: Session, since: datetime | None, now: datetime) -> None:
-    """Record that the runtime did not answer for long; called when it answers or is known to be unreachable."""
+    """Record a long silence of the runtime, once the runtime answers or is known to be unreachable."""
     if since is not None and now - since > _SILENT_AFTER:
         session.stoppages.happened(Cause.SILENT, since, now)
 
@@ -383,7 +381,7 @@ def first_late_s(fire: Fire) -> float | None:
 
 
 def claim(session: Session, now: datetime, limit: int, slots: int, *, single: bool) -> list[Outgoing]:
-    """Mark at most `limit` ready fires as sent, at most `slots` of them caught up; return them."""
+    """Record at most `limit` ready fires as sent; return them. At most `slots` caught-up fires run at once."""
     found = session.fires.ready(now, limit, caught_up=False)
     if slots and len(found) < limit:
         free = max(0, slots - session.fires.catching_up())
@@ -481,20 +479,16 @@ def stop_hopeless(session: Session, task_id: str, why: str, now: datetime) -> pl
 
 
 class Canceller:
-    """A sender of cancel requests: for turns that a waiting fire replaces, and for stopped tasks' fires in
-    terminals.
-    """
+    """A sender of cancel requests for turns that waiting fires replace, and for stopped tasks' fires in terminals."""
 
     def __init__(self, store: Store, runtime: Runtime, *, clock: Clock, log: EventLog, work: asyncio.Event) -> None:
-        """Set `work` when there may be a turn to cancel."""
+        """Check for turns to cancel whenever `work` is set."""
         self._store, self._runtime, self._clock, self._log = store, runtime, clock, log
         self._work = work
         self._answered: set[Key] = set()
 
     async def run(self) -> None:
-        """Send cancel requests until cancelled. Repeat an answered request only if its turn does not end for a long
-        time.
-        """
+        """Send cancel requests until cancelled. Repeat an answered request only after a long wait."""
         while True:
             self._work.clear()
             answered = await self.ask()
@@ -503,7 +497,7 @@ class Canceller:
                 self._answered.clear()
 
     async def ask(self) -> bool:
-        """Ask the runtime to cancel each such turn; return whether it answered every request."""
+        """Send the requests that are not yet answered; return True if the runtime answered all of them."""
         wanted, after = list[Fire](), 0
         while batch := await self._store.read(partial(_asked_to_end, after=after)):
             wanted, after = wanted + batch, batch[-1].entry_id

@@ -1,8 +1,8 @@
 """The follower of the runtime's events: outcomes of turns settle fires, and events inside turns trigger tasks.
 
-Both positions are durable. An event and the position after it are written in one transaction, so no event is lost or
-counted twice. If the runtime's store was replaced, it has a new incarnation. Then its events are read from the
-beginning, and the runtime is asked about every open fire.
+The runner stores its position in both streams. It writes an event and the position after it in one transaction, so no
+event is lost or counted twice. If the runtime's store was replaced, the new store has another incarnation. Then its
+events are read from the beginning, and the runtime is asked about every open fire.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ class Follower:
 
         async def take(batch: Sequence[wire.TurnEvent]) -> None:
             nonlocal incarnation, after
-            # The position does not apply to this store: it is another store, or an older copy.
+            # This is another store or an older copy, so the position does not apply to it.
             if incarnation and (batch[0].incarnation != incarnation or batch[0].sequence < after):
                 await self._ask_about_replaced(batch[0].incarnation)
             incarnation, after = batch[-1].incarnation, batch[-1].sequence
@@ -122,12 +122,12 @@ class Follower:
             self._wakes.asking.set()
 
     async def _ask_about_replaced(self, incarnation: str) -> None:
-        """Ask a replaced store about every open fire, and send each fire again that the store does not know."""
+        """Ask the runtime's new store about every open fire, and resend the fires that it does not know."""
         self._log.emit("runtime.replaced", incarnation=incarnation)
         await self.ask_about_open(again=True)
 
     async def ask_about_open(self, *, again: bool) -> None:
-        """Ask the runtime for the state of every open fire; with `again`, send unknown fires again."""
+        """Ask the runtime for the state of every open fire. If `again`, resend the fires that it does not know."""
         after = 0
         while fires := await self._store.read(partial(_open, after=after)):
             turns = [await self._runtime.turn_of(fire.fire_id, fire.attempt) for fire in fires]
@@ -146,7 +146,7 @@ def record_news(session: Session, news: Sequence[News], now: datetime) -> Planne
     ids = {item.fire_id for item in news}
     fires = {fire.fire_id: fire for fire in session.locked(lambda: list(session.fires.by_ids(ids).values()))}
     before, recorded, moves = dict(fires), list[log_records.LogRecord](), list[Moved]()
-    asked = set[str]()  # the fires whose turn waited for its author, including those that were answered
+    asked = set[str]()  # the fires with a turn that waits or waited for its author
     ended: dict[str, list[budgets.Ended]] = {}
     for item in news:
         fire = fires.get(item.fire_id)
@@ -221,12 +221,12 @@ def _log_record(before: Fire, after: Fire, news: News) -> log_records.LogRecord:
 
 
 def news_of(event: wire.TurnEvent, now: datetime) -> News:
-    """Return the report of an event. An event without a time happened now."""
+    """Convert a turn event to a report. An event without a time gets the time `now`."""
     return _news(event, _instant(event.at, now), event.error or _held_by(event))
 
 
 def _held_by(event: wire.TurnEvent) -> str:
-    """Return the approval or cause that a held fire waits for; empty for any other event."""
+    """Return a sentence that says which approvals a held fire waits for; empty for any other event."""
     if event.state != wire.TurnEvent.HELD or not event.held_by:
         return ""
     return f"waits for approval {', '.join(event.held_by)}"
@@ -255,7 +255,7 @@ def _news(turn: wire.Turn | wire.TurnEvent, at: datetime, error: str) -> News:
 
 
 def _instant(stamp: Timestamp, now: datetime) -> datetime:
-    """Return the runtime's time of an event, limited to now; now if the event has no time."""
+    """Return the time of an event, but not later than `now`. Return `now` if the event has no time."""
     return min(stamp.ToDatetime(tzinfo=UTC), now) if stamp.seconds > 0 else now
 
 
@@ -269,7 +269,7 @@ class RuntimeEvents:
     def __init__(
         self, store: Store, runtime: Runtime, *, clock: Clock, entropy: Entropy, log: EventLog, wakes: Wakes
     ) -> None:
-        """Set `changed` whenever the events that tasks wait for may have changed."""
+        """Create `changed`, to be set whenever the events that tasks wait for may have changed."""
         self._store, self._runtime = store, runtime
         self._clock, self._log, self._wakes = clock, log, wakes
         self._reconnector = Reconnector(clock, entropy)

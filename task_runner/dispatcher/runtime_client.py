@@ -53,7 +53,7 @@ class Reconnector:
 
 
 class Runtime:
-    """The agent runtime, reached over its Unix socket. Every method raises Unreachable if it does not answer."""
+    """The agent runtime, reached over its Unix socket. Methods raise Unreachable if the runtime does not answer."""
 
     def __init__(self, socket: Path, identity: Identity) -> None:
         self._socket = socket
@@ -66,7 +66,7 @@ class Runtime:
         self._identity = identity
 
     async def open_stream(self, deadline_s: float) -> "FireStream":
-        """Connect and open a stream of fires; return it after the runtime has accepted it.
+        """Connect and open a stream of fires; return the stream after the runtime has accepted it.
 
         Raises:
             Denied: the runtime refuses fires from this runner.
@@ -88,8 +88,8 @@ class Runtime:
     def watch(self, incarnation: str, after: int) -> AsyncGenerator[wire.TurnEvent, None]:
         """Yield turn events after a sequence number in commit order, then new ones as they happen.
 
-        If the runtime's store is not `incarnation` or is an older copy, the first event concerns no turn. It names the
-        store, and the sequence number after which the next events begin.
+        If the runtime's store is not `incarnation` or is an older copy, the first event concerns no turn. It gives the
+        incarnation of the store, and the sequence number after which the next events begin.
         """
         request = wire.WatchTurnsRequest(incarnation=incarnation, after_sequence=after)
         return self._watch("WatchTurns", request, wire.TurnEvent)
@@ -133,9 +133,9 @@ class Runtime:
     async def graphs(
         self, deadline_s: float, inputs: Iterable[wire.FireRequest] = ()
     ) -> tuple[Mapping[str, str], list[str]]:
-        """Return the graphs and assistants that a fire may name, each with why it cannot run, or "" if it can.
+        """Return the graphs and assistants that a fire may name, each with the reason why it cannot run ("" if it can).
 
-        The list says what of the inputs their graphs would not read. Raises InvalidInput if a graph refuses its input.
+        Also return warnings about inputs that their graphs would not read. Raises InvalidInput if a graph refuses one.
         """
         if not self._socket.exists():
             raise Unreachable(f"{PEER} is not running")

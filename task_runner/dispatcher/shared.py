@@ -35,7 +35,7 @@ _LIMIT = 500  # turn events per transaction
 
 
 class Parts(NamedTuple):
-    """The kinds of a runner's parts for a shared store."""
+    """The classes of the runner's parts that use a shared store."""
 
     runtime: type["SharedRuntime"]
     handover: type["SharedHandover"]
@@ -79,12 +79,12 @@ def cancel(session: Session, fire_id: str, attempt: int, reason: str, now: datet
 
 
 class Listener:
-    """A listener for the notifications of other processes on the database. Waiting parts also check every second."""
+    """A listener for notifications from other processes. The parts that wait for these also check every second."""
 
     def __init__(
         self, settings: StoreSettings, wakened: Mapping[str, Collection[asyncio.Event]], *, clock: Clock, log: EventLog
     ) -> None:
-        """Keep the events to set for each notification channel."""
+        """Set the events that `wakened` lists for a channel whenever that channel is notified."""
         self._settings, self._wakened, self._clock, self._log = settings, wakened, clock, log
 
     async def run(self) -> None:
@@ -146,7 +146,7 @@ class SharedHandover:
         return ""
 
     def room(self) -> int:
-        """Return 0, because each fire must be claimed first. So only one runner hands a fire over."""
+        """Return 0, because each fire must be claimed first, so that only one runner hands it over."""
         return 0
 
     def take(self, sent: Sequence[tuple[Key, bytes, float]]) -> None:
@@ -196,7 +196,7 @@ class SharedHandover:
             self._changed.set()
 
     async def _note_whether(self, lives: bool, now: datetime) -> None:
-        """Record that no runtime is running. When one starts, plan the tasks with uncovered times."""
+        """Record whether a runtime is running. When the first one starts, plan the tasks with a running fire."""
         if not lives:
             await self._store.run(lambda session: session.outages.seen(now))
         elif not self.connected:
@@ -207,9 +207,9 @@ class SharedHandover:
         self.connected = lives
 
     async def _pause_s(self, began: datetime) -> float:
-        """Return the seconds until a fire can become due, given when the last check began.
+        """Return the seconds to wait before the next check; `began` is the time at which the last check began.
 
-        Fires that were due then but were not claimed are left to another process.
+        Fires that were due at `began` but were not claimed are left to another process.
         """
         soon = await self._store.read(lambda session: session.fires.next_ready(caught_up=False))
         if soon is None or soon <= began:
@@ -225,9 +225,9 @@ def hand_over(
     traceparent: Callable[[str], str] | None = None,
     reach: Callable[[str], object] = len,
 ) -> list[Fire] | None:
-    """Hand over the next ready fires; return them as sent. Hand over none if no runtime is running.
+    """Hand over the next ready fires; return them as sent. Return None if no runtime is running.
 
-    While no runtime is running, or the runtimes have many fires to begin, fires stay in the ledger. There, catch-up
+    While no runtime is running, or the runtimes have many fires to begin, fires stay in the ledger, so that catch-up
     decides about late fires.
     """
     if not session.shared.has_runtime():
@@ -282,7 +282,7 @@ def claim_ready(session: Session, now: datetime, limit: int, pace: Pace) -> list
 
 
 class SharedFollower:
-    """A reader of the turn events in a shared database. Any of the runners records an event, exactly once."""
+    """A reader of the turn events in a shared database. One of the runners records each event, exactly once."""
 
     def __init__(self, store: Store, *, clock: Clock, log: EventLog, wakes: outcomes.Wakes) -> None:
         self._store, self._clock, self._log, self._wakes = store, clock, log, wakes
@@ -307,7 +307,7 @@ class SharedFollower:
             self._wakes.asking.set()
         return count
 
-    async def ask_about_open(self, *, again: bool) -> None:  # noqa: ARG002  as a follower of one runtime has it
+    async def ask_about_open(self, *, again: bool) -> None:  # noqa: ARG002  required by the interface
         """Record all events in the database, which include all news about open fires."""
         while await self.take_in():
             pass
@@ -317,7 +317,7 @@ class SharedRuntimeEvents:
     """A reader of events inside turns on all runtimes. Only one runner reads at a time."""
 
     def __init__(self, store: Store, *, clock: Clock, log: EventLog, wakes: outcomes.Wakes) -> None:
-        """Set `changed` whenever the events that tasks wait for may have changed, or new events happened."""
+        """Create `changed`, to be set when new events happened or tasks may wait for other events."""
         self._store, self._clock, self._log, self._wakes = store, clock, log, wakes
         self.changed = asyncio.Event()
 
@@ -336,7 +336,7 @@ class SharedRuntimeEvents:
 
 
 def take_happened(session: Session, now: datetime) -> tuple[int, TakenIn]:
-    """Record events inside turns, and publish which are wanted; return their number and results.
+    """Record events inside turns, and publish the names that tasks wait for. Return the number of events and results.
 
     If another runner is recording events at this moment, record none.
     """
@@ -365,7 +365,7 @@ def _event_of(happened: Happened, now: datetime) -> Event:
 
 
 def take(session: Session, now: datetime) -> tuple[int, planning.Planned]:
-    """Record turn events, and cancel fires that need not begin; return the number of events and the results."""
+    """Record turn events, and cancel fires that need not begin. Return the number of events and the result."""
     told = session.shared.take(_LIMIT)
     news = [_news_of(each, now) for each in told if each.fire_id and each.state in ledger.TurnState.__members__]
     done = outcomes.record_news(session, news, now) if news else planning.Planned()
@@ -380,7 +380,7 @@ def take(session: Session, now: datetime) -> tuple[int, planning.Planned]:
 
 
 def _stop_refused(session: Session, told: Told, now: datetime) -> planning.Planned:
-    """Stop the task of a fire that no runtime can begin until the task or an object that its request names changes."""
+    """Stop the task of a refused fire. No runtime can begin the fire before an edit of the task or of what it names."""
     fire = session.fires.by_ids([told.fire_id]).get(told.fire_id)
     task = None if fire is None else session.tasks.find(fire.task_id)
     active = task is not None and task.state is TaskState.ACTIVE

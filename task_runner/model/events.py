@@ -94,14 +94,14 @@ def check_event_name(name: str, *, where: str = "on") -> str:
 
 
 def check_emitted_name(name: str) -> str:
-    """Return the name if an author or an agent may emit it. Raises InvalidInput for a name of Turnkeeper's own."""
+    """Return the name if an author or an agent may emit it. Raises InvalidInput for a reserved or invalid name."""
     if name in LIFECYCLE or name.startswith(_RESERVED):
         raise InvalidInput(f"{name!r} is reserved: turnkeeper emits it", where="name", hint="choose another name")
     return check_event_name(name, where="name")
 
 
 def check_data(text: str) -> str:
-    """Return an event's data as one line of JSON. Raises InvalidInput if it is no object, too long or too deep."""
+    """Return an event's data as one line of JSON. Raises InvalidInput: no object, too long or too deep."""
     if not text.strip():
         return ""
     data = read_object(text, where="data", longest=LARGEST_DATA, deepest=DEEPEST_DATA, half_characters=True)

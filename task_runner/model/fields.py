@@ -42,10 +42,10 @@ class Kind:
 
     Attributes:
         type: the type of a value in a spec, in a task file and in JSON; `object` for a JSON object.
-        parse: returns a spec's value as the model's; takes the value, the field's name and the task's time zone, and
-            raises InvalidInput.
-        write: returns the model's value as a spec's, which `parse` reads back.
-        store, load: return the model's value as JSON in the store, and back.
+        parse: converts a value of a spec to a value of the model; takes the value, the field's name and the task's time
+            zone, and raises InvalidInput.
+        write: converts a value of the model to a value of a spec, which `parse` reads back.
+        store, load: convert a value of the model to JSON for the store, and back.
     """
 
     type: Any
@@ -56,7 +56,7 @@ class Kind:
 
 
 def parse_instant(text: str, timezone: str, *, field: str) -> datetime:
-    """Parse an ISO time. Without an offset it is wall time in `timezone`; if ambiguous, use the earlier instant.
+    """Parse an ISO time. A time without an offset is wall time in `timezone`: if ambiguous, the earlier instant.
 
     Raises:
         InvalidInput: the text is not an ISO time, or the zone skips the wall time.

@@ -18,12 +18,12 @@ from turnkeeper.errors import InvalidInput
 T = TypeVar("T")
 TaskId = NewType("TaskId", str)
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
-# Agents with other names run in a terminal. If an agent with this name runs in one too, its inbox is kept.
+# Agents with other names run in a terminal. If an agent with such a name does too, its inbox keeps unread fires.
 HOSTED = re.compile(r"agent[0-9]+", re.ASCII)
 _ID = re.compile(r"(?:task|loop)-[0-9a-f]{8}", re.ASCII)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
 LONGEST_REASON = 300
-EACH_FIRE = "/each"  # replaces a thread's id: a new thread for each fire. No id has a slash
+EACH_FIRE = "/each"  # stands for a new thread for each fire; no thread's id has a slash
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,11 +121,11 @@ class Outcome(StrEnum):
 
 
 UNDER_WAY = frozenset({Outcome.SENT, Outcome.ACCEPTED, Outcome.RUNNING})
-IN_ORDER = frozenset({Outcome.SUCCEEDED, Outcome.REJECTED})  # the turn came to its own end
+IN_ORDER = frozenset({Outcome.SUCCEEDED, Outcome.REJECTED})  # the turn ended by itself
 HALTED = frozenset({Outcome.INTERRUPTED, Outcome.HELD})
-UNANSWERED = "its approval expired"  # in the reason of a fire whose turn asked and got no answer; the runtime says so
-REFUSED = "its approval was rejected"  # in the reason of a fire whose author rejected a call; the runtime says so
-MISASKED = "its wake-up could not be read"  # in the reason of a fire; the runtime says so
+UNANSWERED = "its approval expired"  # the runtime writes this if a turn asked and got no answer
+REFUSED = "its approval was rejected"  # the runtime writes this if the author rejected a call
+MISASKED = "its wake-up could not be read"  # the runtime writes this as the reason of a fire
 OF_GRAPH = ("graph", "context_json", "config_json", "input_json")  # fields that choose what a task runs
 UNSENT = frozenset({Outcome.WAITING, Outcome.PENDING, Outcome.HELD})
 OPEN = UNDER_WAY | HALTED | UNSENT
@@ -141,7 +141,7 @@ class Schedule:
         text: the cron expression, the interval as a duration, the instant in RFC 3339, or the recurrence rule; empty
             for a self-paced task, in which each turn requests the next wake.
         anchor_at: the start of an interval, or of a rule that gives no start; else None.
-        declared_in: the duration given as `in`; the task is stored as an `at` with an instant.
+        declared_in: the duration given as `in`; the schedule itself is stored as an instant, of the kind `at`.
     """
 
     kind: ScheduleKind
@@ -156,14 +156,14 @@ class Definition:
 
     Attributes:
         name: unique among the tasks that are not deleted.
-        schedule: its scheduled times, within the bounds below.
+        schedule: the rule for its scheduled times, which the bounds below restrict.
         timezone: IANA name of the time zone of `schedule`.
         category, channel, agent, prompt, payload_json, read_only: passed to the runtime with each fire.
         catch_up, grace, catch_up_window, max_catch_up: the policy for missed scheduled times.
         overlap: the policy for a fire that is due while another is open.
         start_at, end_at, expires_at: bounds on scheduled times, all included; None for no bound.
-        max_fires: the most scheduled fires that may be accepted; None for no limit.
-        thread_id: the runtime's thread; empty for the task's own, `EACH_FIRE` for a thread of its own for each fire.
+        max_fires: the most fires of the kinds in `COUNTED` that may be accepted; None for no limit.
+        thread_id: the runtime's thread; empty for the task's own, `EACH_FIRE` for a new thread for each fire.
         graph: the runtime's graph or assistant that the task runs; empty for the runtime's default.
         context_json, config_json, input_json: JSON objects for that graph, or empty; passed to the runtime.
         tags: labels, sorted by key.
@@ -172,11 +172,11 @@ class Definition:
         retries: the number of further attempts if a fire's turn fails.
         pause_after_failures: the number of consecutive failed fires that pauses the task; None for never.
         budget: limits that pause the task when reached, sorted by key; see :mod:`task_runner.planner.budgets`.
-        first, if_silent: of a self-paced task, how long after its creation it wakes first, and what becomes of it when
-            a turn asks for no next wake: `end`, `wait` or a duration; see :mod:`task_runner.planner.self_paced`.
-        ephemeral: deleted when the daemon stops.
-        approval_reminder, approval_escalation, approval_timeout: how long after a turn asked its author he is reminded,
-            an alert is raised, and the approval ends unanswered; None for never. Passed to the runtime with each fire.
+        first, if_silent: for a self-paced task, the time from its creation to its first wake, and the action if a turn
+            asks for no next wake: `end`, `wait` or a duration; see :mod:`task_runner.planner.self_paced`.
+        ephemeral: True if the task is deleted when the daemon stops.
+        approval_reminder, approval_escalation, approval_timeout: the time from a request for approval to a reminder, to
+            an alert, and to the expiry of the request; None for never. Passed to the runtime with each fire.
         created_by: the agent's turn that created the task; None if an author created it.
         on: the events that trigger the task; None for none.
     """
@@ -249,11 +249,11 @@ class Pacing:
     """The progress of a self-paced task.
 
     Attributes:
-        iteration: the number of committed wakes, which is the number of the newest.
+        iteration: the number of committed wakes; the newest wake has this number.
         armed_at: the time of the next wake; None if no wake was requested.
         why: a sentence that says why the wake is or is not armed.
         setbacks: the number of consecutive turns that failed or were cancelled.
-        hour_at: when the hour began for which its budget is counted: the end of a turn; None before there was one.
+        hour_at: when the current hour of its budget began: at the end of a turn; None before the first such end.
         hour_turns, hour_tokens: the number and the tokens of the turns that ended in that hour.
         put_off: why the armed wake is later than requested; empty if it is not.
     """
@@ -276,12 +276,12 @@ class Task:
         id: never reused.
         reason: the note of a pause, or the cause of a quarantine; empty for none.
         cursor_at: every scheduled time up to here is covered by exactly one scheduled ledger entry.
-        wake_at: when it needs planning next, or when its pause ends; None while nothing but an outcome or a command
-            can change anything.
-        accepted: the number of accepted scheduled fires and wakes, which `max_fires` limits.
+        wake_at: when the task must be planned next, or when its pause ends; None if only an outcome or a command can
+            change the task.
+        accepted: the number of accepted fires that count towards `max_fires`.
         fires: the number of accepted fires of any kind.
         missed: the number of scheduled times that catch-up skipped or folded.
-        rewound_until: after the clock stepped back, the cursor before; up to there fires may exist already.
+        rewound_until: the cursor before the clock stepped back, up to which fires may exist already; else None.
         usage: the usage of the task's turns on the newest day on which a turn ended; None without a budget.
         pacing: the progress of a task that is or was self-paced; else None.
     """
@@ -317,12 +317,12 @@ class Fire:
         fire_id: the fire's permanent identity; empty for a skipped run and for a waiting fire.
         nominal_at: the scheduled time of the fire; for a run, the last time.
         outcome, reason: the state of the entry, and the reason for the state.
-        count, first_at, last_at: the run of scheduled times it covers; a count of 0 covers nothing.
-        attempt: from 1; grows only after a release, or after a failure that is tried again.
-        caught_up: it stands for missed scheduled times, so it takes a catch-up slot.
-        released: it waited for overlap, so that being late is no miss before `send_by`.
-        send_by: until when sending it is on time; None for an entry that is no fire yet.
-        ready_at: from when it may be sent; None while it stands behind an earlier fire, and once it is sent.
+        count, first_at, last_at: the run of scheduled times that the entry covers; none if the count is 0.
+        attempt: 1 at first; increases only after a release, or after a failure that is retried.
+        caught_up: True if the fire covers missed scheduled times, so that it takes a catch-up slot.
+        released: True if the fire waited for an earlier one or is a retry; it is missed only after `send_by`.
+        send_by: the latest time at which sending is on time; None for no limit, or for an entry that is no fire yet.
+        ready_at: the earliest time to send the fire; None while an earlier fire is ahead of it, and once it is sent.
         fired_at: when the fire was first sent in this attempt.
         request_id: the client's id of a manual fire; empty for other fires.
         retries: the number of remaining attempts if the turn fails.
@@ -400,9 +400,9 @@ class Snapshot:
     """The complete input for planning one task.
 
     Attributes:
-        open: its open ledger entries of every kind, oldest first.
-        tail: its newest skipped entry, which an adjacent entry with the same reason extends. If the scheduled times or
-            the clock changed since then, the number of the tail is negative and no entry extends it.
+        open: the task's open ledger entries of every kind, oldest first.
+        tail: the task's newest skipped entry, which an adjacent entry with the same reason extends. If the scheduled
+            times or the clock changed since then, the number of the tail is negative and no entry extends it.
         taken: scheduled times after the cursor whose fires already exist, because the clock stepped back.
         window: for a hybrid task, the debounce window of its newest event fire; else None.
     """
@@ -465,7 +465,7 @@ def fire_id(task_id: str, nominal_at: datetime, suffix: str = "") -> str:
 
 
 def thread_of(task: "Task", fire_id: str) -> str:
-    """Return the runtime's thread of a fire: the thread that its task names, else the task's own, or the fire's own."""
+    """Return the runtime's thread of a fire: the one that the task names, the task's own, or a new one for the fire."""
     named = task.definition.thread_id
     return fire_id if named == EACH_FIRE else named or task.own_thread
 

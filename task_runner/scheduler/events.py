@@ -1,9 +1,9 @@
 """Intake of events: each event is recorded once, in one transaction with the fires that it triggers.
 
-An event has one of three sources: an author or an agent emits it, the runtime reports it, or a fire changes its state.
-The tasks that wait for its name are looked up, and their filters must match. The pure rules of
-:mod:`task_runner.planner.event_triggers` then decide about each match. Events of fires are made in the transaction that
-records the outcome, so that none is lost or doubled, and only while a task waits for them.
+An author or an agent emits an event, the runtime reports it, or it results from a state change of a fire. This module
+finds the tasks that wait for the event and whose filters match. The pure rules of
+:mod:`task_runner.planner.event_triggers` then decide about each match. An event of a fire is made only if a task waits
+for it, in the transaction that records the outcome, so that no event is lost or doubled.
 """
 
 import json
@@ -46,7 +46,7 @@ class TakenIn:
 
 
 def take_in(session: Session, events: Sequence[model_events.Event], now: datetime) -> TakenIn:
-    """Record events in order; events that were recorded before change nothing.
+    """Record events in order. Events that are already recorded change nothing.
 
     If the triggers of a task cannot be evaluated, quarantine the task with the error and continue with the others.
     """
@@ -80,7 +80,7 @@ def _triggers(
     for task in (task for tasks in listeners.values() for task in tasks):
         try:
             pairs += [(task.id, each) for each in events if _triggers_task(task, each, now)]
-        except Exception as error:  # noqa: BLE001  as above
+        except Exception as error:  # noqa: BLE001  the task is quarantined with the error
             facts.append(quarantine(session, task.id, f"cannot be triggered: {error}"))
     chains = session.events.causes({event.fire_id for _, event in pairs if event.fire_id})
     found: dict[str, list[Trigger]] = defaultdict(list)
@@ -100,7 +100,7 @@ def _triggers_task(task: Task, event: model_events.Event, now: datetime) -> bool
 def _decided(session: Session, snapshot: Snapshot, triggers: Sequence[Trigger], now: datetime) -> Decided:
     (standing,) = session.events.standings([snapshot])
     decided = decide(standing, triggers, now)
-    # Before an edit, another event of the same second may have had this id.
+    # Before an edit, an event of another name and the same id may have fired in this second.
     taken = session.fires.by_ids([fire.fire_id for fire, _ in decided.fires]) if decided.fires else {}
     if not taken:
         return decided
@@ -177,7 +177,7 @@ def _event(name: str, moved: Moved, task: Task) -> model_events.Event:
     thread_id = thread_of(task, fire.fire_id)
     common = {"channel": definition.channel, "category": definition.category, "agent": definition.agent}
     if name == model_events.RELEASED:
-        # All held fires share one release, regardless of who decided; no fire caused it.
+        # All held fires of a thread share one release event, which names no fire.
         id_ = model_events.id_of(name, thread_id, to_us(moved.at))
         return model_events.Event(name=name, id=id_, at=moved.at, thread_id=thread_id, task_id=task.id, **common)
     data = {"reason": fire.reason, "kind": fire.kind.value, "attempt": fire.attempt}
@@ -196,7 +196,7 @@ def _event(name: str, moved: Moved, task: Task) -> model_events.Event:
 
 
 def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> model_events.Event:
-    """Return the event that a request emits. Raises InvalidInput: reserved name, missing id, or no JSON object."""
+    """Return the event that a request emits. Raises InvalidInput: bad name, bad id, or no JSON object."""
     return model_events.Event(
         name=model_events.check_emitted_name(request.name),
         id=check_request_id(request.event_id or new_id, "event_id"),
@@ -213,7 +213,7 @@ def read_emitted(request: wire.EmitEventRequest, now: datetime, new_id: str) -> 
 
 def emit(session: Session, event: model_events.Event, now: datetime) -> TakenIn:
     """Record an event from an author or an agent. An event from a running turn is attributed to that turn's fire."""
-    # An event may name its turn before the receipt of that turn's fire arrives.
+    # Try the fire's id first: the receipt that links the fire to its turn may not have arrived.
     fire = session.fires.by_ids([event.fire_id]).get(event.fire_id) or session.events.fire_of_turn(event.turn_id)
     if fire is not None:
         task = session.tasks.find(fire.task_id)

@@ -1,4 +1,4 @@
-"""Firing in one transaction: a due fire, prepared before it is due, is written as sent.
+"""Firing in one transaction: a fire is prepared before it is due, and written as sent when it is due.
 
 This is the short path of a fire. It applies to tasks with no open fire, while the runtime accepts fires and no earlier
 fire waits to be sent. The result is the same as on the long path, which plans a fire and then claims it.
@@ -18,7 +18,7 @@ from task_runner.store.store import Session
 from turnkeeper.times import to_us
 from turnkeeper.v1 import agent_runtime_pb2 as wire
 
-FIRST_CHUNK = 52  # fires: of a hundred, half are on disk while the rest are planned and sent
+FIRST_CHUNK = 52  # fires; of a hundred, the first half is on disk while the rest are planned
 
 
 class Handover(Protocol):
@@ -34,18 +34,18 @@ class Handover(Protocol):
         """Return how many fires :meth:`take` accepts. Return 0 if each fire must be claimed."""
 
     def take(self, sent: Sequence[tuple[Key, bytes, float]]) -> None:
-        """Send fires that are recorded as sent: keys, requests, and the lateness of each in seconds."""
+        """Send fires that are recorded as sent. Each has a key, a request, and a lateness in seconds."""
 
 
 class NextFire(NamedTuple):
     """The next fire of a task, prepared before it is due.
 
     Attributes:
-        revision, cursor_us: the task's revision and cursor; if either differs, this fire is void.
-        from_us, until_us: the span, both ends included, in which the task's plan is this fire alone.
-        fire_id, counts: the fire, and whether limits on fires count it.
-        entry, moved: the ledger entry as it is sent, and the task's progress.
-        frozen, rest: its request in two parts, without the time of sending.
+        revision, cursor_us: the task's revision and cursor; if either changes, this fire is void.
+        from_us, until_us: the span, both ends included, in which planning the task gives only this fire.
+        fire_id, counts: the id of the fire, and whether the fire counts towards `max_fires`.
+        entry, moved: the columns of the sent ledger entry, and the task's new cursor and wake time.
+        frozen, rest: the fire's request in two parts, without the time of sending.
     """
 
     revision: int
@@ -61,7 +61,7 @@ class NextFire(NamedTuple):
     events: Sequence[log_records.LogRecord]
 
     def goes(self, task: DueTask, now_us: int) -> bool:
-        """Return whether planning a task at a time gives this fire."""
+        """Return True if planning `task` at `now_us` gives this fire."""
         same = task.alone and task.revision == self.revision and task.cursor_us == self.cursor_us
         return same and self.from_us <= now_us <= self.until_us
 
@@ -122,11 +122,11 @@ def fire_due(
     room: int,
     reachable: bool,
 ) -> planning.Planned:
-    """Plan at most `limit` tasks that need it by `now`; write fires with no fire before them as sent.
+    """Plan at most `limit` tasks that are due by `now`. Write their prepared fires as sent if that is possible.
 
     Args:
         known: the result of `prepare`, for these or other tasks.
-        room: how many fires can be sent; if 0, all become pending.
+        room: how many fires can be sent; if more tasks are due, all fires become pending.
         reachable: True if the runtime is reachable.
     """
     due = session.tasks.due_tasks(now, limit)
@@ -150,7 +150,7 @@ def _is_waiting(session: Session, now: datetime) -> bool:
 
 
 def fire_all(session: Session, fires: Sequence[NextFire], sent_at: datetime) -> planning.Planned:
-    """Write fires as sent: ledger, frozen requests and the tasks' progress."""
+    """Write fires as sent, with their ledger entries, their frozen requests and the progress of their tasks."""
     numbers = session.fires.add_sent(
         [fire.entry for fire in fires], [fire.frozen for fire in fires], [fire.moved for fire in fires], sent_at
     )

@@ -32,7 +32,7 @@ _HELD_S = 0.05
 
 
 class Loop:
-    """The planner of tasks when they fall due and whenever `changed` is set."""
+    """A loop that plans tasks when they are due and whenever `changed` is set."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Loop:
             await self._clock.wait(self._changed, pause_s)
 
     async def _note_repair(self) -> None:
-        """Record the span in which the store failed, because it works again."""
+        """Record the span in which the store failed, if it failed and works again."""
         if self._broken is not None:
             (since, why), now = self._broken, self._clock.now()
             await self._store.run(lambda session: session.stoppages.happened(Cause.STORE, since, now, why))
@@ -131,7 +131,7 @@ class Loop:
                 return await self._store.run(fire)
         except _TROUBLE:
             raise
-        except Exception:  # noqa: BLE001  found out one by one below, where the culprit is quarantined
+        except Exception:  # noqa: BLE001  the failing task is then found and quarantined
             return await self._plan_one_by_one()
 
     def _waiting(self, now: datetime) -> list[log_records.LogRecord]:
@@ -142,7 +142,7 @@ class Loop:
         return [waits, *(log_records.due(fire.fire_id, fire.from_us) for fire in islice(due, LARGEST_BATCH))]
 
     async def _plan_one_by_one(self) -> Planned:
-        """Plan each task of the batch in its own transaction, after one of them made the batch fail."""
+        """Plan each due task in its own transaction, because one of them made the batch fail."""
         now = self._clock.now()
         total = Planned()
         for task_id in await self._store.read(lambda session: session.tasks.due(now, LARGEST_BATCH)):
@@ -165,7 +165,7 @@ class Loop:
             self._prepared_for = wake_at
             await self._prepare(wake_at)
             left_s = (wake_at - self._clock.now()).total_seconds()
-        # Another runner plans due tasks that were not planned here.
+        # On a shared store, another runner may be planning the tasks that are still due.
         shortest_s = _HELD_S if self._store.is_shared else 0.0
         left_s = left_s if self._prepared_for == wake_at else left_s - LEAD_S
         return min(self._longest_wait_s, max(shortest_s, left_s))

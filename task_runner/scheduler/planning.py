@@ -1,4 +1,4 @@
-"""Planning inside a transaction: read, decide with the pure planner, write; and make the request of each fire."""
+"""Planning inside a transaction: read tasks, call the pure planner, and write plans and the requests of fires."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +30,8 @@ _ON_APPROVALS = ("approval_reminder", "approval_escalation", "approval_timeout")
 def frozen_request(task: Task, at_home: str) -> bytes:
     """Return the task's part of a fire's request, which later edits do not change: prompt, payload, category.
 
-    An agent in a terminal gets commands for the next wake that name the home (:class:`task_runner.store.Session`).
-
+    For an agent in a terminal, the prompt of a self-paced task ends with the commands for the next wake. They name the
+    home (:class:`task_runner.store.Session`).
     If each fire has its own thread, the thread is `model.EACH_FIRE` until the fire is sent.
     """
     definition = task.definition
@@ -52,7 +52,7 @@ def frozen_request(task: Task, at_home: str) -> bytes:
 
 
 def complete_request(outgoing: Outgoing) -> wire.FireRequest:
-    """Return the request of a sent fire, with the same bytes each time an attempt is sent."""
+    """Return the request of a sent fire. The bytes are the same each time the same attempt is sent."""
     request = complete(wire.FireRequest.FromString(outgoing.request), outgoing.fire)
     if request.thread_id == model.EACH_FIRE:
         request.thread_id = outgoing.fire.fire_id
@@ -73,7 +73,7 @@ def complete(request: wire.FireRequest, fire: Fire) -> wire.FireRequest:
 
 
 def stamped(sent_at: datetime) -> bytes:
-    """Return the part of a request that holds the time of its first sending. Message parts are joined as bytes."""
+    """Return the part of a request that holds the time of its first sending. Concatenated parts form one message."""
     request = wire.FireRequest()
     _set(request.fired_at, sent_at)
     return request.SerializeToString()
@@ -96,7 +96,7 @@ class Planned:
 
     Attributes:
         skipped: number of scheduled times that were recorded as skipped.
-        asking: number of fires that began to ask to cancel the turn that they wait for.
+        asking: number of fires that now ask to cancel the turn ahead of them.
         events: the log records, to be written after the commit.
         sent: the fires that are on disk as sent, each with its request and its lateness in seconds.
     """
@@ -127,7 +127,7 @@ def plan_tasks(
     Args:
         reachable: True if the runtime is reachable.
         ended: by task id, the turns that ended; their usage is counted and may pause the task.
-        resumed: the ids of the tasks whose author decided, so that a turn continues.
+        resumed: the ids of tasks with a turn that continues because its author answered.
         complete: True if all reports about the tasks' turns arrived.
     """
     plans: list[tuple[Snapshot, Plan]] = []
@@ -141,7 +141,7 @@ def plan_tasks(
             lately = Lately(complete=complete, ended_at=last, resumed=snapshot.task.id in resumed)
         try:
             plans.append((snapshot, _planned(snapshot, turns, now, reachable=reachable, lately=lately)))
-        except Exception as error:  # noqa: BLE001  the task is quarantined with it, which bounds it
+        except Exception as error:  # noqa: BLE001  the task is quarantined, and the others are planned
             events.append(quarantine(session, snapshot.task.id, f"cannot be planned: {error}"))
     done = write_plans(session, plans)
     return Planned(tasks=len(ids), events=events) + done
@@ -183,9 +183,9 @@ def write_plans(session: Session, plans: Sequence[tuple[Snapshot, Plan]]) -> Pla
 
 
 def take_over(session: Session, thread_ids: Collection[str], now: datetime) -> tuple[Planned, list[Fire]]:
-    """End the active self-paced tasks on whose threads an author wrote.
+    """End the active self-paced tasks on these threads, because an author wrote there.
 
-    Returns the result, and the fires that the runtime need not start.
+    Return the result, and the fires that the runtime need not start.
     """
     found = session.tasks.paced_on(thread_ids)
     snapshots = session.tasks.snapshots([task.id for task in found]) if found else ()

@@ -14,19 +14,19 @@ _LONGEST_LAG = timedelta(seconds=5)  # longer than the delay of a wake-up on a b
 
 
 class Presence:
-    """A recorder of the spans in which this process did not run, so that missed times have their cause."""
+    """A recorder of the spans in which this process did not run, which explain missed times."""
 
     def __init__(
         self, store: Store, *, clock: Clock, last_seen: Callable[[], Awaitable[datetime | None]], booted_at: datetime
     ) -> None:
-        """Set `last_seen`, which returns when a runner was last seen before this process, and the boot time."""
+        """Call `last_seen` to learn when a runner was last seen before this process. `booted_at` is the boot time."""
         self._store, self._clock = store, clock
         self._last_seen, self._booted_at = last_seen, booted_at
         self._has_begun = False
         self._unwritten: list[tuple[Cause, datetime, datetime]] = []
 
     async def run(self) -> None:
-        """Record the absence before this start, then each pause that lasted much too long."""
+        """Record the absence before this start, then each pause that is too long for a busy machine."""
         if not self._has_begun:
             await self._begin()
         while True:
@@ -49,7 +49,7 @@ class Presence:
         self._has_begun = True
 
     def _look(self, since: datetime, now: datetime, passed: timedelta) -> None:
-        """Record a pause too long for a busy machine. On a shared database, another runner worked meanwhile."""
+        """Record a pause that is too long, unless the database is shared: another runner may have worked meanwhile."""
         if not self._store.is_shared and now - since - timedelta(seconds=EVERY_S) > _LONGEST_LAG:
             # The monotonic clock stops while the machine sleeps.
             ran = passed > (now - since) / 2
@@ -61,7 +61,7 @@ def _happened(span: tuple[Cause, datetime, datetime], session: Session) -> None:
 
 
 def _end_absence(session: Session, last_seen: datetime | None, now: datetime, booted_at: datetime) -> None:
-    """Record that a runner runs again, and when its absence began: at an orderly stop or the last sign of a runner."""
+    """Record the end of an absence. It began at an orderly stop, or when a runner was last seen."""
     left = next((each for each in session.stoppages.listed() if each.lasts and each.cause is Cause.RUNNER), None)
     since = last_seen if left is None else left.since
     if since is None or since >= now:

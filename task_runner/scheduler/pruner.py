@@ -1,6 +1,6 @@
-"""Pruning of old history in small batches. For each task, one entry remains that names the pruned range.
+"""Pruning of old history in small batches. For each task, one entry remains that records the pruned range.
 
-If several runners share the store, the first to reach a batch prunes it, and the other runner's pass ends there.
+If several runners share the store, only one of them prunes at a time, and the pass of any other runner ends.
 """
 
 from collections import defaultdict
@@ -71,7 +71,7 @@ def _prune_records(connection: Connection, at: datetime, before: datetime, *, ro
 
 
 def prune_batch(session: Session, before: datetime, after: int, limit: int = LARGEST_BATCH) -> Pruned:
-    """Prune among the next entries in the order of planning; the first entry younger than `before` ends a pass."""
+    """Prune old entries among the next `limit` in planning order. A pass ends at an entry from `before` or later."""
     if not session.alone(_NAME):
         return Pruned(None, 0)
     entries = session.locked(lambda: session.fires.numbered(after, limit))

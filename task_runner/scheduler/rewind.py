@@ -23,8 +23,8 @@ _LARGEST_REWIND = 10_000
 def rewind(session: Session, now: datetime) -> list[LogRecord]:
     """Set cursors that lie far ahead of `now` back to `now`, and cut the later times from their entries.
 
-    Existing fires keep their ids, so that none fires twice when its scheduled time recurs. Works on one batch of
-    tasks; returns the log records, none if there is no task left.
+    Existing fires keep their ids, so that none fires twice when its scheduled time recurs. Process one batch of tasks.
+    Return the log records; an empty list means that no task is left.
     """
     events: list[LogRecord] = []
     ids = session.tasks.ahead_of(now + LARGEST_LEAD, LARGEST_BATCH)
@@ -38,11 +38,11 @@ def rewind(session: Session, now: datetime) -> list[LogRecord]:
         wake_at = task.wake_at if pauses or task.wake_at is None else now
         moved = replace(task, cursor_at=now, wake_at=wake_at, rewound_until=task.cursor_at)
         if task.pacing is not None and task.pacing.armed_at is not None:
-            # A wake is relative to the end of a turn: it keeps the delay that it had by the wrong clock.
+            # A wake is relative to the end of a turn, so it keeps the delay that it had before the clock step.
             left = max(timedelta(0), task.pacing.armed_at - task.cursor_at)
             moved = replace(moved, pacing=replace(task.pacing, armed_at=whole(now + left)))
         if is_self_paced(task.definition):
-            moved = replace(moved, rewound_until=None)  # the entry's scheduled time does not recur
+            moved = replace(moved, rewound_until=None)  # a self-paced task has no times that recur
         session.fires.write_plans([entries.Plan(task=moved, tail=_tail(session, snapshot))], {})
         events += [
             LogRecord("clock.stepped_back", {"task_id": task.id, "cursor_was": rfc3339(task.cursor_at)}),
@@ -54,7 +54,7 @@ def rewind(session: Session, now: datetime) -> list[LogRecord]:
 def bring_back(session: Session, now: datetime, after_entry: int) -> int:
     """Reset the ready time of one batch of unsent fires to the time that a correct clock would have given.
 
-    A scheduled fire still waits until it is due. Returns the number of the last entry examined; 0 if none is left.
+    A scheduled fire still waits until it is due. Return the number of the last entry examined; 0 if none is left.
     """
     found = session.locked(lambda: session.fires.ready_later(now, after_entry, LARGEST_BATCH))
     moved = [(fire, _brought_back(fire, now)) for fire in found]
@@ -66,7 +66,7 @@ def _brought_back(fire: Fire, now: datetime) -> Fire:
     assert fire.ready_at is not None
     due_at = fire.due_at
     if fire.kind is not FireKind.SCHEDULED and fire.nominal_at > now:
-        due_at = now + max(timedelta(0), fire.due_at - fire.nominal_at)  # no timetable contains that time any more
+        due_at = now + max(timedelta(0), fire.due_at - fire.nominal_at)  # the time does not recur
     tried = fire.attempt > 1 or fire.refusals > 0
     return replace(
         fire, due_at=due_at, ready_at=min(fire.ready_at, max(due_at, now + LONGEST_BACKOFF if tried else now))
@@ -84,7 +84,7 @@ def _cut(session: Session, fires: list[Fire], revisions: Sequence[Revision], now
             kept.append(replace(fire, count=0))
         else:
             cut = replace(fire, count=run.count, first_at=run.first_at, last_at=run.last_at)
-            # An entry without an id is named by its last scheduled time.
+            # The `nominal_at` of an entry without a fire id is its last scheduled time.
             kept.append(cut if fire.fire_id else replace(cut, nominal_at=run.last_at, due_at=run.last_at))
     session.fires.remove_runs(gone)
     session.fires.update(kept)
@@ -100,7 +100,7 @@ def _tail(session: Session, snapshot: Snapshot) -> Fire | None:
 
 
 def _planned_by(revisions: Sequence[Revision], fire: Fire) -> Timetable:
-    """Return the timetable that planned an entry: the newest one that has as many times as the entry covers."""
+    """Return the timetable that planned an entry: the newest one with as many times in the span as the entry covers."""
     tables = [timetable_of(each.definition) for each in reversed(revisions) if each.valid_from <= fire.last_at]
     before = fire.first_at - LEAST
     named = (each for each in tables if each.count(before, fire.last_at) == fire.count)
